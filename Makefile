@@ -1,0 +1,53 @@
+# Every command a contributor needs. `make` alone lists them.
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test fast demo docs bench clean
+
+help:
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+$(INSTALLED): pyproject.toml constraints/dev.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found: install Python 3.11 or later, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version 2>&1) is too old: checkins needs 3.11 or later, say make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "Installing into .venv (once, and whenever the dependencies change) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints/dev.txt -e '.[dev]'
+	@touch $@
+
+setup: $(INSTALLED)  ## create .venv from the pinned constraints, install hooks
+	@if [ -z "$$CI" ] && [ -e .git ]; then git config core.hooksPath hooks; fi
+
+check: $(INSTALLED)  ## format --check, lint, types (strict), import contract, docs links
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python tools/links.py
+	@$(BIN)/python tools/generated.py --check
+
+test: check  ## check, then unit, property, contract and doc tests; warnings are errors
+	@$(BIN)/pytest -q -n $(WORKERS)
+
+fast: $(INSTALLED)  ## the tests that finish in ten seconds
+	@$(BIN)/pytest -q -n $(WORKERS) -m "not slow"
+
+demo: $(INSTALLED)  ## the main job, end to end
+	@$(BIN)/python examples/demo.py
+
+docs: $(INSTALLED)  ## refill the generated blocks, check links, run every code block
+	@$(BIN)/python tools/generated.py
+	@$(BIN)/python tools/links.py
+	@$(BIN)/pytest -q tests/docs
+
+bench: $(INSTALLED)  ## side by side with the alternatives, as ratios
+	@$(BIN)/python -m bench
+
+clean:  ## remove .venv, caches and outputs
+	@rm -rf .venv out build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find src tests tools examples bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,186 @@
+"""The one shape behind the paper's privacy theorems.
+
+Each statement says that a protocol is (ε, δ)-DP with
+
+    ε = x²/2 + x √(2 log(1/δ)),     x = scale · b^power · (b − 1),     b = e^ε₀,
+
+and differs from the others in ``power`` and ``scale`` only. With an (ε₀, δ₀)-DP randomizer, 8ε₀
+takes the place of ε₀ and the total is δ′ = δ + randomizers · (e^ε′ + 1) · δ₁ (see ``cheu``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from checkins.accounting import cheu, require
+from checkins.accounting.rounding import UP, exponential, first_true, log_gap, log_inverse
+from checkins.errors import NotCovered
+
+
+@dataclass(frozen=True, slots=True)
+class ApproximateBound:
+    """What an approximate theorem promises: ε′, and the total δ′ that goes with it."""
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class Amplification:
+    """One theorem's ``power`` and ``scale``, and how many randomizers touch the client's data.
+
+    >>> theorem = Amplification(power=0.5, scale=1000**-0.5, randomizers=1000)
+    >>> round(theorem.epsilon(local_epsilon=1.0, delta=1e-6), 4)
+    0.4749
+    """
+
+    power: float
+    scale: float
+    randomizers: int
+
+    def spread(self, local_epsilon: float) -> float:
+        """x = scale · e^(power ε₀) · (e^ε₀ − 1); infinity where it overflows."""
+        if self.scale == 0.0 or local_epsilon == 0.0:
+            return 0.0
+        log_factor = self.power * local_epsilon + log_gap(local_epsilon)
+        return exponential(math.log(self.scale) + log_factor)
+
+    def epsilon(self, *, local_epsilon: float, delta: float) -> float:
+        """ε of a pure ε₀-DP randomizer, rounded up."""
+        require.non_negative(local_epsilon=local_epsilon)
+        require.open_unit(delta=delta)
+        return tail_epsilon(spread=self.spread(local_epsilon), delta=delta)
+
+    def approximate(
+        self, *, local_epsilon: float, local_delta: float, delta: float
+    ) -> ApproximateBound:
+        """(ε′, δ′) of an (ε₀, δ₀)-DP randomizer, at the smallest admissible δ₁; both rounded up."""
+        require.open_unit(delta=delta)
+        distance = cheu.smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
+        epsilon = tail_epsilon(spread=self.spread(cheu.MAGNIFICATION * local_epsilon), delta=delta)
+        replaced = self.randomizers * distance * (exponential(epsilon) + 1.0)
+        return ApproximateBound(epsilon=epsilon, delta=min(1.0, (delta + replaced) * UP))
+
+    def approximate_total(self, *, local_epsilon: float, local_delta: float, delta: float) -> float:
+        """Smallest ε′ the approximate theorem gives when its *total* δ′ may be ``delta``."""
+        require.open_unit(delta=delta)
+        distance = cheu.smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
+        spread = self.spread(cheu.MAGNIFICATION * local_epsilon)
+        log_replaced = math.log(self.randomizers) + math.log(distance)
+        epsilon = smallest_within(spread=spread, log_replaced=log_replaced, total=delta)
+        if epsilon is None:
+            raise self._refusal(local_epsilon, local_delta, delta, spread)
+        return epsilon
+
+    def _refusal(
+        self, local_epsilon: float, local_delta: float, delta: float, spread: float
+    ) -> NotCovered:
+        def too_far(log_distance: float) -> bool:
+            log_replaced = math.log(self.randomizers) + log_distance
+            return smallest_within(spread=spread, log_replaced=log_replaced, total=delta) is None
+
+        advice = f"no local_delta is small enough for local_epsilon = {local_epsilon}; lower it"
+        if not too_far(-700.0):
+            distance = math.exp(first_true(too_far, false=-700.0, true=0.0)) / UP
+            most = cheu.largest_local_delta(local_epsilon=local_epsilon, distance=distance)
+            if most > 0.0:
+                advice = f"must be at most {most:.3g} for local_epsilon = {local_epsilon}"
+        return NotCovered("local_delta", local_delta, f"{advice} at total delta = {delta}")
+
+
+def tail_epsilon(*, spread: float, delta: float) -> float:
+    """x²/2 + x √(2 log(1/δ)), rounded up; infinity where it overflows."""
+    return (spread * spread / 2.0 + spread * math.sqrt(2.0 * log_inverse(delta))) * UP
+
+
+def smallest_within(*, spread: float, log_replaced: float, total: float) -> float | None:
+    """Smallest ε′ with inner δ + replaced · (e^ε′ + 1) ≤ total, or None where there is none.
+
+    With ε′ = x²/2 + x u the inner δ is e^(−u²/2), and the total
+
+        e^(−u²/2) + replaced · (e^(x²/2 + x u) + 1)
+
+    exceeds 1 at u = 0, has at most one dip, and is below ``total`` only inside it: the first u that
+    fits is found by bisection between 0 and the bottom of the dip.
+    """
+    x, half = spread, spread * spread / 2.0
+    if x == 0.0:
+        return 0.0 if 2.0 * math.exp(log_replaced) * UP < total else None
+    if math.isinf(half):
+        return None
+
+    def fits(u: float) -> bool:
+        replaced = exponential(log_replaced + half + x * u) + math.exp(log_replaced)
+        return (math.exp(-u * u / 2.0) + replaced) * UP <= total
+
+    def rises(u: float) -> bool:  # the derivative is not negative, to the right of the steepest u
+        return math.log(u) - u * u / 2.0 - x * u <= log_replaced + half + math.log(x)
+
+    steepest = 2.0 / (math.sqrt(x * x + 4.0) + x)
+    beyond = steepest
+    while not rises(beyond):
+        beyond *= 2.0
+    bottom = first_true(rises, false=steepest, true=beyond) if beyond > steepest else steepest
+    if not fits(bottom):
+        return None
+    return (half + x * first_true(fits, false=0.0, true=bottom)) * UP
+
+
+def held_locally(
+    *, local_epsilon: float, local_delta: float, delta: float, participation: float = 1.0
+) -> float:
+    """ε that holds without amplification; infinity where nothing holds at this δ.
+
+    log(1 + p₀(e^ε₀ − 1)) for a pure randomizer (δ₀ = 0); ε₀ for an (ε₀, δ₀)-DP one, where δ ≥ δ₀.
+
+    Theorem:     [BBG18, Thm 2], arXiv:1807.01647v2: overlapping mixtures, weight p₀.
+    Neighbours:  replace-one.
+    Rounding:    up.
+
+    >>> round(held_locally(local_epsilon=1.0, local_delta=0.0, delta=1e-6, participation=0.1), 4)
+    0.1586
+    """
+    require.non_negative(local_epsilon=local_epsilon)
+    require.open_unit(delta=delta)
+    require.probability(local_delta=local_delta, participation=participation)
+    if local_delta > 0.0:
+        return local_epsilon if delta >= local_delta else math.inf
+    if local_epsilon < 700.0:
+        mixed = math.log1p(participation * math.expm1(local_epsilon)) * UP
+    else:
+        mixed = math.inf
+    return min(local_epsilon, mixed)
+
+
+def locally(
+    bound: Callable[[], float],
+    *,
+    local_epsilon: float,
+    local_delta: float,
+    delta: float,
+    participation: float = 1.0,
+) -> float:
+    """The smaller of a theorem's ε and what holds locally; a refusal stands if neither holds.
+
+    ``participation`` below 1 is for the fixed window (and other protocols in which a client that
+    abstains leaves no trace).
+
+    >>> from checkins.accounting.theorems import fixed_window
+    >>> given = dict(local_epsilon=4.0, delta=1e-6, participation=1.0)
+    >>> locally(lambda: fixed_window(slots=1000, **given), local_delta=0.0, **given)
+    4.0
+    """
+    held = held_locally(
+        local_epsilon=local_epsilon,
+        delta=delta,
+        local_delta=local_delta,
+        participation=participation,
+    )
+    try:
+        return min(held, bound())
+    except NotCovered:
+        if math.isinf(held):
+            raise
+        return held

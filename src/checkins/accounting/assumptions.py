@@ -1,0 +1,60 @@
+"""What a certificate rests on, in words a reader can check against the running system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checkins.accounting.design import Design, GaussianNoise, NoiseAt, Protocol
+
+
+def assumptions(
+    design: Design, *, uses_population: bool, campaigns: int = 1, designs: int = 1
+) -> tuple[str, ...]:
+    """The assumptions of every method for the design, and those a particular one adds."""
+    return tuple(_common(design, campaigns * designs)) + tuple(_own(design, uses_population))
+
+
+def _common(design: Design, runs: int) -> Iterator[str]:
+    yield "the server is trusted, clients are honest, their channels hidden; every release is seen"
+    yield "each client draws its own coin and slot, uniformly and independently of all else"
+    if runs > 1:
+        yield f"{runs:,} campaigns: fresh coins in each, parameters fixed beforehand"
+
+
+def _own(design: Design, uses_population: bool) -> Iterator[str]:
+    if design.protocol is Protocol.AVERAGED and design.population is not None:
+        yield (
+            f"at least {design.population.fewest:,} clients contribute, and whether one does"
+            " is independent of data"
+        )
+    yield from _noise(design)
+    if _chooses(design):
+        yield "clients do not disclose whether they were chosen"
+    if uses_population and design.population is not None:
+        yield (
+            f"at most {design.population.most:,} clients exist, none with more than"
+            f" participation {design.participation:g}"
+        )
+
+
+def _noise(design: Design) -> Iterator[str]:
+    randomizer = design.randomizer
+    if isinstance(randomizer, GaussianNoise):
+        yield "updates are clipped; noise is Gaussian, exact on the device's grid"
+        if randomizer.at is NoiseAt.SERVER:
+            yield "a slot's sum gets its noise even when empty; it is divided by a public count"
+        elif design.protocol is not Protocol.AVERAGED:
+            yield f"every slot sums exactly {design.capacity:,} reports, dummies included"
+        return
+    yield f"every report is {randomizer.local_epsilon:g}-DP" + (
+        "" if randomizer.is_pure else f" but for delta {randomizer.local_delta:g}"
+    )
+    if design.protocol is not Protocol.AVERAGED:
+        yield "a dummy's law is as close to every report's as theirs to each other"
+
+
+def _chooses(design: Design) -> bool:
+    if design.protocol is Protocol.AVERAGED:
+        return False
+    uncapped = isinstance(design.randomizer, GaussianNoise) and design.capacity is None
+    return not uncapped

@@ -1,0 +1,248 @@
+"""The inverse question: which parameter meets a target, rounded to the side that spends less."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from checkins.accounting import exact, require
+from checkins.accounting.accountant import certify, check
+from checkins.accounting.certificate import Certificate
+from checkins.accounting.design import (
+    Adjacency,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Protocol,
+)
+from checkins.accounting.divergence import crossing
+from checkins.accounting.gaussian import LEAST_NOISE, MOST_NOISE
+from checkins.accounting.pure import MOST_LOCAL_EPSILON
+from checkins.accounting.require import MOST_SLOTS
+from checkins.errors import InvalidValue, NotCovered
+
+_COARSE, _FINE = 200, 512
+"""Cells to search with, and to settle with; the certificate's own grid is finer than both."""
+
+
+class Parameter(StrEnum):
+    """What can be solved for."""
+
+    NOISE_MULTIPLIER = "noise-multiplier"
+    LOCAL_EPSILON = "local-epsilon"
+    PARTICIPATION = "participation"
+    SLOTS = "slots"
+    CAPACITY = "capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The value found, the design that has it, and its certificate."""
+
+    parameter: Parameter
+    value: float
+    design: Design
+    certificate: Certificate
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "parameter": str(self.parameter),
+            "value": self.value,
+            **self.certificate.as_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    campaigns: int
+
+    def spent(self, design: Design, *, cells: int) -> float:
+        """The delta spent at the target's epsilon; 1 or 0 where no exact accountant says."""
+        if design.participation * self.campaigns <= self.delta:
+            return 0.0
+        try:
+            return self._exactly(design, cells)
+        except NotCovered:
+            certificate = certify(
+                design,
+                delta=self.delta,
+                adjacency=self.adjacency,
+                campaigns=self.campaigns,
+                compare=False,
+            )
+            return 0.0 if certificate.epsilon <= self.epsilon else 1.0
+
+    def _exactly(self, design: Design, cells: int) -> float:
+        if self.campaigns > 1:
+            return exact.composed_delta(
+                (design,),
+                self.adjacency,
+                campaigns=self.campaigns,
+                epsilon=self.epsilon,
+                delta=self.delta,
+            )
+        given = (design, self.adjacency)
+        spent = exact.divergence(*given, delta=self.delta, cells=cells).upper(self.epsilon)
+        bounded = exact.with_population(*given, delta=self.delta, cells=cells)
+        return spent if bounded is None else min(spent, bounded.upper(self.epsilon))
+
+
+@dataclass(frozen=True, slots=True)
+class _Knob:
+    """A parameter turned from ``tightest``, the most private, to ``loosest``, the least."""
+
+    name: str
+    turned: Callable[[float], Design]
+    tightest: float
+    loosest: float
+    whole: bool
+
+    def out_of_reach(self, target: _Target) -> NotCovered:
+        return NotCovered(
+            "epsilon",
+            target.epsilon,
+            f"out of reach: even {self.name} = {self.tightest:g} spends more",
+        )
+
+
+def calibrate(
+    design: Design,
+    *,
+    parameter: Parameter,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    campaigns: int = 1,
+) -> Calibration:
+    """The value of ``parameter`` that meets (epsilon, delta) and spends most of it.
+
+    The smallest noise, slots or capacity, the largest local epsilon or participation; the design's
+    own value of the parameter is replaced.
+
+    Rounding:    to the side that spends less: the certificate's epsilon is at most ``epsilon``.
+
+    >>> from checkins.accounting.design import Protocol
+    >>> design = Design(
+    ...     Protocol.FIXED, slots=1000, participation=1.0, randomizer=LocalRandomizer(1.0)
+    ... )
+    >>> found = calibrate(
+    ...     design,
+    ...     parameter=Parameter.LOCAL_EPSILON,
+    ...     epsilon=0.5,
+    ...     delta=1e-6,
+    ...     adjacency=Adjacency.ADD_REMOVE,
+    ... )
+    >>> round(found.value, 3), found.certificate.epsilon <= 0.5
+    (2.447, True)
+    """
+    require.positive(epsilon=epsilon)
+    check([design], delta=delta, adjacency=adjacency, campaigns=campaigns)
+    knob, target = _knob(design, parameter), _Target(epsilon, delta, adjacency, campaigns)
+    value = _whole(knob, target) if knob.whole else _real(knob, target)
+    settled = knob.turned(value)
+    certificate = certify(settled, delta=delta, adjacency=adjacency, campaigns=campaigns)
+    return Calibration(parameter, int(value) if knob.whole else value, settled, certificate)
+
+
+def _knob(design: Design, parameter: Parameter) -> _Knob:
+    randomizer = design.randomizer
+    match parameter, randomizer:
+        case Parameter.NOISE_MULTIPLIER, GaussianNoise():
+            per_slot = design.slot_noise(replace(randomizer, noise_multiplier=1.0))
+            return _Knob(
+                "noise_multiplier",
+                lambda x: replace(design, randomizer=replace(randomizer, noise_multiplier=x)),
+                MOST_NOISE / per_slot * (1 - 1e-12),
+                LEAST_NOISE / per_slot * (1 + 1e-12),
+                whole=False,
+            )
+        case Parameter.LOCAL_EPSILON, LocalRandomizer():
+            return _Knob(
+                "local_epsilon",
+                lambda x: replace(design, randomizer=replace(randomizer, local_epsilon=x)),
+                1e-9,
+                MOST_LOCAL_EPSILON,
+                whole=False,
+            )
+        case Parameter.PARTICIPATION, _ if design.protocol is not Protocol.AVERAGED:
+            return _Knob(
+                "participation", lambda x: replace(design, participation=x), 1e-12, 1.0, whole=False
+            )
+        case Parameter.SLOTS, _ if design.protocol is Protocol.FIXED:
+            return _Knob(
+                "slots", lambda x: replace(design, slots=int(x)), MOST_SLOTS, 1, whole=True
+            )
+        case Parameter.CAPACITY, GaussianNoise(at=NoiseAt.CLIENT) if design.capacity is not None:
+            most = int((MOST_NOISE / randomizer.noise_multiplier) ** 2 * (1 - 1e-12))
+            least = max(1, math.ceil((LEAST_NOISE / randomizer.noise_multiplier) ** 2))
+            return _Knob(
+                "capacity",
+                lambda x: replace(design, capacity=int(x)),
+                min(most, MOST_SLOTS),
+                least,
+                whole=True,
+            )
+    raise InvalidValue("solve", str(parameter), _WHY_NOT[parameter])
+
+
+_WHY_NOT = {
+    Parameter.NOISE_MULTIPLIER: "goes with Gaussian noise: solve for local-epsilon instead",
+    Parameter.LOCAL_EPSILON: "goes with a local randomizer: solve for noise-multiplier instead",
+    Parameter.PARTICIPATION: "averaged updates are proved for participation 1 only",
+    Parameter.SLOTS: "moves the price of the fixed protocol only",
+    Parameter.CAPACITY: "moves the price of Gaussian noise at the client only",
+}
+
+
+def _real(knob: _Knob, target: _Target) -> float:
+    """Search along the logarithm from the loosest value, on a coarse grid first."""
+    span = math.log(knob.tightest / knob.loosest)
+
+    def at(turn: float) -> float:
+        return knob.loosest * math.exp(math.copysign(min(turn, abs(span)), span))
+
+    def spent(turn: float, cells: int) -> float:
+        return target.spent(knob.turned(at(turn)), cells=cells)
+
+    if spent(0.0, _COARSE) <= target.delta:
+        return knob.loosest
+    if spent(abs(span), _COARSE) > target.delta:
+        raise knob.out_of_reach(target)
+    rough = crossing(
+        lambda turn: spent(turn, _COARSE),
+        target.delta,
+        guess=abs(span) / 2,
+        precision=1e-4,
+        surely_above_at_zero=True,
+    ).upper
+    fine = crossing(
+        lambda turn: spent(turn, _FINE),
+        target.delta,
+        guess=rough,
+        precision=1e-5,
+        surely_above_at_zero=True,
+    ).upper
+    return at(fine)
+
+
+def _whole(knob: _Knob, target: _Target) -> int:
+    """Bisect whole numbers between a value that spends too much and one that does not."""
+
+    def fits(x: int) -> bool:
+        return target.spent(knob.turned(x), cells=_FINE) <= target.delta
+
+    too_much, enough = int(knob.loosest) - 1, int(knob.loosest)
+    while not fits(enough):
+        if enough >= knob.tightest:
+            raise knob.out_of_reach(target)
+        too_much, enough = enough, min(2 * enough, int(knob.tightest))
+    while enough - too_much > 1:
+        middle = (too_much + enough) // 2
+        too_much, enough = (too_much, middle) if fits(middle) else (middle, enough)
+    return enough

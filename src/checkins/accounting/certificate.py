@@ -1,0 +1,72 @@
+"""What is promised: an (epsilon, delta) with its proof, its assumptions and its neighbours.
+
+The object ``Certificate.as_dict()`` is what every command prints with ``--json``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from checkins.accounting.design import Adjacency
+
+UNIT = "one client's whole contribution"
+ROUNDING = "epsilon is rounded up, epsilon_lower down"
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What another method says of the same design.
+
+    ``proves`` is False for methods that price another protocol, shown for comparison.
+    """
+
+    method: str
+    epsilon: float
+    note: str
+    proves: bool
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "method": self.method,
+            "epsilon": _number(self.epsilon),
+            "note": self.note,
+            "proves": self.proves,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The smallest epsilon proven, the largest proven too small, and how we know."""
+
+    epsilon: float
+    epsilon_lower: float
+    delta: float
+    adjacency: Adjacency
+    method: str
+    assumptions: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
+    campaigns: int = 1
+    seconds: float = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values for JSON; an epsilon that could not be bounded is null."""
+        return {
+            "epsilon": _number(self.epsilon),
+            "epsilon_lower": _number(self.epsilon_lower),
+            "delta": self.delta,
+            "adjacency": str(self.adjacency),
+            "unit": UNIT,
+            "method": self.method,
+            "rounding": ROUNDING,
+            "campaigns": self.campaigns,
+            "assumptions": list(self.assumptions),
+            "alternatives": [alternative.as_dict() for alternative in self.alternatives],
+            "seconds": round(self.seconds, 3),
+            "versions": dict(self.versions),
+        }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

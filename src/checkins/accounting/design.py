@@ -1,0 +1,193 @@
+"""What is run: a frozen description that outlives every bound we compute for it.
+
+A description holds public facts only, and refuses on construction what no theorem covers. Nothing
+that privacy depends on has a default.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from checkins.accounting import require
+from checkins.accounting.gaussian import LEAST_NOISE, MOST_NOISE, GaussianCampaign
+from checkins.accounting.pure import MOST_LOCAL_EPSILON, PureCampaign
+from checkins.errors import InvalidValue, NotCovered
+
+
+class Protocol(StrEnum):
+    """How the server uses the check-ins of a slot."""
+
+    FIXED = "fixed"
+    AVERAGED = "averaged"
+    SLIDING = "sliding"
+
+
+class Adjacency(StrEnum):
+    """Which two populations must look alike."""
+
+    ADD_REMOVE = "add-remove"
+    REPLACE_ONE = "replace-one"
+
+
+class NoiseAt(StrEnum):
+    """Who adds the Gaussian noise."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRandomizer:
+    """Any randomizer that promises (local_epsilon, local_delta) for one report."""
+
+    local_epsilon: float
+    local_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        require.positive(local_epsilon=self.local_epsilon)
+        if self.local_epsilon > MOST_LOCAL_EPSILON:
+            raise InvalidValue(
+                "local_epsilon", self.local_epsilon, f"must be at most {MOST_LOCAL_EPSILON:g}"
+            )
+        if self.local_delta != 0.0:
+            require.open_unit(local_delta=self.local_delta)
+
+    @property
+    def is_pure(self) -> bool:
+        return self.local_delta == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianNoise:
+    """Updates clipped to norm C, noise of standard deviation ``noise_multiplier`` times C.
+
+    At the client it is the noise of one report; at the server, that of the slot's sum.
+    """
+
+    noise_multiplier: float
+    at: NoiseAt
+
+    def __post_init__(self) -> None:
+        require.positive(noise_multiplier=self.noise_multiplier)
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """How many clients there are, as far as anyone promises."""
+
+    fewest: int
+    most: int
+
+    def __post_init__(self) -> None:
+        require.count(population=self.fewest)
+        require.count(population=self.most)
+        if self.fewest > self.most:
+            raise InvalidValue(
+                "population", f"{self.fewest}..{self.most}", "must be given as LOW..HIGH"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """One campaign: every public parameter that its price depends on.
+
+    ``capacity`` is how many check-ins a slot uses at most: ``None`` means all of them with noise at
+    the server, and is allowed with a local randomizer, whose price does not depend on it.
+
+    >>> Design(Protocol.FIXED, slots=0, participation=1.0, randomizer=LocalRandomizer(1.0))
+    Traceback (most recent call last):
+        ...
+    checkins.errors.InvalidValue: slots = 0: must be a whole number from 1 to 1,000,000,000,000
+    """
+
+    protocol: Protocol
+    slots: int
+    participation: float
+    randomizer: LocalRandomizer | GaussianNoise
+    capacity: int | None = None
+    window: int | None = None
+    population: Population | None = None
+
+    def __post_init__(self) -> None:
+        require.count(slots=self.slots)
+        require.probability(participation=self.participation)
+        if self.capacity is not None:
+            require.count(capacity=self.capacity)
+        self._check_window()
+        if self.protocol is Protocol.AVERAGED:
+            self._check_averaged()
+        if isinstance(self.randomizer, GaussianNoise):
+            self._check_gaussian(self.randomizer)
+
+    def _check_window(self) -> None:
+        if self.protocol is not Protocol.SLIDING:
+            if self.window is not None:
+                raise InvalidValue(
+                    "window", self.window, "goes with the sliding protocol only: leave it out"
+                )
+            return
+        if self.window is None:
+            raise InvalidValue("window", None, "the sliding protocol needs it, from 1 to slots")
+        require.count(window=self.window)
+        if self.window > self.slots:
+            raise InvalidValue("window", self.window, f"must be at most slots = {self.slots}")
+
+    def _check_averaged(self) -> None:
+        if self.participation != 1.0:
+            raise NotCovered(
+                "participation",
+                self.participation,
+                "averaged updates are proved for participation 1 only; use the fixed protocol",
+            )
+        if self.capacity is not None:
+            raise InvalidValue(
+                "capacity", self.capacity, "averaged updates use every report: leave it out"
+            )
+        if self.population is None:
+            raise InvalidValue(
+                "population", None, "averaged updates need how many clients contribute: LOW..HIGH"
+            )
+
+    def _check_gaussian(self, noise: GaussianNoise) -> None:
+        if noise.at is NoiseAt.SERVER and self.protocol is Protocol.AVERAGED:
+            raise NotCovered(
+                "noise_at",
+                str(noise.at),
+                "averaged updates divide by a count that shows; use the fixed protocol",
+            )
+        sums_reports = noise.at is NoiseAt.CLIENT and self.protocol is not Protocol.AVERAGED
+        if sums_reports and self.capacity is None:
+            raise InvalidValue(
+                "capacity", None, "Gaussian noise at the client needs it: at least 1"
+            )
+        slot_noise = self.slot_noise(noise)
+        if not LEAST_NOISE <= slot_noise <= MOST_NOISE:
+            raise InvalidValue(
+                "noise_multiplier",
+                noise.noise_multiplier,
+                f"the noise of a slot, {slot_noise:.4g} times the clip, must be"
+                f" from {LEAST_NOISE:g} to {MOST_NOISE:,.0f}",
+            )
+
+    def slot_noise(self, noise: GaussianNoise) -> float:
+        """Noise of a slot's output relative to the clip: K reports carry sqrt(K) times one's."""
+        if noise.at is NoiseAt.SERVER or self.capacity is None:
+            return noise.noise_multiplier
+        return math.sqrt(self.capacity) * noise.noise_multiplier
+
+    @property
+    def choices(self) -> int:
+        """Among how many slots one client chooses: its window, or all of them."""
+        return self.slots if self.window is None else self.window
+
+    def pure_campaign(self, randomizer: LocalRandomizer) -> PureCampaign:
+        """The campaign as the exact accountant for pure randomizers sees it."""
+        return PureCampaign(randomizer.local_epsilon, self.choices, self.participation)
+
+    def gaussian_campaign(self, noise: GaussianNoise) -> GaussianCampaign:
+        """The campaign as the exact accountant for Gaussian noise sees it."""
+        return GaussianCampaign(
+            self.slot_noise(noise), self.choices, self.participation, self.capacity
+        )

@@ -1,0 +1,118 @@
+"""delta as a function of epsilon, known from both sides, and its inverse.
+
+The hockey-stick divergence of what is released with a client against without it decides both
+questions people ask: the delta of an epsilon, and the epsilon of a delta. We never know it exactly;
+a ``Divergence`` brackets it, and an epsilon read off it is rounded away from optimism.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from checkins.errors import ComputationFailed
+
+MOST_EPSILON = 1e4
+"""No search goes beyond this: a guarantee with epsilon = 10,000 promises nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Where a number is known to lie."""
+
+    lower: float
+    upper: float
+
+
+class Divergence(Protocol):
+    """The smallest delta that is true at an epsilon >= 0, bracketed; falls as epsilon grows."""
+
+    def upper(self, epsilon: float) -> float: ...
+    def lower(self, epsilon: float) -> float: ...
+
+
+class Priced(Divergence, Protocol):
+    """A divergence that knows its own way to the epsilon of a delta."""
+
+    def epsilon(self, delta: float) -> Interval:
+        """``upper`` is proven true, ``lower`` proven too small or equal."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """``usual``, but with probability ``chance`` (an upper bound) only ``rare`` holds."""
+
+    usual: Priced
+    rare: Priced
+    chance: float
+
+    def upper(self, epsilon: float) -> float:
+        return self.usual.upper(epsilon) + self.chance * self.rare.upper(epsilon)
+
+    def lower(self, epsilon: float) -> float:
+        return self.usual.lower(epsilon)
+
+    def epsilon(self, delta: float) -> Interval:
+        usual = self.usual.epsilon(delta)
+        if self.chance * self.rare.upper(usual.upper) > delta:
+            return Interval(usual.lower, self.rare.epsilon(delta).upper)
+        upper = crossing(self.upper, delta, guess=1.01 * usual.upper, precision=1e-4).upper
+        return Interval(usual.lower, upper)
+
+
+def crossing(
+    falls: Callable[[float], float],
+    target: float,
+    *,
+    guess: float,
+    precision: float,
+    surely_above_at_zero: bool = False,
+) -> Interval:
+    """Bracket the place where a falling function first is at most ``target``.
+
+    Returns ``lower`` with falls(lower) > target (or 0) and ``upper`` with falls(upper) <= target,
+    no further apart than ``precision`` relative to ``upper``; infinity when there is none.
+    Secant steps on the logarithm, kept inside a shrinking bracket.
+
+    >>> bracket = crossing(lambda x: math.exp(-x), 0.5, guess=1.0, precision=1e-9)
+    >>> bracket.lower < math.log(2) <= bracket.upper
+    True
+    """
+    if not surely_above_at_zero and falls(0.0) <= target:
+        return Interval(0.0, 0.0)
+    low, high = 0.0, max(guess, 1e-300)
+    at_low, at_high = math.inf, falls(high)
+    factor = 1.1
+    while at_high > target:
+        low, at_low = high, at_high
+        high, factor = high * factor, factor * factor
+        if high > MOST_EPSILON:
+            return Interval(low, math.inf)
+        at_high = falls(high)
+    shrink = 0.9
+    while low == 0.0 and high > 1e-300:
+        trial = high * shrink
+        at_trial = falls(trial)
+        if at_trial > target:
+            low, at_low = trial, at_trial
+        else:
+            high, at_high, shrink = trial, at_trial, shrink * shrink
+    for turn in range(200):
+        if high - low <= precision * high:
+            return Interval(low, high)
+        middle = (low + high) / 2
+        if turn % 3 < 2 and at_high > 0.0:
+            rise, total = math.log(at_low / target), math.log(at_low / at_high)
+            nudge = precision * high / 4  # step just past the root, so that both ends close in
+            share = low + (high - low) * rise / total
+            middle = share + nudge if turn % 2 else share - nudge
+            middle = min(max(middle, low + (high - low) / 100), high - (high - low) / 100)
+        at_middle = falls(middle)
+        if at_middle > target:
+            low, at_low = middle, at_middle
+        else:
+            high, at_high = middle, at_middle
+    raise ComputationFailed(f"no epsilon found for delta = {target!r}")

@@ -1,0 +1,164 @@
+"""Balls in bins: how many clients a slot gets when each of n picks one of m slots at random."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import betainc
+
+from checkins.accounting import require
+from checkins.accounting.rounding import UP, log_inverse
+from checkins.errors import InvalidValue
+
+_TAIL_SLACK = 1.0 + 1e-6  # more than the error of scipy's incomplete beta function
+_TINY = 1e-300
+_DEVIATIONS = 12.0
+
+
+def empty_probability(*, clients: int, slots: int, participation: float) -> float:
+    """(1 − p₀/m)^n: the probability that nobody checks in to a given slot.
+
+    Theorem:     proof of [BKMTT20, Prop 3.4], arXiv:2007.06605v2. Exact.
+    Neighbours:  none.
+    Rounding:    up.
+
+    >>> round(empty_probability(clients=1000, slots=100, participation=0.1), 4)
+    0.3677
+    """
+    require.count(clients=clients, slots=slots)
+    require.probability(participation=participation)
+    chance = participation / slots
+    if chance >= 1.0:
+        return 0.0
+    return min(1.0, math.exp(clients * math.log1p(-chance)) * UP)
+
+
+def dummies_fixed(*, clients: int, slots: int, participation: float) -> float:
+    """Expected number m(1 − p₀/m)^n of dummy updates with a fixed window.
+
+    Theorem:     [BKMTT20, Prop 3.4], arXiv:2007.06605v2. Exact, not only "at most".
+    Neighbours:  none.
+    Rounding:    up.
+
+    >>> round(dummies_fixed(clients=1000, slots=100, participation=0.1), 2)
+    36.77
+    """
+    return slots * empty_probability(clients=clients, slots=slots, participation=participation)
+
+
+def dummies_fixed_bound(*, clients: int, slots: int, participation: float) -> float:
+    """m/e^c with c = n p₀/m check-ins per slot: at least ``dummies_fixed``.
+
+    Theorem:     [BKMTT20, Prop 3.4], arXiv:2007.06605v2, with p₀ = cm/n.
+    Neighbours:  none.
+    Rounding:    up.
+
+    >>> round(dummies_fixed_bound(clients=1000, slots=100, participation=0.1), 2)
+    36.79
+    """
+    require.count(clients=clients, slots=slots)
+    require.probability(participation=participation)
+    return slots * math.exp(-clients * (participation / slots)) * UP
+
+
+def dummies_sliding(*, clients: int, window: int) -> float:
+    """Expected number (n − m + 1)(1 − 1/m)^m of dummy updates with a sliding window.
+
+    Theorem:     proof of [BKMTT20, Prop 4.4], arXiv:2007.06605v2. Exact, participation 1.
+    Neighbours:  none.
+    Rounding:    up.
+    Differs:     the sum runs over the slots m to n, all of them; the proof stops at n − m + 1.
+
+    >>> round(dummies_sliding(clients=1000, window=100), 2)
+    329.8
+    """
+    updates = _sliding_updates(clients=clients, window=window)
+    return updates * empty_probability(clients=window, slots=window, participation=1.0)
+
+
+def dummies_sliding_bound(*, clients: int, window: int) -> float:
+    """(n − m + 1)/e: at least ``dummies_sliding``.
+
+    Theorem:     [BKMTT20, Prop 4.4], arXiv:2007.06605v2. Participation 1.
+    Neighbours:  none.
+    Rounding:    up.
+
+    >>> round(dummies_sliding_bound(clients=1000, window=100), 2)
+    331.46
+    """
+    return _sliding_updates(clients=clients, window=window) / math.e * UP
+
+
+def load_norm(*, clients: int, slots: int, delta: float) -> float:
+    """Bound on the 2-norm of the slots' loads that holds with probability at least 1 − δ.
+
+        ‖L‖₂ ≤ √(n + n²/m) + √(n log(1/δ))
+
+    Theorem:     [BKMTT20, Lem A.6], arXiv:2007.06605v2. Participation 1.
+    Neighbours:  none; the loads do not depend on data.
+    Rounding:    up.
+
+    >>> round(load_norm(clients=10_000, slots=100, delta=1e-6), 1)
+    1376.7
+    """
+    require.count(clients=clients, slots=slots)
+    require.open_unit(delta=delta)
+    mean = math.sqrt(clients + clients / slots * clients)
+    return (mean + math.sqrt(clients * log_inverse(delta))) * UP
+
+
+def expected_inverse_load(*, clients: int, slots: int) -> float:
+    """E[1/S | S > 0] for S ~ Binomial(n, 1/m): the variance left by averaging a slot's reports.
+
+    Theorem:     proof of [BKMTT20, Thm 4.2], arXiv:2007.06605v2. Exact, participation 1.
+    Neighbours:  none.
+    Rounding:    up, by 1e-9 relative; loads more than 12 deviations off the mean (below 1e-30 of
+                 the mass) are left out.
+    Differs:     the paper replaces it by m/n, which is too small (Jensen).
+
+    >>> round(expected_inverse_load(clients=1000, slots=100), 4)
+    0.1129
+    """
+    require.count(clients=clients, slots=slots)
+    if slots == 1:
+        return UP / clients
+    p, q = 1.0 / slots, 1.0 - 1.0 / slots
+    mean = clients / slots
+    reach = _DEVIATIONS * math.sqrt(mean * q) + 50.0
+    low, high = max(1, math.floor(mean - reach)), min(clients, math.ceil(mean + reach))
+    loads = np.arange(low, high + 1, dtype=np.float64)
+    # Ratio of neighbouring weights, minus 1: no large factorial ever appears.
+    steps = np.log1p((mean + p - loads[1:]) / (loads[1:] * q))
+    logs = np.concatenate(([0.0], np.cumsum(steps)))
+    weights = np.exp(logs - logs.max())
+    return float((weights / loads).sum() / weights.sum()) * (1.0 + 1e-9)
+
+
+def overflow_probability(*, clients: int, slots: int, participation: float, capacity: int) -> float:
+    """Probability that some slot gets K or more of a client's n − 1 fellows (union bound).
+
+    min(1, m · Pr[Binomial(n − 1, p₀/m) ≥ K]): where it fails, a slot can hold one check-in more
+    than its capacity, so that one client may displace another.
+
+    Theorem:     union bound over slots; the binomial tail is an incomplete beta function.
+    Neighbours:  none; check-ins do not depend on data.
+    Rounding:    up, by 1e-6 relative, and never below m · 1e-300.
+
+    >>> f"{overflow_probability(clients=1000, slots=100, participation=1.0, capacity=30):.3e}"
+    '2.017e-05'
+    """
+    require.count(clients=clients, slots=slots, capacity=capacity)
+    require.probability(participation=participation)
+    others, chance = clients - 1, participation / slots
+    if others < capacity or chance == 0.0:
+        return 0.0
+    tail = float(betainc(float(capacity), float(others - capacity + 1), chance))
+    return min(1.0, slots * max(tail * _TAIL_SLACK, _TINY))
+
+
+def _sliding_updates(*, clients: int, window: int) -> int:
+    require.count(clients=clients, window=window)
+    if window > clients:
+        raise InvalidValue("window", window, f"must be at most clients = {clients}")
+    return clients - window + 1

@@ -1,0 +1,215 @@
+"""Two hypotheses on a finite list of outcomes: what composes when campaigns are repeated.
+
+P is the law of all releases with the client (or with its data), Q without it (or with other data).
+An outcome has its masses under both, and its gain P - Q, kept because it is accurate where the two
+nearly agree. Campaigns with fresh coins compose by multiplying masses: their losses log P/Q add.
+Rounding to fewer outcomes goes up by splitting an outcome between two neighbours with both its
+masses kept, which merging them again would undo, and down by merging neighbours, which is
+post-processing of the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from dp_accounting.pld.pld_pmf import DensePLDPmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+from checkins.accounting.law import Grid, Rounding, Side, blocks
+from checkins.accounting.ratio import FloatArray
+
+_COARSE = 80
+_MOST_LOSS = 600.0  # e^600: what is surer than that counts as certain
+ROUND_OFF = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Outcomes in the order of their losses, and the masses only one hypothesis has."""
+
+    absent: FloatArray
+    present: FloatArray
+    gains: FloatArray
+    only_present: float = 0.0
+    only_absent: float = 0.0
+
+    @property
+    def losses(self) -> FloatArray:
+        near = np.abs(self.gains) < 0.5 * self.absent
+        with np.errstate(divide="ignore"):
+            far = np.log(self.present / self.absent)
+        return np.where(near, np.log1p(np.where(near, self.gains, 0.0) / self.absent), far)
+
+    def remove(self, epsilon: float) -> float:
+        """delta of P against Q at ``epsilon``: the sum of (P - e^eps Q)_+."""
+        excess = self.gains - math.expm1(epsilon) * self.absent
+        return float(excess[excess > 0].sum()) + self.only_present
+
+    def add(self, epsilon: float) -> float:
+        """delta of Q against P at ``epsilon``: the sum of (Q - e^eps P)_+."""
+        near = -math.expm1(epsilon) * self.absent - math.exp(epsilon) * self.gains
+        far = self.absent - math.exp(epsilon) * self.present
+        excess = np.where(self.present < 0.5 * self.absent, far, near)
+        return float(excess[excess > 0].sum()) + self.only_absent
+
+    def compose(self, other: Pair, rounding: Rounding) -> Pair:
+        """Both campaigns, rounded."""
+        if not len(self.absent) or not len(other.absent):
+            return replace(
+                self if not len(self.absent) else other, only_present=1.0, only_absent=1.0
+            )
+        grid = _grid(self, other, rounding)
+        ours, theirs, size = self.losses - grid.origin, other.losses, grid.cells + 2
+        absent, present, gains = np.zeros(size), np.zeros(size), np.zeros(size)
+        for rows, columns, times in blocks(self is other, len(ours), len(theirs)):
+            where = grid.locate(np.add.outer(ours[rows], theirs[columns]).ravel()).astype(np.intp)
+            a, p, g = self.absent[rows], times * self.present[rows], self.gains[rows]
+            b, q, h = other.absent[columns], other.present[columns], other.gains[columns]
+            gain = times * (np.multiply.outer(g, q) + np.multiply.outer(a, h))
+            absent += np.bincount(where, (times * np.multiply.outer(a, b)).ravel(), size)
+            present += np.bincount(where, np.multiply.outer(p, q).ravel(), size)
+            gains += np.bincount(where, gain.ravel(), size)
+        only_present = self.only_present + other.only_present
+        only_absent = self.only_absent + other.only_absent
+        cells = Pair(absent, present, gains, only_present, only_absent)
+        if rounding.side is Side.UP:
+            return _spread(cells, grid.edges() + grid.origin)
+        keep = (absent > 0) & (present > 0)
+        return Pair(absent[keep], present[keep], gains[keep], only_present, only_absent)
+
+    def repeat(self, times: int, rounding: Rounding) -> Pair:
+        """The same campaign ``times`` times, by doubling."""
+        total = self
+        for bit in bin(times)[3:]:
+            total = total.compose(total, rounding)
+            if bit == "1":
+                total = total.compose(self, rounding)
+        return total
+
+    def to_dp_accounting(self, *, interval: float) -> PrivacyLossDistribution:
+        """The pair rounded up onto a grid of losses, as dp_accounting writes it."""
+        losses = self.losses
+        first = math.floor(losses[0] / interval)
+        cells = max(math.ceil(losses[-1] / interval) - first, 1)
+        edges = interval * np.arange(first, first + cells + 1)
+        where = 1 + np.clip((losses / interval - first).astype(np.intp), 0, cells - 1)
+        binned = Pair(
+            np.bincount(where, self.absent, cells + 2),
+            np.bincount(where, self.present, cells + 2),
+            np.bincount(where, self.gains, cells + 2),
+            self.only_present,
+            self.only_absent,
+        )
+        pair = _spread(binned, edges, keep_empty=True)
+        remove = DensePLDPmf(interval, first, pair.present, _missing(pair.present), True)
+        add = DensePLDPmf(
+            interval, -(first + cells), pair.absent[::-1].copy(), _missing(pair.absent), True
+        )
+        return PrivacyLossDistribution(remove, add)
+
+
+def _missing(masses: FloatArray) -> float:
+    return max(0.0, 1.0 - math.fsum(masses))
+
+
+def from_ratios(
+    ratios: FloatArray, gains: FloatArray, masses: FloatArray, *, only_present: float = 0.0
+) -> Pair:
+    """The pair in which P/Q is ``ratios`` = 1 + ``gains`` with probability ``masses`` under Q."""
+    keep, never = (ratios > 0) & (masses > 0), ratios <= 0
+    absent = masses[keep]
+    return Pair(
+        absent,
+        absent * ratios[keep],
+        absent * gains[keep],
+        only_present,
+        float(masses[never].sum()),
+    )
+
+
+def from_curve(epsilons: FloatArray, deltas: FloatArray) -> Pair:
+    """A pair above every one whose divergence, either way, is at most ``deltas`` at ``epsilons``.
+
+    ``epsilons`` rises from 0. In e^eps a divergence is convex, so the largest convex function under
+    the given points is still above it: its kinks are the outcomes, its change of slope their mass.
+    """
+    x = np.concatenate(([-1.0], np.expm1(-epsilons[:0:-1]), np.expm1(epsilons)))  # e^eps - 1
+    mirrored = -np.expm1(-epsilons[:0:-1]) + np.exp(-epsilons[:0:-1]) * deltas[:0:-1]
+    y = np.concatenate(([1.0], mirrored, deltas))
+    hull = _lower_hull(x, y)
+    x, y = x[hull], y[hull]
+    slopes = np.diff(y) / np.diff(x)
+    masses = np.diff(np.concatenate(([-1.0], slopes, [0.0])))
+    ratios = np.concatenate(([0.0], np.exp(-epsilons[:0:-1]), np.exp(epsilons)))[hull]
+    return from_ratios(ratios, x, np.maximum(masses, 0.0), only_present=float(y[-1]))
+
+
+def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
+    """Indices of the points under which no segment between two others passes."""
+    hull: list[int] = []
+    for c in range(len(x)):
+        while len(hull) > 1:
+            a, b = hull[-2], hull[-1]
+            if (y[b] - y[a]) * (x[c] - x[a]) < (y[c] - y[a]) * (x[b] - x[a]):
+                break
+            hull.pop()
+        hull.append(c)
+    return hull
+
+
+def _spread(cells: Pair, edges: FloatArray, *, keep_empty: bool = False) -> Pair:
+    """Split each cell between its ends, both masses kept; below and above, with certainty.
+
+    ``cells`` has one more outcome below the first edge and one above the last.
+    """
+    absent, present, gains = cells.absent[1:-1], cells.present[1:-1], cells.gains[1:-1]
+    left, lift = edges[:-1], np.exp(edges)
+    above = np.where(
+        np.abs(left) < 0.5, gains - absent * np.expm1(left), present - absent * lift[:-1]
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(absent > 0, above / (lift[:-1] * np.expm1(np.diff(edges))), 0.0)
+    to_right = np.clip(share, 0.0, absent)
+    split = np.append(absent - to_right, 0.0) + np.append(0.0, to_right)
+    lowest = float(np.clip(cells.present[0] / lift[0], 0.0, cells.absent[0]))
+    split[0] += lowest
+    split[-1] += cells.absent[-1]
+    keep = slice(None) if keep_empty else split > 0
+    return Pair(
+        split[keep],
+        (split * lift)[keep],
+        (split * np.expm1(edges))[keep],
+        cells.only_present + max(0.0, float(cells.present[-1] - cells.absent[-1] * lift[-1])),
+        cells.only_absent + float(cells.absent[0] - lowest),
+    )
+
+
+def _grid(one: Pair, other: Pair, rounding: Rounding) -> Grid:
+    """Where the composition's losses will lie, from a cheap first look."""
+    (a, a_absent, a_present), (b, b_absent, b_present) = _coarse(one), _coarse(other)
+    losses = np.add.outer(a, b).ravel()
+    order = np.argsort(losses)
+    losses = losses[order]
+    absent = np.multiply.outer(a_absent, b_absent).ravel()[order]
+    present = np.multiply.outer(a_present, b_present).ravel()[order]
+    lowest = int(np.count_nonzero(np.cumsum(absent[:-1]) < rounding.tolerance))
+    highest = int(np.count_nonzero(np.cumsum(present[:0:-1]) < rounding.tolerance))
+    low, high = losses[lowest], losses[-1 - highest]
+    centre = float(absent @ losses) / float(absent.sum())
+    spread = math.sqrt(float(absent @ (losses - centre) ** 2))
+    spread = max(spread, 1e-12 * max(1.0, abs(centre)))
+    return Grid.over(
+        max(min(float(low), centre) - spread, -_MOST_LOSS),
+        min(max(float(high), centre) + spread, _MOST_LOSS),
+        origin=centre,
+        scale=spread,
+        cells=rounding.cells,
+    )
+
+
+def _coarse(pair: Pair) -> tuple[FloatArray, FloatArray, FloatArray]:
+    starts = np.arange(0, len(pair.absent), -(-len(pair.absent) // _COARSE))
+    absent, present = np.add.reduceat(pair.absent, starts), np.add.reduceat(pair.present, starts)
+    return pair.losses[starts], absent, present

@@ -1,0 +1,118 @@
+"""The paper's own theorem for a described design, made comparable: one delta in all.
+
+A Gaussian randomizer is (eps0, delta0)-DP for every delta0; the best delta0 is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+from checkins.accounting import heterogeneous, theorems
+from checkins.accounting.amplification import held_locally
+from checkins.accounting.design import Design, GaussianNoise, LocalRandomizer, NoiseAt, Protocol
+from checkins.accounting.pure import MOST_LOCAL_EPSILON
+from checkins.errors import NotCovered
+
+
+def paper_epsilon(design: Design, *, delta: float) -> float:
+    """Epsilon by the theorem of the design's protocol; infinity where it says nothing.
+
+    Theorem:     [BKMTT20, Thm 3.2] fixed, [BKMTT20, Thm 4.1] averaged, [BKMTT20, Thm 4.3] sliding.
+    Neighbours:  replace-one; add/remove too for fixed and sliding.
+    Rounding:    up.
+    Differs:     the proof compares two mixtures that overlap in what the slot does without the
+                 client; without the client only that part is left, and the same bound holds.
+    """
+    if isinstance(design.randomizer, LocalRandomizer):
+        return _local(design, design.randomizer, delta=delta)
+    noise = design.randomizer.noise_multiplier
+    local_deltas = [max(delta * 10.0**-k, 1e-290) for k in range(4, 60, 4)]
+    local_epsilons = [_local_epsilon(noise, local_delta) for local_delta in local_deltas]
+    tries = (
+        _local(design, LocalRandomizer(local_epsilon, local_delta), delta=delta)
+        for local_epsilon, local_delta in zip(local_epsilons, local_deltas, strict=True)
+        if local_epsilon <= MOST_LOCAL_EPSILON
+    )
+    return min(tries, default=math.inf)
+
+
+def covers(design: Design) -> bool:
+    """Whether the paper's theorem speaks of this design at all: one report a slot, local noise."""
+    if isinstance(design.randomizer, GaussianNoise) and design.randomizer.at is NoiseAt.SERVER:
+        return False
+    if design.protocol is Protocol.SLIDING and design.participation != 1.0:
+        return False
+    return design.capacity in (None, 1)
+
+
+def _local(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
+    try:
+        return _theorem(design, randomizer)(delta)
+    except NotCovered:
+        return math.inf
+
+
+def _theorem(design: Design, randomizer: LocalRandomizer) -> Callable[[float], float]:
+    local = {"local_epsilon": randomizer.local_epsilon}
+    if not randomizer.is_pure:
+        local["local_delta"] = randomizer.local_delta
+    slots, population = design.slots, design.population
+    if design.protocol is Protocol.AVERAGED:
+        clients = population.fewest if population else 1
+        bound = (
+            theorems.averaged_total if randomizer.is_pure else theorems.averaged_approximate_total
+        )
+        return lambda delta: bound(delta=delta, clients=clients, slots=slots, **local)
+    if design.protocol is Protocol.SLIDING:
+        window = design.choices
+        slide = (
+            theorems.sliding_window
+            if randomizer.is_pure
+            else theorems.sliding_window_approximate_total
+        )
+        return lambda delta: slide(delta=delta, window=window, **local)
+    fixed = theorems.fixed_window if randomizer.is_pure else theorems.fixed_window_approximate_total
+    share = design.participation
+    return lambda delta: fixed(delta=delta, slots=slots, participation=share, **local)
+
+
+def local_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
+    """What holds with no amplification at all; infinity where nothing does."""
+    amplified = design.protocol is not Protocol.AVERAGED
+    return held_locally(
+        local_epsilon=randomizer.local_epsilon,
+        local_delta=randomizer.local_delta,
+        delta=delta,
+        participation=design.participation if amplified else 1.0,
+    )
+
+
+def _local_epsilon(noise_multiplier: float, local_delta: float) -> float:
+    """Epsilon of one Gaussian report between any two inputs, 2 clips apart [BW18, Thm 8]."""
+    reach = 2.0 / noise_multiplier
+
+    def excess(epsilon: float) -> float:
+        upper = float(log_ndtr(reach / 2 - epsilon / reach))
+        lower = epsilon + float(log_ndtr(-reach / 2 - epsilon / reach))
+        log_delta = upper + math.log(-math.expm1(min(lower - upper, -1e-300)))
+        return log_delta - math.log(local_delta)
+
+    high = reach * reach / 2 + reach * math.sqrt(2 * math.log(1 / local_delta))
+    if excess(1e-12) <= 0:
+        return 1e-12
+    return float(brentq(excess, 1e-12, high, xtol=1e-12)) * (1 + 1e-9)
+
+
+def composed_paper_epsilon(designs: Sequence[Design], *, campaigns: int, delta: float) -> float:
+    """The paper's bounds of several campaigns, composed by [KOV17]: half of delta for each part."""
+    runs = len(designs) * campaigns
+    each = [paper_epsilon(design, delta=delta / (2 * runs)) for design in designs]
+    if not all(map(math.isfinite, each)):
+        return math.inf
+    if len(set(each)) == 1:
+        return heterogeneous.homogeneous_composition(epsilon=each[0], steps=runs, delta=delta / 2)
+    return heterogeneous.composition(epsilons=each * campaigns, delta=delta / 2)

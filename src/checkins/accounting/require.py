@@ -1,0 +1,54 @@
+"""Argument checks at the public edge: the keyword becomes the name in the message.
+
+Every comparison is written so that NaN fails it.
+
+>>> open_unit(delta=float("nan"))
+Traceback (most recent call last):
+    ...
+checkins.errors.InvalidValue: delta = nan: must lie strictly between 0 and 1
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+
+from checkins.errors import InvalidValue
+
+MOST_SLOTS = 10**12
+"""Largest count we account for: beyond it doubles no longer separate neighbouring slots."""
+
+
+def _each(values: dict[str, object], fits: Callable[[float], bool], expected: str) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not fits(float(value)):
+            raise InvalidValue(name, value, expected)
+
+
+def positive(**values: object) -> None:
+    """Refuse anything but a finite number above 0."""
+    _each(values, lambda x: 0.0 < x < math.inf, "must be a finite number above 0")
+
+
+def non_negative(**values: object) -> None:
+    """Refuse anything but a finite number of at least 0."""
+    _each(values, lambda x: 0.0 <= x < math.inf, "must be a finite number of at least 0")
+
+
+def open_unit(**values: object) -> None:
+    """Refuse anything but a number strictly between 0 and 1."""
+    _each(values, lambda x: 0.0 < x < 1.0, "must lie strictly between 0 and 1")
+
+
+def probability(**values: object) -> None:
+    """Refuse anything but a number in [0, 1]."""
+    _each(values, lambda x: 0.0 <= x <= 1.0, "must lie in [0, 1]")
+
+
+def count(*, most: int = MOST_SLOTS, **values: object) -> None:
+    """Refuse anything but a whole number from 1 to ``most``."""
+    for name, value in values.items():
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not whole or not 1 <= int(value) <= most:  # type: ignore[call-overload]  # whole implies int
+            raise InvalidValue(name, value, f"must be a whole number from 1 to {most:,}")

@@ -1,0 +1,1 @@
+"""The front door: commands, tables for people, JSON for programs, plots."""

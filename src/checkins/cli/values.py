@@ -1,0 +1,84 @@
+"""The texts of options as values: each is checked here, and refused by name.
+
+Nothing is clamped: a number that float64 would turn into 0 or infinity is refused, not rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from checkins.accounting import Population, require
+from checkins.errors import InvalidValue
+
+ALL = "all"
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def whole(name: str, text: str) -> int:
+    """A whole number from 1 on; ``1e6`` is one too.
+
+    >>> whole("slots", "1e6"), whole("slots", "1_000")
+    (1000000, 1000)
+    >>> whole("slots", "2.5")
+    Traceback (most recent call last):
+        ...
+    checkins.errors.InvalidValue: slots = '2.5': must be a whole number from 1 to 1,000,000,000,000
+    """
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        exact = Decimal("nan")
+    in_range = exact.is_finite() and 1 <= exact <= require.MOST_SLOTS
+    if not in_range or exact != exact.to_integral_value():
+        named: dict[str, Any] = {name: text}
+        require.count(**named)  # raises: a text is no count
+    return int(exact)
+
+
+def real(name: str, text: str, check: Callable[..., None]) -> float:
+    """A number that passes the check from ``accounting.require``.
+
+    >>> real("delta", "1e-6", require.open_unit)
+    1e-06
+    >>> real("participation", "1e-400", require.probability)
+    Traceback (most recent call last):
+        ...
+    checkins.errors.InvalidValue: participation = '1e-400': is too close to 0 for a float64
+    """
+    try:
+        value = float(text) if text.isascii() else math.nan
+    except ValueError:
+        value = math.nan
+    check(**{name: value})
+    if value == 0.0 and any(digit in "123456789" for digit in text.lower().partition("e")[0]):
+        raise InvalidValue(name, text, "is too close to 0 for a float64")
+    return value
+
+
+def one_of(name: str, text: str, choices: type[Choice]) -> Choice:
+    """A member of an enumeration, by its exact word."""
+    try:
+        return choices(text)
+    except ValueError:
+        *most, last = [str(choice) for choice in choices]
+        raise InvalidValue(name, text, f"must be {', '.join(most)} or {last}") from None
+
+
+def population(text: str) -> Population:
+    """``LO..HI``, or one number for both.
+
+    >>> population("10..20"), population("1e3")
+    (Population(fewest=10, most=20), Population(fewest=1000, most=1000))
+    """
+    fewest, dots, most = text.partition("..")
+    low = whole("population", fewest)
+    return Population(low, whole("population", most) if dots else low)
+
+
+def capacity(text: str) -> int | None:
+    """A whole number, or ``all`` as None."""
+    return None if text == ALL else whole("capacity", text)

@@ -1,0 +1,35 @@
+"""What can go wrong, by whose fault it is.
+
+CheckinsError
+├── InvalidValue         a value the caller gave is outside its allowed range   (exit 2)
+│   └── NotCovered       no theorem covers this configuration: we refuse, never guess
+└── ComputationFailed    our own fault: a bound could not be computed safely    (exit 1)
+"""
+
+from __future__ import annotations
+
+
+class CheckinsError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InvalidValue(CheckinsError, ValueError):
+    """A value is outside its allowed range; names the value and the remedy.
+
+    >>> print(InvalidValue("delta", 2.0, "must lie strictly between 0 and 1"))
+    delta = 2.0: must lie strictly between 0 and 1
+    """
+
+    def __init__(self, name: str, value: object, expected: str) -> None:
+        self.name = name
+        self.value = value
+        self.expected = expected
+        super().__init__(f"{name} = {value!r}: {expected}")
+
+
+class NotCovered(InvalidValue):
+    """No theorem covers the configuration that ``name = value`` asks for."""
+
+
+class ComputationFailed(CheckinsError, ArithmeticError):
+    """A bound could not be computed to the safety this package promises."""

@@ -1,0 +1,1 @@
+"""Who may do what when; for now, the file that says what a campaign is."""

@@ -1,0 +1,137 @@
+"""Binomial windows and tails against 40-digit sums."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from checkins.accounting.binomial import ROUND_OFF, fair_shortfall, window
+
+chances = st.one_of(st.floats(1e-6, 0.5), st.floats(0.5, 1 - 1e-6), st.just(0.5))
+
+
+def shortfall(trials: float, y: float) -> float:
+    return float(fair_shortfall(np.array([float(trials)]), np.array([float(y)]))[0])
+
+
+def naive_shortfall(trials: int, y: float) -> mp.mpf:
+    """E(y - B)+ from floor(y) downwards, until nothing more is added."""
+    with mp.workdps(40):
+        top = min(trials, math.floor(y))
+        if top < 0:
+            return mp.mpf(0)
+        if trials == top:
+            return mp.mpf(y) - mp.mpf(trials) / 2
+        log_ways = mp.loggamma(trials + 1) - mp.loggamma(top + 1) - mp.loggamma(trials - top + 1)
+        mass, total = mp.exp(log_ways - trials * mp.log(2)), mp.mpf(0)
+        for count in range(top, -1, -1):
+            term = mass * (mp.mpf(y) - count)
+            total += term
+            if count < top and term < total * mp.mpf(10) ** -22:
+                break
+            mass = mass * count / (trials - count + 1)
+        return total
+
+
+# Windows
+
+
+@given(trials=st.integers(1, 3000), chance=chances, log_outside=st.floats(1.0, 100.0))
+def test_a_window_leaves_out_no_more_than_it_says(
+    trials: int, chance: float, log_outside: float
+) -> None:
+    seen = window(trials=trials, chance=chance, log_outside=log_outside)
+    last = seen.first + len(seen.masses) - 1
+    assert 0 <= seen.first <= last <= trials
+    law = binom(trials, chance)
+    allowed = math.exp(-log_outside) * (1 + 1e-9)
+    assert law.cdf(seen.first - 1) <= allowed
+    assert law.sf(last) <= allowed
+
+
+@given(trials=st.integers(1, 3000), chance=chances)
+def test_masses_are_those_of_the_binomial_law(trials: int, chance: float) -> None:
+    seen = window(trials=trials, chance=chance, log_outside=60.0)
+    assert np.all(seen.masses >= 0.0)
+    assert seen.masses.sum() == pytest.approx(1.0, abs=1e-12)
+    assert seen.masses @ seen.counts == pytest.approx(trials * chance, rel=1e-9)
+    np.testing.assert_allclose(
+        seen.masses, binom(trials, chance).pmf(seen.counts), rtol=1e-8, atol=1e-250
+    )
+
+
+@pytest.mark.parametrize("trials", [10**6, 10**9])
+@pytest.mark.parametrize("chance", [0.5, 0.25, 1e-5])
+def test_masses_stay_accurate_for_a_billion_trials(trials: int, chance: float) -> None:
+    seen = window(trials=trials, chance=chance, log_outside=60.0)
+    with mp.workdps(40):
+        p = mp.mpf(chance)
+        for share in (0.3, 0.5, 0.8):
+            at = int(share * (len(seen.masses) - 1))
+            count = seen.first + at
+            log_ways = (
+                mp.loggamma(trials + 1) - mp.loggamma(count + 1) - mp.loggamma(trials - count + 1)
+            )
+            exact = mp.exp(log_ways + count * mp.log(p) + (trials - count) * mp.log(1 - p))
+            assert float(seen.masses[at] / exact) == pytest.approx(1.0, abs=1e-8)
+
+
+def test_a_window_of_a_billion_trials_is_short() -> None:
+    assert len(window(trials=10**9, chance=0.3, log_outside=60.0).masses) < 350_000
+
+
+@pytest.mark.parametrize("chance", [1e-130, 1e-16, 1 - 1e-16])
+def test_extreme_chances_give_a_window_too(chance: float) -> None:
+    seen = window(trials=1000, chance=chance, log_outside=60.0)
+    assert np.all(np.isfinite(seen.masses))
+    assert seen.masses.sum() == pytest.approx(1.0)
+
+
+# Shortfalls
+
+
+@given(trials=st.integers(0, 400), share=st.floats(-0.2, 1.2))
+def test_the_shortfall_is_the_naive_sum(trials: int, share: float) -> None:
+    y = share * trials
+    expected = float(naive_shortfall(trials, y))
+    assert shortfall(trials, y) == pytest.approx(expected, rel=ROUND_OFF / 10, abs=1e-200)
+
+
+@given(trials=st.integers(1, 60), count=st.integers(0, 60), nudge=st.floats(-1e-9, 1e-9))
+def test_the_shortfall_is_continuous_at_whole_numbers(
+    trials: int, count: int, nudge: float
+) -> None:
+    assert shortfall(trials, count + nudge) == pytest.approx(
+        float(naive_shortfall(trials, count + nudge)), rel=1e-9, abs=1e-30
+    )
+
+
+@pytest.mark.parametrize("trials", [10**4, 10**6, 10**8, 10**9])
+@pytest.mark.parametrize("deviates", [3.0, 5.0, 8.0])
+def test_the_shortfall_keeps_its_round_off_far_in_the_tail(trials: int, deviates: float) -> None:
+    """What ROUND_OFF promises, down to 1e-16 and up to a billion trials."""
+    y = trials / 2 - deviates * math.sqrt(trials) / 2 + 0.37
+    exact = naive_shortfall(trials, y)
+    assert shortfall(trials, y) == pytest.approx(float(exact), rel=ROUND_OFF)
+
+
+@given(trials=st.integers(0, 10**6), y=st.floats(-10.0, 10**6))
+def test_the_shortfall_lies_between_its_jensen_bound_and_its_reach(trials: int, y: float) -> None:
+    found = shortfall(trials, y)
+    assert max(0.0, y - trials / 2) * (1 - 1e-12) <= found <= max(0.0, y)
+
+
+@given(trials=st.integers(0, 10**6), share=st.floats(-0.1, 1.1), more=st.integers(0, 1000))
+def test_more_trials_around_one_centre_fall_short_by_more(
+    trials: int, share: float, more: int
+) -> None:
+    """What the blocks of counts rely on: centred, the law grows with the number of trials."""
+    y = share * trials
+    fewer, longer = shortfall(trials, y), shortfall(trials + more, y + more / 2)
+    assert fewer <= longer * (1 + 1e-9) + 1e-12

@@ -1,0 +1,421 @@
+"""Slot ratios, their laws on a grid and sums of them: which side of the truth, and by how much."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+
+from checkins.accounting.law import (
+    Grid,
+    Law,
+    Rounding,
+    Side,
+    add,
+    discretise_down,
+    discretise_up,
+    sum_of,
+)
+from checkins.accounting.ratio import (
+    Antipodal,
+    AttainedRatio,
+    Diluted,
+    Displaced,
+    Envelope,
+    Shifted,
+    SlotRatio,
+)
+
+ROUND_OFF = 1e-7  # what the accountant grants itself (gaussian.ROUND_OFF)
+TOLERANCE = 1e-15
+
+shifts = st.floats(-3.0, 0.5).map(lambda power: 10.0**power)
+epsilons = st.one_of(st.just(0.0), st.floats(1e-3, 5.0))
+weights = st.integers(1, 5).map(lambda k: k / (k + 1))
+attained_ratios = st.one_of(st.builds(Shifted, shifts), st.builds(Antipodal, shifts, epsilons))
+joining = st.builds(lambda s, w: Envelope(Shifted(s), Diluted(Shifted(2 * s), w)), shifts, weights)
+replacing = st.builds(
+    lambda s, e, w: Envelope(Antipodal(s, e), Displaced(s, e, w)), shifts, epsilons, weights
+)
+ratios = st.one_of(attained_ratios, joining, replacing)
+cell_counts = st.sampled_from([16, 64, 200])
+deviates = st.floats(-7.0, 7.0)
+
+
+def at(ratio: SlotRatio, deviate: float) -> float:
+    """A place where the law of the ratio lives: its value at a normal deviate, roughly."""
+    grid = np.linspace(-12.0, 12.0, 241)
+    return float(np.interp(deviate, grid, ratio.typical))
+
+
+def one(value: np.ndarray) -> float:
+    return float(value[0])
+
+
+def call(law: Law, t: float) -> float:
+    return float(np.maximum(law.origin - t + law.values, 0.0) @ law.masses)
+
+
+def put(law: Law, t: float) -> float:
+    return float(np.maximum(t - law.origin - law.values, 0.0) @ law.masses)
+
+
+def mean(law: Law) -> float:
+    return law.origin + float(law.values @ law.masses)
+
+
+def rounding(side: Side, cells: int) -> Rounding:
+    return Rounding(side=side, cells=cells, tolerance=TOLERANCE)
+
+
+def spread(ratio: SlotRatio) -> float:
+    return abs(at(ratio, 1.0) - at(ratio, -1.0)) / 2
+
+
+# The ratios themselves, against quadrature over the normal deviate
+
+
+def quadrature(value, floor: float, sign: float = 1.0) -> float:  # type: ignore[no-untyped-def]
+    """E(value(G) - floor)+ (or the put) for increasing ``value``, from its root outwards."""
+    low, high = -40.0, 40.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if value(middle) < floor else (low, middle)
+    nodes, weight = np.polynomial.legendre.leggauss(40)
+    edges = high + sign * np.linspace(0.0, 26.0, 61)
+    total = 0.0
+    for left, right in itertools.pairwise(edges):
+        g = (left + right) / 2 + (right - left) / 2 * nodes
+        density = np.exp(-(g**2) / 2) / math.sqrt(2 * math.pi)
+        gain = sign * (value(g) - floor)
+        total += abs(right - left) / 2 * float(weight @ (gain * density))
+    return total
+
+
+@given(shift=shifts, deviate=deviates)
+def test_a_shifted_gaussian_has_the_call_and_put_of_its_density_ratio(
+    shift: float, deviate: float
+) -> None:
+    ratio = Shifted(shift)
+    t = math.exp(shift * deviate - shift**2 / 2)
+
+    def value(g):  # type: ignore[no-untyped-def]
+        return np.exp(shift * g - shift**2 / 2)
+
+    assert one(ratio.call(np.array([t]))) == pytest.approx(quadrature(value, t), rel=1e-7)
+    assert one(ratio.put(np.array([t]))) == pytest.approx(quadrature(value, t, -1.0), rel=1e-7)
+
+
+@given(shift=shifts, epsilon=epsilons, deviate=deviates)
+def test_antipodal_data_have_the_call_and_put_of_their_density_ratios(
+    shift: float, epsilon: float, deviate: float
+) -> None:
+    ratio = Antipodal(shift, epsilon)
+
+    def value(g):  # type: ignore[no-untyped-def]
+        return np.exp(shift * g - shift**2 / 2) - np.exp(epsilon - shift * g - shift**2 / 2)
+
+    t = float(value(deviate))
+    scale = 1e-13 * (1 + math.exp(epsilon)) * math.exp(-deviate * deviate / 2)
+    calls, puts = one(ratio.call(np.array([t]))), one(ratio.put(np.array([t])))
+    assert calls == pytest.approx(quadrature(value, t), rel=1e-7, abs=scale)
+    assert puts == pytest.approx(quadrature(value, t, -1.0), rel=1e-7, abs=scale)
+
+
+def correlated(shift: float, epsilon: float, weight: float, t: float) -> tuple[float, float]:
+    """Call and put where (log l, log l') have variances 4s² and covariance -s².
+
+    log l + log l' and log l - log l' are independent. Given the first, z is a multiple of an
+    antipodal difference, and what is left is analytic in the first: trapezoids are exact.
+    """
+    h = np.linspace(-14.0, 14.0, 2001)
+    chance = np.exp(-(h**2) / 2) / math.sqrt(2 * math.pi) * (h[1] - h[0])
+    common = np.exp(math.sqrt(1.5) * shift * h - 0.75 * shift**2)
+    inner = Antipodal(math.sqrt(2.5) * shift, epsilon)
+    strike = (t + (1 - weight) * math.expm1(epsilon)) / weight / common
+    calls, puts = inner.call(strike), inner.put(strike)
+    return weight * float(calls * common @ chance), weight * float(puts * common @ chance)
+
+
+@pytest.mark.parametrize(
+    ("shift", "epsilon", "t", "expected"),
+    [
+        (1.0, 4.0, -30.425935424419137, 1.57333081572413),
+        (1.0, 1.0, -0.9754129931969373, 0.464290683662567),
+        (2.0, 3.0, -19.0, None),
+    ],
+)
+def test_the_oracle_for_the_displaced_law_agrees_with_a_direct_integral(
+    shift: float, epsilon: float, t: float, expected: float | None
+) -> None:
+    """The first two were integrated in 30 digits, the third is integrated here, over l'."""
+    if expected is None:
+        floor = 2 * t + math.expm1(epsilon)
+
+        def given_other(g: float) -> float:
+            strike = floor + math.exp(epsilon + 2 * shift * g - 2 * shift**2)
+            forward = math.exp(-0.5 * shift * g - shift**2 / 8)
+            calls = Shifted(math.sqrt(3.75) * shift).call(np.array([strike / forward]))
+            return forward * one(calls) * math.exp(-g * g / 2) / math.sqrt(2 * math.pi)
+
+        root = (math.log(-floor) - epsilon) / (2 * shift) + shift  # where the strike changes sign
+        near = [root + x for x in (-3.0, -1.0, -0.1, -0.01, 0.0, 0.01, 0.1, 1.0, 3.0)]
+        edges = [-14.0, *near, 16.0]
+        pieces = [quad(given_other, *pair, epsrel=1e-10)[0] for pair in itertools.pairwise(edges)]
+        expected = 0.5 * sum(pieces)
+    assert correlated(shift, epsilon, 0.5, t)[0] == pytest.approx(expected, rel=1e-8)
+
+
+@given(shift=st.floats(0.05, 2.0), epsilon=epsilons, weight=weights, deviate=st.floats(-5, 5))
+def test_the_displaced_law_is_that_of_two_correlated_lognormals(
+    shift: float, epsilon: float, weight: float, deviate: float
+) -> None:
+    ratio = Displaced(shift, epsilon, weight)
+    t = at(ratio, deviate)
+    calls, puts = correlated(shift, epsilon, weight, t)
+    assert one(ratio.call(np.array([t]))) == pytest.approx(calls, rel=1e-7, abs=1e-12)
+    assert one(ratio.put(np.array([t]))) == pytest.approx(puts, rel=1e-7, abs=1e-12)
+
+
+@given(ratio=ratios, deviate=deviates)
+def test_call_and_put_obey_parity(ratio: SlotRatio, deviate: float) -> None:
+    """E(X - t)+ - E(t - X)+ = E X - t."""
+    t = at(ratio, deviate)
+    difference = one(ratio.call(np.array([t]))) - one(ratio.put(np.array([t])))
+    scale = abs(ratio.mean) + abs(t) + 1.0
+    assert difference == pytest.approx(ratio.mean - t, abs=1e-12 * scale)
+
+
+@given(ratio=attained_ratios, deviate=deviates)
+def test_tail_probabilities_are_the_slopes_of_call_and_put(
+    ratio: AttainedRatio, deviate: float
+) -> None:
+    t = at(ratio, deviate)
+    h = 1e-3 * spread(ratio)
+    around = np.array([t - h, t, t + h])
+    calls, puts = ratio.call(around), ratio.put(around)
+    above, below = ratio.survival(around), ratio.cdf(around)
+    noise = 1e-12 * (abs(t) + abs(ratio.mean) + 1) / h
+    assert above[2] - noise <= (calls[1] - calls[2]) / h <= above[1] + noise
+    assert below[1] - noise <= (puts[2] - puts[1]) / h <= below[2] + noise
+    assert above[1] + below[1] == pytest.approx(1.0, abs=1e-12)
+
+
+@given(shift=shifts, less=st.floats(0.1, 1.0), deviate=deviates)
+def test_a_longer_shift_is_larger_in_convex_order(
+    shift: float, less: float, deviate: float
+) -> None:
+    t = np.array([at(Shifted(shift), deviate)])
+    assert one(Shifted(less * shift).call(t)) <= one(Shifted(shift).call(t)) * (1 + 1e-9) + 1e-16
+
+
+@given(shift=shifts, weight=weights, deviate=deviates)
+def test_a_diluted_ratio_is_smaller_in_convex_order(
+    shift: float, weight: float, deviate: float
+) -> None:
+    ratio, t = Shifted(shift), np.array([at(Shifted(shift), deviate)])
+    diluted = Diluted(ratio, weight)
+    assert diluted.mean == pytest.approx(1.0)
+    assert one(diluted.call(t)) <= one(ratio.call(t)) * (1 + 1e-9) + 1e-16
+    assert one(diluted.put(t)) <= one(ratio.put(t)) * (1 + 1e-9) + 1e-16
+
+
+# On a grid
+
+
+@given(ratio=ratios, cells=cell_counts, deviate=deviates)
+def test_discretising_up_goes_up_at_every_strike(
+    ratio: SlotRatio, cells: int, deviate: float
+) -> None:
+    law = discretise_up(ratio, rounding(Side.UP, cells))
+    t = at(ratio, deviate)
+    noise = 1e-14 * (abs(t) + abs(ratio.mean) + 1e-6)
+    assert call(law, t) + law.excess >= one(ratio.call(np.array([t]))) * (1 - ROUND_OFF) - noise
+    if math.isfinite(ratio.floor):
+        assert put(law, t) >= one(ratio.put(np.array([t]))) * (1 - ROUND_OFF) - noise
+
+
+@given(ratio=attained_ratios, cells=cell_counts, deviate=deviates)
+def test_discretising_down_goes_down_at_every_strike(
+    ratio: AttainedRatio, cells: int, deviate: float
+) -> None:
+    law = discretise_down(ratio, rounding(Side.DOWN, cells))
+    t = at(ratio, deviate)
+    noise = 1e-14 * (abs(t) + abs(ratio.mean) + 1e-6)
+    assert call(law, t) <= one(ratio.call(np.array([t]))) * (1 + ROUND_OFF) + noise
+    assert put(law, t) <= one(ratio.put(np.array([t]))) * (1 + ROUND_OFF) + noise
+    assert law.excess == 0.0
+
+
+@given(ratio=ratios, cells=cell_counts)
+def test_a_discretised_law_is_a_law_with_the_right_mean(ratio: SlotRatio, cells: int) -> None:
+    law = discretise_up(ratio, rounding(Side.UP, cells))
+    assert np.all(law.masses >= 0.0)
+    assert law.masses.sum() == pytest.approx(1.0, abs=1e-12)
+    assert np.all(np.diff(law.values) > 0)
+    assert 0.0 <= law.excess <= 1e-3 * spread(ratio)
+    kept = mean(law) + law.excess - ratio.mean
+    scale = 1e-9 * spread(ratio)
+    if math.isfinite(ratio.floor):
+        assert kept == pytest.approx(0.0, abs=scale)
+    else:
+        assert kept >= -scale  # values below the grid were raised to it
+        assert kept == pytest.approx(0.0, abs=1e-3 * spread(ratio))
+
+
+@given(ratio=attained_ratios, cells=cell_counts)
+def test_merging_cells_keeps_mass_and_mean(ratio: AttainedRatio, cells: int) -> None:
+    law = discretise_down(ratio, rounding(Side.DOWN, cells))
+    assert np.all(law.masses > 0.0)
+    assert law.masses.sum() == pytest.approx(1.0, abs=1e-12)
+    assert mean(law) == pytest.approx(ratio.mean, abs=1e-9 * spread(ratio))
+
+
+@given(shift=shifts)
+def test_capping_the_top_is_recorded_as_excess(shift: float) -> None:
+    """A tolerance that cuts much: what the cap takes off the mean is exactly the excess."""
+    law = discretise_up(Shifted(shift), Rounding(Side.UP, 64, 1e-7))
+    top = law.origin + law.values[-1]
+    assert law.excess == pytest.approx(one(Shifted(shift).call(np.array([top]))))
+    assert mean(law) + law.excess == pytest.approx(1.0, abs=1e-9 * shift)
+
+
+@given(
+    low=st.floats(-10.0, 0.9), width=st.floats(1e-3, 50.0), origin=st.sampled_from([0.0, 1.0]),
+    scale=st.floats(0.01, 10.0), cells=cell_counts, share=st.floats(0.0, 1.0),
+)  # fmt: skip
+def test_a_grid_locates_what_its_edges_enclose(
+    low: float, width: float, origin: float, scale: float, cells: int, share: float
+) -> None:
+    grid = Grid.over(low, low + width, origin=origin, scale=scale, cells=cells)
+    edges = grid.edges()
+    assert np.all(np.diff(edges) > 0)
+    assert edges[0] + origin == pytest.approx(low, abs=1e-9 * (1 + abs(low)))
+    assert edges[-1] + origin == pytest.approx(low + width, rel=1e-9, abs=1e-9)
+    x = low - origin + share * width
+    cell = int(grid.locate(np.array([x]))[0])
+    near = 1e-9 * (width + abs(low) + 1)
+    assert cell == 0 or edges[cell - 1] <= x + near
+    assert cell == cells + 1 or x <= edges[cell] + near
+    assert int(grid.locate(np.array([edges[0] - width]))[0]) == 0
+    assert int(grid.locate(np.array([edges[-1] + width]))[0]) == cells + 1
+
+
+# Sums
+
+
+def truth(ratio: SlotRatio, value, copies: int, t: float) -> float:  # type: ignore[no-untyped-def]
+    """E(X1 + ... + Xn - t)+, the last copy in closed form and the others by trapezoids."""
+    g = np.linspace(-11.0, 11.0, 1401 if copies == 2 else 301)
+    chance = np.exp(-(g**2) / 2) / math.sqrt(2 * math.pi) * (g[1] - g[0])
+    x = value(g)
+    if copies == 2:
+        return float(ratio.call(t - x) @ chance)
+    return float(
+        chance @ ratio.call((t - x[:, None] - x[None, :]).ravel()).reshape(301, 301) @ chance
+    )
+
+
+def lognormal(shift: float):  # type: ignore[no-untyped-def]
+    return lambda g: np.exp(shift * g - shift**2 / 2)
+
+
+def antipodal(shift: float, epsilon: float):  # type: ignore[no-untyped-def]
+    return lambda g: lognormal(shift)(g) - math.exp(epsilon) * lognormal(shift)(-g)
+
+
+cases = st.one_of(
+    st.floats(0.02, 2.0).map(lambda s: (Shifted(s), lognormal(s))),
+    st.tuples(st.floats(0.02, 1.5), st.floats(0.0, 2.0)).map(
+        lambda a: (Antipodal(*a), antipodal(*a))
+    ),
+)
+
+
+@settings(max_examples=30)
+@given(case=cases, copies=st.sampled_from([2, 3]), cells=cell_counts, deviate=st.floats(-4, 4))
+def test_sums_stay_on_their_side_of_the_truth(case, copies: int, cells: int, deviate) -> None:  # type: ignore[no-untyped-def]
+    ratio, value = case
+    t = copies * ratio.mean + math.sqrt(copies) * (at(ratio, deviate) - ratio.mean)
+    exact = truth(ratio, value, copies, t)
+    first = discretise_up(ratio, rounding(Side.UP, cells))
+    above = sum_of(copies, first, mean=ratio.mean, rounding=rounding(Side.UP, cells))
+    first = discretise_down(ratio, rounding(Side.DOWN, cells))
+    below = sum_of(copies, first, mean=ratio.mean, rounding=rounding(Side.DOWN, cells))
+    noise = 1e-12 * spread(ratio)
+    assert call(below, t) - noise <= exact * (1 + ROUND_OFF)
+    assert exact * (1 - ROUND_OFF) <= call(above, t) + above.excess + noise
+    if math.isfinite(ratio.floor):
+        exact_put = exact - copies * ratio.mean + t
+        noise = 1e-12 * (abs(t) + copies)
+        assert put(below, t) - noise <= exact_put <= put(above, t) + noise
+
+
+@settings(max_examples=30)
+@given(case=cases, copies=st.integers(2, 40), cells=cell_counts)
+def test_sums_are_laws_with_the_right_mean(case, copies: int, cells: int) -> None:  # type: ignore[no-untyped-def]
+    ratio, _ = case
+    for side, discretise in ((Side.UP, discretise_up), (Side.DOWN, discretise_down)):
+        first = discretise(ratio, rounding(side, cells))
+        law = sum_of(copies, first, mean=ratio.mean, rounding=rounding(side, cells))
+        assert np.all(law.masses > 0.0)
+        assert law.masses.sum() == pytest.approx(1.0, abs=1e-12)
+        assert np.all(np.diff(law.values) >= 0)
+        assert len(law.values) <= cells + 2
+        target = copies * (mean(first) + first.excess)
+        assert mean(law) + law.excess == pytest.approx(target, abs=1e-9 * copies * spread(ratio))
+
+
+@settings(max_examples=30)
+@given(
+    first=st.lists(st.tuples(st.floats(0.0, 9.0), st.floats(0.01, 1.0)), min_size=1, max_size=9),
+    second=st.lists(st.tuples(st.floats(0.0, 9.0), st.floats(0.01, 1.0)), min_size=2, max_size=9),
+    strikes=st.lists(st.floats(0.0, 20.0), min_size=5, max_size=5),
+    cells=st.sampled_from([4, 16, 64]),
+)
+def test_adding_any_two_laws_brackets_the_exact_convolution(first, second, strikes, cells) -> None:  # type: ignore[no-untyped-def]
+    one_, other = (_law(atoms) for atoms in (first, second))
+    exact = [
+        (x + y, p * q)
+        for x, p in zip(one_.values, one_.masses, strict=True)
+        for y, q in zip(other.values, other.masses, strict=True)
+    ]
+    middle = sum(x * p for x, p in exact)
+    if max(x for x, _ in exact) - min(x for x, _ in exact) < 1e-3 or middle < 1e-3:
+        return
+    laws = {
+        side: add(one_, other, mean=middle / 2, copies=2, rounding=Rounding(side, cells, 1e-12))
+        for side in Side
+    }
+    for t in strikes:
+        calls = sum(max(x - t, 0.0) * p for x, p in exact)
+        puts = sum(max(t - x, 0.0) * p for x, p in exact)
+        above, below = laws[Side.UP], laws[Side.DOWN]
+        assert call(below, t) - 1e-12 <= calls <= call(above, t) + above.excess + 1e-12
+        assert put(below, t) - 1e-12 <= puts <= put(above, t) + 1e-12
+
+
+def _law(atoms: list[tuple[float, float]]) -> Law:
+    merged: dict[float, float] = {}
+    for value, mass in atoms:
+        merged[value] = merged.get(value, 0.0) + mass
+    values = np.array(sorted(merged))
+    masses = np.array([merged[v] for v in values])
+    return Law(values, masses / masses.sum(), 0.0)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3, 5, 8, 13, 100])
+def test_doubling_adds_the_right_number_of_copies(copies: int) -> None:
+    """The variance of a sum of ratios is the sum of their variances, e^(s²) - 1 each."""
+    ratio = Shifted(0.5)
+    fine = Rounding(Side.UP, 1000, 1e-18)
+    law = sum_of(copies, discretise_up(ratio, fine), mean=1.0, rounding=fine)
+    values = law.values + law.origin
+    variance = float(law.masses @ (values - copies) ** 2)
+    assert variance == pytest.approx(copies * math.expm1(0.25), rel=1e-2)
+    assert variance >= copies * math.expm1(0.25) * (1 - 1e-6)

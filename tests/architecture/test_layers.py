@@ -1,0 +1,91 @@
+"""The shape of the package is what the configuration says it is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from checkins import accounting
+
+ROOT = Path(__file__).resolve().parents[2]
+LONGEST_MODULE = 500
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MODULES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def paths_in_pyproject() -> set[str]:
+    tools = PYPROJECT["tool"]
+    return {
+        PYPROJECT["project"]["readme"],
+        *PYPROJECT["project"]["license-files"],
+        *tools["hatch"]["build"]["targets"]["wheel"]["packages"],
+        *tools["hatch"]["build"]["targets"]["sdist"]["include"],
+        *tools["mypy"]["files"],
+        tools["mypy"]["mypy_path"],
+        *tools["pytest"]["ini_options"]["testpaths"],
+        *tools["pytest"]["ini_options"]["pythonpath"],
+    }
+
+
+def paths_in_makefile() -> set[str]:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = re.findall(
+        r"(?<![\w/.])(?:constraints|docs|examples|hooks|src|tests|tools)/[\w./-]+", text
+    )
+    packages = re.findall(r"python -m (?!pip\b|venv\b)(\w+)", text)
+    return {*named, *packages}
+
+
+def test_imports_obey_the_contracts() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-logo", "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(paths_in_pyproject()))
+def test_a_path_named_in_pyproject_exists(name: str) -> None:
+    assert (ROOT / name).exists()
+
+
+@pytest.mark.parametrize("name", sorted(paths_in_makefile()))
+def test_a_path_named_in_the_makefile_exists(name: str) -> None:
+    assert (ROOT / name).exists()
+
+
+def test_the_layers_of_the_contract_are_the_layers_of_the_readme() -> None:
+    contract = next(
+        contract
+        for contract in PYPROJECT["tool"]["importlinter"]["contracts"]
+        if contract["type"] == "layers"
+    )
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for layer in re.findall(r"\w+", " ".join(contract["layers"])):
+        assert re.search(rf"^ +{layer}(/|\.py)", readme, re.MULTILINE), layer
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_no_module_is_too_long_to_own(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGEST_MODULE, "look for the second noun"
+
+
+def test_every_public_name_of_the_accountant_is_importable() -> None:
+    assert len(set(accounting.__all__)) == len(accounting.__all__) > 0
+    for name in accounting.__all__:
+        assert hasattr(accounting, name), name
+
+
+def test_every_public_name_of_the_accountant_is_documented() -> None:
+    text = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    missing = [name for name in accounting.__all__ if not re.search(rf"\b{name}\b", text)]
+    assert missing == []

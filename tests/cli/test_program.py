@@ -1,0 +1,141 @@
+"""The program as a process: how it starts, how it ends, and what it writes where."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import checkins
+from checkins.cli import failures, main
+
+PROGRAM = str(Path(sys.executable).parent / "checkins")
+PURE = "account --protocol fixed --slots 100 --participation 1 --local-epsilon 1 --delta 1e-6"
+
+
+def start(words: str, **options) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PROGRAM, *words.split()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_the_version_is_the_packages() -> None:
+    process = start("--version")
+    assert process.communicate() == (f"checkins {checkins.__version__}\n", "")
+    assert process.returncode == 0
+
+
+def test_json_stands_alone_on_standard_output() -> None:
+    process = start(f"{PURE} --adjacency add-remove --json")
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    assert isinstance(json.loads(out), dict)
+
+
+def test_a_mistake_leaves_standard_output_empty() -> None:
+    process = start(f"{PURE} --adjacency neither --json")
+    out, err = process.communicate()
+    assert (process.returncode, out) == (2, "")
+    assert err == "checkins: --adjacency neither: must be add-remove or replace-one\n"
+
+
+def test_a_reader_that_leaves_is_not_an_error_message() -> None:
+    with start(f"{PURE} --adjacency add-remove --json") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
+def test_an_interrupt_is_quiet() -> None:
+    code = (
+        "import os, signal, sys; from checkins.cli import main;"
+        "main.paper.screen.working = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT);"
+        "sys.argv = ['checkins', 'paper', 'table1']; main.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_output_without_greek_is_output_all_the_same() -> None:
+    process = start("paper theorems", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    assert "A11" in out
+
+
+def test_help_does_not_wait_for_the_accountant() -> None:
+    code = "import sys; from checkins.cli.main import run; run(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert not loaded & {"numpy", "scipy", "matplotlib", "dp_accounting", "tomlkit"}
+
+
+def test_help_is_quick() -> None:
+    spent_s = []
+    for _ in range(3):
+        before = os.times()
+        start("--help").communicate()
+        after = os.times()  # processor time: others on this machine do not count
+        spent_s.append(sum(after[2:4]) - sum(before[2:4]))
+    assert min(spent_s) < 0.5
+
+
+def test_without_arguments_it_explains_itself() -> None:
+    process = start("")
+    out, err = process.communicate()
+    assert (process.returncode, out) == (2, "")
+    assert "Usage: checkins" in err
+    assert "calibrate" in err
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("line one\nline two")
+
+    monkeypatch.setattr(main.paper.screen, "working", fail)
+
+
+@pytest.mark.usefixtures("broken")
+def test_our_own_fault_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["paper", "table1"]) == 1
+    assert capsys.readouterr().err == (
+        "checkins: internal error: ZeroDivisionError: line one line two;"
+        " please report it (CHECKINS_DEBUG=1 shows more)\n"
+    )
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_traceback_is_shown_on_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECKINS_DEBUG", "1")
+    assert main.run(["paper", "table1"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_exit_codes_tell_whose_fault_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    from checkins.errors import ComputationFailed, InvalidValue, NotCovered
+
+    assert failures.tell(InvalidValue("slots", 0, "must be more")) == 2
+    assert failures.tell(NotCovered("slots", 0, "must be more")) == 2
+    assert failures.tell(ComputationFailed("no safe bound")) == 1
+    assert failures.tell(MemoryError()) == 1
+    assert failures.tell(OSError(28, "No space left on device", "x.png")) == 1
+    assert capsys.readouterr().err.count("\n") == 5
+
+
+def test_signals_have_their_usual_number() -> None:
+    assert failures.INTERRUPTED == 128 + signal.SIGINT

@@ -1,0 +1,13 @@
+"""Settings that every test shares."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=60)
+settings.register_profile("soak", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -1,0 +1,36 @@
+"""The examples run as they stand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_an_example_is_short_enough_to_read(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 100
+
+
+@pytest.mark.slow
+def test_the_demo_prices_a_design_by_every_method_and_draws_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "demo.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("exact", "paper", "lower bound", "poisson", "shuffling"):
+        assert word in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    picture = tmp_path / "out" / "demo" / "prices.png"
+    assert "out/demo/prices.png" in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

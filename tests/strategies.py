@@ -1,0 +1,93 @@
+"""Hypothesis strategies for every public description: values that a user may really give.
+
+``DESCRIPTIONS`` names them all; a description without an entry fails a test.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from checkins.accounting.design import (
+    Adjacency,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Population,
+    Protocol,
+)
+from checkins.accounting.gaussian import LEAST_NOISE, MOST_NOISE
+from checkins.accounting.pure import MOST_LOCAL_EPSILON
+
+MOST = 10**12
+
+
+def _powers(low: float, high: float) -> SearchStrategy[float]:
+    """Numbers spread evenly over their orders of magnitude."""
+    spread = st.floats(math.log10(low), math.log10(high)).map(lambda power: 10.0**power)
+    return spread.map(lambda x: min(max(x, low), high))
+
+
+def counts(most: int = MOST) -> SearchStrategy[int]:
+    return st.one_of(st.integers(1, min(most, 50)), st.integers(1, most))
+
+
+deltas = _powers(1e-15, 0.5)
+participations = st.one_of(st.just(1.0), st.just(0.0), st.floats(0.0, 1.0), _powers(1e-12, 1.0))
+adjacencies = st.sampled_from(Adjacency)
+local_epsilons = _powers(1e-6, MOST_LOCAL_EPSILON)
+noise_multipliers = _powers(LEAST_NOISE, MOST_NOISE / 1e6)
+"""At most 1: times the root of the largest capacity, it is still at most MOST_NOISE."""
+
+pure_randomizers = st.builds(LocalRandomizer, local_epsilons)
+approximate_randomizers = st.builds(LocalRandomizer, local_epsilons, _powers(1e-15, 0.5))
+local_randomizers = st.one_of(pure_randomizers, approximate_randomizers)
+client_noises = st.builds(GaussianNoise, noise_multipliers, st.just(NoiseAt.CLIENT))
+server_noises = st.builds(GaussianNoise, _powers(LEAST_NOISE, MOST_NOISE), st.just(NoiseAt.SERVER))
+gaussian_noises = st.one_of(client_noises, server_noises)
+
+
+@st.composite
+def populations(draw: st.DrawFn) -> Population:
+    fewest, most = sorted((draw(counts()), draw(counts())))
+    return Population(fewest, most)
+
+
+@st.composite
+def designs(draw: st.DrawFn, most_slots: int = MOST) -> Design:
+    """Any design that is not refused."""
+    protocol = draw(st.sampled_from(Protocol))
+    slots = draw(counts(most_slots))
+    population = draw(st.one_of(st.none(), populations()))
+    if protocol is Protocol.AVERAGED:
+        return Design(
+            protocol,
+            slots=slots,
+            participation=1.0,
+            randomizer=draw(st.one_of(local_randomizers, client_noises)),
+            population=population or draw(populations()),
+        )
+    randomizer = draw(st.one_of(local_randomizers, gaussian_noises))
+    capacities: SearchStrategy[int | None] = counts()
+    if not (isinstance(randomizer, GaussianNoise) and randomizer.at is NoiseAt.CLIENT):
+        capacities = st.one_of(st.none(), capacities)
+    return Design(
+        protocol,
+        slots=slots,
+        participation=draw(participations),
+        randomizer=randomizer,
+        capacity=draw(capacities),
+        window=draw(counts(slots)) if protocol is Protocol.SLIDING else None,
+        population=population,
+    )
+
+
+DESCRIPTIONS: dict[type, SearchStrategy[object]] = {
+    LocalRandomizer: local_randomizers,
+    GaussianNoise: gaussian_noises,
+    Population: populations(),
+    Design: designs(),
+}

@@ -1,0 +1,174 @@
+"""Fill the generated blocks of the Markdown files, or check that they are up to date.
+
+A marker line followed by a fenced block is filled with what the command prints:
+
+    <!-- generated: checkins account --help -->
+    ```console
+    $ checkins account --help
+    ...
+    ```
+
+In a ``console`` block the command itself comes first; in any other block only its output stands.
+A command that is meant to fail says so: ``<!-- generated, exit 2: checkins account ... -->``.
+
+    python tools/generated.py            fill every block
+    python tools/generated.py --check    change nothing; exit 1 when a block is stale
+
+Run times and version numbers differ between machines, so a block that differs in nothing else is
+left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COLUMNS = 80
+
+BLOCK = re.compile(
+    r"^<!-- generated(?:, exit (?P<exit>\d+))?: (?P<command>.+?) -->\n"
+    r"```(?P<language>\w+)\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+MARKER = re.compile(r"^<!-- generated\b.*$", re.MULTILINE)
+VARYING = re.compile(
+    r"""(?P<label>\bseconds\b["\s:=│|]*)[\d.]+(?:e[+-]?\d+)?"""  # run times, by their label
+    r"""|\b\d+\.\d+\.\d+\S*?(?=[\s",;)]|$)"""  # version numbers
+)
+
+
+class CannotRun(Exception):
+    """A block's command is missing, or did not end as its marker says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    text: str
+    stale: tuple[str, ...]
+    failed: tuple[str, ...]
+
+
+def run(command: str, expected_exit: int) -> str:
+    """What the command prints on an 80-column terminal without colours."""
+    binaries = str(Path(sys.executable).parent)
+    environment = os.environ | {
+        "PATH": os.pathsep.join([binaries, os.environ.get("PATH", "")]),
+        "COLUMNS": str(COLUMNS),
+        "TERM": "dumb",
+        "NO_COLOR": "1",
+        "PYTHONIOENCODING": "utf-8",
+    }
+    environment.pop("FORCE_COLOR", None)
+    try:
+        done = subprocess.run(
+            shlex.split(command),
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            timeout=300,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise CannotRun("no such command: run `make setup`, or it is not written yet") from None
+    except subprocess.TimeoutExpired:
+        raise CannotRun("took more than 300 seconds") from None
+    if done.returncode != expected_exit:
+        last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+        raise CannotRun(f"exit {done.returncode} instead of {expected_exit}: {last}")
+    return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines()) + "\n"
+
+
+def shown(command: str) -> str:
+    """The command as a reader would type it, broken before options to fit the width.
+
+    >>> print(shown("checkins account --delta 1e-6"))
+    $ checkins account --delta 1e-6
+    """
+    first, *options = re.split(r" (?=--)", f"$ {command}")
+    lines = [first]
+    for option in options:
+        if len(lines[-1]) + len(option) + 3 <= COLUMNS:  # a space here, " \\" at the end
+            lines[-1] += f" {option}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"    {option}")
+    return "\n".join(lines)
+
+
+def masked(text: str) -> str:
+    """The text without what differs from run to run.
+
+    >>> masked('"seconds": 0.0123, "versions": {"numpy": "2.4.6"}')
+    '"seconds": *, "versions": {"numpy": "*"}'
+    """
+    return VARYING.sub(lambda found: (found["label"] or "") + "*", text)
+
+
+def refill(text: str) -> Result:
+    """The text with every block filled anew, and which commands were stale or failed."""
+    stale: list[str] = []
+    failed: list[str] = []
+
+    def fill(block: re.Match[str]) -> str:
+        command = block["command"]
+        try:
+            body = run(command, int(block["exit"] or 0))
+        except CannotRun as problem:
+            failed.append(f"{command}: {problem}")
+            return block[0]
+        if block["language"] == "console":
+            body = f"{shown(command)}\n{body}"
+        if masked(body) == masked(block["body"]):
+            return block[0]
+        stale.append(command)
+        start, end = block.start("body") - block.start(), block.end("body") - block.start()
+        return block[0][:start] + body + block[0][end:]
+
+    filled = BLOCK.sub(fill, text)
+    if len(MARKER.findall(text)) != len(BLOCK.findall(text)):
+        failed.append("a `generated` marker is not followed by a fenced block with a language")
+    return Result(filled, tuple(stale), tuple(failed))
+
+
+def markdown_files() -> list[Path]:
+    """The Markdown files a reader sees: at the root, in docs and beside the examples."""
+    return sorted(
+        path
+        for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "bench/**/*.md")
+        for path in ROOT.glob(pattern)
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when stale")
+    parser.add_argument("files", nargs="*", type=Path, help="default: every Markdown file")
+    options = parser.parse_args(arguments)
+    trouble = False
+    for path in options.files or markdown_files():
+        result = refill(path.read_text(encoding="utf-8"))
+        for command in result.stale:
+            print(f"{path.name}: {'stale' if options.check else 'filled'}: {command}")
+        for problem in result.failed:
+            print(f"{path.name}: {problem}", file=sys.stderr)
+        if result.stale and not options.check:
+            path.write_text(result.text, encoding="utf-8")
+        trouble |= bool(result.failed) or (options.check and bool(result.stale))
+    if trouble and options.check:
+        print("generated blocks are stale or cannot be run: `make docs` refills them")
+    return int(trouble)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
