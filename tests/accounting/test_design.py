@@ -92,25 +92,27 @@ def test_every_design_says_among_how_many_slots_a_client_chooses(design: Design)
 @given(design=strategies.designs())
 def test_a_design_hands_its_own_numbers_to_the_accountant(design: Design) -> None:
     if isinstance(design.randomizer, LocalRandomizer):
-        pure = design.pure_campaign()
+        pure = design.pure_campaign(design.randomizer)
         assert (pure.slots, pure.participation) == (design.choices, design.participation)
         assert pure.local_epsilon == design.randomizer.local_epsilon
     elif design.protocol is not Protocol.AVERAGED:
-        gaussian = design.gaussian_campaign()
+        gaussian = design.gaussian_campaign(design.randomizer)
         assert (gaussian.slots, gaussian.participation) == (design.choices, design.participation)
         assert gaussian.displaces == design.capacity
 
 
 @given(capacity=st.integers(1, 10_000))
 def test_reports_add_their_noise_and_the_server_adds_its_own_once(capacity: int) -> None:
-    client = Design(**{**AT_CLIENT, "capacity": capacity})  # type: ignore[arg-type]
-    server = Design(**{**AT_SERVER, "capacity": capacity})  # type: ignore[arg-type]
-    assert client.gaussian_campaign().noise == pytest.approx(math.sqrt(capacity))
-    assert server.gaussian_campaign().noise == 1.0
+    client, server = (GaussianNoise(1.0, at) for at in (NoiseAt.CLIENT, NoiseAt.SERVER))
+    capped = Design(**{**AT_CLIENT, "capacity": capacity})  # type: ignore[arg-type]
+    assert capped.gaussian_campaign(client).noise == pytest.approx(math.sqrt(capacity))
+    capped = Design(**{**AT_SERVER, "capacity": capacity})  # type: ignore[arg-type]
+    assert capped.gaussian_campaign(server).noise == 1.0
 
 
 def test_noise_at_the_server_without_a_cap_displaces_nobody() -> None:
-    assert Design(**AT_SERVER).gaussian_campaign().displaces is None  # type: ignore[arg-type]
+    noise = GaussianNoise(1.0, NoiseAt.SERVER)
+    assert Design(**AT_SERVER).gaussian_campaign(noise).displaces is None  # type: ignore[arg-type]
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers() -> None:

@@ -431,6 +431,7 @@ def sums(values: np.ndarray, chances: np.ndarray, copies: int) -> tuple[np.ndarr
     return total, chance
 
 
+@pytest.mark.slow
 @given(
     noise=st.floats(0.3, 5.0),
     slots=st.sampled_from([2, 3]),
@@ -459,6 +460,7 @@ def test_two_or_three_slots_are_bracketed_down_to_the_smallest_delta(
     assert bound.lower(epsilon) <= max(remove, add) * slack + 1e-18
 
 
+@pytest.mark.slow
 @given(
     noise=st.floats(0.5, 5.0),
     slots=st.sampled_from([2, 3]),
@@ -489,6 +491,7 @@ def test_replacing_in_two_or_three_slots_is_bracketed(
 # Rounding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "displaces", "last"),
     [

@@ -40,7 +40,7 @@ def cap(campaign: PureCampaign) -> float:
 
 def naive_add_remove(campaign: PureCampaign, epsilon: float) -> mp.mpf:
     """MATH B2, outwards from the count where f crosses e^eps (or e^-eps)."""
-    with mp.workdps(50):
+    with mp.workdps(50 + int(campaign.local_epsilon)):
         b, m = mp.exp(mp.mpf(campaign.local_epsilon)), campaign.slots
         p0, e, r = mp.mpf(campaign.participation), mp.exp(mp.mpf(epsilon)), 1 / (1 + b)
 
@@ -414,6 +414,21 @@ def test_a_participation_of_1e_12_costs_in_proportion(make, slots: int) -> None:
     assert make(PureCampaign(1.0, slots, 1e-12), delta=1e-9).epsilon(1e-9).upper == 0.0
 
 
+@pytest.mark.parametrize("local_epsilon", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("slots", [1, 3, 10, 100])
+@pytest.mark.parametrize("participation", [1e-4, 1e-8, 1e-12])
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_a_tiny_participation_is_still_bracketed(
+    local_epsilon: float, slots: int, participation: float, share: float
+) -> None:
+    """f is 1 up to a millionth of a millionth: nothing may be lost to the 1."""
+    campaign = PureCampaign(local_epsilon, slots, participation)
+    delta = share * participation * math.tanh(local_epsilon / 2) / math.sqrt(slots)
+    found = AddRemove(campaign, delta=delta).epsilon(delta)
+    assert naive_add_remove(campaign, found.upper) <= delta
+    assert found.lower == 0.0 or naive_add_remove(campaign, found.lower) >= delta
+
+
 @pytest.mark.parametrize("make", [AddRemove, ReplaceOne])
 @pytest.mark.parametrize("local_epsilon", [1e-12, 1e-9, 1e-6, 1e-3])
 def test_a_tiny_local_epsilon_costs_at_most_itself(make, local_epsilon: float) -> None:  # type: ignore[no-untyped-def]
@@ -469,6 +484,18 @@ def test_the_largest_epsilon_is_reached_where_every_slot_is_nearly_sure_to_speak
 def test_a_billion_slots_are_no_trouble(make) -> None:  # type: ignore[no-untyped-def]
     found = make(PureCampaign(1.0, 10**9, 1.0), delta=1e-6).epsilon(1e-6)
     assert 4e-5 < found.lower <= found.upper < 1e-4
+
+
+@pytest.mark.parametrize("local_epsilon", [1.0, 2.0, 3.0])
+@pytest.mark.parametrize("slots", [3, 10, 30])
+def test_a_large_delta_that_only_replacing_exceeds_still_has_an_epsilon(
+    local_epsilon: float, slots: int
+) -> None:
+    """delta just above the total variation of add/remove: free there, not for replacing."""
+    campaign = PureCampaign(local_epsilon, slots, 1.0)
+    delta = 1.0001 * AddRemove(campaign, delta=1e-6).upper(0.0)
+    assert AddRemove(campaign, delta=delta).epsilon(delta).upper == 0.0
+    assert ReplaceOne(campaign, delta=delta).epsilon(delta).upper <= local_epsilon * (1 + 1e-6)
 
 
 def test_ratios_and_masses_describe_the_likelihood_ratio() -> None:

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
 from checkins.accounting import exact, require
 from checkins.accounting.assumptions import assumptions
 from checkins.accounting.certificate import Alternative, Certificate
@@ -29,7 +31,6 @@ from checkins.accounting.design import (
 )
 from checkins.accounting.divergence import Interval
 from checkins.accounting.law import SMALLEST, Rounding, Side
-from checkins.accounting.pair import PrivacyLossDistribution
 from checkins.accounting.paper_bounds import (
     composed_paper_epsilon,
     covers,

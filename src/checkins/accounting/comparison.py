@@ -30,11 +30,11 @@ def comparisons(design: Design, adjacency: Adjacency, *, delta: float) -> Iterat
 def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
     """Independent sampling with probability p0/m in each of m steps, composed exactly.
 
-    Theorem:     [theory/windows-and-capacity, 7]; equal to dp_accounting's Poisson accountant.
+    Theorem:     docs/theory/windows-and-capacity.md; equal to dp_accounting's Poisson accountant.
     Neighbours:  add/remove.
     Rounding:    up.
 
-    >>> from checkins.accounting.design import GaussianNoise, NoiseAt
+    >>> from checkins.accounting.design import GaussianNoise, NoiseAt, Protocol
     >>> noise = GaussianNoise(1.0, NoiseAt.SERVER)
     >>> design = Design(Protocol.FIXED, slots=10, participation=1.0, randomizer=noise)
     >>> round(poisson(design, campaigns=1, delta=1e-6).epsilon, 2)

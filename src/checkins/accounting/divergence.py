@@ -14,8 +14,8 @@ from typing import Protocol
 
 from checkins.errors import ComputationFailed
 
-MOST_EPSILON = 1e4
-"""No search goes beyond this: a guarantee with epsilon = 10,000 promises nothing."""
+MOST_EPSILON = 500.0
+"""No search goes beyond this: a guarantee with epsilon = 500 promises nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ def crossing(
     """
     if not surely_above_at_zero and falls(0.0) <= target:
         return Interval(0.0, 0.0)
-    low, high = 0.0, max(guess, 1e-300)
+    low, high = 0.0, min(max(guess, 1e-12), MOST_EPSILON)
     at_low, at_high = math.inf, falls(high)
     factor = 1.1
     while at_high > target:
-        low, at_low = high, at_high
-        high, factor = high * factor, factor * factor
-        if high > MOST_EPSILON:
+        if high >= MOST_EPSILON:
             return Interval(low, math.inf)
+        low, at_low = high, at_high
+        high, factor = min(high * factor, MOST_EPSILON), factor * factor
         at_high = falls(high)
     shrink = 0.9
     while low == 0.0 and high > 1e-300:
@@ -104,7 +104,7 @@ def crossing(
         if high - low <= precision * high:
             return Interval(low, high)
         middle = (low + high) / 2
-        if turn % 3 < 2 and at_high > 0.0:
+        if turn % 3 < 2 and 0.0 < at_high and at_low < math.inf:
             rise, total = math.log(at_low / target), math.log(at_low / at_high)
             nudge = precision * high / 4  # step just past the root, so that both ends close in
             share = low + (high - low) * rise / total

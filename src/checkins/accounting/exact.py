@@ -1,8 +1,9 @@
 """The exact accountant for a described design: which law prices it, alone or composed.
 
-Theorem:     [theory/one-likelihood-ratio]: whatever the others do and however the model adapts, the
-             likelihood ratio of all releases is below a sum of independent slot ratios in convex
-             order; [theory/windows-and-capacity] for windows, capacity, averages and repetition.
+Theorem:     docs/theory/one-likelihood-ratio.md: whatever the others do and however the model
+             adapts, the likelihood ratio of all releases is below a sum of independent slot ratios
+             in convex order; docs/theory/windows-and-capacity.md for windows, capacity, averages
+             and repetition.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def with_population(
 ) -> Priced | None:
     """The divergence where at most ``population.most`` clients exist; None where it is no matter.
 
-    Theorem:     [theory/gaussian, 5]: nobody is displaced, but for the chance of an overflow.
+    Theorem:     docs/theory/gaussian.md: nobody is displaced, but for the chance of an overflow.
     """
     chance = overflow_chance(design)
     if chance is None:
@@ -149,6 +150,9 @@ def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> Pair:
     last = crossing(curve.upper, smallest, guess=curve.epsilon(delta).upper, precision=0.02).upper
     if not math.isfinite(last):
         raise NotCovered("delta", delta, "too small for this design to compose")
+    if last == 0.0:
+        hidden = curve.upper(0.0)
+        return replace(_CERTAIN, only_present=hidden, only_absent=hidden)
     epsilons = np.linspace(0.0, last, _NODES[type(curve)])
     return from_curve(epsilons, np.array([curve.upper(float(e)) for e in epsilons]))
 
@@ -158,7 +162,7 @@ def composed(
 ) -> Interval:
     """Epsilon of all ``designs``, one after the other, ``campaigns`` times over.
 
-    Theorem:     [theory/windows-and-capacity, 6]: fresh coins, parameters fixed beforehand.
+    Theorem:     docs/theory/windows-and-capacity.md: fresh coins, parameters fixed beforehand.
     Rounding:    pairs are kept above for ``upper`` and below for ``lower``.
     """
     above, below = (

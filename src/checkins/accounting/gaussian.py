@@ -4,8 +4,8 @@ Notation: m slots, p0 participation, s = clip / (noise deviation of a slot's out
 
     delta(eps) = (p0/m) E(S - T)_+ ,    S the sum of m slot ratios X, T a threshold in eps.
 
-Theorem:     [theory/gaussian]; only the slot ratio differs between the settings.
-Rounding:    laws are kept above or below in convex order ([theory/rounding]); what is left to
+Theorem:     docs/theory/gaussian.md; only the slot ratio differs between the settings.
+Rounding:    laws are kept above or below in convex order (docs/theory/rounding.md); what is left to
              floating point is covered by the relative ROUND_OFF.
 """
 
@@ -42,6 +42,7 @@ from checkins.accounting.ratio import (
 ROUND_OFF = 1e-7
 LEAST_NOISE, MOST_NOISE = 0.2, 1e6
 """Noise of a slot, relative to the clip, outside which doubles overflow or cancel."""
+_MOST_LOSS = 200.0  # e^200: larger values of a ratio would not fit a double
 _TAIL = 1e-9  # share of delta that may lie beyond the grid
 
 
@@ -113,8 +114,8 @@ def _rounding(campaign: GaussianCampaign, *, delta: float, cells: int, side: Sid
 class AddRemove:
     """Divergences with the client against without it, both directions from one law.
 
-    Theorem:     [theory/gaussian, 1] where the client only joins (exact, attained);
-                 [theory/gaussian, 2] where it may displace another (the attained law is below).
+    Theorem:     docs/theory/gaussian.md where the client only joins (exact, attained);
+                 docs/theory/gaussian.md where it may displace another (the attained law is below).
     Neighbours:  add/remove.
     Rounding:    ``upper`` up, ``lower`` down.
 
@@ -185,8 +186,8 @@ class AddRemove:
 class ReplaceOne:
     """Divergence between two values of one client's data; the slot ratio depends on epsilon.
 
-    Theorem:     [theory/gaussian, 3] where the client only joins (exact, attained);
-                 [theory/gaussian, 4] where it may displace another (the attained law is below).
+    Theorem:     docs/theory/gaussian.md where the client only joins (exact, attained);
+                 docs/theory/gaussian.md where it may displace another (the attained law is below).
     Neighbours:  replace-one.
     Rounding:    ``upper`` up, ``lower`` down.
     """
@@ -201,12 +202,16 @@ class ReplaceOne:
         return p0 / m * (float(ratio.call(room) @ law.masses) + law.excess)
 
     def upper(self, epsilon: float) -> float:
+        if epsilon > _MOST_LOSS:
+            return self.upper(_MOST_LOSS)
         ratio = self.campaign.replace_one_ratio(epsilon)
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
         law = _others(ratio, self.campaign, rounding)
         return min(1.0, self._delta(law, ratio, epsilon) * (1 + ROUND_OFF))
 
     def lower(self, epsilon: float) -> float:
+        if epsilon > _MOST_LOSS:
+            return 0.0
         ratio = Antipodal(self.campaign.shift, epsilon)
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
         law = _others_below(ratio, self.campaign, rounding)

@@ -1,4 +1,6 @@
-"""Sums of independent slot ratios on a grid, safely above or below in convex order (MATH B6).
+"""Sums of independent slot ratios on a grid, safely above or below in convex order.
+
+Theorem: docs/theory/rounding.md.
 
 A ``Law`` is a finite list of atoms. Rounding it to fewer atoms can go up, by splitting each atom
 between the two ends of its cell with the mean kept, or down, by merging a cell into one atom at its
@@ -115,7 +117,7 @@ def discretise_down(ratio: AttainedRatio, rounding: Rounding) -> Law:
     masses = np.where(right, above[:-1] - above[1:], below[1:] - below[:-1])
     from_left = calls[:-1] - calls[1:] - width * above[1:]
     from_right = puts[1:] - puts[:-1] - width * below[:-1]
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         means = np.where(right, edges[:-1] + from_left / masses, edges[1:] - from_right / masses)
         bottom = edges[0] - puts[0] / below[0]
         top = edges[-1] + calls[-1] / above[-1]

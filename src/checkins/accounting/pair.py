@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
@@ -22,6 +23,7 @@ from checkins.accounting.ratio import FloatArray
 
 _COARSE = 80
 _MOST_LOSS = 600.0  # e^600: what is surer than that counts as certain
+_DRIFT = 1e-11  # by how much masses may miss 1 from round-off alone
 ROUND_OFF = 1e-7
 
 
@@ -38,8 +40,7 @@ class Pair:
     @property
     def losses(self) -> FloatArray:
         near = np.abs(self.gains) < 0.5 * self.absent
-        with np.errstate(divide="ignore"):
-            far = np.log(self.present / self.absent)
+        far = np.log(self.present) - np.log(self.absent)
         return np.where(near, np.log1p(np.where(near, self.gains, 0.0) / self.absent), far)
 
     def remove(self, epsilon: float) -> float:
@@ -56,11 +57,12 @@ class Pair:
 
     def compose(self, other: Pair, rounding: Rounding) -> Pair:
         """Both campaigns, rounded."""
-        if not len(self.absent) or not len(other.absent):
-            return replace(
-                self if not len(self.absent) else other, only_present=1.0, only_absent=1.0
-            )
+        only_present = _either(self.only_present, other.only_present)
+        only_absent = _either(self.only_absent, other.only_absent)
         grid = _grid(self, other, rounding)
+        if grid is None:  # nothing is left that both hypotheses could show
+            nothing = np.zeros(0)
+            return Pair(nothing, nothing, nothing, only_present, only_absent)._conserved()
         ours, theirs, size = self.losses - grid.origin, other.losses, grid.cells + 2
         absent, present, gains = np.zeros(size), np.zeros(size), np.zeros(size)
         for rows, columns, times in blocks(self is other, len(ours), len(theirs)):
@@ -71,13 +73,31 @@ class Pair:
             absent += np.bincount(where, (times * np.multiply.outer(a, b)).ravel(), size)
             present += np.bincount(where, np.multiply.outer(p, q).ravel(), size)
             gains += np.bincount(where, gain.ravel(), size)
-        only_present = self.only_present + other.only_present
-        only_absent = self.only_absent + other.only_absent
         cells = Pair(absent, present, gains, only_present, only_absent)
         if rounding.side is Side.UP:
-            return _spread(cells, grid.edges() + grid.origin)
-        keep = (absent > 0) & (present > 0)
-        return Pair(absent[keep], present[keep], gains[keep], only_present, only_absent)
+            return _spread(cells, grid.edges() + grid.origin)._shared()._conserved()
+        return cells._shared()
+
+    def _shared(self) -> Pair:
+        """Only the outcomes that both hypotheses have, as far as doubles can tell."""
+        keep = (self.absent > 0) & (self.present > 0)
+        lost = float(self.absent[(self.absent > 0) & (self.present == 0)].sum())
+        return Pair(
+            self.absent[keep],
+            self.present[keep],
+            self.gains[keep],
+            self.only_present,
+            self.only_absent + lost,
+        )
+
+    def _conserved(self) -> Pair:
+        """Count as certain whatever mass underflow lost: the total is 1 under both hypotheses."""
+        present, absent = _missing(self.present), _missing(self.absent)
+        return replace(
+            self,
+            only_present=max(self.only_present, present if present > _DRIFT else 0.0),
+            only_absent=max(self.only_absent, absent if absent > _DRIFT else 0.0),
+        )
 
     def repeat(self, times: int, rounding: Rounding) -> Pair:
         """The same campaign ``times`` times, by doubling."""
@@ -96,18 +116,26 @@ class Pair:
         edges = interval * np.arange(first, first + cells + 1)
         where = 1 + np.clip((losses / interval - first).astype(np.intp), 0, cells - 1)
         binned = Pair(
-            np.bincount(where, self.absent, cells + 2),
-            np.bincount(where, self.present, cells + 2),
-            np.bincount(where, self.gains, cells + 2),
+            _binned(where, self.absent, cells + 2),
+            _binned(where, self.present, cells + 2),
+            _binned(where, self.gains, cells + 2),
             self.only_present,
             self.only_absent,
         )
-        pair = _spread(binned, edges, keep_empty=True)
+        pair = _spread(binned, edges)
         remove = DensePLDPmf(interval, first, pair.present, _missing(pair.present), True)
         add = DensePLDPmf(
             interval, -(first + cells), pair.absent[::-1].copy(), _missing(pair.absent), True
         )
         return PrivacyLossDistribution(remove, add)
+
+
+def _binned(where: npt.NDArray[np.intp], weights: FloatArray, size: int) -> FloatArray:
+    return np.asarray(np.bincount(where, weights, size), dtype=np.float64)
+
+
+def _either(one: float, other: float) -> float:
+    return one + other - one * other
 
 
 def _missing(masses: FloatArray) -> float:
@@ -159,7 +187,7 @@ def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
     return hull
 
 
-def _spread(cells: Pair, edges: FloatArray, *, keep_empty: bool = False) -> Pair:
+def _spread(cells: Pair, edges: FloatArray) -> Pair:
     """Split each cell between its ends, both masses kept; below and above, with certainty.
 
     ``cells`` has one more outcome below the first edge and one above the last.
@@ -176,18 +204,19 @@ def _spread(cells: Pair, edges: FloatArray, *, keep_empty: bool = False) -> Pair
     lowest = float(np.clip(cells.present[0] / lift[0], 0.0, cells.absent[0]))
     split[0] += lowest
     split[-1] += cells.absent[-1]
-    keep = slice(None) if keep_empty else split > 0
     return Pair(
-        split[keep],
-        (split * lift)[keep],
-        (split * np.expm1(edges))[keep],
+        split,
+        split * lift,
+        split * np.expm1(edges),
         cells.only_present + max(0.0, float(cells.present[-1] - cells.absent[-1] * lift[-1])),
         cells.only_absent + float(cells.absent[0] - lowest),
     )
 
 
-def _grid(one: Pair, other: Pair, rounding: Rounding) -> Grid:
-    """Where the composition's losses will lie, from a cheap first look."""
+def _grid(one: Pair, other: Pair, rounding: Rounding) -> Grid | None:
+    """Where the composition's losses will lie, from a cheap first look; None if nowhere."""
+    if not len(one.absent) or not len(other.absent):
+        return None
     (a, a_absent, a_present), (b, b_absent, b_present) = _coarse(one), _coarse(other)
     losses = np.add.outer(a, b).ravel()
     order = np.argsort(losses)
@@ -197,6 +226,8 @@ def _grid(one: Pair, other: Pair, rounding: Rounding) -> Grid:
     lowest = int(np.count_nonzero(np.cumsum(absent[:-1]) < rounding.tolerance))
     highest = int(np.count_nonzero(np.cumsum(present[:0:-1]) < rounding.tolerance))
     low, high = losses[lowest], losses[-1 - highest]
+    if not absent.sum() > 0.0:
+        return None
     centre = float(absent @ losses) / float(absent.sum())
     spread = math.sqrt(float(absent @ (losses - centre) ** 2))
     spread = max(spread, 1e-12 * max(1.0, abs(centre)))

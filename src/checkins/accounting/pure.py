@@ -43,7 +43,7 @@ class AddRemove:
 
         delta_remove(eps) = E(f - e^eps)_+,     delta_add(eps) = E(1 - e^eps f)_+ .
 
-    Theorem:     [theory/pure, 1]. Exact: attained by one client alone against dummies.
+    Theorem:     docs/theory/pure.md, "Add/remove". Attained by one client among dummies.
     Neighbours:  add/remove.
     Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF.
 
@@ -133,13 +133,13 @@ class ThreePoint:
 
 
 def dominating(local_epsilon: float) -> ThreePoint:
-    """The law above all others that eps0-DP allows [theory/pure, 2]; not a randomizer itself."""
+    """The law above all others that eps0-DP allows; no randomizer has it itself."""
     b = math.exp(local_epsilon)
     return ThreePoint(1.0 / (1.0 + b), (b, 1.0), (0.0, 0.0), (1.0, b))
 
 
 def attained(local_epsilon: float) -> tuple[ThreePoint, ...]:
-    """Extreme laws that real randomizers have [theory/pure, 3]: each proves a lower bound.
+    """Extreme laws that real randomizers have: each proves a lower bound.
 
     3-ary randomized response and its mirror image; the two-valued laws that move only l or only l',
     which are those of add/remove; the fifth, l = l', proves nothing.
@@ -210,8 +210,8 @@ class ReplaceOne:
 
     and delta is 0 from eps0 on; the attained laws prove that not much less is true.
 
-    Theorem:     [theory/pure, 2] above, [theory/pure, 3] below. At p0 = 1 the upper bound is also
-                 that of shuffling m adaptive reports, [theory/pure, 4].
+    Theorem:     docs/theory/pure.md, "Replace-one: upper" and "lower". At p0 = 1 the upper bound is
+                 also that of shuffling m adaptive reports.
     Neighbours:  replace-one.
     Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF.
 

@@ -1,8 +1,8 @@
 """The law of one slot's likelihood ratio, seen through its stop-loss transforms.
 
-What a slot reveals about one client enters the accountant only through a random variable X (MATH
-B1, B4): the density ratio of the slot's output with the client against without it (add/remove), or
-the difference of two such ratios (replace-one). Of X we ever need
+What a slot reveals about one client enters the accountant only through a random variable X: the
+density ratio of the slot's output with the client against without it (add/remove), or the
+difference of two such ratios (replace-one). Of X we only need
 
     call(t) = E(X - t)_+,   put(t) = E(t - X)_+,   and the two tail probabilities,
 
@@ -63,7 +63,7 @@ def _quantile(tolerance: float) -> float:
 class Shifted:
     """Density ratio of a Gaussian shifted by ``shift`` standard deviations: exp(N(-s²/2, s²)).
 
-    Theorem:     MATH B3; the client joins a sum, or displaces a dummy. Exact and attained.
+    Theorem:     docs/theory/gaussian.md: it joins a sum or displaces a dummy; attained.
     Neighbours:  add/remove.
 
     >>> float(Shifted(1.0).call(np.array([1.0]))[0])  # total variation of two unit Gaussians
@@ -113,7 +113,7 @@ class Shifted:
 class Diluted:
     """A ratio that is seen with probability ``weight`` only: 1 - w + w L.
 
-    Theorem:     MATH B3; the client is chosen with probability w = K/(K+1) among K+1 check-ins.
+    Theorem:     docs/theory/gaussian.md: chosen with probability K/(K+1) among K+1 check-ins.
     """
 
     ratio: SlotRatio
@@ -149,7 +149,7 @@ class Diluted:
 class Envelope:
     """The smallest law above two others of the same mean in convex order.
 
-    Theorem:     MATH B3; its stop-loss transform is the larger of theirs.
+    Theorem:     docs/theory/gaussian.md; its stop-loss transform is the larger of theirs.
     """
 
     first: SlotRatio
@@ -184,7 +184,7 @@ class Antipodal:
 
     With G standard normal, z = exp(sG - s²/2) - e^eps exp(-sG - s²/2).
 
-    Theorem:     MATH B4, Gaussian. Exact and attained.
+    Theorem:     docs/theory/gaussian.md. Exact and attained.
     Neighbours:  replace-one, at privacy loss ``epsilon``.
     """
 
@@ -238,7 +238,7 @@ class Displaced:
 
     z = w (l - e^eps l') + (1 - w)(1 - e^eps), with (log l, log l') normal.
 
-    Theorem:     MATH B4, Gaussian, occupied slots. An upper law: no data attain it.
+    Theorem:     docs/theory/gaussian.md, occupied slots. An upper law: no data attain it.
     Neighbours:  replace-one, at privacy loss ``epsilon``.
     Rounding:    to nearest; trapezoids a fifth of a deviation wide leave no visible error.
     """

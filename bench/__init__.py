@@ -1,0 +1,1 @@
+"""Figures measured side by side with the alternatives, in one run, as ratios."""
