@@ -14,8 +14,8 @@ from scipy.special import betainc, xlogy
 
 from checkins.accounting.ratio import FloatArray
 
-ROUND_OFF = 1e-8
-"""Relative error granted to every tail computed here; the largest seen is below 1e-10."""
+ROUND_OFF = 2e-7
+"""Relative error granted to every tail computed here; the largest seen, at 1e12 trials, is 5e-8."""
 
 
 @dataclass(frozen=True, slots=True)

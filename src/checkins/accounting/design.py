@@ -71,6 +71,7 @@ class GaussianNoise:
 
     def __post_init__(self) -> None:
         require.positive(noise_multiplier=self.noise_multiplier)
+        require.one_of(NoiseAt, at=self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,9 @@ class Design:
     population: Population | None = None
 
     def __post_init__(self) -> None:
+        require.one_of(Protocol, protocol=self.protocol)
+        require.one_of((LocalRandomizer, GaussianNoise), randomizer=self.randomizer)
+        require.one_of((Population, type(None)), population=self.population)
         require.count(slots=self.slots)
         require.probability(participation=self.participation)
         if self.capacity is not None:

@@ -95,6 +95,8 @@ def crossing(
     shrink = 0.9
     while low == 0.0 and high > 1e-300:
         trial = high * shrink
+        if trial < 1e-300:
+            return Interval(0.0, high)
         at_trial = falls(trial)
         if at_trial > target:
             low, at_low = trial, at_trial
@@ -104,7 +106,7 @@ def crossing(
         if high - low <= precision * high:
             return Interval(low, high)
         middle = (low + high) / 2
-        if turn % 3 < 2 and 0.0 < at_high and at_low < math.inf:
+        if turn % 3 < 2 and at_high > 0.0 and at_low < math.inf:
             rise, total = math.log(at_low / target), math.log(at_low / at_high)
             nudge = precision * high / 4  # step just past the root, so that both ends close in
             share = low + (high - low) * rise / total

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from checkins.accounting.binomial import ROUND_OFF, fair_shortfall, window
-from checkins.accounting.divergence import Interval, crossing
+from checkins.accounting.divergence import Divergence, Interval, crossing
 from checkins.accounting.pair import Pair, from_ratios
 from checkins.accounting.ratio import FloatArray
 
 MOST_LOCAL_EPSILON = 100.0
 _MARGIN = 45.0  # e^-45 of delta may lie outside a window: far below ROUND_OFF
 _BLOCKS = 600
+_MIRROR_CANCELS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class AddRemove:
 
     Theorem:     docs/theory/pure.md, "Add/remove". Attained by one client among dummies.
     Neighbours:  add/remove.
-    Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF.
+    Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF; both hold around the
+                 ``delta`` given, for which the window of counts is wide enough.
 
     >>> pure = AddRemove(PureCampaign(1.0, 1000, 1.0), delta=1e-6)
     >>> round(pure.epsilon(1e-6).upper, 4)
@@ -56,7 +58,7 @@ class AddRemove:
         b, m = campaign.odds, campaign.slots
         chance = 1.0 / (1.0 + b)
         seen = window(trials=m, chance=chance, log_outside=campaign.log_outside(delta))
-        self.step = campaign.participation * (b - 1.0 / b) / m
+        self.step = campaign.participation * 2.0 * math.sinh(campaign.local_epsilon) / m
         """How much one more slot in the client's favour adds to f."""
         self.deviations: FloatArray = seen.counts - m * chance
         self.masses = seen.masses
@@ -81,11 +83,13 @@ class AddRemove:
         return float(self._calls[k] + self.step * (self.deviations[k] - at) * self._left[k])
 
     def _add(self, epsilon: float) -> float:
-        at = math.exp(-epsilon)
-        k = int(np.searchsorted(self.ratios, at, side="right")) - 1
+        near = epsilon < math.log(2.0)  # near 1 only differences from 1 are accurate, near 0 ratios
+        at = math.expm1(-epsilon) if near else math.exp(-epsilon)
+        values = self.step * self.deviations if near else self.ratios
+        k = int(np.searchsorted(values, at, side="right")) - 1
         if k < 0:
             return 0.0
-        return math.exp(epsilon) * float(self._puts[k] + (at - self.ratios[k]) * self._reached[k])
+        return math.exp(epsilon) * float(self._puts[k] + (at - values[k]) * self._reached[k])
 
     def _delta(self, epsilon: float) -> float:
         return max(self._remove(epsilon), self._add(epsilon))
@@ -115,7 +119,10 @@ class AddRemove:
             costs = self._puts[:centre] / self.ratios[:centre]
             k = int(np.count_nonzero(costs <= delta)) - 1
             room = delta * self.ratios[k] - self._puts[k]
-            add = -math.log(self.ratios[k] + room / (self._reached[k] - delta))
+            more = room / (self._reached[k] - delta)
+            add = -math.log(self.ratios[k] + more)
+            if add < math.log(2.0):
+                add = -math.log1p(self.step * self.deviations[k] + more)
         return max(0.0, remove, add)
 
 
@@ -141,15 +148,14 @@ def dominating(local_epsilon: float) -> ThreePoint:
 def attained(local_epsilon: float) -> tuple[ThreePoint, ...]:
     """Extreme laws that real randomizers have: each proves a lower bound.
 
-    3-ary randomized response and its mirror image; the two-valued laws that move only l or only l',
-    which are those of add/remove; the fifth, l = l', proves nothing.
+    3-ary randomized response and its mirror image (left out where its values cancel in doubles);
+    the two-valued laws that move only l or only l' are those of add/remove; the fifth, l = l',
+    proves nothing.
     """
     b = math.exp(local_epsilon)
-    a = 1.0 / b
-    return (
-        ThreePoint(1.0 / (b + 2.0), (b, 1.0), (a, a), (1.0, b)),
-        ThreePoint(b / (2.0 * b + 1.0), (1.0, a), (b, b), (a, 1.0)),
-    )
+    response = ThreePoint(1.0 / (b + 2.0), (b, 1.0), (1.0 / b, 1.0 / b), (1.0, b))
+    mirror = ThreePoint(b / (2.0 * b + 1.0), (1.0, 1.0 / b), (b, b), (1.0 / b, 1.0))
+    return (response, mirror) if local_epsilon < _MIRROR_CANCELS else (response,)
 
 
 class ThreePointSum:
@@ -213,7 +219,8 @@ class ReplaceOne:
     Theorem:     docs/theory/pure.md, "Replace-one: upper" and "lower". At p0 = 1 the upper bound is
                  also that of shuffling m adaptive reports.
     Neighbours:  replace-one.
-    Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF.
+    Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF; both hold around the
+                 ``delta`` given, for which the window of counts is wide enough.
 
     >>> bounds = ReplaceOne(PureCampaign(1.0, 1000, 1.0), delta=1e-6).epsilon(1e-6)
     >>> round(bounds.upper, 4), round(bounds.lower, 4)
@@ -237,10 +244,14 @@ class ReplaceOne:
     def lower(self, epsilon: float) -> float:
         if epsilon >= self.campaign.local_epsilon:
             return 0.0
-        return max(self._one_sided.lower(epsilon), *(law.lower(epsilon) for law in self._below))
+        witnesses: tuple[Divergence, ...] = (self._one_sided, *self._below)
+        return min(max(one.lower(epsilon) for one in witnesses), self.upper(epsilon))
 
     def epsilon(self, delta: float) -> Interval:
-        guess = max(self._one_sided.epsilon(delta).upper, 1e-12)
+        gain = self.campaign.participation * math.expm1(self.campaign.local_epsilon)
+        locally = math.log1p(gain)  # holds with no amplification
+        guess = self._one_sided.epsilon(delta).upper or locally / 8
         upper = crossing(self.upper, delta, guess=1.2 * guess, precision=1e-7).upper
+        upper = min(upper, locally)
         lower = crossing(self.lower, delta, guess=1.05 * guess, precision=1e-7).lower
         return Interval(min(lower, upper), upper)

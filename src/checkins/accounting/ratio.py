@@ -232,6 +232,10 @@ class Antipodal:
         return -math.exp(self.epsilon) * high, high
 
 
+_NODES: FloatArray = np.linspace(-38.0, 38.0, 381)
+_WEIGHTS: FloatArray = np.exp(-(_NODES**2) / 2) / math.sqrt(2 * math.pi) * (_NODES[1] - _NODES[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Displaced:
     """The bound for a client who may displace another: log-ratios of variance 4s², covariance -s².
@@ -261,28 +265,23 @@ class Displaced:
         blended: FloatArray = self.weight * (up - math.exp(self.epsilon) * down)
         return blended + (1 - self.weight) * self.mean
 
-    def _conditional(self, t: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-        """Given the deviate g of log l' = 2s g - 2s²: nodes' weights, strikes and forwards of l."""
-        g = np.linspace(-39.0, 39.0, 391)
-        step = float(g[1] - g[0])
-        weights = np.exp(-(g**2) / 2) / math.sqrt(2 * math.pi) * step
-        keep = weights > 0
-        g, weights = g[keep], weights[keep]
-        other = np.exp(self.epsilon + 2 * self.shift * g - 2 * self.shift**2)
-        strike = (t[:, None] - (1 - self.weight) * self.mean) / self.weight + other[None, :]
-        spread = self.shift * math.sqrt(4.0 - 0.25)  # deviation of log l given log l'
-        forward = np.exp(-0.5 * self.shift * g - 0.125 * self.shift**2)
-        return weights, strike, forward, spread
+    def _given_sum(self, t: FloatArray) -> tuple[FloatArray, FloatArray, Antipodal]:
+        """Given log l + log l': what multiplies the rest, its strikes, and the rest itself.
+
+        log l - log l' is independent of it and has variance 10s², so z is a factor times an
+        antipodal ratio, whose call is analytic: trapezoids over the sum converge at once.
+        """
+        factor = np.exp(math.sqrt(1.5) * self.shift * _NODES - 0.75 * self.shift**2)
+        strike = (t[:, None] - (1.0 - self.weight) * self.mean) / self.weight / factor
+        return factor * _WEIGHTS, strike, Antipodal(math.sqrt(2.5) * self.shift, self.epsilon)
 
     def call(self, t: FloatArray) -> FloatArray:
-        weights, strike, forward, spread = self._conditional(t)
-        ratio = Shifted(spread)
-        return np.asarray(self.weight * (forward * ratio.call(strike / forward)) @ weights)
+        weights, strike, rest = self._given_sum(t)
+        return np.asarray(self.weight * rest.call(strike) @ weights)
 
     def put(self, t: FloatArray) -> FloatArray:
-        weights, strike, forward, spread = self._conditional(t)
-        ratio = Shifted(spread)
-        return np.asarray(self.weight * (forward * ratio.put(strike / forward)) @ weights)
+        weights, strike, rest = self._given_sum(t)
+        return np.asarray(self.weight * rest.put(strike) @ weights)
 
     def reach(self, tolerance: float) -> tuple[float, float]:
         high = math.exp(2 * self.shift**2 + 2 * _quantile(tolerance) * self.shift)

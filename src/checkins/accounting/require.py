@@ -52,3 +52,12 @@ def count(*, most: int = MOST_SLOTS, **values: object) -> None:
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         if not whole or not 1 <= int(value) <= most:  # type: ignore[call-overload]  # whole implies int
             raise InvalidValue(name, value, f"must be a whole number from 1 to {most:,}")
+
+
+def one_of(kinds: type | tuple[type, ...], **values: object) -> None:
+    """Refuse anything but an instance of one of ``kinds``; a string is not an enum member."""
+    listed = kinds if isinstance(kinds, tuple) else (kinds,)
+    for name, value in values.items():
+        if not isinstance(value, listed):
+            names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in listed)
+            raise InvalidValue(name, value, f"must be a {names}")
