@@ -46,6 +46,7 @@ docs: $(INSTALLED)  ## refill the generated blocks, check links, run every code 
 	@$(BIN)/pytest -q tests/docs
 
 bench: $(INSTALLED)  ## side by side with the alternatives, as ratios
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints/dev.txt -e '.[bench]'
 	@$(BIN)/python -m bench
 
 clean:  ## remove .venv, caches and outputs

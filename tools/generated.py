@@ -14,8 +14,8 @@ A command that is meant to fail says so: ``<!-- generated, exit 2: checkins acco
     python tools/generated.py            fill every block
     python tools/generated.py --check    change nothing; exit 1 when a block is stale
 
-Run times and version numbers differ between machines, so a block that differs in nothing else is
-left as it is.
+Run times, version numbers and the last digits of a float differ between machines, so a block that
+differs in nothing else is left as it is.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ VARYING = re.compile(
     r"""(?P<label>\bseconds\b["\s:=│|]*)[\d.]+(?:e[+-]?\d+)?"""  # run times, by their label
     r"""|\b\d+\.\d+\.\d+\S*?(?=[\s",;)]|$)"""  # version numbers
 )
+
+LAST_DIGITS = re.compile(r"(\d\.\d{7})\d+")
 
 
 class CannotRun(Exception):
@@ -112,7 +114,7 @@ def masked(text: str) -> str:
     >>> masked('"seconds": 0.0123, "versions": {"numpy": "2.4.6"}')
     '"seconds": *, "versions": {"numpy": "*"}'
     """
-    return VARYING.sub(lambda found: (found["label"] or "") + "*", text)
+    return LAST_DIGITS.sub(r"\1", VARYING.sub(lambda found: (found["label"] or "") + "*", text))
 
 
 def refill(text: str) -> Result:

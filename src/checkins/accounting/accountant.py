@@ -111,6 +111,27 @@ def certify(
     )
 
 
+def certify_kinds(
+    kinds: Sequence[Design], *, delta: float, adjacency: Adjacency, campaigns: int = 1
+) -> Certificate:
+    """One campaign whose clients differ, in window or participation: the largest price of any kind.
+
+    Theorem:     docs/theory/windows-and-capacity.md; kinds are not ordered, so all are priced.
+    Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
+    """
+    check(kinds, delta=delta, adjacency=adjacency, campaigns=campaigns)
+    priced = [
+        certify(kind, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False)
+        for kind in dict.fromkeys(kinds)
+    ]
+    worst = max(priced, key=lambda certificate: certificate.epsilon)
+    return replace(
+        worst,
+        epsilon_lower=max(certificate.epsilon_lower for certificate in priced),
+        seconds=math.fsum(certificate.seconds for certificate in priced),
+    )
+
+
 def loss_distribution(
     design: Design, *, delta: float, adjacency: Adjacency, interval: float
 ) -> PrivacyLossDistribution:

@@ -7,7 +7,7 @@ that privacy depends on has a default.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from checkins.accounting import require
@@ -185,6 +185,22 @@ class Design:
     def choices(self) -> int:
         """Among how many slots one client chooses: its window, or all of them."""
         return self.slots if self.window is None else self.window
+
+    def after(self, slots: int) -> Design:
+        """What has been run once ``slots`` of the slots are over; ``slots`` is fixed beforehand.
+
+        A client was seen only if it drew one of those: m shrinks to them, p0 in proportion.
+        """
+        require.count(most=self.slots, slots=slots)
+        if self.protocol is Protocol.AVERAGED:
+            return self
+        seen = min(slots, self.choices)
+        return replace(
+            self,
+            slots=slots,
+            window=None if self.window is None else seen,
+            participation=self.participation * seen / self.choices,
+        )
 
     def pure_campaign(self, randomizer: LocalRandomizer) -> PureCampaign:
         """The campaign as the exact accountant for pure randomizers sees it."""
