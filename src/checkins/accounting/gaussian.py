@@ -15,8 +15,6 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from checkins.accounting.divergence import Divergence, Interval, crossing
 from checkins.accounting.law import (
     SMALLEST,
@@ -30,7 +28,6 @@ from checkins.accounting.law import (
 from checkins.accounting.pair import Pair, from_ratios
 from checkins.accounting.ratio import (
     Antipodal,
-    AttainedRatio,
     Diluted,
     Displaced,
     Envelope,
@@ -48,9 +45,10 @@ _TAIL = 1e-9  # share of delta that may lie beyond the grid
 
 @dataclass(frozen=True, slots=True)
 class GaussianCampaign:
-    """m slots whose output has noise ``noise`` times the clip; ``displaces`` = K where a full slot
+    """m slots whose output has noise ``noise`` times the clip.
 
-    of K others may make room for the client, ``None`` where it only ever joins.
+    ``displaces`` is K where a slot full of K others may make room for the client, and ``None``
+    where the client only ever joins.
     """
 
     noise: float
@@ -67,10 +65,6 @@ class GaussianCampaign:
         """The largest chance w = K/(K+1) to be chosen in a full slot."""
         return 1.0 if self.displaces is None else self.displaces / (self.displaces + 1.0)
 
-    def alone(self) -> GaussianCampaign:
-        """The same campaign where nobody is ever displaced: what is attained, and a lower bound."""
-        return GaussianCampaign(self.noise, self.slots, self.participation)
-
     def add_remove_ratio(self) -> SlotRatio:
         joins = Shifted(self.shift)
         if self.displaces is None:
@@ -82,21 +76,6 @@ class GaussianCampaign:
         if self.displaces is None:
             return joins
         return Envelope(joins, Displaced(self.shift, epsilon, self.weight))
-
-
-def _others(ratio: SlotRatio, campaign: GaussianCampaign, rounding: Rounding) -> Law:
-    """The sum over all slots but one, on the wanted side; the last slot is integrated exactly."""
-    if campaign.slots == 1:
-        return Law(np.zeros(1), np.ones(1), 0.0)
-    first = discretise_up(ratio, rounding)
-    return sum_of(campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
-
-
-def _others_below(ratio: AttainedRatio, campaign: GaussianCampaign, rounding: Rounding) -> Law:
-    if campaign.slots == 1:
-        return Law(np.zeros(1), np.ones(1), 0.0)
-    first = discretise_down(ratio, rounding)
-    return sum_of(campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
 
 
 def _room(law: Law, *, centred: float, uncentred: float, slots: int, mean: float) -> FloatArray:
@@ -114,8 +93,8 @@ def _rounding(campaign: GaussianCampaign, *, delta: float, cells: int, side: Sid
 class AddRemove:
     """Divergences with the client against without it, both directions from one law.
 
-    Theorem:     docs/theory/gaussian.md where the client only joins (exact, attained);
-                 docs/theory/gaussian.md where it may displace another (the attained law is below).
+    Theorem:     docs/theory/gaussian.md. Attained where the client only joins; where it may
+                 displace another, ``lower`` is what a client that only joins would attain.
     Neighbours:  add/remove.
     Rounding:    ``upper`` up, ``lower`` down.
 
@@ -131,13 +110,17 @@ class AddRemove:
 
     @cached_property
     def above(self) -> Law:
+        """The sum over all slots but the last, which is integrated exactly."""
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
-        return _others(self.above_ratio, self.campaign, rounding)
+        first = discretise_up(self.above_ratio, rounding)
+        return sum_of(self.campaign.slots - 1, first, mean=1.0, rounding=rounding)
 
     @cached_property
     def below(self) -> Law:
+        """The same from below, where nobody is displaced."""
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
-        return _others_below(self.below_ratio, self.campaign, rounding)
+        first = discretise_down(self.below_ratio, rounding)
+        return sum_of(self.campaign.slots - 1, first, mean=1.0, rounding=rounding)
 
     @staticmethod
     def pair(campaign: GaussianCampaign, rounding: Rounding) -> Pair:
@@ -186,8 +169,8 @@ class AddRemove:
 class ReplaceOne:
     """Divergence between two values of one client's data; the slot ratio depends on epsilon.
 
-    Theorem:     docs/theory/gaussian.md where the client only joins (exact, attained);
-                 docs/theory/gaussian.md where it may displace another (the attained law is below).
+    Theorem:     docs/theory/gaussian.md. Attained where the client only joins; where it may
+                 displace another, ``lower`` is what a client that only joins would attain.
     Neighbours:  replace-one.
     Rounding:    ``upper`` up, ``lower`` down.
     """
@@ -206,7 +189,8 @@ class ReplaceOne:
             return self.upper(_MOST_LOSS)
         ratio = self.campaign.replace_one_ratio(epsilon)
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
-        law = _others(ratio, self.campaign, rounding)
+        first = discretise_up(ratio, rounding)
+        law = sum_of(self.campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
         return min(1.0, self._delta(law, ratio, epsilon) * (1 + ROUND_OFF))
 
     def lower(self, epsilon: float) -> float:
@@ -214,7 +198,8 @@ class ReplaceOne:
             return 0.0
         ratio = Antipodal(self.campaign.shift, epsilon)
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
-        law = _others_below(ratio, self.campaign, rounding)
+        first = discretise_down(ratio, rounding)
+        law = sum_of(self.campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
         return self._delta(law, ratio, epsilon) * (1 - ROUND_OFF)
 
     def epsilon(self, delta: float, *, precision: float = 1e-4) -> Interval:

@@ -253,6 +253,8 @@ def _sorted(values: FloatArray, masses: FloatArray) -> tuple[FloatArray, FloatAr
 
 def sum_of(copies: int, law: Law, *, mean: float, rounding: Rounding) -> Law:
     """The law of the sum of ``copies`` independent draws of the given mean, by doubling."""
+    if copies == 0:
+        return Law(np.zeros(1), np.ones(1), 0.0)
     total, have = law, 1
     for bit in bin(copies)[3:]:
         have *= 2
