@@ -108,6 +108,7 @@ class _Knob:
     tightest: float
     loosest: float
     whole: bool
+    start: float = 1.0
 
     def out_of_reach(self, target: _Target) -> NotCovered:
         return NotCovered(
@@ -129,7 +130,7 @@ def calibrate(
     """The value of ``parameter`` that meets (epsilon, delta) and spends most of it.
 
     The smallest noise, slots or capacity, the largest local epsilon or participation; the design's
-    own value of the parameter is replaced.
+    own value of the parameter is replaced. The certificate leaves comparisons out.
 
     Rounding:    to the side that spends less: the certificate's epsilon is at most ``epsilon``.
 
@@ -152,7 +153,9 @@ def calibrate(
     knob, target = _knob(design, parameter), _Target(epsilon, delta, adjacency, campaigns)
     value = _whole(knob, target) if knob.whole else _real(knob, target)
     settled = knob.turned(value)
-    certificate = certify(settled, delta=delta, adjacency=adjacency, campaigns=campaigns)
+    certificate = certify(
+        settled, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False
+    )
     return Calibration(parameter, int(value) if knob.whole else value, settled, certificate)
 
 
@@ -178,7 +181,12 @@ def _knob(design: Design, parameter: Parameter) -> _Knob:
             )
         case Parameter.PARTICIPATION, _ if design.protocol is not Protocol.AVERAGED:
             return _Knob(
-                "participation", lambda x: replace(design, participation=x), 1e-12, 1.0, whole=False
+                "participation",
+                lambda x: replace(design, participation=x),
+                1e-12,
+                1.0,
+                whole=False,
+                start=0.5,
             )
         case Parameter.SLOTS, _ if design.protocol is Protocol.FIXED:
             return _Knob(
@@ -223,15 +231,16 @@ def _real(knob: _Knob, target: _Target) -> float:
     rough = crossing(
         lambda turn: spent(turn, _COARSE),
         target.delta,
-        guess=abs(span) / 2,
-        precision=1e-4,
+        guess=abs(math.log(knob.start / knob.loosest)),
+        precision=1e-3,
         surely_above_at_zero=True,
     ).upper
     fine = crossing(
         lambda turn: spent(turn, _FINE),
         target.delta,
         guess=rough,
-        precision=1e-5,
+        precision=3e-5,
+        stride=5e-3,
         surely_above_at_zero=True,
     ).upper
     return at(fine)

@@ -69,13 +69,15 @@ def crossing(
     *,
     guess: float,
     precision: float,
+    stride: float = 0.1,
     surely_above_at_zero: bool = False,
 ) -> Interval:
     """Bracket the place where a falling function first is at most ``target``.
 
     Returns ``lower`` with falls(lower) > target (or 0) and ``upper`` with falls(upper) <= target,
     no further apart than ``precision`` relative to ``upper``; infinity when there is none.
-    Secant steps on the logarithm, kept inside a shrinking bracket.
+    Secant steps on the logarithm, kept inside a shrinking bracket; the first step away from the
+    guess is ``stride`` of it.
 
     >>> bracket = crossing(lambda x: math.exp(-x), 0.5, guess=1.0, precision=1e-9)
     >>> bracket.lower < math.log(2) <= bracket.upper
@@ -85,14 +87,13 @@ def crossing(
         return Interval(0.0, 0.0)
     low, high = 0.0, min(max(guess, 1e-12), MOST_EPSILON)
     at_low, at_high = math.inf, falls(high)
-    factor = 1.1
+    factor, shrink = 1.0 + stride, 1.0 - stride
     while at_high > target:
         if high >= MOST_EPSILON:
             return Interval(low, math.inf)
         low, at_low = high, at_high
         high, factor = min(high * factor, MOST_EPSILON), factor * factor
         at_high = falls(high)
-    shrink = 0.9
     while low == 0.0 and high > 1e-300:
         trial = high * shrink
         if trial < 1e-300:

@@ -30,7 +30,7 @@ from checkins.accounting.occupancy import overflow_probability
 from checkins.accounting.pair import ROUND_OFF, Pair, from_curve, from_ratios
 from checkins.errors import NotCovered
 
-CELLS = 1024
+CELLS = 768
 REPLACE_ONE_CELLS = 600
 """Cells of a law: enough for [lower, upper] within half a percent of each other, add/remove, and
 one percent, replace-one, where a law must be built for every epsilon tried."""

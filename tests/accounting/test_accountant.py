@@ -1,0 +1,711 @@
+"""Certificates: sane for every design, monotone, composed, and equal to other accountants."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Callable
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from checkins.accounting import exact, pure
+from checkins.accounting.accountant import (
+    METHODS,
+    MOST_CAMPAIGNS,
+    certify,
+    certify_kinds,
+    loss_distribution,
+)
+from checkins.accounting.certificate import Alternative, Certificate
+from checkins.accounting.design import (
+    Adjacency,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Population,
+    Protocol,
+)
+from checkins.accounting.paper_bounds import covers, local_epsilon, paper_epsilon
+from checkins.errors import InvalidValue, NotCovered
+from tests import strategies
+
+ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
+DELTA = 1e-6
+ROUNDING = 1.01
+"""Two upper bounds may be out of order by this much: the width of a replace-one interval."""
+
+
+def at_client(noise: float, capacity: int = 1, **given_: object) -> Design:
+    randomizer = GaussianNoise(noise, NoiseAt.CLIENT)
+    return design(randomizer=randomizer, capacity=capacity, **given_)
+
+
+def at_server(noise: float, **given_: object) -> Design:
+    return design(randomizer=GaussianNoise(noise, NoiseAt.SERVER), **given_)
+
+
+def local(epsilon: float, delta: float = 0.0, **given_: object) -> Design:
+    return design(randomizer=LocalRandomizer(epsilon, delta), **given_)
+
+
+def design(**given_: object) -> Design:
+    base = {"protocol": Protocol.FIXED, "slots": 100, "participation": 1.0}
+    return Design(**{**base, **given_})  # type: ignore[arg-type]
+
+
+def averaged(epsilon: float, clients: int, **given_: object) -> Design:
+    shape = {"protocol": Protocol.AVERAGED, "population": Population(clients, 10 * clients)}
+    return local(epsilon, **{**shape, **given_})
+
+
+def sliding(epsilon: float, window: int, **given_: object) -> Design:
+    return local(epsilon, protocol=Protocol.SLIDING, window=window, **given_)
+
+
+def price(
+    what: Design | list[Design],
+    adjacency: Adjacency = ADD_REMOVE,
+    *,
+    delta: float = DELTA,
+    campaigns: int = 1,
+) -> Certificate:
+    return certify(what, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False)
+
+
+def named(certificate: Certificate, method: str) -> Alternative:
+    (found,) = (one for one in certificate.alternatives if one.method == method)
+    return found
+
+
+def sane(certificate: Certificate) -> None:
+    """What is true of every certificate."""
+    assert 0.0 <= certificate.epsilon_lower <= certificate.epsilon < math.inf
+    for one in certificate.alternatives:
+        assert not math.isnan(one.epsilon)
+        assert one.method in METHODS
+        if one.proves:
+            assert certificate.epsilon <= one.epsilon
+    assert certificate.method in METHODS
+    assert named(certificate, certificate.method).epsilon == certificate.epsilon
+    assert certificate.assumptions
+    text = json.dumps(certificate.as_dict(), allow_nan=False)
+    assert json.loads(text)["epsilon"] == certificate.epsilon
+
+
+@st.composite
+def cheap_designs(draw: st.DrawFn) -> Design:
+    """Designs as in practice: the Gaussian ones with noise for which a law is quickly built."""
+    return draw(
+        st.one_of(
+            st.builds(
+                local,
+                st.floats(0.01, 8.0),
+                slots=st.integers(1, 10**6),
+                participation=st.floats(0.001, 1.0),
+            ),
+            st.builds(
+                sliding,
+                st.floats(0.01, 8.0),
+                st.integers(1, 1000),
+                slots=st.integers(1000, 10**6),
+            ),
+            st.builds(
+                at_server,
+                st.floats(0.5, 20.0),
+                slots=st.integers(1, 1000),
+                participation=st.floats(0.001, 1.0),
+            ),
+            st.builds(
+                at_client,
+                st.floats(0.5, 20.0),
+                st.integers(1, 20),
+                slots=st.integers(1, 1000),
+                participation=st.floats(0.001, 1.0),
+            ),
+        )
+    )
+
+
+# Every design
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    what=strategies.designs(most_slots=10**8),
+    adjacency=strategies.adjacencies,
+    delta=strategies.deltas,
+)
+def test_every_design_is_priced_or_refused_by_name(
+    what: Design, adjacency: Adjacency, delta: float
+) -> None:
+    try:
+        found = certify(what, delta=delta, adjacency=adjacency)
+    except NotCovered as refusal:
+        assert refusal.name in {"adjacency", "local_delta", "epsilon"}  # noqa: PT017
+        if refusal.name == "local_delta":
+            assert isinstance(what.randomizer, LocalRandomizer)
+            assert not what.randomizer.is_pure
+            assert what.randomizer.local_delta > delta
+        return
+    sane(found)
+
+
+@settings(max_examples=25)
+@given(what=cheap_designs(), adjacency=strategies.adjacencies, delta=st.sampled_from([1e-4, 1e-9]))
+def test_the_exact_price_is_never_above_the_papers_or_the_unamplified(
+    what: Design, adjacency: Adjacency, delta: float
+) -> None:
+    found = price(what, adjacency, delta=delta)
+    sane(found)
+    exactly = exact.divergence(what, adjacency, delta=delta).epsilon(delta)
+    assert named(found, "exact").epsilon == exactly.upper
+    assert exactly.upper <= named(found, "no-amplification").epsilon * (1 + 1e-6)
+    if covers(what):
+        assert exactly.upper <= paper_epsilon(what, delta=delta)
+        assert exactly.lower <= named(found, "paper").epsilon
+    if isinstance(what.randomizer, LocalRandomizer):
+        assert found.epsilon <= what.randomizer.local_epsilon
+
+
+@given(epsilon=st.floats(0.01, 20.0), clients=st.integers(1, 10**6), slots=st.integers(1, 10**6))
+def test_averaged_updates_cost_what_shuffling_the_fewest_costs(
+    epsilon: float, clients: int, slots: int
+) -> None:
+    what = averaged(epsilon, clients, slots=slots)
+    found = certify(what, delta=DELTA, adjacency=REPLACE_ONE)
+    shuffled = pure.ReplaceOne(pure.PureCampaign(epsilon, clients, 1.0), delta=DELTA).epsilon(DELTA)
+    assert named(found, "exact").epsilon == shuffled.upper
+    assert named(found, "shuffling-best").epsilon == shuffled.upper
+    assert found.epsilon <= min(epsilon, named(found, "paper").epsilon)
+    assert any(f"at least {clients:,} clients contribute" in line for line in found.assumptions)
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize("campaigns", [1, 7, MOST_CAMPAIGNS])
+@pytest.mark.parametrize(
+    "what", [local(3.0), local(3.0, 1e-3), at_server(0.5), at_client(0.5), sliding(3.0, 10)]
+)
+def test_who_never_takes_part_pays_nothing(
+    what: Design, adjacency: Adjacency, campaigns: int
+) -> None:
+    found = price(dataclasses.replace(what, participation=0.0), adjacency, campaigns=campaigns)
+    assert found.epsilon == 0.0
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize("what", [local(1.0), at_server(1.0)])
+def test_a_campaign_nobody_takes_part_in_adds_nothing(what: Design, adjacency: Adjacency) -> None:
+    nothing = dataclasses.replace(what, participation=0.0)
+    alone = price([what, what], adjacency)
+    assert price([what, nothing, what], adjacency).epsilon == pytest.approx(alone.epsilon, rel=5e-3)
+
+
+# Monotone
+
+
+def cheaper(less: Design, more: Design, adjacency: Adjacency, **given_: float) -> None:
+    """``less`` costs no more than ``more``, up to the width of the intervals."""
+    one, other = price(less, adjacency, **given_), price(more, adjacency, **given_)  # type: ignore[arg-type]
+    assert one.epsilon_lower <= other.epsilon
+    assert one.epsilon <= other.epsilon * ROUNDING + 1e-12
+
+
+@settings(max_examples=15)
+@given(what=cheap_designs(), adjacency=strategies.adjacencies, share=st.floats(0.05, 1.0))
+def test_less_participation_never_costs_more(
+    what: Design, adjacency: Adjacency, share: float
+) -> None:
+    less = dataclasses.replace(what, participation=what.participation * share)
+    cheaper(less, what, adjacency)
+
+
+@settings(max_examples=15)
+@given(what=cheap_designs(), adjacency=strategies.adjacencies, more=st.integers(0, 1000))
+def test_more_slots_to_choose_from_never_cost_more(
+    what: Design, adjacency: Adjacency, more: int
+) -> None:
+    window = what.window and what.window + more
+    cheaper(dataclasses.replace(what, slots=what.slots + more, window=window), what, adjacency)
+
+
+@settings(max_examples=15)
+@given(what=cheap_designs(), adjacency=strategies.adjacencies, more=st.floats(1.0, 3.0))
+def test_more_noise_never_costs_more(what: Design, adjacency: Adjacency, more: float) -> None:
+    if isinstance(what.randomizer, LocalRandomizer):
+        noisier: LocalRandomizer | GaussianNoise = LocalRandomizer(
+            what.randomizer.local_epsilon / more
+        )
+    else:
+        noisier = dataclasses.replace(
+            what.randomizer, noise_multiplier=what.randomizer.noise_multiplier * more
+        )
+    cheaper(dataclasses.replace(what, randomizer=noisier), what, adjacency)
+
+
+@settings(max_examples=15)
+@given(what=cheap_designs(), adjacency=strategies.adjacencies, share=st.floats(0.01, 1.0))
+def test_a_smaller_delta_never_costs_less(what: Design, adjacency: Adjacency, share: float) -> None:
+    loose, tight = (price(what, adjacency, delta=d) for d in (DELTA, DELTA * share))
+    assert loose.epsilon_lower <= tight.epsilon
+    assert loose.epsilon <= tight.epsilon * ROUNDING
+
+
+@settings(max_examples=8)
+@given(
+    noise=st.floats(0.5, 10.0),
+    capacity=st.integers(1, 50),
+    more=st.integers(1, 50),
+    slots=st.integers(1, 500),
+    adjacency=strategies.adjacencies,
+)
+def test_more_reports_in_a_slot_never_cost_more(
+    noise: float, capacity: int, more: int, slots: int, adjacency: Adjacency
+) -> None:
+    few = at_client(noise, capacity, slots=slots)
+    cheaper(at_client(noise, capacity + more, slots=slots), few, adjacency)
+
+
+# Campaigns
+
+
+@settings(max_examples=15)
+@given(
+    what=cheap_designs(),
+    campaigns=st.sampled_from([2, 3, 10, 1000]),
+    adjacency=strategies.adjacencies,
+)
+def test_campaigns_cost_at_least_one_and_at_most_their_sum(
+    what: Design, campaigns: int, adjacency: Adjacency
+) -> None:
+    """Basic composition: R times one epsilon at delta / R."""
+    several = price(what, adjacency, campaigns=campaigns)
+    sane(several)
+    each = price(what, adjacency, delta=DELTA / campaigns)
+    assert several.epsilon_lower <= campaigns * each.epsilon
+    assert several.epsilon <= campaigns * each.epsilon * ROUNDING + 1e-9
+    once = price(what, adjacency)
+    assert once.epsilon_lower <= several.epsilon
+    assert once.epsilon <= several.epsilon * ROUNDING
+
+
+@settings(max_examples=10)
+@given(what=cheap_designs(), adjacency=strategies.adjacencies)
+def test_one_campaign_composed_is_the_campaign(what: Design, adjacency: Adjacency) -> None:
+    alone = exact.divergence(what, adjacency, delta=DELTA).epsilon(DELTA)
+    composed = exact.composed((what,), adjacency, campaigns=1, delta=DELTA)
+    assert alone.lower <= composed.upper * (1 + 1e-6)
+    assert composed.lower <= alone.upper * (1 + 1e-6)
+    close = 0.01 if adjacency is ADD_REMOVE else 0.05
+    assert composed.upper <= alone.upper * (1 + close) + 1e-9
+    if adjacency is ADD_REMOVE and what.capacity is None:
+        assert composed.lower == pytest.approx(alone.lower, rel=close, abs=1e-9)
+
+
+@settings(max_examples=10)
+@given(what=cheap_designs(), campaigns=st.integers(1, 100))
+def test_replacing_is_never_cheaper_than_adding_or_removing_for_sure(
+    what: Design, campaigns: int
+) -> None:
+    replaced = exact.composed((what,), REPLACE_ONE, campaigns=campaigns, delta=DELTA)
+    added = exact.composed((what,), ADD_REMOVE, campaigns=campaigns, delta=DELTA)
+    assert replaced.upper >= added.lower * (1 - 1e-6)
+    assert replaced.lower == pytest.approx(added.lower, rel=0.01, abs=1e-9)
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize("what", [local(1.0), at_client(1.0, 5)])
+def test_a_lower_bound_for_several_campaigns_is_no_lower_than_for_one(
+    what: Design, adjacency: Adjacency
+) -> None:
+    one, three = price(what, adjacency), price(what, adjacency, campaigns=3)
+    assert three.epsilon_lower >= one.epsilon_lower * (1 - 5e-3)
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_mixed_list_costs_the_same_in_any_order_and_no_less_than_its_parts(
+    adjacency: Adjacency,
+) -> None:
+    parts = [local(1.0, slots=50), at_server(1.5), sliding(0.5, 20, participation=0.5)]
+    found = [price(list(order), adjacency) for order in itertools.permutations(parts)]
+    for one in found:
+        sane(one)
+        assert one.epsilon == pytest.approx(found[0].epsilon, rel=3e-3)
+        assert one.epsilon_lower == pytest.approx(found[0].epsilon_lower, rel=3e-3)
+        assert any("3 campaigns" in line for line in one.assumptions)
+    for part in parts:
+        alone = price(part, adjacency)
+        assert alone.epsilon <= found[0].epsilon * ROUNDING
+    thrice = math.fsum(price(part, adjacency, delta=DELTA / 3).epsilon for part in parts)
+    assert found[0].epsilon <= thrice
+
+
+def test_campaigns_that_dp_accounting_can_compose_too_cost_the_same() -> None:
+    """One slot, everybody, noise at the server: the Gaussian mechanism, R times."""
+    what, campaigns = at_server(10.0, slots=1), 50
+    theirs = PLDAccountant(value_discretization_interval=1e-4)
+    theirs.compose(dp_accounting.GaussianDpEvent(10.0), campaigns)
+    found = price(what, campaigns=campaigns)
+    expected = theirs.get_epsilon(DELTA)
+    assert found.epsilon_lower <= expected * (1 + 1e-4)
+    assert found.epsilon == pytest.approx(expected, rel=5e-3)
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_million_campaigns_are_priced(adjacency: Adjacency) -> None:
+    found = price(local(0.01), adjacency, campaigns=MOST_CAMPAIGNS)
+    sane(found)
+    assert found.epsilon < 7.0
+
+
+# Refusals
+
+
+def refused(make: Callable[[], object], name: str, value: object) -> str:
+    with pytest.raises(InvalidValue) as caught:
+        make()
+    assert caught.value.name == name
+    message = str(caught.value)
+    assert repr(value) in message
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, 1.0, -0.1, 2, "1e-6", None, True])
+def test_a_delta_lies_strictly_between_zero_and_one(value: object) -> None:
+    for make in (
+        lambda: certify(local(1.0), delta=value, adjacency=ADD_REMOVE),  # type: ignore[arg-type]
+        lambda: certify_kinds([local(1.0)], delta=value, adjacency=ADD_REMOVE),  # type: ignore[arg-type]
+        lambda: loss_distribution(
+            local(1.0),
+            delta=value,  # type: ignore[arg-type]
+            adjacency=ADD_REMOVE,
+            interval=1e-3,
+        ),
+    ):
+        refused(make, "delta", value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**7, MOST_CAMPAIGNS + 1, 1.0, math.nan, "2", True])
+def test_campaigns_are_counted_up_to_a_million(value: object) -> None:
+    message = refused(lambda: price(local(1.0), campaigns=value), "campaigns", value)  # type: ignore[arg-type]
+    assert "from 1 to 1,000,000" in message
+
+
+@pytest.mark.parametrize("value", ["add-remove", None, "zero-out"])
+def test_an_adjacency_is_one_of_the_adjacencies(value: object) -> None:
+    refused(lambda: price(local(1.0), value), "adjacency", value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1e-3, None])
+def test_the_spacing_of_losses_is_positive_and_finite(value: object) -> None:
+    refused(
+        lambda: loss_distribution(
+            local(1.0),
+            delta=DELTA,
+            adjacency=ADD_REMOVE,
+            interval=value,  # type: ignore[arg-type]
+        ),
+        "interval",
+        value,
+    )
+
+
+def test_no_campaign_at_all_is_refused() -> None:
+    for make in (lambda: price([]), lambda: certify_kinds([], delta=DELTA, adjacency=ADD_REMOVE)):
+        with pytest.raises(InvalidValue, match="design"):
+            make()
+
+
+def test_averaged_updates_are_refused_between_one_more_and_one_less() -> None:
+    what = averaged(1.0, 100)
+    for make in (
+        lambda: price(what),
+        lambda: price([local(1.0), what]),
+        lambda: certify_kinds([what], delta=DELTA, adjacency=ADD_REMOVE),
+        lambda: loss_distribution(what, delta=DELTA, adjacency=ADD_REMOVE, interval=1e-3),
+    ):
+        assert "replace-one" in refused(make, "adjacency", "add-remove")
+
+
+def test_averaged_updates_are_refused_below_full_participation() -> None:
+    refused(lambda: averaged(1.0, 100, participation=0.5), "participation", 0.5)
+
+
+def test_an_approximate_randomizer_that_spends_more_than_delta_is_refused() -> None:
+    what = local(1.0, 1e-5)
+    for adjacency in Adjacency:
+        refused(lambda: price(what, adjacency), "local_delta", 1e-5)  # noqa: B023
+        refused(lambda: price(what, adjacency, campaigns=3), "local_delta", 1e-5)  # noqa: B023
+
+
+def test_what_costs_more_than_anything_is_refused_and_not_called_infinite() -> None:
+    with pytest.raises(NotCovered, match="more noise or slots"):
+        price(at_server(0.2, slots=1), campaigns=10_000)
+
+
+# Approximate randomizers
+
+
+@pytest.mark.parametrize("compare", [True, False])
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize(("local_delta", "method"), [(1e-7, "no-amplification"), (1e-40, "paper")])
+def test_an_approximate_randomizer_has_the_papers_price_or_its_own(
+    local_delta: float, method: str, adjacency: Adjacency, compare: bool
+) -> None:
+    what = local(0.1, local_delta, slots=10**6)
+    found = certify(what, delta=DELTA, adjacency=adjacency, compare=compare)
+    sane(found)
+    assert found.method == method
+    assert found.epsilon <= 0.1 * (1 + 1e-9)
+    pure_too = price(local(0.1, slots=10**6), adjacency)
+    assert found.epsilon_lower == pytest.approx(pure_too.epsilon_lower)
+    assert not named(found, "exact").proves
+    assert found.as_dict()["alternatives"][0]["epsilon"] is None  # type: ignore[index]
+
+
+# Population
+
+
+def test_a_known_population_is_used_where_it_helps_and_said_so() -> None:
+    most = Population(1, 200)
+    for adjacency in Adjacency:
+        found = price(at_client(1.0, 10, slots=1000, population=most), adjacency)
+        assert found.method == "exact-population"
+        assert found.epsilon < named(found, "exact").epsilon
+        assert any("at most 200 clients exist" in line for line in found.assumptions)
+
+
+def test_a_known_population_is_not_used_where_it_does_not_help() -> None:
+    crowd = Population(1, 10**9)
+    for adjacency in Adjacency:
+        found = price(at_client(1.0, 10, slots=100, population=crowd), adjacency)
+        assert found.method == "exact"
+        assert found.epsilon <= named(found, "exact-population").epsilon
+        assert not any("clients exist" in line for line in found.assumptions)
+        free = price(at_client(1.0, 10, slots=100), adjacency)
+        assert found.epsilon == free.epsilon
+
+
+def test_a_larger_population_is_never_cheaper() -> None:
+    found = [
+        price(at_client(1.0, 4, slots=1000, population=Population(1, most))).epsilon
+        for most in (1, 10, 100, 200, 400, 1000, 10**6)
+    ]
+    assert all(one <= other * (1 + 1e-4) for one, other in itertools.pairwise(found))
+    lone = price(at_server(2.0, slots=1000)).epsilon  # four reports, twice the noise of one
+    assert found[0] == pytest.approx(lone, rel=1e-4)
+    assert found[-1] > 1.1 * found[0]
+
+
+@settings(max_examples=10)
+@given(what=cheap_designs(), most=st.integers(1, 10**6))
+def test_knowing_the_population_never_costs_more(what: Design, most: int) -> None:
+    known = dataclasses.replace(what, population=Population(1, most))
+    assert price(known).epsilon <= price(what).epsilon
+
+
+# Kinds of clients, and campaigns cut short
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_clients_of_several_kinds_cost_what_the_dearest_does(adjacency: Adjacency) -> None:
+    kinds = [
+        sliding(2.0, 100, participation=1.0),
+        sliding(2.0, 20, participation=0.3),
+        sliding(2.0, 50, participation=0.5),
+    ]
+    each = [price(kind, adjacency) for kind in kinds]
+    found = certify_kinds(kinds, delta=DELTA, adjacency=adjacency)
+    assert found.epsilon == max(one.epsilon for one in each)
+    assert found.epsilon_lower == max(one.epsilon_lower for one in each)
+    assert certify_kinds(kinds[::-1], delta=DELTA, adjacency=adjacency).epsilon == found.epsilon
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize(
+    "what",
+    [
+        local(2.0, participation=0.7),
+        sliding(2.0, 30),
+        at_server(1.0, slots=20),
+        at_client(1.0, 3, slots=20, population=Population(1, 5)),
+    ],
+)
+def test_what_is_spent_grows_with_the_slots_that_are_over(
+    what: Design, adjacency: Adjacency
+) -> None:
+    whole = price(what, adjacency)
+    spent = [
+        price(what.after(k), adjacency).epsilon
+        for k in (1, what.choices // 3, what.choices - 1, what.slots)
+    ]
+    assert spent[-1] == whole.epsilon
+    assert all(one <= other * ROUNDING for one, other in itertools.pairwise(spent))
+
+
+def test_averaged_updates_are_spent_at_once() -> None:
+    what = averaged(1.0, 100)
+    assert what.after(1) == what
+
+
+@pytest.mark.parametrize("value", [0, -1, 101, 2.5, None])
+def test_only_slots_that_exist_can_be_over(value: object) -> None:
+    refused(lambda: local(1.0).after(value), "slots", value)  # type: ignore[arg-type]
+
+
+# Comparisons
+
+
+def poisson_by_dp_accounting(noise: float, chance: float, steps: int, delta: float) -> float:
+    accountant = PLDAccountant(
+        dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=2e-4
+    )
+    event = dp_accounting.PoissonSampledDpEvent(chance, dp_accounting.GaussianDpEvent(noise))
+    accountant.compose(event, steps)
+    return float(accountant.get_epsilon(delta))
+
+
+@pytest.mark.parametrize(
+    ("noise", "slots", "participation", "campaigns"),
+    [(1.0, 10, 1.0, 1), (2.0, 100, 1.0, 1), (1.0, 20, 0.3, 1), (3.0, 10, 1.0, 20)],
+)
+def test_poisson_sampling_costs_what_dp_accounting_says(
+    noise: float, slots: int, participation: float, campaigns: int
+) -> None:
+    what = at_server(noise, slots=slots, participation=participation)
+    found = certify(what, delta=DELTA, adjacency=ADD_REMOVE, campaigns=campaigns)
+    expected = poisson_by_dp_accounting(noise, participation / slots, slots * campaigns, DELTA)
+    ours = named(found, "poisson")
+    assert not ours.proves
+    assert ours.epsilon == pytest.approx(expected, rel=5e-3)
+
+
+@pytest.mark.parametrize(("slots", "seen"), [(10, 3.466), (100, 0.954)])
+def test_poisson_sampling_costs_what_was_seen(slots: int, seen: float) -> None:
+    found = certify(at_server(1.0, slots=slots), delta=DELTA, adjacency=ADD_REMOVE)
+    assert named(found, "poisson").epsilon == pytest.approx(seen, rel=1e-3)
+    assert found.epsilon < named(found, "poisson").epsilon
+
+
+@given(epsilon=st.floats(0.05, 8.0), slots=st.integers(1, 10**5))
+def test_shuffling_is_compared_with_one_client_a_slot_or_as_many_as_declared(
+    epsilon: float, slots: int
+) -> None:
+    for population, clients in ((None, slots), (Population(7 * slots, 9 * slots), 7 * slots)):
+        found = certify(
+            local(epsilon, slots=slots, population=population), delta=DELTA, adjacency=REPLACE_ONE
+        )
+        best = pure.ReplaceOne(pure.PureCampaign(epsilon, clients, 1.0), delta=DELTA)
+        assert named(found, "shuffling-best").epsilon == best.epsilon(DELTA).upper
+        assert named(found, "shuffling-best").epsilon <= named(found, "shuffling-paper").epsilon
+        older = named(found, "shuffling-efmrtt19")
+        assert named(found, "shuffling-paper").epsilon <= older.epsilon
+        assert not older.proves
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize("what", [local(1.0), at_server(1.0)])
+def test_comparisons_can_be_left_out_and_change_nothing(what: Design, adjacency: Adjacency) -> None:
+    bare = price(what, adjacency)
+    full = certify(what, delta=DELTA, adjacency=adjacency)
+    assert full.epsilon == bare.epsilon
+    assert all(one.proves for one in bare.alternatives)
+    assert set(bare.alternatives) <= set(full.alternatives)
+
+
+# Handed to dp_accounting
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize("what", [local(1.0), at_server(1.0), at_client(2.0, 3, slots=30)])
+def test_a_loss_distribution_prices_the_design_as_the_certificate_does(
+    what: Design, adjacency: Adjacency
+) -> None:
+    theirs = loss_distribution(what, delta=DELTA, adjacency=adjacency, interval=1e-4)
+    found = price(what, adjacency)
+    epsilon = theirs.get_epsilon_for_delta(DELTA)
+    assert epsilon >= found.epsilon_lower
+    assert epsilon == pytest.approx(found.epsilon, rel=0.02)
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_loss_distributions_compose_there_as_campaigns_do_here(adjacency: Adjacency) -> None:
+    one, other = local(1.0), at_server(1.0)
+    both = price([one, other], adjacency)
+    first, second = (
+        loss_distribution(what, delta=DELTA, adjacency=adjacency, interval=1e-4)
+        for what in (one, other)
+    )
+    epsilon = first.compose(second).get_epsilon_for_delta(DELTA)
+    assert epsilon >= both.epsilon_lower
+    assert epsilon == pytest.approx(both.epsilon, rel=0.02)
+
+
+def test_a_loss_distribution_composes_with_a_laplace_mechanism() -> None:
+    """The Laplace mechanism of scale 2 is above its own merging into a few outcomes."""
+    what, scale, interval = local(1.0, slots=20), 2.0, 1e-4
+    laplace = privacy_loss_distribution.from_laplace_mechanism(
+        scale, value_discretization_interval=interval
+    )
+    ours = loss_distribution(what, delta=DELTA, adjacency=ADD_REMOVE, interval=interval)
+    found = ours.compose(laplace)
+
+    law = pure.AddRemove(pure.PureCampaign(1.0, 20, 1.0), delta=1e-12)
+    x = np.linspace(-30.0, 31.0, 6101)
+    cdf = [np.where(x < c, 0.5 * np.exp((x - c) / scale), 1 - 0.5 * np.exp((c - x) / scale))
+           for c in (0.0, 1.0)]  # fmt: skip
+    p, q = (np.diff(np.concatenate(([0.0], one, [1.0]))) for one in cdf)
+    present = np.multiply.outer(law.masses * law.ratios, p).ravel()
+    absent = np.multiply.outer(law.masses, q).ravel()
+    for epsilon in (0.2, 0.6, 1.0):
+        merged = max(
+            np.maximum(present - math.exp(epsilon) * absent, 0.0).sum(),
+            np.maximum(absent - math.exp(epsilon) * present, 0.0).sum(),
+        )
+        delta = found.get_delta_for_epsilon(epsilon)
+        assert delta >= merged * (1 - 1e-9)
+        assert delta == pytest.approx(merged, rel=0.01)
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize("what", [local(1.0), at_server(1.0)])
+def test_the_loss_distribution_of_a_campaign_nobody_takes_part_in_is_none(
+    what: Design, adjacency: Adjacency
+) -> None:
+    nothing = dataclasses.replace(what, participation=0.0)
+    theirs = loss_distribution(nothing, delta=DELTA, adjacency=adjacency, interval=1e-3)
+    assert theirs.get_epsilon_for_delta(DELTA) == pytest.approx(0.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("interval", [1.0, 100.0, 1000.0])
+def test_a_coarse_spacing_of_losses_is_pessimistic_or_refused(interval: float) -> None:
+    what = at_server(1.0)
+    try:
+        theirs = loss_distribution(what, delta=DELTA, adjacency=ADD_REMOVE, interval=interval)
+    except InvalidValue as refusal:
+        assert refusal.name == "interval"  # noqa: PT017
+    else:
+        assert theirs.get_epsilon_for_delta(DELTA) >= price(what).epsilon_lower
+
+
+# Held locally
+
+
+@given(epsilon=st.floats(1e-6, 90.0), share=st.floats(1e-5, 1.0), campaigns=st.integers(2, 50))
+def test_pure_campaigns_never_cost_more_than_their_local_epsilons(
+    epsilon: float, share: float, campaigns: int
+) -> None:
+    assume(share * campaigns > DELTA)
+    what = local(epsilon, slots=3, participation=share)
+    found = price(what, campaigns=campaigns)
+    held = local_epsilon(what, LocalRandomizer(epsilon), delta=DELTA)
+    assert found.epsilon <= campaigns * held * (1 + 1e-9)
+    assert held <= epsilon * (1 + 1e-9)
