@@ -14,7 +14,7 @@ from checkins.accounting import exact, pure
 from checkins.accounting.certificate import Alternative
 from checkins.accounting.design import Adjacency, Design, LocalRandomizer
 from checkins.accounting.law import SMALLEST, Rounding, Side
-from checkins.accounting.shuffle_theorems import shuffling, shuffling_earlier
+from checkins.accounting.paper.shuffling import shuffling, shuffling_earlier
 
 _CELLS = 512
 

@@ -26,8 +26,8 @@ from checkins.accounting.design import (
 )
 from checkins.accounting.divergence import Interval, Otherwise, Priced, crossing
 from checkins.accounting.law import SMALLEST, Rounding, Side
-from checkins.accounting.occupancy import overflow_probability
 from checkins.accounting.pair import ROUND_OFF, Pair, from_curve, from_ratios
+from checkins.accounting.paper.occupancy import overflow_probability
 from checkins.errors import NotCovered
 
 CELLS = 768

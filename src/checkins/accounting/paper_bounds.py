@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from checkins.accounting import heterogeneous, theorems
-from checkins.accounting.amplification import held_locally
 from checkins.accounting.design import Design, GaussianNoise, LocalRandomizer, NoiseAt, Protocol
+from checkins.accounting.paper import heterogeneous, theorems
+from checkins.accounting.paper.amplification import held_locally
 from checkins.accounting.pure import MOST_LOCAL_EPSILON
 from checkins.errors import NotCovered
 

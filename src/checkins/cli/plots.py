@@ -114,7 +114,8 @@ def draw_figure2(curves: Sequence[Curve], path: Path, *, delta: float) -> None:
 
 def draw_theorems(setting: Mapping[str, float], path: Path) -> None:
     """The paper's fixed-window bound beside the exact one, against ε₀."""
-    from checkins.accounting import Adjacency, Design, LocalRandomizer, Protocol, certify, theorems
+    from checkins.accounting import Adjacency, Design, LocalRandomizer, Protocol, certify
+    from checkins.accounting.paper import theorems
 
     slots, participation, delta = int(setting["slots"]), setting["participation"], setting["delta"]
     grid = np.linspace(0.1, 4.0, 27).tolist()

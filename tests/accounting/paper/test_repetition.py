@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from checkins.accounting import repetition, theorems
+from checkins.accounting.paper import repetition, theorems
 from checkins.errors import InvalidValue, NotCovered
 
 WIDE = {"local_epsilon": 1.0, "clients": 10_000, "slots": 100}

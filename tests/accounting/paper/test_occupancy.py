@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkins.accounting import occupancy
+from checkins.accounting.paper import occupancy
 from checkins.errors import InvalidValue
 
 counts = st.integers(1, 10**9)

@@ -9,17 +9,17 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from checkins.accounting import (
+from checkins.accounting.paper import (
     cheu,
     heterogeneous,
     occupancy,
     repetition,
     replacement,
-    shuffle_theorems,
+    shuffling,
     theorems,
     utility,
 )
-from checkins.accounting.amplification import ApproximateBound
+from checkins.accounting.paper.amplification import ApproximateBound
 from checkins.errors import InvalidValue
 
 
@@ -111,10 +111,10 @@ _STATEMENTS: tuple[_Statement, ...] = (
     ("A4", "Thm 4.3: sliding window, simplified", theorems.sliding_window_simplified),
     ("A4", "Thm 4.3: sliding window, approximate", theorems.sliding_window_approximate),
     ("A4", "Thm 4.3: the same at total δ", theorems.sliding_window_approximate_total),
-    ("A5", "Thm 5.1: shuffling", shuffle_theorems.shuffling),
-    ("A5", "Thm 5.1: shuffling, approximate", shuffle_theorems.shuffling_approximate),
-    ("A5", "Thm 5.1: the same at total δ", shuffle_theorems.shuffling_approximate_total),
-    ("A5", "EFMRTT19 Thm 7: shuffling", shuffle_theorems.shuffling_earlier),
+    ("A5", "Thm 5.1: shuffling", shuffling.shuffling),
+    ("A5", "Thm 5.1: shuffling, approximate", shuffling.shuffling_approximate),
+    ("A5", "Thm 5.1: the same at total δ", shuffling.shuffling_approximate_total),
+    ("A5", "EFMRTT19 Thm 7: shuffling", shuffling.shuffling_earlier),
     ("A6", "Thm A.4: random replacement", replacement.random_replacement),
     ("A6", "Thm A.4: simplified", replacement.random_replacement_simplified),
     ("A6", "Thm A.4: approximate", replacement.random_replacement_approximate),

@@ -14,8 +14,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from checkins.accounting import cheu, require
-from checkins.accounting.rounding import UP, exponential, first_true, log_gap, log_inverse
+from checkins.accounting import require
+from checkins.accounting.paper import cheu
+from checkins.accounting.paper.rounding import UP, exponential, first_true, log_gap, log_inverse
 from checkins.errors import NotCovered
 
 
@@ -167,7 +168,7 @@ def locally(
     ``participation`` below 1 is for the fixed window (and other protocols in which a client that
     abstains leaves no trace).
 
-    >>> from checkins.accounting.theorems import fixed_window
+    >>> from checkins.accounting.paper.theorems import fixed_window
     >>> given = dict(local_epsilon=4.0, delta=1e-6, participation=1.0)
     >>> locally(lambda: fixed_window(slots=1000, **given), local_delta=0.0, **given)
     4.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkins.accounting import amplification, cheu, replacement, shuffle_theorems, theorems
+from checkins.accounting.paper import amplification, cheu, replacement, shuffling, theorems
 from checkins.errors import InvalidValue, NotCovered
 
 epsilons = st.floats(1e-6, 6.0)
@@ -86,7 +86,7 @@ def test_averaging_is_monotone_in_every_argument(local_epsilon, delta, clients, 
 
 @given(local_epsilon=epsilons, delta=deltas, clients=counts, more=more)
 def test_both_shuffling_bounds_are_monotone_in_every_argument(local_epsilon, delta, clients, more):
-    for theorem in (shuffle_theorems.shuffling, shuffle_theorems.shuffling_earlier):
+    for theorem in (shuffling.shuffling, shuffling.shuffling_earlier):
         base = theorem(local_epsilon=local_epsilon, delta=delta, clients=clients)
         longer = local_epsilon * more
         assert theorem(local_epsilon=longer, delta=delta, clients=clients) >= base
@@ -98,8 +98,8 @@ def test_both_shuffling_bounds_are_monotone_in_every_argument(local_epsilon, del
 def test_the_paper_improves_on_the_earlier_shuffling_bound(local_epsilon, delta, clients):
     given_ = {"local_epsilon": local_epsilon, "delta": delta, "clients": clients}
     ours, earlier = (
-        shuffle_theorems.shuffling(**given_),
-        shuffle_theorems.shuffling_earlier(**given_),
+        shuffling.shuffling(**given_),
+        shuffling.shuffling_earlier(**given_),
     )
     assert ours <= earlier
 
@@ -111,8 +111,8 @@ def test_no_pure_bound_is_ever_negative_or_nan(local_epsilon, delta, clients, sl
         theorems.fixed_window(slots=slots, participation=share, **common),
         theorems.sliding_window(window=slots, **common),
         theorems.averaged(load_delta=delta, clients=clients, slots=slots, **common),
-        shuffle_theorems.shuffling(clients=clients, **common),
-        shuffle_theorems.shuffling_earlier(clients=clients, **common),
+        shuffling.shuffling(clients=clients, **common),
+        shuffling.shuffling_earlier(clients=clients, **common),
         replacement.bins(loads=[3, 0, clients], **common),
     ]
     assert all(value >= 0.0 for value in found)
@@ -135,7 +135,7 @@ def test_no_approximate_bound_is_ever_negative_or_nan(local_epsilon, share, slot
 def test_an_overflowing_bound_is_infinite_and_its_local_cap_is_not():
     values = {"local_epsilon": 900.0, "delta": 1e-6, "participation": 1.0}
     assert theorems.fixed_window(slots=10, **values) == math.inf
-    assert shuffle_theorems.shuffling_earlier(local_epsilon=300.0, delta=0.1, clients=2) == math.inf
+    assert shuffling.shuffling_earlier(local_epsilon=300.0, delta=0.1, clients=2) == math.inf
     capped = amplification.locally(
         lambda: theorems.fixed_window(slots=10, **values), local_delta=0.0, **values
     )
@@ -217,7 +217,7 @@ def test_swapping_averaging_and_bins_replace_all_n_randomizers():
     distance = cheu.smallest_distance(**values)
     found = [
         replacement.swapping_approximate(clients=1000, delta=1e-12, **values),
-        shuffle_theorems.shuffling_approximate(clients=1000, delta=1e-12, **values),
+        shuffling.shuffling_approximate(clients=1000, delta=1e-12, **values),
         replacement.bins_approximate(loads=[100] * 10, delta=1e-12, **values),
         theorems.averaged_approximate(
             clients=1000, slots=10, delta=1e-12, load_delta=1e-12, **values
@@ -257,8 +257,8 @@ def test_total_forms_of_all_approximate_statements_exceed_their_pure_limit():
             theorems.averaged_total(local_epsilon=0.4, delta=1e-6, clients=1000, slots=100),
         ),
         (
-            shuffle_theorems.shuffling_approximate_total(local_delta=1e-20, clients=1000, **values),
-            shuffle_theorems.shuffling(local_epsilon=0.4, delta=1e-6, clients=1000),
+            shuffling.shuffling_approximate_total(local_delta=1e-20, clients=1000, **values),
+            shuffling.shuffling(local_epsilon=0.4, delta=1e-6, clients=1000),
         ),
         (
             replacement.random_replacement_approximate_total(

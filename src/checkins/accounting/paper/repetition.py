@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 from checkins.accounting import require
-from checkins.accounting.rounding import UP, exponential, log_gap, log_inverse
-from checkins.accounting.theorems import fixed_window
+from checkins.accounting.paper.rounding import UP, exponential, log_gap, log_inverse
+from checkins.accounting.paper.theorems import fixed_window
 from checkins.errors import InvalidValue, NotCovered
 
 SHARES = 32

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from checkins.accounting import heterogeneous, replacement
+from checkins.accounting.paper import heterogeneous, replacement
 from checkins.errors import InvalidValue
 
 epsilons = st.floats(1e-6, 8.0)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins.accounting import require
-from checkins.accounting.amplification import Amplification, ApproximateBound
-from checkins.accounting.rounding import UP, log_inverse
+from checkins.accounting.paper.amplification import Amplification, ApproximateBound
+from checkins.accounting.paper.rounding import UP, log_inverse
 from checkins.errors import InvalidValue, NotCovered
 
 Loads = Sequence[int] | NDArray[np.int64]

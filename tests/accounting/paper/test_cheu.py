@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkins.accounting import cheu
+from checkins.accounting.paper import cheu
 from checkins.errors import InvalidValue, NotCovered
 
 epsilons = st.floats(1e-6, 5.0)

@@ -41,8 +41,8 @@ import math
 from scipy.special import digamma
 
 from checkins.accounting import require
-from checkins.accounting.occupancy import empty_probability, expected_inverse_load
-from checkins.accounting.rounding import UP
+from checkins.accounting.paper.occupancy import empty_probability, expected_inverse_load
+from checkins.accounting.paper.rounding import UP
 from checkins.errors import NotCovered
 
 

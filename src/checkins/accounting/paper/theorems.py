@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 
-from checkins.accounting import occupancy, replacement, require
-from checkins.accounting.amplification import Amplification, ApproximateBound
+from checkins.accounting import require
+from checkins.accounting.paper import occupancy, replacement
+from checkins.accounting.paper.amplification import Amplification, ApproximateBound
 from checkins.errors import NotCovered
 
 SHARES = 32

@@ -1,7 +1,4 @@
-"""The paper's Table 1 and Figure 2 as plain data; its statements one by one are in ``sheet``.
-
-[BKMTT20] is arXiv:2007.06605v2. Nothing is printed or drawn here.
-"""
+"""The paper's Table 1 and Figure 2 as plain data; nothing is printed or drawn here."""
 
 from __future__ import annotations
 
@@ -11,23 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import heterogeneous, repetition, require, shuffle_theorems
-from checkins.accounting.amplification import held_locally
-from checkins.accounting.sheet import Setting, SheetRow, theorem_sheet
+from checkins.accounting import require
+from checkins.accounting.paper import heterogeneous, repetition, shuffling
+from checkins.accounting.paper.amplification import held_locally
 from checkins.errors import InvalidValue
-
-__all__ = [
-    "FIGURE_CLIENTS",
-    "FIGURE_DELTA",
-    "Curve",
-    "Setting",
-    "SheetRow",
-    "TableRow",
-    "figure2",
-    "subsampling",
-    "table1",
-    "theorem_sheet",
-]
 
 FIGURE_DELTA = 1e-6
 FIGURE_CLIENTS = (10**3, 10**4, 10**5, 10**6)
@@ -69,13 +53,13 @@ def table1(*, clients: int, slots: int, local_epsilon: float, delta: float) -> t
         TableRow(
             "shuffling, earlier",
             "O(e^3ε₀/√n)",
-            shuffle_theorems.shuffling_earlier(clients=clients, **given),
+            shuffling.shuffling_earlier(clients=clients, **given),
             "[EFMRTT19, Thm 7]",
         ),
         TableRow(
             "shuffling, this paper",
             "O(e^2.5ε₀/√n)",
-            shuffle_theorems.shuffling(clients=clients, **given),
+            shuffling.shuffling(clients=clients, **given),
             "[BKMTT20, Thm 5.1]",
         ),
         TableRow(
@@ -142,8 +126,8 @@ def figure2(
         Curve(
             clients=count,
             local_epsilons=grid,
-            this_paper=along(shuffle_theorems.shuffling, count),
-            earlier=along(shuffle_theorems.shuffling_earlier, count),
+            this_paper=along(shuffling.shuffling, count),
+            earlier=along(shuffling.shuffling_earlier, count),
         )
         for count in clients
     )

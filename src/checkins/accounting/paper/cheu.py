@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from checkins.accounting import require
-from checkins.accounting.rounding import UP, first_true, log_complement
+from checkins.accounting.paper.rounding import UP, first_true, log_complement
 from checkins.errors import NotCovered
 
 MAGNIFICATION = 8.0

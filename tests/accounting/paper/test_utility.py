@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkins.accounting import occupancy, utility
+from checkins.accounting.paper import occupancy, utility
 from checkins.errors import InvalidValue, NotCovered
 
 TASK = {"lipschitz": 1.0, "diameter": 1.0, "dimension": 10, "noise_std": 0.3}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from checkins.accounting import replacement, require
-from checkins.accounting.amplification import ApproximateBound
-from checkins.accounting.rounding import UP, exponential, log_gap, log_inverse
+from checkins.accounting import require
+from checkins.accounting.paper import replacement
+from checkins.accounting.paper.amplification import ApproximateBound
+from checkins.accounting.paper.rounding import UP, exponential, log_gap, log_inverse
 
 
 def shuffling(*, local_epsilon: float, delta: float, clients: int) -> float:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from checkins.accounting import require
-from checkins.accounting.amplification import tail_epsilon
-from checkins.accounting.replacement import Loads, whole_loads
-from checkins.accounting.rounding import UP, log_inverse
+from checkins.accounting.paper.amplification import tail_epsilon
+from checkins.accounting.paper.replacement import Loads, whole_loads
+from checkins.accounting.paper.rounding import UP, log_inverse
 from checkins.errors import InvalidValue
 
 _MOST_LISTED = 10**7

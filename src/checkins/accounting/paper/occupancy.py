@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import betainc
 
 from checkins.accounting import require
-from checkins.accounting.rounding import UP, log_inverse
+from checkins.accounting.paper.rounding import UP, log_inverse
 from checkins.errors import InvalidValue
 
 _TAIL_SLACK = 1.0 + 1e-6  # more than the error of scipy's incomplete beta function

@@ -1,0 +1,27 @@
+"""The paper's own statements, one function each, and its Table 1 and Figure 2 as plain data.
+
+[BKMTT20] is "Privacy Amplification via Random Check-Ins", arXiv:2007.06605v2. Where its text slips,
+the code follows the theorem: docs/theory/slips.md.
+"""
+
+from checkins.accounting.paper.sheet import Setting, SheetRow, theorem_sheet
+from checkins.accounting.paper.tables import (
+    FIGURE_DELTA,
+    Curve,
+    TableRow,
+    figure2,
+    subsampling,
+    table1,
+)
+
+__all__ = [
+    "FIGURE_DELTA",
+    "Curve",
+    "Setting",
+    "SheetRow",
+    "TableRow",
+    "figure2",
+    "subsampling",
+    "table1",
+    "theorem_sheet",
+]
