@@ -204,6 +204,12 @@ def _several(
     try:
         priced = exact.composed(designs, adjacency, campaigns=campaigns, delta=delta)
         yield _Finding("exact", priced, "privacy loss distributions composed")
+        bounded = exact.composed_with_population(
+            designs, adjacency, campaigns=campaigns, delta=delta
+        )
+        if bounded is not None:
+            note = "needs the declared bound on how many clients exist"
+            yield _Finding("exact-population", Interval(0.0, bounded), note)
     except NotCovered:
         pass
     if all(map(covers, designs)):

@@ -172,12 +172,48 @@ def composed(
     return bracket(above, below, adjacency, delta=delta)
 
 
+def roomy(designs: Sequence[Design], *, campaigns: int) -> tuple[list[Design], float] | None:
+    """The designs with nobody ever displaced, and the chance that some slot overflows after all.
+
+    ``None`` where no design has both a capacity that matters and a declared population.
+    """
+    chances = [overflow_chance(design) for design in designs]
+    if all(chance is None for chance in chances):
+        return None
+    spared = [
+        design if chance is None else uncapped(design)
+        for design, chance in zip(designs, chances, strict=True)
+    ]
+    return spared, campaigns * math.fsum(chance or 0.0 for chance in chances)
+
+
+def composed_with_population(
+    designs: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
+) -> float | None:
+    """Epsilon where slots rarely overflow, by a declared population; None where that is no help.
+
+    Theorem:     docs/theory/gaussian.md: delta grows by no more than the chance of an overflow.
+    Rounding:    up.
+    """
+    spared = roomy(designs, campaigns=campaigns)
+    if spared is None or spared[1] >= delta:
+        return None
+    return composed(spared[0], adjacency, campaigns=campaigns, delta=delta - spared[1]).upper
+
+
 def composed_delta(
     designs: Sequence[Design], adjacency: Adjacency, *, campaigns: int, epsilon: float, delta: float
 ) -> float:
     """An upper bound on the delta of all campaigns at ``epsilon``, sharp around ``delta``."""
-    above = _composed_pair(designs, adjacency, campaigns=campaigns, delta=delta, side=Side.UP)
-    return _upper(above, adjacency, epsilon)
+
+    def spent(run: Sequence[Design]) -> float:
+        above = _composed_pair(run, adjacency, campaigns=campaigns, delta=delta, side=Side.UP)
+        return _upper(above, adjacency, epsilon)
+
+    spared = roomy(designs, campaigns=campaigns)
+    if spared is None or spared[1] >= delta:
+        return spent(designs)
+    return min(spent(designs), spent(spared[0]) + spared[1])
 
 
 def _upper(above: Pair, adjacency: Adjacency, epsilon: float) -> float:
