@@ -188,7 +188,7 @@ def test_a_known_population_buys_less_noise() -> None:
     assert known.value < 0.97 * unknown.value
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     epsilon=st.floats(0.01, 6.0),
     parameter=st.sampled_from([LOCAL_EPSILON, PARTICIPATION, SLOTS]),
@@ -211,7 +211,7 @@ def test_every_noise_is_met_from_below(epsilon: float, delta: float) -> None:
     assert 0.99 * epsilon <= found.certificate.epsilon <= epsilon
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(epsilon=st.floats(0.05, 5.0), parameter=st.sampled_from([NOISE, PARTICIPATION]))
 def test_every_replacement_target_of_one_slot_is_met_from_below(
     epsilon: float, parameter: Parameter

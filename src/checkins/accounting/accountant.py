@@ -22,7 +22,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from checkins.accounting import exact, require
 from checkins.accounting.assumptions import assumptions
 from checkins.accounting.certificate import Alternative, Certificate
-from checkins.accounting.comparison import comparisons, poisson
+from checkins.accounting.comparison import comparisons
 from checkins.accounting.design import (
     Adjacency,
     Design,
@@ -89,10 +89,8 @@ def certify(
     if best is None or not math.isfinite(best.epsilon.upper):
         raise _uncovered(designs)
     compared: list[Alternative] = []
-    if compare and alone:
-        compared = list(comparisons(designs[0], adjacency, delta=delta))
-    elif compare and len(designs) == 1 and adjacency is Adjacency.ADD_REMOVE:
-        compared = [poisson(designs[0], campaigns=campaigns, delta=delta)]
+    if compare and len(designs) == 1 and designs[0].participation > 0.0:
+        compared = list(comparisons(designs[0], adjacency, campaigns=campaigns, delta=delta))
     lower = max(finding.epsilon.lower for finding in found)
     return Certificate(
         epsilon=best.epsilon.upper,
@@ -143,6 +141,8 @@ def loss_distribution(
     """
     check((design,), delta=delta, adjacency=adjacency, campaigns=1)
     require.positive(interval=interval)
+    if interval > 1.0:
+        raise InvalidValue("interval", interval, "must be at most 1: losses would drown in it")
     rounding = Rounding(side=Side.UP, cells=exact.CELLS, tolerance=max(1e-9 * delta, SMALLEST))
     pair = exact.pair(design, adjacency, rounding, delta=delta)
     return pair.to_dp_accounting(interval=interval)
@@ -203,6 +203,13 @@ def _several(
         return
     try:
         priced = exact.composed(designs, adjacency, campaigns=campaigns, delta=delta)
+        singles = (
+            exact.divergence(design, adjacency, delta=delta).epsilon(delta).lower
+            for design in set(designs)
+            if design.participation > delta
+        )
+        alone = max(singles, default=0.0)
+        priced = replace(priced, lower=min(max(priced.lower, alone), priced.upper))
         yield _Finding("exact", priced, "privacy loss distributions composed")
         bounded = exact.composed_with_population(
             designs, adjacency, campaigns=campaigns, delta=delta

@@ -110,6 +110,15 @@ class _Knob:
     whole: bool
     start: float = 1.0
 
+    def tightened(self, value: float, target: _Target) -> tuple[float, Design]:
+        """The next value to the private side: one more, or a ten thousandth."""
+        if value == self.tightest:
+            raise self.out_of_reach(target)
+        rises = self.tightest > self.loosest
+        value = value + 1 if self.whole else value * (1.0 + (1e-4 if rises else -1e-4))
+        value = min(value, self.tightest) if rises else max(value, self.tightest)
+        return value, self.turned(value)
+
     def out_of_reach(self, target: _Target) -> NotCovered:
         return NotCovered(
             "epsilon",
@@ -152,10 +161,13 @@ def calibrate(
     check([design], delta=delta, adjacency=adjacency, campaigns=campaigns)
     knob, target = _knob(design, parameter), _Target(epsilon, delta, adjacency, campaigns)
     value = _whole(knob, target) if knob.whole else _real(knob, target)
-    settled = knob.turned(value)
-    certificate = certify(
-        settled, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False
-    )
+    settled, certificate = knob.turned(value), None
+    while certificate is None or certificate.epsilon > epsilon:
+        if certificate is not None:  # two searches ended on two sides of the target
+            value, settled = knob.tightened(value, target)
+        certificate = certify(
+            settled, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False
+        )
     return Calibration(parameter, int(value) if knob.whole else value, settled, certificate)
 
 

@@ -19,12 +19,17 @@ from checkins.accounting.paper.shuffling import shuffling, shuffling_earlier
 _CELLS = 512
 
 
-def comparisons(design: Design, adjacency: Adjacency, *, delta: float) -> Iterator[Alternative]:
+def comparisons(
+    design: Design, adjacency: Adjacency, *, campaigns: int, delta: float
+) -> Iterator[Alternative]:
     """Every comparison that speaks of the same neighbours and the same randomizer."""
+    local = design.randomizer if isinstance(design.randomizer, LocalRandomizer) else None
+    if local is not None and not local.is_pure:
+        return
     if adjacency is Adjacency.ADD_REMOVE:
-        yield poisson(design, campaigns=1, delta=delta)
-    elif isinstance(design.randomizer, LocalRandomizer) and design.randomizer.is_pure:
-        yield from _shufflings(design, design.randomizer, delta=delta)
+        yield poisson(design, campaigns=campaigns, delta=delta)
+    elif local is not None and campaigns == 1:
+        yield from _shufflings(design, local, delta=delta)
 
 
 def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:

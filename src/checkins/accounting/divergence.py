@@ -57,7 +57,7 @@ class Otherwise:
 
     def epsilon(self, delta: float) -> Interval:
         usual = self.usual.epsilon(delta)
-        if self.chance * self.rare.upper(usual.upper) > delta:
+        if self.chance >= 1.0:
             return Interval(usual.lower, self.rare.epsilon(delta).upper)
         upper = crossing(self.upper, delta, guess=1.01 * usual.upper, precision=1e-4).upper
         return Interval(usual.lower, upper)

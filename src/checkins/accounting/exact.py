@@ -133,6 +133,8 @@ def pair(design: Design, adjacency: Adjacency, rounding: Rounding, *, delta: flo
     Below, replace-one is witnessed by a client whose other data look like no data.
     """
     _check(design, adjacency)
+    if design.participation == 0.0:
+        return _CERTAIN
     one_sided = adjacency is Adjacency.ADD_REMOVE or rounding.side is Side.DOWN
     if not one_sided:
         return _CERTAIN.compose(_curve_pair(design, rounding, delta=delta), rounding)

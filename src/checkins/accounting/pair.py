@@ -45,14 +45,18 @@ class Pair:
 
     def remove(self, epsilon: float) -> float:
         """delta of P against Q at ``epsilon``: the sum of (P - e^eps Q)_+."""
-        excess = self.gains - math.expm1(epsilon) * self.absent
+        if epsilon < math.log(2.0):
+            excess = self.gains - math.expm1(epsilon) * self.absent
+        else:  # where P and Q are far apart, their difference is less accurate than they are
+            excess = self.present - math.exp(epsilon) * self.absent
         return float(excess[excess > 0].sum()) + self.only_present
 
     def add(self, epsilon: float) -> float:
         """delta of Q against P at ``epsilon``: the sum of (Q - e^eps P)_+."""
-        near = -math.expm1(epsilon) * self.absent - math.exp(epsilon) * self.gains
-        far = self.absent - math.exp(epsilon) * self.present
-        excess = np.where(self.present < 0.5 * self.absent, far, near)
+        if epsilon < math.log(2.0):
+            excess = -math.expm1(epsilon) * self.absent - math.exp(epsilon) * self.gains
+        else:
+            excess = self.absent - math.exp(epsilon) * self.present
         return float(excess[excess > 0].sum()) + self.only_absent
 
     def compose(self, other: Pair, rounding: Rounding) -> Pair:
@@ -110,6 +114,9 @@ class Pair:
 
     def to_dp_accounting(self, *, interval: float) -> PrivacyLossDistribution:
         """The pair rounded up onto a grid of losses, as dp_accounting writes it."""
+        if not len(self.absent):
+            certain = DensePLDPmf(interval, 0, np.zeros(1), 1.0, True)
+            return PrivacyLossDistribution(certain, certain)
         losses = self.losses
         first = math.floor(losses[0] / interval)
         cells = max(math.ceil(losses[-1] / interval) - first, 1)
@@ -217,15 +224,17 @@ def _grid(one: Pair, other: Pair, rounding: Rounding) -> Grid | None:
     """Where the composition's losses will lie, from a cheap first look; None if nowhere."""
     if not len(one.absent) or not len(other.absent):
         return None
-    (a, a_absent, a_present), (b, b_absent, b_present) = _coarse(one), _coarse(other)
-    losses = np.add.outer(a, b).ravel()
+    a, b = _coarse(one), _coarse(other)
+    losses = np.add.outer(a.first, b.first).ravel()
     order = np.argsort(losses)
     losses = losses[order]
-    absent = np.multiply.outer(a_absent, b_absent).ravel()[order]
-    present = np.multiply.outer(a_present, b_present).ravel()[order]
+    absent = np.multiply.outer(a.absent, b.absent).ravel()[order]
+    lasts = np.add.outer(a.last, b.last).ravel()
+    from_top = np.argsort(-lasts)
+    present = np.multiply.outer(a.present, b.present).ravel()[from_top]
     lowest = int(np.count_nonzero(np.cumsum(absent[:-1]) < rounding.tolerance))
-    highest = int(np.count_nonzero(np.cumsum(present[:0:-1]) < rounding.tolerance))
-    low, high = losses[lowest], losses[-1 - highest]
+    highest = int(np.count_nonzero(np.cumsum(present[:-1]) < rounding.tolerance))
+    low, high = losses[lowest], lasts[from_top][highest]
     if not absent.sum() > 0.0:
         return None
     centre = float(absent @ losses) / float(absent.sum())
@@ -240,7 +249,22 @@ def _grid(one: Pair, other: Pair, rounding: Rounding) -> Grid | None:
     )
 
 
-def _coarse(pair: Pair) -> tuple[FloatArray, FloatArray, FloatArray]:
-    starts = np.arange(0, len(pair.absent), -(-len(pair.absent) // _COARSE))
-    absent, present = np.add.reduceat(pair.absent, starts), np.add.reduceat(pair.present, starts)
-    return pair.losses[starts], absent, present
+@dataclass(frozen=True, slots=True)
+class _Coarse:
+    first: FloatArray
+    last: FloatArray
+    absent: FloatArray
+    present: FloatArray
+
+
+def _coarse(pair: Pair) -> _Coarse:
+    size = -(-len(pair.absent) // _COARSE)
+    starts = np.arange(0, len(pair.absent), size)
+    ends = np.minimum(starts + size, len(pair.absent)) - 1
+    losses = pair.losses
+    return _Coarse(
+        losses[starts],
+        losses[ends],
+        np.add.reduceat(pair.absent, starts),
+        np.add.reduceat(pair.present, starts),
+    )
