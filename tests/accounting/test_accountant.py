@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 import dp_accounting
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
@@ -18,7 +19,6 @@ from hypothesis import strategies as st
 from checkins.accounting import exact, pure
 from checkins.accounting.accountant import (
     METHODS,
-    MOST_CAMPAIGNS,
     certify,
     certify_kinds,
     loss_distribution,
@@ -34,6 +34,7 @@ from checkins.accounting.design import (
     Protocol,
 )
 from checkins.accounting.paper_bounds import covers, local_epsilon, paper_epsilon
+from checkins.accounting.require import MOST_CAMPAIGNS
 from checkins.errors import InvalidValue, NotCovered
 from tests import strategies
 
@@ -485,7 +486,7 @@ def test_an_approximate_randomizer_that_spends_more_than_delta_is_refused() -> N
 
 
 def test_what_costs_more_than_anything_is_refused_and_not_called_infinite() -> None:
-    with pytest.raises(NotCovered, match="more noise or slots"):
+    with pytest.raises(NotCovered, match="no epsilon below 500 is proved"):
         price(at_server(0.2, slots=1), campaigns=10_000)
 
 
@@ -749,3 +750,68 @@ def test_pure_campaigns_never_cost_more_than_their_local_epsilons(
     held = local_epsilon(what, LocalRandomizer(epsilon), delta=DELTA)
     assert found.epsilon <= campaigns * held * (1 + 1e-9)
     assert held <= epsilon * (1 + 1e-9)
+
+
+# Found by a newcomer
+
+
+def test_kinds_do_not_count_on_their_own_kind_to_leave_room() -> None:
+    def kind(window: int, participation: float) -> Design:
+        return Design(
+            Protocol.SLIDING,
+            slots=5000,
+            window=window,
+            participation=participation,
+            randomizer=GaussianNoise(0.1, NoiseAt.CLIENT),
+            capacity=3400,
+            population=Population(1, 300_000),
+        )
+
+    wide, hasty = kind(100, 1.0), kind(50, 0.6)
+    found = certify_kinds([wide, hasty], delta=1e-6, adjacency=Adjacency.ADD_REMOVE)
+    alone = certify(wide, delta=1e-6, adjacency=Adjacency.ADD_REMOVE)
+    assert alone.method == "exact-population"
+    assert found.epsilon >= named(alone, "exact").epsilon
+    assert not any("exist" in line for line in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("local_epsilon", "participation", "delta"),
+    [(10.0, 1.0, 1e-15), (5.0, 0.9, 1e-15), (8.0, 0.3, 1e-18), (4.0, 0.5, 1e-12)],
+)
+def test_an_epsilon_close_to_the_local_one_is_rounded_up_to_its_last_digit(
+    local_epsilon: float, participation: float, delta: float
+) -> None:
+    what = local(local_epsilon, slots=1, participation=participation)
+    epsilon = price(what, delta=delta).epsilon
+    with mpmath.workdps(60):
+        b = mpmath.exp(local_epsilon)
+        present = 1 - mpmath.mpf(participation) + mpmath.mpf(participation) * b
+        true = (present - mpmath.exp(mpmath.mpf(epsilon))) / (1 + b)
+    assert true <= delta
+
+
+def test_two_campaigns_of_a_declared_population_cost_less_than_twice_one() -> None:
+    what = design(
+        slots=200,
+        randomizer=GaussianNoise(0.1, NoiseAt.CLIENT),
+        capacity=176,
+        population=Population(15_000, 20_000),
+    )
+    once, twice = price(what, delta=5e-7), price([what, what], delta=1e-6)
+    assert twice.method == "exact-population"
+    assert once.epsilon < twice.epsilon < 2 * once.epsilon
+
+
+def test_approximate_reports_add_up_over_campaigns_within_delta() -> None:
+    what = local(0.5, 1e-9)
+    twice = price(what, Adjacency.REPLACE_ONE, delta=1e-6, campaigns=2)
+    assert 0.5 <= twice.epsilon <= 1.0 + 1e-9
+    with pytest.raises(InvalidValue, match="local_delta"):
+        price(what, Adjacency.REPLACE_ONE, delta=1e-9, campaigns=2)
+
+
+@pytest.mark.parametrize("what", ["x", 3, None])
+def test_what_is_not_a_design_is_refused(what: object) -> None:
+    with pytest.raises((InvalidValue, TypeError)):
+        certify(what, delta=1e-6, adjacency=Adjacency.ADD_REMOVE)  # type: ignore[arg-type]

@@ -22,8 +22,7 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
-from checkins.accounting.gaussian import LEAST_NOISE, MOST_NOISE
-from checkins.accounting.pure import MOST_LOCAL_EPSILON
+from checkins.accounting.gaussian import MOST_NOISE
 from checkins.errors import InvalidValue, NotCovered
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
@@ -249,10 +248,8 @@ def test_the_designs_own_value_of_the_parameter_does_not_matter() -> None:
 @pytest.mark.parametrize(
     ("design", "parameter", "epsilon", "loosest"),
     [
-        (LOCAL, LOCAL_EPSILON, 101.0, MOST_LOCAL_EPSILON),
         (LOCAL, PARTICIPATION, 2.0, 1.0),
         (LOCAL, SLOTS, 1.01, 1),
-        (dataclasses.replace(SERVER, slots=1), NOISE, 200.0, LEAST_NOISE),
         (dataclasses.replace(SERVER, slots=1), SLOTS, 30.0, 1),
         (dataclasses.replace(CLIENT, slots=1), CAPACITY, 50.0, 1),
     ],
@@ -263,6 +260,17 @@ def test_a_generous_target_gets_the_loosest_value(
     found = solve(design, parameter, epsilon, adjacency)
     assert found.value == pytest.approx(loosest, rel=1e-9)
     assert found.certificate.epsilon <= epsilon
+
+
+@pytest.mark.parametrize(
+    ("design", "parameter", "epsilon"),
+    [(LOCAL, LOCAL_EPSILON, 101.0), (dataclasses.replace(SERVER, slots=1), NOISE, 200.0)],
+)
+def test_a_target_beyond_our_own_limits_is_refused_and_not_clamped(
+    design: Design, parameter: Parameter, epsilon: float
+) -> None:
+    with pytest.raises(InvalidValue, match=f"epsilon = {epsilon}: even .* spends less"):
+        solve(design, parameter, epsilon)
 
 
 def refused(make: Callable[[], object], name: str, value: object) -> str:

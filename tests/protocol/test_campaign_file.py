@@ -88,7 +88,11 @@ def test_what_does_not_change_the_price_may_be_left_out() -> None:
         ("delta", "", "c.toml:9: [budget] delta: is missing; it has no default"),
         ("epsilon", "epsilon = inf", "c.toml:10: [budget] epsilon = inf: must be a finite number"),
         ("adjacency", "adjacency = 1", "c.toml:12: [budget] adjacency = 1: must be add-remove or"),
-        ("population =", "population = [5, 1]", "c.toml:13: [budget] population = [5, 1]: must be"),
+        (
+            "population =",
+            "population = [5, 1]",
+            "c.toml:13: [budget] population = [5, 1]: the first must",
+        ),
         ("population =", "population = [5]", "c.toml:13: [budget] population = [5]: must be"),
         ("population =", 'population = "x"', 'c.toml:13: [budget] population = "x": must be'),
         ("participation", "participation = 2", "c.toml:18: [protocol] participation = 2: must lie"),

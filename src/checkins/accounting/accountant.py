@@ -29,17 +29,16 @@ from checkins.accounting.design import (
     LocalRandomizer,
     Protocol,
 )
-from checkins.accounting.divergence import Interval
+from checkins.accounting.divergence import MOST_EPSILON, Interval
 from checkins.accounting.law import SMALLEST, Rounding, Side
 from checkins.accounting.paper_bounds import (
+    composed_local_epsilon,
     composed_paper_epsilon,
     covers,
     local_epsilon,
     paper_epsilon,
 )
 from checkins.errors import InvalidValue, NotCovered
-
-MOST_CAMPAIGNS = 10**6
 
 METHODS = {
     "exact": "the exact accountant: one likelihood ratio, summed over slots",
@@ -87,7 +86,7 @@ def certify(
     )
     best = min(found, key=lambda finding: finding.epsilon.upper, default=None)
     if best is None or not math.isfinite(best.epsilon.upper):
-        raise _uncovered(designs)
+        raise _uncovered(designs, delta)
     compared: list[Alternative] = []
     if compare and len(designs) == 1 and designs[0].participation > 0.0:
         compared = list(comparisons(designs[0], adjacency, campaigns=campaigns, delta=delta))
@@ -114,20 +113,30 @@ def certify_kinds(
 ) -> Certificate:
     """One campaign whose clients differ, in window or participation: the largest price of any kind.
 
+    Capacity is priced without regard to a population.
+
     Theorem:     docs/theory/windows-and-capacity.md; kinds are not ordered, so all are priced.
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
     """
     check(kinds, delta=delta, adjacency=adjacency, campaigns=campaigns)
     priced = [
         certify(kind, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False)
-        for kind in dict.fromkeys(kinds)
+        for kind in dict.fromkeys(_without_population(kind) for kind in kinds)
     ]
     worst = max(priced, key=lambda certificate: certificate.epsilon)
+    everything = (line for certificate in priced for line in certificate.assumptions)
     return replace(
         worst,
+        assumptions=tuple(dict.fromkeys(everything)),
         epsilon_lower=max(certificate.epsilon_lower for certificate in priced),
         seconds=math.fsum(certificate.seconds for certificate in priced),
     )
+
+
+def _without_population(design: Design) -> Design:
+    """How often a slot overflows depends on all kinds together: no kind may count on its own."""
+    averaged = design.protocol is Protocol.AVERAGED
+    return design if averaged else replace(design, population=None)
 
 
 def loss_distribution(
@@ -135,7 +144,8 @@ def loss_distribution(
 ) -> PrivacyLossDistribution:
     """One campaign as dp_accounting's privacy loss distribution, to compose with others there.
 
-    ``delta`` is the smallest one of interest, ``interval`` the spacing of the losses.
+    ``delta`` is the smallest one of interest, ``interval`` the spacing of the losses. A declared
+    population is not used.
 
     Rounding:    up (pessimistic).
     """
@@ -150,10 +160,12 @@ def loss_distribution(
 
 def check(designs: Sequence[Design], *, delta: float, adjacency: Adjacency, campaigns: int) -> None:
     """Refuse what no certificate can be asked for."""
+    for design in designs:
+        require.one_of(Design, design=design)
     require.open_unit(delta=delta)
-    require.count(most=MOST_CAMPAIGNS, campaigns=campaigns)
+    require.count(most=require.MOST_CAMPAIGNS, campaigns=campaigns)
     if not isinstance(adjacency, Adjacency):
-        raise InvalidValue("adjacency", adjacency, "must be add-remove or replace-one")
+        raise InvalidValue("adjacency", adjacency, "must be an Adjacency, one of the two")
     if not designs:
         raise InvalidValue("design", designs, "must name at least one campaign")
     for design in designs:
@@ -237,8 +249,8 @@ def _no_amplification(
     window = None if design.window is None else 1
     known = replace(exact.uncapped(design) if averaged else design, slots=1, window=window)
     added = math.inf
-    if isinstance(design.randomizer, LocalRandomizer) and design.randomizer.is_pure:
-        added = campaigns * local_epsilon(design, design.randomizer, delta=delta)
+    if isinstance(design.randomizer, LocalRandomizer):
+        added = composed_local_epsilon(design, design.randomizer, campaigns=campaigns, delta=delta)
     try:
         if campaigns == 1:
             return exact.divergence(known, adjacency, delta=delta).epsilon(delta).upper
@@ -266,18 +278,18 @@ def _assumed(designs: Sequence[Design], best: _Finding, campaigns: int) -> tuple
     return tuple(dict.fromkeys(lines))
 
 
-def _uncovered(designs: Sequence[Design]) -> NotCovered:
+def _uncovered(designs: Sequence[Design], delta: float) -> NotCovered:
     for design in designs:
         if isinstance(design.randomizer, LocalRandomizer) and not design.randomizer.is_pure:
             return NotCovered(
                 "local_delta",
                 design.randomizer.local_delta,
-                "no theorem covers it: must be at most delta, or far smaller still",
+                "no theorem covers it: all campaigns together must stay within delta",
             )
     return NotCovered(
-        "epsilon",
-        "unbounded",
-        "none is proved: more noise or slots, or less participation, is needed",
+        "delta",
+        delta,
+        f"no epsilon below {MOST_EPSILON:g} is proved at it: add noise or slots, or run less",
     )
 
 

@@ -32,8 +32,8 @@ def _own(design: Design, uses_population: bool) -> Iterator[str]:
         yield "clients do not disclose whether they were chosen"
     if uses_population and design.population is not None:
         yield (
-            f"at most {design.population.most:,} clients exist, none with more than"
-            f" participation {design.participation:g}"
+            f"at most {design.population.most:,} clients exist, none likelier than"
+            f" {design.participation / design.choices:.3g} to check in to any one slot"
         )
 
 

@@ -92,6 +92,7 @@ class _Target:
                 campaigns=self.campaigns,
                 epsilon=self.epsilon,
                 delta=self.delta,
+                cells=cells,
             )
         given = (design, self.adjacency)
         spent = exact.divergence(*given, delta=self.delta, cells=cells).upper(self.epsilon)
@@ -109,6 +110,8 @@ class _Knob:
     loosest: float
     whole: bool
     start: float = 1.0
+    our_limit: bool = False
+    """Whether the loosest value is ours to set, and not the end of what makes sense."""
 
     def tightened(self, value: float, target: _Target) -> tuple[float, Design]:
         """The next value to the private side: one more, or a ten thousandth."""
@@ -157,6 +160,7 @@ def calibrate(
     >>> round(found.value, 3), found.certificate.epsilon <= 0.5
     (2.57, True)
     """
+    require.one_of(Parameter, parameter=parameter)
     require.positive(epsilon=epsilon)
     check([design], delta=delta, adjacency=adjacency, campaigns=campaigns)
     knob, target = _knob(design, parameter), _Target(epsilon, delta, adjacency, campaigns)
@@ -182,6 +186,7 @@ def _knob(design: Design, parameter: Parameter) -> _Knob:
                 MOST_NOISE / per_slot * (1 - 1e-12),
                 LEAST_NOISE / per_slot * (1 + 1e-12),
                 whole=False,
+                our_limit=True,
             )
         case Parameter.LOCAL_EPSILON, LocalRandomizer():
             return _Knob(
@@ -190,6 +195,7 @@ def _knob(design: Design, parameter: Parameter) -> _Knob:
                 1e-9,
                 MOST_LOCAL_EPSILON,
                 whole=False,
+                our_limit=True,
             )
         case Parameter.PARTICIPATION, _ if design.protocol is not Protocol.AVERAGED:
             return _Knob(
@@ -237,6 +243,12 @@ def _real(knob: _Knob, target: _Target) -> float:
         return target.spent(knob.turned(at(turn)), cells=cells)
 
     if spent(0.0, _COARSE) <= target.delta:
+        if knob.our_limit:
+            raise InvalidValue(
+                "epsilon",
+                target.epsilon,
+                f"even {knob.name} = {knob.loosest:g}, the end of what is allowed, spends less",
+            )
         return knob.loosest
     if spent(abs(span), _COARSE) > target.delta:
         raise knob.out_of_reach(target)

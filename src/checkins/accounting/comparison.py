@@ -16,7 +16,7 @@ from checkins.accounting.design import Adjacency, Design, LocalRandomizer
 from checkins.accounting.law import SMALLEST, Rounding, Side
 from checkins.accounting.paper.shuffling import shuffling, shuffling_earlier
 
-_CELLS = 512
+_CELLS = 1024
 
 
 def comparisons(

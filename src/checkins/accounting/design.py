@@ -86,7 +86,7 @@ class Population:
         require.count(population=self.most)
         if self.fewest > self.most:
             raise InvalidValue(
-                "population", f"{self.fewest}..{self.most}", "must be given as LOW..HIGH"
+                "population", f"{self.fewest}..{self.most}", "the first must not exceed the second"
             )
 
 

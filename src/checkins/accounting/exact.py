@@ -37,7 +37,6 @@ one percent, replace-one, where a law must be built for every epsilon tried."""
 
 _TAIL = 1e-9
 _CURVE_CELLS = 320
-_NODES = {pure.ReplaceOne: 200, gaussian.ReplaceOne: 48}
 _CERTAIN = from_ratios(np.ones(1), np.zeros(1), np.ones(1))
 
 
@@ -148,14 +147,16 @@ def pair(design: Design, adjacency: Adjacency, rounding: Rounding, *, delta: flo
 
 def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> Pair:
     smallest = rounding.tolerance * 1e4
-    curve = divergence(design, Adjacency.REPLACE_ONE, delta=smallest, cells=_CURVE_CELLS)
+    cells = min(_CURVE_CELLS, rounding.cells // 2)
+    curve = divergence(design, Adjacency.REPLACE_ONE, delta=smallest, cells=cells)
     last = crossing(curve.upper, smallest, guess=curve.epsilon(delta).upper, precision=0.02).upper
     if not math.isfinite(last):
         raise NotCovered("delta", delta, "too small for this design to compose")
     if last == 0.0:
         hidden = curve.upper(0.0)
         return replace(_CERTAIN, only_present=hidden, only_absent=hidden)
-    epsilons = np.linspace(0.0, last, _NODES[type(curve)])
+    nodes = 200 if isinstance(curve, pure.ReplaceOne) else rounding.cells // 16
+    epsilons = np.linspace(0.0, last, nodes)
     return from_curve(epsilons, np.array([curve.upper(float(e)) for e in epsilons]))
 
 
@@ -204,12 +205,20 @@ def composed_with_population(
 
 
 def composed_delta(
-    designs: Sequence[Design], adjacency: Adjacency, *, campaigns: int, epsilon: float, delta: float
+    designs: Sequence[Design],
+    adjacency: Adjacency,
+    *,
+    campaigns: int,
+    epsilon: float,
+    delta: float,
+    cells: int,
 ) -> float:
     """An upper bound on the delta of all campaigns at ``epsilon``, sharp around ``delta``."""
 
     def spent(run: Sequence[Design]) -> float:
-        above = _composed_pair(run, adjacency, campaigns=campaigns, delta=delta, side=Side.UP)
+        above = _composed_pair(
+            run, adjacency, campaigns=campaigns, delta=delta, side=Side.UP, cells=cells
+        )
         return _upper(above, adjacency, epsilon)
 
     spared = roomy(designs, campaigns=campaigns)
@@ -240,10 +249,16 @@ def bracket(above: Pair, below: Pair, adjacency: Adjacency, *, delta: float) -> 
 
 
 def _composed_pair(
-    designs: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float, side: Side
+    designs: Sequence[Design],
+    adjacency: Adjacency,
+    *,
+    campaigns: int,
+    delta: float,
+    side: Side,
+    cells: int = CELLS,
 ) -> Pair:
     runs = len(designs) * campaigns
-    rounding = Rounding(side=side, cells=CELLS, tolerance=max(_TAIL * delta / runs, SMALLEST))
+    rounding = Rounding(side=side, cells=cells, tolerance=max(_TAIL * delta / runs, SMALLEST))
     known = {one: pair(one, adjacency, rounding, delta=delta) for one in dict.fromkeys(designs)}
     once = reduce(lambda a, b: a.compose(b, rounding), (known[one] for one in designs))
     return once.repeat(campaigns, rounding)

@@ -91,6 +91,17 @@ def local_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: float) 
     )
 
 
+def composed_local_epsilon(
+    design: Design, randomizer: LocalRandomizer, *, campaigns: int, delta: float
+) -> float:
+    """What holds for several campaigns with no amplification, by [KOV17] or by adding up."""
+    left = delta - campaigns * randomizer.local_delta
+    if left <= 0.0:
+        return math.inf
+    one = local_epsilon(design, randomizer, delta=delta)
+    return heterogeneous.homogeneous_composition(epsilon=one, steps=campaigns, delta=left)
+
+
 def _local_epsilon(noise_multiplier: float, local_delta: float) -> float:
     """Epsilon of one Gaussian report between any two inputs, 2 clips apart [BW18, Thm 8]."""
     reach = 2.0 / noise_multiplier

@@ -19,6 +19,7 @@ MOST_LOCAL_EPSILON = 100.0
 _MARGIN = 45.0  # e^-45 of delta may lie outside a window: far below ROUND_OFF
 _BLOCKS = 600
 _MIRROR_CANCELS = 15.0
+_ULPS = 4e-15  # an epsilon close to eps0 decides delta by its last digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class AddRemove:
 
     def __init__(self, campaign: PureCampaign, *, delta: float) -> None:
         b, m = campaign.odds, campaign.slots
+        self.local_epsilon = campaign.local_epsilon
         chance = 1.0 / (1.0 + b)
         seen = window(trials=m, chance=chance, log_outside=campaign.log_outside(delta))
         self.step = campaign.participation * 2.0 * math.sinh(campaign.local_epsilon) / m
@@ -102,9 +104,9 @@ class AddRemove:
 
     def epsilon(self, delta: float) -> Interval:
         """Solved on the lattice: between two counts delta is linear in e^eps."""
-        return Interval(
-            self._epsilon(delta * (1 + ROUND_OFF)), self._epsilon(delta * (1 - ROUND_OFF))
-        )
+        lower = self._epsilon(delta * (1 + ROUND_OFF)) * (1 - _ULPS)
+        upper = self._epsilon(delta * (1 - ROUND_OFF)) * (1 + _ULPS)
+        return Interval(lower, min(upper, self.local_epsilon))
 
     def _epsilon(self, delta: float) -> float:
         centre = int(np.searchsorted(self.deviations, 0.0))
@@ -249,7 +251,8 @@ class ReplaceOne:
 
     def epsilon(self, delta: float) -> Interval:
         gain = self.campaign.participation * math.expm1(self.campaign.local_epsilon)
-        locally = math.log1p(gain)  # holds with no amplification
+        locally = math.log1p(gain) * (1 + _ULPS)  # holds with no amplification
+        locally = min(locally, self.campaign.local_epsilon)
         guess = self._one_sided.epsilon(delta).upper or locally / 8
         upper = crossing(self.upper, delta, guess=1.2 * guess, precision=1e-7).upper
         upper = min(upper, locally)

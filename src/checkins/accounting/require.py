@@ -16,6 +16,7 @@ from numbers import Integral, Real
 
 from checkins.errors import InvalidValue
 
+MOST_CAMPAIGNS = 10**6
 MOST_SLOTS = 10**12
 """Largest count we account for: beyond it doubles no longer separate neighbouring slots."""
 

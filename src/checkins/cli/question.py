@@ -56,7 +56,9 @@ def from_options(given: Given) -> Question:
         adjacency = values.one_of(
             "adjacency", given.need("adjacency", "must be add-remove or replace-one"), Adjacency
         )
-        campaigns = values.whole("campaigns", given.texts.get("campaigns", "1"))
+        campaigns = values.whole(
+            "campaigns", given.texts.get("campaigns", "1"), most=require.MOST_CAMPAIGNS
+        )
     except InvalidValue as error:
         raise given.refusal(error) from error
     return Question((design,), delta, adjacency, campaigns, given.refusal)

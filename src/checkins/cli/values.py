@@ -18,7 +18,7 @@ ALL = "all"
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-def whole(name: str, text: str) -> int:
+def whole(name: str, text: str, *, most: int = require.MOST_SLOTS) -> int:
     """A whole number from 1 on; ``1e6`` is one too.
 
     >>> whole("slots", "1e6"), whole("slots", "1_000")
@@ -32,10 +32,10 @@ def whole(name: str, text: str) -> int:
         exact = Decimal(text)
     except InvalidOperation:
         exact = Decimal("nan")
-    in_range = exact.is_finite() and 1 <= exact <= require.MOST_SLOTS
+    in_range = exact.is_finite() and 1 <= exact <= most
     if not in_range or exact != exact.to_integral_value():
         named: dict[str, Any] = {name: text}
-        require.count(**named)  # raises: a text is no count
+        require.count(most=most, **named)  # raises: a text is no count
     return int(exact)
 
 

@@ -117,7 +117,8 @@ def _campaign(source: TomlSource) -> CampaignFile:
     require.positive(epsilon=epsilon)
     require.open_unit(delta=delta)
     named, shared = source.get("", "name"), source.get("", "population_id")
-    repeated = source.get("protocol", "repeats")
+    most = require.MOST_CAMPAIGNS
+    repeated = source.get("protocol", "repeats") is not None
     return CampaignFile(
         path=source.path,
         name=Path(source.path).stem if named is None else source.word("", "name"),
@@ -126,7 +127,7 @@ def _campaign(source: TomlSource) -> CampaignFile:
         epsilon=epsilon,
         delta=delta,
         adjacency=Adjacency(source.choice("budget", "adjacency", Adjacency)),
-        repeats=1 if repeated is None else source.count("protocol", "repeats"),
+        repeats=source.count("protocol", "repeats", most=most) if repeated else 1,
         source=source,
     )
 

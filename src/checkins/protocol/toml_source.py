@@ -115,10 +115,10 @@ class TomlSource:
         except OverflowError:
             self.refuse(section, key, "is too large")
 
-    def count(self, section: str, key: str) -> int:
+    def count(self, section: str, key: str, *, most: int = require.MOST_SLOTS) -> int:
         value = self.need(section, key)
         try:
-            require.count(whole=value)
+            require.count(most=most, whole=value)
         except InvalidValue as error:
             self.refuse(section, key, error.expected)
         return cast(int, value)
