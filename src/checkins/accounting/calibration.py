@@ -113,14 +113,13 @@ class _Knob:
     our_limit: bool = False
     """Whether the loosest value is ours to set, and not the end of what makes sense."""
 
-    def tightened(self, value: float, target: _Target) -> tuple[float, Design]:
+    def tightened(self, value: float, target: _Target) -> float:
         """The next value to the private side: one more, or a ten thousandth."""
         if value == self.tightest:
             raise self.out_of_reach(target)
         rises = self.tightest > self.loosest
         value = value + 1 if self.whole else value * (1.0 + (1e-4 if rises else -1e-4))
-        value = min(value, self.tightest) if rises else max(value, self.tightest)
-        return value, self.turned(value)
+        return min(value, self.tightest) if rises else max(value, self.tightest)
 
     def out_of_reach(self, target: _Target) -> NotCovered:
         return NotCovered(
@@ -165,13 +164,15 @@ def calibrate(
     check([design], delta=delta, adjacency=adjacency, campaigns=campaigns)
     knob, target = _knob(design, parameter), _Target(epsilon, delta, adjacency, campaigns)
     value = _whole(knob, target) if knob.whole else _real(knob, target)
-    settled, certificate = knob.turned(value), None
-    while certificate is None or certificate.epsilon > epsilon:
-        if certificate is not None:  # two searches ended on two sides of the target
-            value, settled = knob.tightened(value, target)
-        certificate = certify(
-            settled, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False
-        )
+
+    def certified(design: Design) -> Certificate:
+        return certify(design, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False)
+
+    certificate = certified(knob.turned(value))
+    while certificate.epsilon > epsilon:  # two searches ended on two sides of the target
+        value = knob.tightened(value, target)
+        certificate = certified(knob.turned(value))
+    settled = knob.turned(value)
     return Calibration(parameter, int(value) if knob.whole else value, settled, certificate)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+import numpy.typing as npt
 
 from checkins.accounting.ratio import DEVIATES, AttainedRatio, FloatArray, SlotRatio
 
@@ -239,11 +240,16 @@ class _Coarse:
 
 
 def _coarsen(law: Law) -> _Coarse:
-    size = -(-len(law.values) // _COARSE)
-    starts = np.arange(0, len(law.values), size)
-    ends = np.minimum(starts + size, len(law.values)) - 1
+    starts, ends = runs(len(law.values))
     first, last = law.values[starts], law.values[ends]
     return _Coarse(first, (first + last) / 2, last, np.add.reduceat(law.masses, starts))
+
+
+def runs(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The first and last of each of at most 80 even runs of ``count`` atoms, for a first look."""
+    size = -(-count // _COARSE)
+    starts = np.arange(0, count, size)
+    return starts, np.minimum(starts + size, count) - 1
 
 
 def _sorted(values: FloatArray, masses: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -18,10 +18,9 @@ import numpy.typing as npt
 from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from checkins.accounting.law import Grid, Rounding, Side, blocks
+from checkins.accounting.law import Grid, Rounding, Side, blocks, runs
 from checkins.accounting.ratio import FloatArray
 
-_COARSE = 80
 _MOST_LOSS = 600.0  # e^600: what is surer than that counts as certain
 _DRIFT = 1e-11  # by how much masses may miss 1 from round-off alone
 ROUND_OFF = 1e-7
@@ -258,9 +257,7 @@ class _Coarse:
 
 
 def _coarse(pair: Pair) -> _Coarse:
-    size = -(-len(pair.absent) // _COARSE)
-    starts = np.arange(0, len(pair.absent), size)
-    ends = np.minimum(starts + size, len(pair.absent)) - 1
+    starts, ends = runs(len(pair.absent))
     losses = pair.losses
     return _Coarse(
         losses[starts],
