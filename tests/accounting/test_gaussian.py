@@ -676,3 +676,9 @@ def test_spending_so_far_never_exceeds_the_whole(
     )
     assert cost(so_far, delta).lower <= cost(campaign, delta).upper
     assert cost(so_far, delta).upper <= cost(campaign, delta).upper * 1.05 + 1e-12
+
+
+def test_a_heavy_ratio_over_many_slots_is_priced_and_not_given_up() -> None:
+    campaign = GaussianCampaign(0.3, 100_000, 1.0)
+    bounds = ReplaceOne(campaign, delta=1e-8, cells=400).epsilon(1e-8)
+    assert 12.1 < bounds.lower < bounds.upper < 12.5

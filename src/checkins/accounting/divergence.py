@@ -93,6 +93,8 @@ def crossing(
             return Interval(low, math.inf)
         low, at_low = high, at_high
         high, factor = min(high * factor, MOST_EPSILON), factor * factor
+        if high > 1.0:  # look everywhere: far out, a coarse grid may bound nothing any more
+            factor = min(factor, 1.5)
         at_high = falls(high)
     while low == 0.0 and high > 1e-300:
         trial = high * shrink

@@ -207,7 +207,8 @@ class ReplaceOne:
         guess = _guess(self.campaign, delta)
         if self.cells > 300:
             coarse = ReplaceOne(self.campaign, delta=delta, cells=160)
-            guess = coarse.epsilon(delta, precision=3e-3).upper
+            rough = coarse.epsilon(delta, precision=3e-3).upper
+            guess = rough if math.isfinite(rough) else guess
         return _epsilon(self, delta, guess=guess, precision=precision)
 
 
