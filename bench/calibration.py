@@ -55,7 +55,7 @@ def calibration() -> Section:
             ]
         )
     return Section(
-        "Calibrating noise for (epsilon, 1e-6)",
+        "Calibrating noise for (epsilon, 1e-6), add/remove",
         "At least 5 times faster than dp_accounting's calibration of Poisson sampling at 1/m.",
         holds,
         ("slots", "epsilon", "noise, checkins", "noise, Poisson by dp_accounting", "faster"),
