@@ -34,7 +34,7 @@ check: $(INSTALLED)  ## format --check, lint, types (strict), import contract, d
 test: check  ## check, then unit, property, contract and doc tests; warnings are errors
 	@$(BIN)/pytest -q -n $(WORKERS)
 
-fast: $(INSTALLED)  ## the tests that finish in ten seconds
+fast: $(INSTALLED)  ## the tests that finish in twenty seconds
 	@$(BIN)/pytest -q -n $(WORKERS) -m "not slow"
 
 demo: $(INSTALLED)  ## the main job, end to end

@@ -38,6 +38,8 @@ from checkins.accounting.require import MOST_CAMPAIGNS
 from checkins.errors import InvalidValue, NotCovered
 from tests import strategies
 
+pytestmark = pytest.mark.slow
+
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 DELTA = 1e-6
 ROUNDING = 1.01

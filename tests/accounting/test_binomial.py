@@ -13,6 +13,8 @@ from scipy.stats import binom
 
 from checkins.accounting.binomial import ROUND_OFF, fair_shortfall, window
 
+pytestmark = pytest.mark.slow
+
 chances = st.one_of(st.floats(1e-6, 0.5), st.floats(0.5, 1 - 1e-6), st.just(0.5))
 
 

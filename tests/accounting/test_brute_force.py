@@ -13,6 +13,8 @@ from checkins.accounting.pure import AddRemove, PureCampaign, ReplaceOne
 from tests.accounting import protocols
 from tests.accounting.protocols import DUMMY, OTHER_DATUM, Client, Protocol
 
+pytestmark = pytest.mark.slow
+
 ROUND_OFF = 1e-12
 DELTA = 1e-9  # no divergence below this is looked at: the bounds are asked for windows that wide
 

@@ -25,6 +25,8 @@ from checkins.accounting.design import (
 from checkins.accounting.gaussian import MOST_NOISE
 from checkins.errors import InvalidValue, NotCovered
 
+pytestmark = pytest.mark.slow
+
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 DELTA = 1e-6
 

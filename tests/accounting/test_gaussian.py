@@ -25,6 +25,8 @@ from checkins.accounting.gaussian import (
 )
 from checkins.accounting.ratio import Antipodal, Diluted, Displaced, Envelope, Shifted
 
+pytestmark = pytest.mark.slow
+
 CELLS = 512
 FAILURE = 1e-6
 """Probability with which each statistical test here fails although the code is right."""

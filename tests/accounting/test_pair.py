@@ -20,6 +20,8 @@ from checkins.accounting import gaussian, pure
 from checkins.accounting.law import Rounding, Side
 from checkins.accounting.pair import Pair, from_curve, from_ratios
 
+pytestmark = pytest.mark.slow
+
 CELLS = 512
 UP = Rounding(side=Side.UP, cells=CELLS, tolerance=1e-20)
 DOWN = Rounding(side=Side.DOWN, cells=CELLS, tolerance=1e-20)

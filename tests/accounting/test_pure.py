@@ -23,6 +23,8 @@ from checkins.accounting.pure import (
     dominating,
 )
 
+pytestmark = pytest.mark.slow
+
 local_epsilons = st.floats(0.01, 8.0)
 slot_counts = st.one_of(st.integers(1, 30), st.sampled_from([100, 1000, 10**5]))
 participations = st.one_of(st.just(1.0), st.floats(1e-3, 1.0))

@@ -10,6 +10,8 @@ import pytest
 
 from checkins.accounting import Adjacency, Design, LocalRandomizer, Protocol, certify
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENTS = ROOT / "examples" / "patients.toml"
 PURE = "--protocol fixed --slots 1000 --participation 1 --local-epsilon 1 --delta 1e-6"

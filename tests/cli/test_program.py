@@ -14,6 +14,8 @@ import pytest
 import checkins
 from checkins.cli import failures, main
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = str(Path(sys.executable).parent / "checkins")
 PURE = "account --protocol fixed --slots 100 --participation 1 --local-epsilon 1 --delta 1e-6"
 
