@@ -3,7 +3,9 @@
 CheckinsError
 ├── InvalidValue         a value the caller gave is outside its allowed range   (exit 2)
 │   └── NotCovered       no theorem covers this configuration: we refuse, never guess
-└── ComputationFailed    our own fault: a bound could not be computed safely    (exit 1)
+├── ComputationFailed    our own fault: a bound could not be computed safely    (exit 1)
+├── ProtocolViolation    the peer's fault: a message that the protocol does not allow now
+└── OutOfOrder           our own fault: a driver fed a machine an event it may not have now
 """
 
 from __future__ import annotations
@@ -33,3 +35,11 @@ class NotCovered(InvalidValue):
 
 class ComputationFailed(CheckinsError, ArithmeticError):
     """A bound could not be computed to the safety this package promises."""
+
+
+class ProtocolViolation(CheckinsError):
+    """A message from the other side that the protocol does not allow; nothing was changed by it."""
+
+
+class OutOfOrder(CheckinsError):
+    """A driver broke the order of events it is responsible for; nothing was changed by it."""

@@ -1,0 +1,105 @@
+"""How a slot's total moves the model: ModelUpdate of Algorithm 1, and the step of Algorithm 2.
+
+Everything here is post-processing of slot totals: it may be changed without touching a price.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkins.accounting import require
+from checkins.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from checkins.protocol.campaign import Campaign
+
+Model = NDArray[np.float64]
+Total = NDArray[Any]
+"""A sum of reports: int64 in grid units, or float64 in a simulation without a grid."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learner:
+    """The model θ, the gradient accumulator g, and how many slots have been taken in."""
+
+    model: Model
+    gradient: Total | None = None
+    slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUpdate:
+    """Algorithm 1, ModelUpdate(θ, g, i): every ``minibatch`` slots θ ← θ − (η/b) g, then g ← 0.
+
+    ``unit`` is what one unit of a total is worth: the grid step over the public count that a
+    slot's sum is divided by. ``decay`` is the power d of the step size η / i^d of step i: 0, or
+    1/2 for the paper's. ``diameter`` is that of the ball around 0 that θ is projected onto.
+    """
+
+    rate: float
+    unit: float = 1.0
+    minibatch: int = 1
+    decay: float = 0.0
+    diameter: float | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        require.positive(rate=self.rate, unit=self.unit)
+        require.count(minibatch=self.minibatch)
+        require.probability(decay=self.decay)
+        if self.diameter is not None:
+            require.positive(diameter=self.diameter)
+
+    @classmethod
+    def of(cls, campaign: Campaign) -> ModelUpdate:
+        """The update that a campaign's file asks for."""
+        if campaign.task is None:
+            raise InvalidValue("task", None, "a campaign that learns needs a [task]")
+        optimizer = campaign.task.optimizer
+        grid, capacity = campaign.randomizer.grid, campaign.design.capacity
+        return cls(
+            rate=optimizer.rate,
+            unit=(1.0 if grid is None else grid) / (optimizer.divide_by or capacity or 1),
+            minibatch=optimizer.minibatch,
+            decay=optimizer.schedule.decay,
+            diameter=optimizer.diameter,
+        )
+
+    def start(self, model: Model) -> Learner:
+        """Before the first slot."""
+        return Learner(_fixed(np.array(model, dtype=np.float64)))
+
+    def apply(
+        self, learner: Learner, total: Total | None, contributors: int | None = None
+    ) -> Learner:
+        """Take in the total of the next slot.
+
+        ``contributors`` is given for averaged updates alone (Algorithm 2): the total is divided by
+        it, and a slot without any leaves the model as it was.
+        """
+        slots = learner.slots + 1
+        if total is None or contributors == 0:
+            return Learner(learner.model, learner.gradient, slots)
+        gradient = total if learner.gradient is None else learner.gradient + total
+        if slots % self.minibatch:
+            return Learner(learner.model, _fixed(gradient), slots)
+        step = self.rate * self.unit / self.minibatch
+        step *= (slots // self.minibatch) ** -self.decay
+        moved = learner.model - (step / (contributors or 1)) * gradient.astype(np.float64)
+        return Learner(_fixed(self._projected(moved)), None, slots)
+
+    def _projected(self, model: Model) -> Model:
+        if self.diameter is None:
+            return model
+        norm = math.sqrt(float(np.sum(model * model)))
+        radius = self.diameter / 2.0
+        return model if norm <= radius else model * (radius / norm)
+
+
+def _fixed(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array

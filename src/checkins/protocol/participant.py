@@ -1,0 +1,306 @@
+"""A client's side of one campaign, the same in all three protocols (Algorithm 1).
+
+NEW          nothing is drawn
+DRAWN        coin and slot are drawn and not yet durable: no contact with anyone
+PLEDGED      sleeps until its slot
+CHECKING_IN  has sent its check-in, perhaps more than once
+ACCEPTED     has its receipt, and asks whether it was chosen
+TRAINING     was chosen, and works on its update
+PRIVATIZED   its report is made and not yet durable: nothing is sent
+REPORTING    has sent its report, perhaps more than once, always the same bytes
+DONE         took part, or did not; never again
+
+Everything that decides what a client does is in this file.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
+from fractions import Fraction
+
+from checkins.accounting import require
+from checkins.errors import OutOfOrder, ProtocolViolation
+from checkins.protocol.machine import Effects, Event, Machine, Message
+from checkins.protocol.participant_events import (
+    Acknowledged,
+    AskOutcome,
+    Dismissed,
+    Draw,
+    DrawRecorded,
+    Invited,
+    RecordDraw,
+    RecordReport,
+    Refused,
+    ReportAcknowledged,
+    ReportMade,
+    ReportRecorded,
+    Restarted,
+    RetryDue,
+    SendCheckIn,
+    SendReport,
+    SlotBegan,
+    Train,
+    WakeAt,
+)
+from checkins.protocol.report import Report
+from checkins.protocol.window import Window
+
+COIN = 2**64
+"""A coin is a uniform integer below it."""
+
+
+class Phase(Enum):
+    NEW = 1
+    DRAWN = 2
+    PLEDGED = 3
+    CHECKING_IN = 4
+    ACCEPTED = 5
+    TRAINING = 6
+    PRIVATIZED = 7
+    REPORTING = 8
+    DONE = 9
+
+
+class Outcome(StrEnum):
+    """How a client's part ended, as far as the client knows."""
+
+    ABSTAINED = "its coin said no"
+    MISSED = "it was offline at its slot, or its slot had passed"
+    REFUSED = "its check-in was refused"
+    DISMISSED = "it was not chosen"
+    LATE = "its slot ended before its report was acknowledged"
+    REPORTED = "its report was acknowledged"
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """The state of one client: its own p_j and R_j, then what it drew, then how it fared."""
+
+    participation: float
+    window: Window
+    phase: Phase = Phase.NEW
+    slot: int | None = None
+    receipt: str | None = None
+    report: Report | None = None
+    outcome: Outcome | None = None
+
+    def __post_init__(self) -> None:
+        require.probability(participation=self.participation)
+
+
+def heads(participation: float) -> int:
+    """A coin below this says yes. Rounded down: never more often than ``participation``.
+
+    >>> heads(1.0) == COIN, heads(0.25) == COIN // 4, heads(0.0)
+    (True, True, 0)
+    """
+    return math.floor(Fraction(participation) * COIN)
+
+
+PARTICIPANT: Machine[Participant] = Machine(
+    "participant",
+    phases=Phase,
+    events=(
+        Draw,
+        DrawRecorded,
+        SlotBegan,
+        RetryDue,
+        Restarted,
+        Acknowledged,
+        Refused,
+        Dismissed,
+        Invited,
+        ReportMade,
+        ReportRecorded,
+        ReportAcknowledged,
+    ),
+    first=Phase.NEW,
+)
+step = PARTICIPANT.step
+
+
+def _done(participant: Participant, outcome: Outcome) -> tuple[Participant, Effects]:
+    """Never again; the report is forgotten with everything else."""
+    return replace(participant, phase=Phase.DONE, report=None, outcome=outcome), ()
+
+
+@PARTICIPANT.on(Draw, {Phase.NEW: Phase.DRAWN})
+def _draw(participant: Participant, event: Draw) -> tuple[Participant, Effects]:
+    """Lines "if a p_j-biased coin returns heads" and "at time I u.a.r. from R_j"."""
+    if not (0 <= event.coin < COIN and 0 <= event.pick < len(participant.window)):
+        raise OutOfOrder(
+            f"a client needs a coin below 2^64 and a pick below {len(participant.window)},"
+            f" not {event.coin} and {event.pick}"
+        )
+    takes_part = event.coin < heads(participant.participation)
+    slot = participant.window.slot(event.pick, now=event.now) if takes_part else None
+    return replace(participant, phase=Phase.DRAWN, slot=slot), (RecordDraw(slot),)
+
+
+@PARTICIPANT.on(DrawRecorded, {Phase.DRAWN: (Phase.PLEDGED, Phase.DONE)})
+def _pledge(participant: Participant, event: Event) -> tuple[Participant, Effects]:
+    if participant.slot is None:
+        return _done(participant, Outcome.ABSTAINED)
+    return replace(participant, phase=Phase.PLEDGED), (WakeAt(participant.slot),)
+
+
+@PARTICIPANT.on(SlotBegan, {Phase.PLEDGED: (Phase.PLEDGED, Phase.CHECKING_IN, Phase.DONE)})
+def _wake(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
+    """Check in at the drawn slot and no other: one that has passed means abstain."""
+    slot = _slot(participant)
+    if event.slot < slot:
+        return participant, ()
+    if event.slot > slot:
+        return _done(participant, Outcome.MISSED)
+    return replace(participant, phase=Phase.CHECKING_IN), (SendCheckIn(slot),)
+
+
+@PARTICIPANT.on(
+    SlotBegan,
+    {
+        phase: (phase, Phase.DONE)
+        for phase in (
+            Phase.CHECKING_IN,
+            Phase.ACCEPTED,
+            Phase.TRAINING,
+            Phase.PRIVATIZED,
+            Phase.REPORTING,
+        )
+    },
+)
+def _give_up(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
+    """Whatever was not done in the slot is never done in another."""
+    if event.slot <= _slot(participant):
+        return participant, ()
+    return _done(participant, Outcome.LATE)
+
+
+@PARTICIPANT.on(Acknowledged, {Phase.CHECKING_IN: Phase.ACCEPTED})
+def _accepted(participant: Participant, event: Acknowledged) -> tuple[Participant, Effects]:
+    accepted = replace(participant, phase=Phase.ACCEPTED, receipt=event.receipt)
+    return accepted, (AskOutcome(event.receipt),)
+
+
+@PARTICIPANT.on(Refused, {Phase.CHECKING_IN: Phase.DONE})
+def _refused(participant: Participant, event: Refused) -> tuple[Participant, Effects]:
+    return _done(participant, Outcome.REFUSED)
+
+
+@PARTICIPANT.on(Dismissed, {Phase.ACCEPTED: Phase.DONE})
+def _dismissed(participant: Participant, event: Dismissed) -> tuple[Participant, Effects]:
+    _check_receipt(participant, event.receipt)
+    return _done(participant, Outcome.DISMISSED)
+
+
+@PARTICIPANT.on(Invited, {Phase.ACCEPTED: Phase.TRAINING})
+def _train(participant: Participant, event: Invited) -> tuple[Participant, Effects]:
+    _check_receipt(participant, event.receipt)
+    return replace(participant, phase=Phase.TRAINING), (Train(event.model),)
+
+
+@PARTICIPANT.on(ReportMade, {Phase.TRAINING: Phase.PRIVATIZED})
+def _privatized(participant: Participant, event: ReportMade) -> tuple[Participant, Effects]:
+    made = replace(participant, phase=Phase.PRIVATIZED, report=event.report)
+    return made, (RecordReport(event.report),)
+
+
+@PARTICIPANT.on(ReportRecorded, {Phase.PRIVATIZED: Phase.REPORTING})
+def _report(participant: Participant, event: Event) -> tuple[Participant, Effects]:
+    return _say_again(replace(participant, phase=Phase.REPORTING), event)
+
+
+@PARTICIPANT.on(ReportAcknowledged, {Phase.REPORTING: Phase.DONE})
+def _reported(participant: Participant, event: ReportAcknowledged) -> tuple[Participant, Effects]:
+    _check_receipt(participant, event.receipt)
+    return _done(participant, Outcome.REPORTED)
+
+
+@PARTICIPANT.on(
+    RetryDue,
+    {phase: phase for phase in (Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING)},
+)
+@PARTICIPANT.on(
+    Restarted,
+    {phase: phase for phase in (Phase.PLEDGED, Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING)},
+)
+def _say_again(participant: Participant, event: Event) -> tuple[Participant, Effects]:
+    """The same message, byte for byte: nothing is drawn here (invariant 3)."""
+    slot, receipt, report = _slot(participant), participant.receipt, participant.report
+    if receipt is not None and report is not None:
+        return participant, (SendReport(slot, receipt, report),)
+    if receipt is not None:
+        return participant, (AskOutcome(receipt),)
+    if participant.phase is Phase.CHECKING_IN:
+        return participant, (SendCheckIn(slot),)
+    return participant, (WakeAt(slot),)
+
+
+@PARTICIPANT.on(
+    Restarted,
+    {
+        Phase.DRAWN: (Phase.PLEDGED, Phase.DONE),
+        Phase.TRAINING: Phase.ACCEPTED,
+        Phase.PRIVATIZED: Phase.REPORTING,
+    },
+)
+def _restart(participant: Participant, event: Restarted) -> tuple[Participant, Effects]:
+    """What was recorded counts; a report that was not is made anew, for it was never sent."""
+    if participant.phase is Phase.DRAWN:
+        return _pledge(participant, event)
+    resumed = Phase.ACCEPTED if participant.phase is Phase.TRAINING else Phase.REPORTING
+    return _say_again(replace(participant, phase=resumed), event)
+
+
+@PARTICIPANT.on(SlotBegan, {phase: phase for phase in (Phase.NEW, Phase.DRAWN, Phase.DONE)})
+@PARTICIPANT.on(
+    RetryDue,
+    {
+        phase: phase
+        for phase in (
+            Phase.NEW,
+            Phase.DRAWN,
+            Phase.PLEDGED,
+            Phase.TRAINING,
+            Phase.PRIVATIZED,
+            Phase.DONE,
+        )
+    },
+)
+@PARTICIPANT.on(Restarted, {Phase.NEW: Phase.NEW, Phase.DONE: Phase.DONE})
+@PARTICIPANT.on(ReportMade, {Phase.DONE: Phase.DONE})
+def _nothing(participant: Participant, event: Event) -> tuple[Participant, Effects]:
+    """The clock goes on, and work that was begun may end too late."""
+    return participant, ()
+
+
+AFTER_CHECK_IN = (
+    Phase.CHECKING_IN,
+    Phase.ACCEPTED,
+    Phase.TRAINING,
+    Phase.PRIVATIZED,
+    Phase.REPORTING,
+    Phase.DONE,
+)
+
+
+@PARTICIPANT.on(Acknowledged, {p: p for p in AFTER_CHECK_IN if p is not Phase.CHECKING_IN})
+@PARTICIPANT.on(Refused, {p: p for p in AFTER_CHECK_IN if p is not Phase.CHECKING_IN})
+@PARTICIPANT.on(Dismissed, {p: p for p in AFTER_CHECK_IN if p is not Phase.ACCEPTED})
+@PARTICIPANT.on(Invited, {p: p for p in AFTER_CHECK_IN if p is not Phase.ACCEPTED})
+@PARTICIPANT.on(ReportAcknowledged, {p: p for p in AFTER_CHECK_IN if p is not Phase.REPORTING})
+def _old_news(participant: Participant, event: Message) -> tuple[Participant, Effects]:
+    """Messages come twice, late, and out of order; only the one that is awaited counts."""
+    return participant, ()
+
+
+def _slot(participant: Participant) -> int:
+    if participant.slot is None:
+        raise OutOfOrder("a client that does not take part has no slot")
+    return participant.slot
+
+
+def _check_receipt(participant: Participant, receipt: str) -> None:
+    if receipt != participant.receipt:
+        raise ProtocolViolation("this message is about another check-in")

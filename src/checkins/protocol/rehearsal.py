@@ -1,0 +1,156 @@
+"""A campaign in a perfect world: the real machines, dice from outside, no network and no clock.
+
+The fast simulator is held to it, examples/ shows that it is the paper's loops, and its record of
+events replays to the same model, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from checkins.errors import OutOfOrder
+from checkins.protocol import participant as clients
+from checkins.protocol import server as servers
+from checkins.protocol import slot as slots
+from checkins.protocol.machine import Event
+from checkins.protocol.model_update import Model
+from checkins.protocol.participant import Participant
+from checkins.protocol.participant_events import (
+    Acknowledged,
+    Dismissed,
+    Draw,
+    DrawRecorded,
+    Invited,
+    ReportAcknowledged,
+    ReportMade,
+    ReportRecorded,
+    SlotBegan,
+)
+from checkins.protocol.report import Report
+from checkins.protocol.server import SERVER, ClosingRecorded, Phase, Release, Server
+from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
+
+Trainer = Callable[[str, Model], Report]
+"""The privatized update of the client with this token, for this model."""
+
+
+class Dice(Protocol):
+    """Every draw of a campaign but the noise of the reports."""
+
+    def coin(self, token: str) -> int:
+        """Uniform below 2^64: this client's own."""
+
+    def pick(self, token: str, below: int) -> int:
+        """Uniform below ``below``: this client's own."""
+
+    def choose(self, slot: int, ranges: Sequence[int]) -> tuple[int, ...]:
+        """One uniform integer below each of ``ranges``: the server's."""
+
+    def dummies(self, slot: int, count: int) -> tuple[Report, ...]:
+        """Fresh dummies A_ldp(0)."""
+
+    def noise(self, slot: int) -> Report:
+        """Fresh noise of the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What happened: the server's events in their order, and every model that was shown."""
+
+    start: Server
+    events: tuple[Event, ...]
+    end: Server
+    releases: tuple[Release, ...]
+    participants: Mapping[str, Participant]
+
+    def replayed(self) -> Server:
+        """The end again, from nothing but the start and the events."""
+        return SERVER.replay(self.start, self.events)
+
+
+def rehearse(
+    server: Server,
+    participants: Mapping[str, Participant],
+    *,
+    dice: Dice,
+    train: Trainer,
+    wakes: Mapping[str, int] | None = None,
+) -> Rehearsal:
+    """Run a campaign to its end; ``wakes`` says in which slot a client wakes, 1 if it does not."""
+    everyone = {
+        token: _drawn(token, participant, dice, (wakes or {}).get(token, 1))
+        for token, participant in participants.items()
+    }
+    stage = _Stage(server, everyone, dice, train)
+    at: dict[int, list[str]] = {}
+    for token, participant in everyone.items():
+        if participant.slot is not None:
+            at.setdefault(participant.slot, []).append(token)
+    while stage.server.phase is Phase.WAITING:
+        number = stage.server.closed + 1
+        stage.play(number, at.get(number, []))
+    return Rehearsal(server, tuple(stage.events), stage.server, tuple(stage.releases), everyone)
+
+
+def _drawn(token: str, participant: Participant, dice: Dice, now: int) -> Participant:
+    draw = Draw(dice.coin(token), dice.pick(token, len(participant.window)), now)
+    participant, _ = clients.step(participant, draw)
+    return clients.step(participant, DrawRecorded())[0]
+
+
+@dataclass(slots=True)
+class _Stage:
+    """The driver: hands each side what the other one said."""
+
+    server: Server
+    participants: dict[str, Participant]
+    dice: Dice
+    train: Trainer
+    events: list[Event] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
+
+    def play(self, number: int, tokens: Sequence[str]) -> None:
+        """One slot, from its beginning to its release."""
+        self._tell_server(servers.SlotBegan(number))
+        receipts = {f"{number}/{token}": token for token in tokens}
+        for receipt, token in receipts.items():
+            self._tell(token, SlotBegan(number))
+            self._tell_server(CheckedIn(number, token, receipt, spent=False))
+            self._tell(token, Acknowledged(receipt))
+        slot = self._slot()
+        self._tell_server(Choose(number, self.dice.choose(number, slot.ranges)))
+        model = self.server.learner.model
+        for effect in self._tell_server(ChoiceRecorded(number)):
+            if isinstance(effect, slots.Invite):
+                self._report(number, receipts[effect.receipt], effect.receipt, model)
+            elif isinstance(effect, slots.Dismiss):
+                self._tell(receipts[effect.receipt], Dismissed(effect.receipt))
+        slot = self._slot()
+        noise = self.dice.noise(number) if slot.wants_noise else None
+        self._tell_server(Expired(number, self.dice.dummies(number, slot.missing), noise))
+        for effect in self._tell_server(ClosingRecorded(number)):
+            if isinstance(effect, Release):
+                self.releases.append(effect)
+
+    def _report(self, number: int, token: str, receipt: str, model: Model) -> None:
+        self._tell(token, Invited(receipt, model))
+        report = self.train(token, model)
+        self._tell(token, ReportMade(report))
+        self._tell(token, ReportRecorded())
+        self._tell_server(ReportArrived(number, receipt, report))
+        self._tell(token, ReportAcknowledged(receipt))
+
+    def _tell(self, token: str, event: Event) -> None:
+        self.participants[token], _ = clients.step(self.participants[token], event)
+
+    def _tell_server(self, event: Event) -> tuple[object, ...]:
+        self.server, effects = servers.step(self.server, event)
+        self.events.append(event)
+        return effects
+
+    def _slot(self) -> slots.Slot:
+        if self.server.slot is None:
+            raise OutOfOrder("no slot is in progress")
+        return self.server.slot

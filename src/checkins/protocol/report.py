@@ -1,0 +1,93 @@
+"""A client's privatized update as the server takes it, and what makes one well formed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from checkins.accounting import require
+from checkins.errors import ProtocolViolation
+
+if TYPE_CHECKING:
+    from checkins.randomizers.device import DeviceReport
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """Values that never change again; ``simulated`` ones never enter a real campaign.
+
+    Two reports are the same when their bytes are.
+    """
+
+    values: NDArray[Any]
+    simulated: bool
+
+    @classmethod
+    def from_device(cls, report: DeviceReport) -> Report:
+        """A real report: integers in grid units."""
+        return cls(_frozen(report.units), simulated=False)
+
+    @classmethod
+    def from_simulation(cls, values: ArrayLike) -> Report:
+        """A report that was drawn from seeded randomness, and says so."""
+        return cls(_frozen(values), simulated=True)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Report):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[bool, str, tuple[int, ...], bytes]:
+        return self.simulated, self.values.dtype.str, self.values.shape, self.values.tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportForm:
+    """What an honest report looks like whatever the client's data are (invariant 12).
+
+    Honest clients clip and encode validly by construction: an integer above ``most_units`` cannot
+    come from one. ``most_units`` is None in a simulation without a grid.
+    """
+
+    dimension: int
+    most_units: int | None
+    simulated: bool
+
+    def __post_init__(self) -> None:
+        require.count(dimension=self.dimension)
+        if self.most_units is not None:
+            require.count(most_units=self.most_units)
+
+    def check(self, report: Report) -> None:
+        """Refuse a malformed report."""
+        values = report.values
+        if report.simulated and not self.simulated:
+            raise ProtocolViolation("a simulated report has no place in a real campaign")
+        if values.shape != (self.dimension,):
+            raise ProtocolViolation(
+                f"a report has one value for each of {self.dimension:,} coordinates,"
+                f" not the shape {values.shape}"
+            )
+        if self.most_units is None:
+            if values.dtype != np.float64 or not np.isfinite(values).all():
+                raise ProtocolViolation("a simulated report holds finite float64 values")
+            return
+        if not np.issubdtype(values.dtype, np.signedinteger):
+            raise ProtocolViolation(f"a report holds integers in grid units, not {values.dtype}")
+        largest = max(-int(values.min()), int(values.max()))
+        if largest > self.most_units:
+            raise ProtocolViolation(
+                f"a report holds no unit above {self.most_units:,}, not {largest:,}"
+            )
+
+
+def _frozen(values: ArrayLike) -> NDArray[Any]:
+    fixed = np.array(values)
+    fixed.flags.writeable = False
+    return fixed

@@ -1,0 +1,84 @@
+"""What one campaign asks of its server: the three protocols differ in nothing but these values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from checkins.accounting import Design, GaussianNoise, NoiseAt, Protocol, require
+from checkins.errors import InvalidValue
+from checkins.protocol.model_update import ModelUpdate
+from checkins.protocol.report import ReportForm
+from checkins.protocol.window import FixedWindow, SlidingWindow, Window
+
+
+class Filling(Enum):
+    """What completes a slot's sum so that it does not tell how many reports are in it."""
+
+    DUMMIES = "a dummy A_ldp(0) for each report that is missing up to the capacity"
+    NOISE = "one noise for the sum, drawn by the server"
+    NOTHING = "nothing: averaged updates divide by a count that shows"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Everything public that decides a transition on the server's side.
+
+    ``capacity`` None means that every check-in is used. The first ``warm_up`` slots take check-ins
+    and use none. ``affordable`` is how many slots the budget pays for (invariant 10).
+    """
+
+    slots: int
+    capacity: int | None
+    filling: Filling
+    warm_up: int
+    affordable: int
+    form: ReportForm
+    update: ModelUpdate
+
+    def __post_init__(self) -> None:
+        require.count(slots=self.slots)
+        if self.capacity is None and self.filling is Filling.DUMMIES:
+            raise InvalidValue("capacity", None, "dummies fill a slot up to it: at least 1")
+        if self.capacity is not None:
+            require.count(capacity=self.capacity)
+        for name in ("warm_up", "affordable"):
+            if not 0 <= getattr(self, name) <= self.slots:
+                raise InvalidValue(name, getattr(self, name), f"must lie in [0, {self.slots}]")
+        if self.averaged and self.update.minibatch != 1:
+            raise InvalidValue("minibatch", self.update.minibatch, "averaged updates take 1")
+        most = self.form.most_units
+        if most is not None and most * (self.capacity or 1) * self.update.minibatch >= 2**63:
+            raise InvalidValue("grid", most, "sums of reports must fit 64 bits: use a coarser grid")
+
+    @classmethod
+    def of(cls, design: Design, *, affordable: int, form: ReportForm, update: ModelUpdate) -> Rules:
+        """The rules of a design; a local randomizer without a capacity is the paper's: K = 1."""
+        randomizer, averaged = design.randomizer, design.protocol is Protocol.AVERAGED
+        at_server = isinstance(randomizer, GaussianNoise) and randomizer.at is NoiseAt.SERVER
+        filling = Filling.NOISE if at_server else Filling.DUMMIES
+        everyone = averaged or at_server
+        return cls(
+            slots=design.slots,
+            capacity=design.capacity or (None if everyone else 1),
+            filling=Filling.NOTHING if averaged else filling,
+            warm_up=0 if design.window is None else design.window - 1,
+            affordable=affordable,
+            form=form,
+            update=update,
+        )
+
+    @property
+    def averaged(self) -> bool:
+        return self.filling is Filling.NOTHING
+
+    def releases(self, slot: int) -> bool:
+        """Whether a model comes out of this slot: not while the server warms up."""
+        return slot > self.warm_up
+
+
+def window_of(design: Design) -> Window:
+    """The window that every client of a campaign draws from, unless it has one of its own."""
+    if design.window is not None:
+        return SlidingWindow(design.window)
+    return FixedWindow.whole(design.slots)

@@ -1,0 +1,185 @@
+"""A campaign on the server: slots in their order, the model, and the end.
+
+WAITING  the next slot has not begun
+OPEN     a slot is in progress (slot.py)
+CLOSING  the slot's total and the new model are known and not yet durable: nothing is shown
+DONE     all slots are over, or the next release would exceed the budget
+
+Everything that decides which slot runs, and when a model is shown, is in this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
+
+from checkins.errors import OutOfOrder, ProtocolViolation
+from checkins.protocol import slot as slots
+from checkins.protocol.machine import Effect, Effects, Event, Machine, Message
+from checkins.protocol.model_update import Learner, Model, Total
+from checkins.protocol.rules import Rules
+from checkins.protocol.slot import (
+    Asked,
+    CheckedIn,
+    ChoiceRecorded,
+    Choose,
+    Expired,
+    ReportArrived,
+    Slot,
+)
+
+
+class Phase(Enum):
+    WAITING = 1
+    OPEN = 2
+    CLOSING = 3
+    DONE = 4
+
+
+class Ending(StrEnum):
+    """Why a campaign is over."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The state of a campaign; ``closed`` slots are over."""
+
+    rules: Rules
+    learner: Learner
+    phase: Phase
+    closed: int = 0
+    slot: Slot | None = None
+
+    @classmethod
+    def start(cls, rules: Rules, model: Model) -> Server:
+        """Before the first slot; a budget that pays for no slot ends the campaign here."""
+        phase = Phase.WAITING if rules.affordable > 0 else Phase.DONE
+        return cls(rules, rules.update.start(model), phase)
+
+    @property
+    def ending(self) -> Ending | None:
+        if self.phase is not Phase.DONE:
+            return None
+        return Ending.COMPLETED if self.closed == self.rules.slots else Ending.STOPPED
+
+
+@dataclass(frozen=True, slots=True)
+class SlotBegan(Event):
+    """The clock has come to the beginning of a slot."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClosingRecorded(Event):
+    """Total, model and ledger entry of the slot are durable, and its pseudonyms are erased."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordClosing(Effect):
+    """One transaction: reports, model, ledger (invariant 5). The total is None in a warm-up."""
+
+    slot: int
+    total: Total | None
+    contributors: int | None
+    model: Model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Release(Effect):
+    """Show this model to everyone; it tells nothing else about the slot."""
+
+    slot: int
+    model: Model
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(Effect):
+    """The campaign is over."""
+
+    ending: Ending
+
+
+_InSlot = CheckedIn | Choose | ChoiceRecorded | Asked | ReportArrived | Expired | ClosingRecorded
+
+SERVER: Machine[Server] = Machine(
+    "server",
+    phases=Phase,
+    events=(
+        SlotBegan,
+        CheckedIn,
+        Choose,
+        ChoiceRecorded,
+        Asked,
+        ReportArrived,
+        Expired,
+        ClosingRecorded,
+    ),
+    first=Phase.WAITING,
+)
+step = SERVER.step
+
+
+@SERVER.on(SlotBegan, {Phase.WAITING: Phase.OPEN})
+def _open(server: Server, event: SlotBegan) -> tuple[Server, Effects]:
+    if event.slot != server.closed + 1:
+        raise OutOfOrder(f"slot {server.closed + 1} is next, not {event.slot}")
+    return replace(server, phase=Phase.OPEN, slot=Slot(event.slot, server.rules)), ()
+
+
+@SERVER.on(CheckedIn, {Phase.OPEN: Phase.OPEN})
+@SERVER.on(Choose, {Phase.OPEN: Phase.OPEN})
+@SERVER.on(ChoiceRecorded, {Phase.OPEN: Phase.OPEN})
+@SERVER.on(Asked, {Phase.OPEN: Phase.OPEN})
+@SERVER.on(ReportArrived, {Phase.OPEN: Phase.OPEN})
+def _hand_over(server: Server, event: _InSlot) -> tuple[Server, Effects]:
+    slot, effects = slots.step(_current(server, event), event)
+    return replace(server, slot=slot), effects
+
+
+@SERVER.on(Expired, {Phase.OPEN: Phase.CLOSING})
+def _close(server: Server, event: Expired) -> tuple[Server, Effects]:
+    slot, _ = slots.step(_current(server, event), event)
+    learner = server.learner
+    if server.rules.releases(slot.number):
+        learner = server.rules.update.apply(learner, slot.total, slot.contributors)
+    closing = replace(server, phase=Phase.CLOSING, slot=slot, learner=learner)
+    record = RecordClosing(slot.number, slot.total, slot.contributors, learner.model)
+    return closing, (record,)
+
+
+@SERVER.on(ClosingRecorded, {Phase.CLOSING: (Phase.WAITING, Phase.DONE)})
+def _release(server: Server, event: ClosingRecorded) -> tuple[Server, Effects]:
+    closed = _current(server, event).number
+    phase = Phase.WAITING if closed < server.rules.affordable else Phase.DONE
+    after = replace(server, phase=phase, closed=closed, slot=None)
+    effects: Effects = ()
+    if server.rules.releases(closed):
+        effects += (Release(closed, server.learner.model),)
+    if after.ending is not None:
+        effects += (Finish(after.ending),)
+    return after, effects
+
+
+def unrecorded(server: Server) -> Event | None:
+    """What a server that was restarted from its durable state must be told first."""
+    slot = server.slot
+    if slot is None:
+        return None
+    if server.phase is Phase.CLOSING:
+        return ClosingRecorded(slot.number)
+    return ChoiceRecorded(slot.number) if slot.phase is slots.Phase.CHOOSING else None
+
+
+def _current(server: Server, event: _InSlot) -> Slot:
+    """The slot in progress. What is addressed to another never moves to this one (invariant 6)."""
+    slot = server.slot
+    if slot is not None and slot.number == event.slot:
+        return slot
+    refusal = f"slot {event.slot} is not the one in progress"
+    raise ProtocolViolation(refusal) if isinstance(event, Message) else OutOfOrder(refusal)

@@ -1,0 +1,275 @@
+"""One slot on the server: who waits, who is chosen, whose report is in, and what comes out.
+
+COLLECTING  check-ins are taken
+CHOOSING    the choice is made and not yet durable: nobody is told
+TRAINING    the chosen are invited; reports are taken
+CLOSED      the total is fixed; who took part is forgotten
+
+Everything that decides a transition of a slot is in this file. Only the clock closes a slot: not
+the last report, because an early end would tell that no dummy was needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import numpy as np
+
+from checkins.errors import OutOfOrder, ProtocolViolation
+from checkins.protocol.machine import Effect, Effects, Event, Machine, Message
+from checkins.protocol.model_update import Total
+from checkins.protocol.report import Report
+from checkins.protocol.rules import Filling, Rules
+
+
+class Phase(Enum):
+    COLLECTING = 1
+    CHOOSING = 2
+    TRAINING = 3
+    CLOSED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The state of one slot. Receipts are pseudonyms that live as long as the slot."""
+
+    number: int
+    rules: Rules
+    phase: Phase = Phase.COLLECTING
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    """Token of each client that checked in, with its receipt."""
+    chosen: tuple[str, ...] = ()
+    reports: Mapping[str, Report] = field(default_factory=dict)
+    total: Total | None = None
+    contributors: int | None = None
+    """How many were averaged over; None in the other protocols, which never tell it."""
+
+    @property
+    def room(self) -> int:
+        """How many of those who wait will be used."""
+        if not self.rules.releases(self.number):
+            return 0
+        here = len(self.waiting)
+        return here if self.rules.capacity is None else min(here, self.rules.capacity)
+
+    @property
+    def ranges(self) -> tuple[int, ...]:
+        """The dice that Choose needs: one uniform integer below each of these."""
+        here = len(self.waiting)
+        return () if self.room == here else tuple(here - i for i in range(self.room))
+
+    @property
+    def missing(self) -> int:
+        """The dummies that Expired needs."""
+        if self.rules.filling is not Filling.DUMMIES or not self.rules.releases(self.number):
+            return 0
+        return (self.rules.capacity or 0) - len(self.reports)
+
+    @property
+    def wants_noise(self) -> bool:
+        """Whether Expired needs the server's own noise."""
+        return self.rules.filling is Filling.NOISE and self.rules.releases(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedIn(Message):
+    """A client asks to take part; ``spent`` is what the store says of its one participation."""
+
+    slot: int
+    token: str
+    receipt: str
+    spent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choose(Event):
+    """Check-ins are over. ``draws`` are fresh dice, one uniform below each of ``Slot.ranges``."""
+
+    slot: int
+    draws: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRecorded(Event):
+    """The choice is durable."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Message):
+    """A client that checked in asks whether it was chosen."""
+
+    slot: int
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportArrived(Message):
+    slot: int
+    receipt: str
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Expired(Event):
+    """The slot's time is over. ``dummies`` and ``noise`` are fresh, as the slot needs them."""
+
+    slot: int
+    dummies: tuple[Report, ...] = ()
+    noise: Report | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCheckIn(Effect):
+    """The check-in, and in the same transaction that its one participation is used up."""
+
+    token: str
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge(Effect):
+    token: str
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChoice(Effect):
+    chosen: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Invite(Effect):
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss(Effect):
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReport(Effect):
+    receipt: str
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeReport(Effect):
+    receipt: str
+
+
+SLOT: Machine[Slot] = Machine(
+    "slot",
+    phases=Phase,
+    events=(CheckedIn, Choose, ChoiceRecorded, Asked, ReportArrived, Expired),
+    first=Phase.COLLECTING,
+)
+step = SLOT.step
+
+
+@SLOT.on(CheckedIn, {Phase.COLLECTING: Phase.COLLECTING})
+def _admit(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
+    if event.token in slot.waiting:
+        return _answer_again(slot, event)
+    if event.spent:
+        raise ProtocolViolation("this client has used its one participation in the campaign")
+    if event.receipt in slot.waiting.values():
+        raise OutOfOrder(f"receipt {event.receipt} was given out before")
+    waiting = {**slot.waiting, event.token: event.receipt}
+    effects = (RecordCheckIn(event.token, event.receipt), Acknowledge(event.token, event.receipt))
+    return replace(slot, waiting=waiting), effects
+
+
+@SLOT.on(CheckedIn, {Phase.CHOOSING: Phase.CHOOSING, Phase.TRAINING: Phase.TRAINING})
+def _answer_again(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
+    """A check-in that was sent again because the answer was lost gets the same answer."""
+    if event.token not in slot.waiting:
+        raise ProtocolViolation(f"check-ins for slot {slot.number} are over")
+    return slot, (Acknowledge(event.token, slot.waiting[event.token]),)
+
+
+@SLOT.on(Choose, {Phase.COLLECTING: Phase.CHOOSING})
+def _choose(slot: Slot, event: Choose) -> tuple[Slot, Effects]:
+    """Line "Sample J_i u.a.r. from S_i", for up to K of them: draws without replacement."""
+    ranges = slot.ranges
+    if len(event.draws) != len(ranges) or not all(
+        0 <= draw < most for draw, most in zip(event.draws, ranges, strict=True)
+    ):
+        raise OutOfOrder(f"slot {slot.number} needs draws below {ranges}, not {event.draws}")
+    waiting = sorted(slot.waiting.values())
+    chosen = [waiting.pop(draw) for draw in event.draws] if ranges else waiting[: slot.room]
+    after = replace(slot, phase=Phase.CHOOSING, chosen=tuple(chosen))
+    return after, (RecordChoice(after.chosen),)
+
+
+@SLOT.on(ChoiceRecorded, {Phase.CHOOSING: Phase.TRAINING})
+def _invite(slot: Slot, event: ChoiceRecorded) -> tuple[Slot, Effects]:
+    chosen = set(slot.chosen)
+    told = (
+        Invite(receipt) if receipt in chosen else Dismiss(receipt)
+        for receipt in sorted(slot.waiting.values())
+    )
+    return replace(slot, phase=Phase.TRAINING), tuple(told)
+
+
+@SLOT.on(Asked, {Phase.COLLECTING: Phase.COLLECTING, Phase.CHOOSING: Phase.CHOOSING})
+def _not_yet(slot: Slot, event: Asked) -> tuple[Slot, Effects]:
+    """Nobody is told before the choice is durable (invariant 4)."""
+    return slot, ()
+
+
+@SLOT.on(Asked, {Phase.TRAINING: Phase.TRAINING})
+def _tell(slot: Slot, event: Asked) -> tuple[Slot, Effects]:
+    if event.receipt not in slot.waiting.values():
+        raise ProtocolViolation(f"nobody checked in to slot {slot.number} with this receipt")
+    chosen = event.receipt in slot.chosen
+    return slot, ((Invite if chosen else Dismiss)(event.receipt),)
+
+
+@SLOT.on(ReportArrived, {Phase.TRAINING: Phase.TRAINING})
+def _take(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
+    if event.receipt not in slot.chosen:
+        raise ProtocolViolation(f"no report is asked of this client in slot {slot.number}")
+    slot.rules.form.check(event.report)
+    before = slot.reports.get(event.receipt)
+    if before is not None and before != event.report:
+        raise ProtocolViolation("a report was taken, and this is another one")
+    reports = {**slot.reports, event.receipt: event.report}
+    effects = (RecordReport(event.receipt, event.report), AcknowledgeReport(event.receipt))
+    return replace(slot, reports=reports), effects
+
+
+@SLOT.on(Expired, {Phase.TRAINING: Phase.CLOSED})
+def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
+    """Fix the total and forget who is in it; a report that is not here is a dummy for ever."""
+    if len(event.dummies) != slot.missing or (event.noise is not None) != slot.wants_noise:
+        raise OutOfOrder(
+            f"slot {slot.number} needs {slot.missing} dummies"
+            f" and {'a' if slot.wants_noise else 'no'} noise"
+        )
+    real = [slot.reports[receipt] for receipt in slot.chosen if receipt in slot.reports]
+    drawn = [*event.dummies, *([] if event.noise is None else [event.noise])]
+    closed = Slot(
+        slot.number,
+        slot.rules,
+        Phase.CLOSED,
+        total=_sum(real + drawn),
+        contributors=len(real) if slot.rules.averaged else None,
+    )
+    return closed, ()
+
+
+def _sum(reports: list[Report]) -> Total | None:
+    """Integers are summed as 64 bits, so their order never matters."""
+    if not reports:
+        return None
+    exact = np.issubdtype(reports[0].values.dtype, np.integer)
+    total = np.zeros(reports[0].values.shape, dtype=np.int64 if exact else np.float64)
+    for report in reports:
+        total += report.values
+    total.flags.writeable = False
+    return total
