@@ -10,6 +10,7 @@ import numpy as np
 import scipy
 
 from bench.calibration import calibration
+from bench.device_noise import device_noise
 from bench.gaussian import grid, peer
 from bench.pure import pure
 from bench.table import table
@@ -25,7 +26,7 @@ def main() -> int:
         f" scipy {scipy.__version__}, {platform.machine()}.\n"
     )
     parts, holds = [head], True
-    for bench in (table, pure, grid, calibration, peer):
+    for bench in (table, pure, grid, calibration, peer, device_noise):
         section = bench()
         print(section.markdown(), flush=True)
         parts.append(section.markdown())

@@ -1,0 +1,34 @@
+"""How a report is made private: descriptions, and the samplers of each environment.
+
+The samplers of the compiled loop are in ``checkins.randomizers.compiled``, the only module that
+imports jax; it is imported where it is used.
+"""
+
+from checkins.randomizers.clipping import clip_l1, clip_l2
+from checkins.randomizers.device import DeviceReport, DeviceSampler
+from checkins.randomizers.gaussian import Gaussian
+from checkins.randomizers.grid import Grid, NoDeviceSampler, variation
+from checkins.randomizers.laplace import Laplace
+from checkins.randomizers.privunit import Cap, PrivUnit
+from checkins.randomizers.randomizer import Randomizer
+from checkins.randomizers.response import RandomizedResponse
+from checkins.randomizers.simulated import Simulated, simulate_dummies, simulate_reports
+
+__all__ = [
+    "Cap",
+    "DeviceReport",
+    "DeviceSampler",
+    "Gaussian",
+    "Grid",
+    "Laplace",
+    "NoDeviceSampler",
+    "PrivUnit",
+    "RandomizedResponse",
+    "Randomizer",
+    "Simulated",
+    "clip_l1",
+    "clip_l2",
+    "simulate_dummies",
+    "simulate_reports",
+    "variation",
+]

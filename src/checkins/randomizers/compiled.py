@@ -1,0 +1,292 @@
+"""Samplers for the compiled simulation: pure functions of a JAX key, for jit, vmap and scan.
+
+The laws are those of ``simulated``; the draws are not. The type of the updates decides the type
+of the reports: float32, or float64 where the caller has enabled it. Constants that do not fit are
+refused while tracing. This is the only module of the package that imports jax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import betainccinv, betaincinv
+
+from checkins.accounting import require
+from checkins.accounting.ratio import FloatArray
+from checkins.errors import InvalidValue
+from checkins.randomizers.gaussian import Gaussian
+from checkins.randomizers.laplace import Laplace
+from checkins.randomizers.privunit import PrivUnit, tail
+from checkins.randomizers.randomizer import Randomizer, require_dimension
+from checkins.randomizers.response import RandomizedResponse
+from checkins.randomizers.simulated import Simulated
+
+Reports = Callable[[jax.Array, jax.Array], Simulated[jax.Array]]
+Dummies = Callable[[jax.Array], Simulated[jax.Array]]
+Draws = Callable[[jax.Array, tuple[int, ...], jax.typing.DTypeLike], jax.Array]
+
+_BLOCK = 32
+_KNOTS = 4096
+_DEEP = 40.0  # e^-40 is less than any positive uniform double of jax.random
+
+
+def compiled_reports(randomizer: Randomizer, dimension: int) -> Reports:
+    """A function from (key, updates) to one report per row of ``updates``, last axis ``dimension``.
+
+    For randomized response the updates are whole categories from 0 (others are moved to the
+    nearest), any shape, and each becomes a vector along a new last axis.
+
+    >>> report = compiled_reports(Gaussian(1.0, noise_multiplier=0.1), 2)
+    >>> jax.jit(report)(jax.random.key(7), jnp.array([[3.0, 4.0]])).values.shape
+    (1, 2)
+    """
+    require.count(dimension=dimension)
+    require_dimension(randomizer, dimension)
+    if isinstance(randomizer, PrivUnit):
+        return _privunit_reports(randomizer)
+    if isinstance(randomizer, RandomizedResponse):
+        return _responses(randomizer)
+    noise = _additive(randomizer)
+    clip = clip_l2 if isinstance(randomizer, Gaussian) else clip_l1
+
+    def reports(key: jax.Array, updates: jax.Array) -> Simulated[jax.Array]:
+        _require_last_axis(updates, dimension)
+        clipped = clip(updates, randomizer.clip)
+        return Simulated(clipped + noise(key, clipped.shape, clipped.dtype))
+
+    return reports
+
+
+def compiled_dummies(
+    randomizer: Randomizer, dimension: int, *, count: int, dtype: jax.typing.DTypeLike
+) -> Dummies:
+    """A function from a key to ``count`` reports of nobody, as the description states their law."""
+    require.count(count=count, dimension=dimension)
+    require_dimension(randomizer, dimension)
+    shape, kind = (count, dimension), jnp.dtype(dtype)
+    if isinstance(randomizer, PrivUnit):
+        radius = _fitting(randomizer.report_norm, kind, name="clip")
+        return lambda key: Simulated(radius * _uniform_directions(key, shape, kind))
+    if isinstance(randomizer, RandomizedResponse):
+        response = randomizer
+
+        def uniform(key: jax.Array) -> Simulated[jax.Array]:
+            reported = jax.random.randint(key, (count,), 0, response.categories)
+            return Simulated(_vectors(response, reported, kind))
+
+        return uniform
+    noise = _additive(randomizer)
+    return lambda key: Simulated(noise(key, shape, kind))
+
+
+def clip_l2(updates: jax.Array, clip: float) -> jax.Array:
+    """Shrink each row (last axis) to an L2 norm of at most ``clip``; NaN and infinities give zero.
+
+    Rounding:    the true norm is never above ``clip``. A shrunk row is below it by a relative
+                 4 (32 l + 16) ulps at most, l = log_32 of the dimension, rounded up: 7e-5 at a
+                 dimension of a million in float32. Rows inside by that margin are unchanged,
+                 rows of subnormal numbers become zero.
+    """
+    return _clip(updates, clip, lambda rows: jnp.sqrt(_sum(rows * rows)))
+
+
+def clip_l1(updates: jax.Array, clip: float) -> jax.Array:
+    """Shrink each row (last axis) to an L1 norm of at most ``clip``; rounding as ``clip_l2``."""
+    return _clip(updates, clip, lambda rows: _sum(jnp.abs(rows)))
+
+
+def _clip(updates: jax.Array, clip: float, norm: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    require.positive(clip=clip)
+    bound = _fitting(clip, updates.dtype, name="clip")
+    limits = np.finfo(updates.dtype)
+    finite = jnp.all(jnp.isfinite(updates), axis=-1, keepdims=True)
+    x = jnp.where(finite, updates, 0.0)
+    peak = jnp.max(jnp.abs(x), axis=-1, keepdims=True, initial=0.0)
+    x = jnp.where(peak >= limits.tiny, x, 0.0)  # below it devices differ in rounding
+    # XLA may divide by multiplying with a reciprocal, which must neither overflow nor vanish.
+    smaller = jnp.where(peak > 1.0, 2.0 ** (-limits.maxexp // 2), 1.0).astype(x.dtype)
+    y = (x * smaller) / jnp.where(peak >= limits.tiny, peak * smaller, 1.0)
+    margin = _margin(updates.shape[-1], updates.dtype)
+    above = jnp.maximum(norm(y), 1.0) * (1.0 + margin)  # the largest entry of y is 1
+    inside = peak * above <= bound
+    return jnp.where(inside, x, y * (bound / (above * (1.0 + 2.0 * margin))))
+
+
+def _levels(dimension: int) -> int:
+    levels = 1
+    while _BLOCK**levels < dimension:
+        levels += 1
+    return levels
+
+
+def _margin(dimension: int, dtype: jax.typing.DTypeLike) -> float:
+    """More than the relative error of ``_sum`` and of the few operations around it."""
+    return (_BLOCK * _levels(dimension) + 16) * float(np.finfo(dtype).eps)
+
+
+def _sum(terms: jax.Array) -> jax.Array:
+    """Sum along the last axis in blocks, so that whatever the order in a block, few terms add up.
+
+    In float32 a plain sum of a million terms could err by several per cent.
+    """
+    for _ in range(_levels(terms.shape[-1])):
+        blocks = -(-terms.shape[-1] // _BLOCK)
+        padding = [(0, 0)] * (terms.ndim - 1) + [(0, blocks * _BLOCK - terms.shape[-1])]
+        padded = jnp.pad(terms, padding).reshape(*terms.shape[:-1], blocks, _BLOCK)
+        # Without a barrier XLA may merge the sums into one.
+        terms = jax.lax.optimization_barrier(padded.sum(axis=-1))  # type: ignore[no-untyped-call]
+    return terms
+
+
+def _fitting(value: float, dtype: jax.typing.DTypeLike, *, name: str) -> float:
+    """``value`` in the given type, rounded toward zero; refused outside its normal range."""
+    kind = np.dtype(dtype)
+    if kind not in (np.float32, np.float64):
+        raise InvalidValue("updates", kind.name, "must be of float32 or float64")
+    limits = np.finfo(kind)
+    if not float(limits.tiny) <= value <= float(limits.max):
+        raise InvalidValue(name, value, f"makes reports that do not fit {kind.name}")
+    nearest = kind.type(value)
+    return float(nearest if nearest <= value else np.nextafter(nearest, kind.type(0.0)))
+
+
+def _require_last_axis(updates: jax.Array, dimension: int) -> None:
+    if updates.ndim == 0 or updates.shape[-1] != dimension:
+        raise InvalidValue("updates", updates.shape, f"must have a last axis of {dimension}")
+
+
+def _additive(randomizer: Gaussian | Laplace) -> Draws:
+    draw, size = (
+        (jax.random.normal, randomizer.std)
+        if isinstance(randomizer, Gaussian)
+        else (jax.random.laplace, randomizer.scale)
+    )
+
+    def noise(key: jax.Array, shape: tuple[int, ...], dtype: jax.typing.DTypeLike) -> jax.Array:
+        return _fitting(size, dtype, name="clip") * draw(key, shape, dtype)
+
+    return noise
+
+
+def _responses(response: RandomizedResponse) -> Reports:
+    k = response.categories
+
+    def reports(key: jax.Array, updates: jax.Array) -> Simulated[jax.Array]:
+        lie_key, step_key = jax.random.split(key)
+        true = jnp.clip(updates, 0, k - 1)
+        lies = jax.random.uniform(lie_key, true.shape) < response.lie
+        other = jax.random.randint(step_key, true.shape, 0, k - 1)
+        other = other + (other >= true)  # one of the others, uniformly
+        return Simulated(_vectors(response, jnp.where(lies, other, true), jnp.result_type(float)))
+
+    return reports
+
+
+def _vectors(
+    response: RandomizedResponse, reported: jax.Array, dtype: jax.typing.DTypeLike
+) -> jax.Array:
+    hit = reported[..., jnp.newaxis] == jnp.arange(response.categories)
+    return jnp.where(hit, response.on, response.off).astype(dtype)
+
+
+def _uniform_directions(
+    key: jax.Array, shape: tuple[int, ...], dtype: jax.typing.DTypeLike
+) -> jax.Array:
+    return _normalised(jax.random.normal(key, shape, dtype))
+
+
+def _normalised(rows: jax.Array) -> jax.Array:
+    length = jnp.sqrt(jnp.sum(rows * rows, axis=-1, keepdims=True))
+    return rows / jnp.where(length > 0.0, length, 1.0)
+
+
+def _privunit_reports(unit: PrivUnit) -> Reports:
+    cosines = _cosines(unit)
+
+    def reports(key: jax.Array, updates: jax.Array) -> Simulated[jax.Array]:
+        _require_last_axis(updates, unit.dimension)
+        radius = _fitting(unit.report_norm, updates.dtype, name="clip")
+        dice_key, normal_key = jax.random.split(key)
+        dice = jax.random.uniform(dice_key, (3, *updates.shape[:-1], 1), updates.dtype)
+        normals = jax.random.normal(normal_key, (2, *updates.shape), updates.dtype)
+        directions = _directions(unit, updates, coins=dice[0], uniform=_normalised(normals[0]))
+        cosine = cosines(dice[1], 1.0 - dice[2])
+        sine = jnp.sqrt((1.0 - cosine) * (1.0 + cosine))
+        along = jnp.sum(normals[1] * directions, axis=-1, keepdims=True)
+        across = _normalised(normals[1] - along * directions)
+        return Simulated(radius * (cosine * directions + sine * across))
+
+    return reports
+
+
+def _directions(
+    unit: PrivUnit, updates: jax.Array, *, coins: jax.Array, uniform: jax.Array
+) -> jax.Array:
+    """Each update of the ball as a direction, without bias; zero as a uniform one."""
+    clipped = clip_l2(updates, unit.clip)
+    peak = jnp.max(jnp.abs(clipped), axis=-1, keepdims=True)
+    scaled = clipped / jnp.where(peak > 0.0, peak, 1.0)
+    length = jnp.sqrt(jnp.sum(scaled * scaled, axis=-1, keepdims=True)) * (peak / unit.clip)
+    sign = jnp.where(coins < (1.0 + length) / 2, 1.0, -1.0).astype(scaled.dtype)
+    return jnp.where(peak > 0.0, sign * _normalised(scaled), uniform)
+
+
+def _cosines(unit: PrivUnit) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Components of drawn points along the direction, from coins in [0, 1) and shares in (0, 1]."""
+    cap = unit.cap
+    if unit.dimension == 1:
+        return lambda coins, shares: jnp.where(coins < cap.outside, -1.0, 1.0).astype(shares.dtype)
+    log_mass = math.log(cap.mass)
+    component = _component(unit.dimension, reach=cap.cap_epsilon + _DEEP)
+
+    def cosines(coins: jax.Array, shares: jax.Array) -> jax.Array:
+        log_above = log_mass + jnp.log(shares)  # the mass itself may not fit float32
+        in_cap = jnp.log1p(-jnp.exp(log_above)) - log_above
+        below = (1.0 - cap.mass) * shares
+        beyond = jnp.log(below) - jnp.log((1.0 - shares) + cap.mass * shares)
+        logit = jnp.where(coins < cap.outside, jnp.minimum(beyond, cap.cap_epsilon), in_cap)
+        return component(logit)
+
+    return cosines
+
+
+def _component(d: int, *, reach: float) -> Callable[[jax.Array], jax.Array]:
+    """The component of a uniform direction below which a mass of given logit lies.
+
+    Cubics between equally spaced logits, odd about 0; they err by less than 1e-8 of a standard
+    deviation, where float32 allows it.
+    """
+    logits = np.linspace(0.0, reach, _KNOTS)
+    step = float(logits[1])
+    values, slopes = _components(d, logits)
+
+    def component(logit: jax.Array) -> jax.Array:
+        place = jnp.minimum(jnp.abs(logit) / step, _KNOTS - 1.0)
+        cell = jnp.clip(place.astype(jnp.int32), 0, _KNOTS - 2)
+        x = place - cell
+        knots, rises = jnp.asarray(values, x.dtype), jnp.asarray(slopes * step, x.dtype)
+        start, s0, s1 = knots[cell], rises[cell], rises[cell + 1]
+        rise = knots[cell + 1] - start
+        value = start + x * (s0 + x * ((3 * rise - 2 * s0 - s1) + x * (s0 + s1 - 2 * rise)))
+        return jnp.sign(logit) * jnp.clip(value, 0.0, 1.0)
+
+    return component
+
+
+def _components(d: int, logits: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Components, and their slopes, where the mass below has these logits, none below 0."""
+    half = (d - 1) / 2
+    above = 1.0 / (1.0 + np.exp(logits))
+    values = np.sqrt(betainccinv(0.5, half, 2 * above))
+    log_rest = np.where(
+        values < 0.7,
+        np.log1p(-(np.minimum(values, 0.7) ** 2)),
+        np.log(betaincinv(half, 0.5, 2 * above)),
+    )
+    # density(t) = density(0) (1 - t²)^((d-3)/2), and density(0) = (d - 1) E[U; U >= 0].
+    density = (d - 1) * tail(0.0, d)[1] * np.exp((d - 3) / 2 * log_rest)
+    return values, above * (1.0 - above) / density

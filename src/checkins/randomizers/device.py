@@ -1,0 +1,169 @@
+"""The device sampler: the only way to make a report of a real campaign.
+
+Randomness is the operating system's and is never seeded, stored or repeated; what follows the clip
+is whole-number arithmetic. Nothing here is for simulation, whose samplers have names of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from checkins.accounting import require
+from checkins.errors import InvalidValue
+from checkins.randomizers.gaussian import Gaussian
+from checkins.randomizers.grid import (
+    MOST_DIMENSION,
+    Grid,
+    NoDeviceSampler,
+    no_device_sampler,
+)
+from checkins.randomizers.laplace import Laplace
+from checkins.randomizers.randomizer import Randomizer, require_dimension
+from checkins.randomizers.response import RandomizedResponse
+from checkins.randomizers.rounded import RoundedResponse, SymmetricNoise, rounded_response, uniform
+from checkins.randomizers.thresholds import OperatingSystem
+from checkins.randomizers.units import Units, vector
+
+__all__ = ["DeviceReport", "DeviceSampler", "NoDeviceSampler"]
+
+_RANDOMNESS = OperatingSystem()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceReport:
+    """A vector of whole numbers of a grid's step; equal and hashed by value, never changed."""
+
+    units: Units
+    grid: Grid
+
+    def __post_init__(self) -> None:
+        require.one_of(Grid, grid=self.grid)
+        units = self.units
+        if not isinstance(units, np.ndarray) or units.dtype != np.int32 or units.ndim != 1:
+            raise InvalidValue("units", type(units).__name__, "must be a vector of type int32")
+        if units.flags.writeable or units.base is not None:
+            units = units.copy()
+            units.flags.writeable = False
+            object.__setattr__(self, "units", units)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DeviceReport):
+            return NotImplemented
+        return self.grid == other.grid and np.array_equal(self.units, other.units)
+
+    def __hash__(self) -> int:
+        return hash((self.grid, self.units.tobytes()))
+
+    def __reduce__(self) -> tuple[type[DeviceReport], tuple[Units, Grid]]:
+        """Copies are made anew, since numpy forgets on the way that an array was read-only."""
+        return DeviceReport, (self.units, self.grid)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSampler:
+    """Makes reports of ``dimension`` whole numbers with a randomizer on a grid.
+
+    Gaussian and Laplace: the update is clipped, rounded toward zero, and gets noise. Randomized
+    response: the update's category is where it is largest; a report is 1 at the reported category
+    and 0 elsewhere, and taking out the bias is post-processing that anyone can do.
+
+    Theorem:     MATH.md B8; docs/theory/grid.md.
+    Neighbours:  any two updates of one client.
+    Rounding:    exact but for ``checkins.randomizers.grid.variation``.
+
+    >>> sampler = DeviceSampler(Gaussian(clip=1.0, noise_multiplier=0.1), Grid(2**-10), dimension=2)
+    >>> sampler.encode(np.array([0.5, -0.25])).units
+    array([ 512, -256], dtype=int32)
+    >>> bool(np.abs(sampler.privatize(np.array([0.5, -0.25])).units).max() <= sampler.most_units)
+    True
+    """
+
+    randomizer: Randomizer
+    grid: Grid
+    dimension: int
+    _law: SymmetricNoise | RoundedResponse = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require.one_of(Grid, grid=self.grid)
+        require.count(most=MOST_DIMENSION, dimension=self.dimension)
+        require_dimension(self.randomizer, self.dimension)
+        law: SymmetricNoise | RoundedResponse
+        match self.randomizer:
+            case Gaussian() | Laplace():
+                law = self.grid.noise(self.randomizer)
+            case RandomizedResponse():
+                if self.grid.step != 1.0:
+                    raise InvalidValue("grid", self.grid.step, "must be 1 for randomized response")
+                law = rounded_response(self.randomizer.categories, self.randomizer.local_epsilon)
+            case _:
+                raise no_device_sampler(self.randomizer)
+        object.__setattr__(self, "_law", law)
+
+    @property
+    def most_units(self) -> int:
+        """No honest report has a larger entry, whatever the update (DESIGN.md, invariant 12)."""
+        match self.randomizer, self._law:
+            case Gaussian(clip=clip) | Laplace(clip=clip), SymmetricNoise() as noise:
+                return int(self.grid.clip_units(clip)) + noise.most
+        return 1
+
+    def privatize(self, update: npt.ArrayLike) -> DeviceReport:
+        """A report of the update; call it once and keep the bytes (DESIGN.md, invariant 3)."""
+        if isinstance(self._law, RoundedResponse):
+            return self._one_hot(self._law.draw(self._category(update), _RANDOMNESS))
+        units = self._clipped(update)
+        self._law.add_to(units, _RANDOMNESS)
+        return self._report(units)
+
+    def encode(self, update: npt.ArrayLike) -> DeviceReport:
+        """The update clipped and rounded, without noise: only where the server adds it."""
+        if isinstance(self._law, RoundedResponse):
+            raise self._no_noise()
+        return self._report(self._clipped(update))
+
+    def dummy(self) -> DeviceReport:
+        """A_ldp(0): noise alone, of the same law; for randomized response a uniform category."""
+        if isinstance(self._law, RoundedResponse):
+            return self._one_hot(uniform(self._law.categories, _RANDOMNESS))
+        return self._report(self._law.draw(self.dimension, _RANDOMNESS))
+
+    def noise(self) -> npt.NDArray[np.int64]:
+        """The noise of one report, for a server to add to a slot's sum."""
+        if isinstance(self._law, RoundedResponse):
+            raise self._no_noise()
+        return self._law.draw(self.dimension, _RANDOMNESS).astype(np.int64)
+
+    def _clipped(self, update: npt.ArrayLike) -> Units:
+        match self.randomizer:
+            case Gaussian(clip=clip):
+                return self.grid.clip_l2(self._vector(update), clip)
+            case Laplace(clip=clip):
+                return self.grid.clip_l1(self._vector(update), clip)
+        raise no_device_sampler(self.randomizer)
+
+    def _category(self, update: npt.ArrayLike) -> int:
+        values = self._vector(update)
+        return int(np.argmax(np.where(np.isnan(values), -np.inf, values)))
+
+    def _vector(self, update: npt.ArrayLike) -> npt.NDArray[np.generic]:
+        values = vector(update)
+        if values.size != self.dimension:
+            raise InvalidValue("update", f"{values.size} coordinates", f"must be {self.dimension}")
+        return values
+
+    def _one_hot(self, category: int) -> DeviceReport:
+        units = np.zeros(self.dimension, dtype=np.int32)
+        units[category] = 1
+        return self._report(units)
+
+    def _report(self, units: Units) -> DeviceReport:
+        units.flags.writeable = False
+        return DeviceReport(units, self.grid)
+
+    def _no_noise(self) -> InvalidValue:
+        return InvalidValue(
+            "randomizer", type(self.randomizer).__name__, "adds no noise that a server could add"
+        )

@@ -1,0 +1,102 @@
+"""Gaussian noise on a clipped update: what one report promises, as an exact profile."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import erfcx, ndtr, roots_legendre
+
+from checkins.accounting import GaussianNoise, NoiseAt, require
+from checkins.accounting.ratio import FloatArray
+from checkins.errors import InvalidValue
+
+ROUND_OFF = 1e-9
+"""Relative slack of ``Gaussian.delta``; its floating point errs by less than a tenth of it."""
+LEAST_DELTA = sys.float_info.min
+"""Smaller deltas are not told apart."""
+_FAR = -37.6  # Φ of it is below LEAST_DELTA
+_NO_NOISE = 1e150  # a shift of so many deviations hides nothing
+_SHORT = 0.1
+_NODES, _WEIGHTS = roots_legendre(10)
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """An update clipped to L2 norm ``clip``, plus N(0, (noise_multiplier clip)²) per coordinate.
+
+    The dummy is noise alone: the report of a zero update.
+
+    >>> Gaussian(clip=2.0, noise_multiplier=0.5).std
+    1.0
+    """
+
+    clip: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        require.positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
+        if not 0.0 < self.std < math.inf:
+            raise InvalidValue(
+                "clip", self.clip, f"times noise_multiplier it is {self.std!r}, not a usable noise"
+            )
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the noise of one coordinate."""
+        return self.noise_multiplier * self.clip
+
+    @property
+    def promise(self) -> GaussianNoise:
+        """What the accountant prices."""
+        return GaussianNoise(self.noise_multiplier, NoiseAt.CLIENT)
+
+    @property
+    def bias(self) -> float:
+        """The mean of a report is the clipped update."""
+        return 0.0
+
+    def variance(self, *, dimension: int, norm: float = 0.0) -> float:
+        """Expected squared distance of a report from the clipped update; its norm is immaterial."""
+        require.count(dimension=dimension)
+        require.non_negative(norm=norm)
+        return dimension * self.std**2
+
+    def delta(self, *, epsilon: float) -> float:
+        r"""Smallest δ for which one report is (ε, δ)-DP, whatever the two updates.
+
+        Two clipped updates are at most 2C apart, which is s = 2/σ standard deviations. With
+        a = s/2 − ε/s, φ the normal density and R(x) = Φ(−x)/φ(x),
+
+            δ(ε) = Φ(a) − exp(ε) Φ(a − s) = φ(a) (R(−a) − R(s − a)).
+
+        Theorem:     [BW18, Thm 8], arXiv:1805.06530v2, at sensitivity 2C. Necessary and sufficient.
+        Neighbours:  any two updates of one client (the local model).
+        Rounding:    up, by the relative ROUND_OFF, and to LEAST_DELTA at least.
+
+        >>> round(Gaussian(clip=1.0, noise_multiplier=2.0).delta(epsilon=1.0), 4)
+        0.1269
+        """
+        require.non_negative(epsilon=epsilon)
+        s = 2.0 / self.noise_multiplier
+        if not s < _NO_NOISE:
+            return 1.0
+        a = s / 2 - epsilon / s
+        if a < _FAR:
+            return LEAST_DELTA
+        density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+        if s < _SHORT:  # the two terms nearly cancel: integrate -R' = 1 - y R(y) instead
+            y = s / 2 * (_NODES + 1.0) - a
+            lost = density * s / 2 * float(_WEIGHTS @ (1.0 - y * _mills(y)))
+        elif a > 0.0:  # R(-a) may overflow
+            lost = float(ndtr(a)) - density * float(_mills(s - a))
+        else:
+            lost = density * float(_mills(-a) - _mills(s - a))
+        return min(1.0, max(LEAST_DELTA, lost * (1 + ROUND_OFF)))
+
+
+def _mills(x: FloatArray | float) -> FloatArray:
+    """R(x) = Φ(−x)/φ(x), without underflow."""
+    return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)))

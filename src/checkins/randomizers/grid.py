@@ -1,0 +1,196 @@
+"""The grid that reports of real campaigns lie on, and how far they are from what is priced.
+
+A clipped update is rounded toward zero onto the grid and gets whole-number noise distributed as the
+rounding of the continuous noise. Rounding commutes with whole shifts, so a report is exactly a
+post-processing of the continuous mechanism (MATH.md B8; docs/theory/grid.md): what is left to pay
+for is the total variation of ``variation``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy.typing as npt
+
+from checkins.accounting import require
+from checkins.errors import InvalidValue
+from checkins.randomizers.exponential import at_most_decay
+from checkins.randomizers.gaussian import Gaussian
+from checkins.randomizers.laplace import Laplace
+from checkins.randomizers.normal import LEAST_SCALE
+from checkins.randomizers.privunit import PrivUnit
+from checkins.randomizers.randomizer import Randomizer
+from checkins.randomizers.response import RandomizedResponse
+from checkins.randomizers.rounded import (
+    GAUSSIAN_CUT,
+    LAPLACE_CUT,
+    SymmetricNoise,
+    rounded_gaussian,
+    rounded_laplace,
+)
+from checkins.randomizers.units import Units, clipped, vector
+
+MOST_UNITS = 2**31 - 1
+"""A report is a vector of 32-bit integers."""
+MOST_CLIP = 2**30
+"""Steps to the clip; the other half of the range is for the noise."""
+MOST_DIMENSION = 10**9
+_PI_SQUARED = Fraction(98696, 10000)  # rounded down
+
+
+class NoDeviceSampler(InvalidValue):
+    """The randomizer has no sampler that is exact on a grid, so no real report is made with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Reports are whole numbers of ``step``; the float given is meant exactly.
+
+    >>> import numpy as np
+    >>> Grid(0.25).clip_l2(np.array([0.6, -0.8]), 1.0)
+    array([ 2, -3], dtype=int32)
+    >>> Grid(0.25).clip_l1(np.array([1e308, np.inf]), 1.0)
+    array([0, 0], dtype=int32)
+    """
+
+    step: float
+
+    def __post_init__(self) -> None:
+        require.positive(grid=self.step)
+
+    def units(self, length: float) -> Fraction:
+        """A length in units of the step, exactly."""
+        return Fraction(length) / Fraction(self.step)
+
+    def clip_units(self, clip: float) -> Fraction:
+        """The clip in units of the step, refused where updates would not fit, or all be zero."""
+        require.positive(clip=clip)
+        units = self.units(clip)
+        if units < 1:
+            raise InvalidValue(
+                "grid", self.step, f"is too coarse: must be at most the clip, {clip!r}"
+            )
+        if units > MOST_CLIP:
+            least = f"{clip / MOST_CLIP * (1 + 1e-6):.3g}"
+            raise InvalidValue("grid", self.step, f"is too fine: must be at least {least}")
+        return units
+
+    def clip_l2(self, update: npt.ArrayLike, clip: float) -> Units:
+        """The update toward zero on the grid, shrunk first if its L2 norm is above ``clip``.
+
+        Theorem:     docs/theory/grid.md, "Clipping".
+        Rounding:    the sum of squares is at most (clip/step)^2, checked as whole numbers; no
+                     coordinate grows. An update within the norm is rounded only. A NaN or an
+                     infinity anywhere makes the whole update zero.
+        """
+        bound = math.floor(self.clip_units(clip) ** 2)
+        return clipped(vector(update), clip=clip, step=self.step, order=2, bound=bound)
+
+    def clip_l1(self, update: npt.ArrayLike, clip: float) -> Units:
+        """The same for the L1 norm: the sum of sizes is at most clip/step."""
+        bound = math.floor(self.clip_units(clip))
+        return clipped(vector(update), clip=clip, step=self.step, order=1, bound=bound)
+
+    def noise(self, randomizer: Gaussian | Laplace) -> SymmetricNoise:
+        """The noise of one coordinate, refused where it does not suit the grid.
+
+        >>> Grid(0.5).noise(Gaussian(clip=1.0, noise_multiplier=1.0))
+        Traceback (most recent call last):
+            ...
+        checkins.errors.InvalidValue: grid = 0.5: is too coarse: must be at most 0.333, ...
+        """
+        clip = self.clip_units(randomizer.clip)
+        if isinstance(randomizer, Gaussian):
+            scale = Fraction(randomizer.noise_multiplier) * clip
+            if scale < LEAST_SCALE:
+                most = f"{float(scale * Fraction(self.step) / LEAST_SCALE) * (1 - 1e-3):.3g}"
+                raise InvalidValue(
+                    "grid",
+                    self.step,
+                    f"is too coarse: must be at most {most}, a third of the noise's deviation",
+                )
+            self._refuse_overflow(clip, GAUSSIAN_CUT * scale)
+            return rounded_gaussian(scale)
+        scale = 2 * clip / Fraction(randomizer.local_epsilon)
+        self._refuse_overflow(clip, LAPLACE_CUT * scale)
+        return rounded_laplace(scale)
+
+    def _refuse_overflow(self, clip: Fraction, reach: Fraction) -> None:
+        """The largest draw is at most a 512th and 2 above ``reach``, which fills whole cells."""
+        most = clip + reach * Fraction(513, 512) + 2
+        if most > MOST_UNITS:
+            least = float(Fraction(self.step) * most / MOST_UNITS) * (1 + 1e-2)
+            raise InvalidValue(
+                "grid",
+                self.step,
+                f"is too fine: reports must fit 32 bits, so it must be at least {least:.3g}",
+            )
+
+
+def variation(
+    randomizer: Randomizer, grid: Grid, *, reports: int, capacity: int | None, dimension: int
+) -> float:
+    """Total variation between all that devices draw in a campaign and what is priced.
+
+    ``reports`` counts every draw of a whole vector: reports and dummies alike, or one per slot with
+    noise at the server. ``capacity`` is how many of them make up a sum that is priced as one
+    Gaussian (capacity of a slot, noise at the client); ``None`` where every report is priced by
+    itself, as with local randomizers and with noise at the server.
+
+    Theorem:     MATH.md B8; docs/theory/grid.md, "Sums of rounded Gaussians".
+    Neighbours:  any: it bounds the distance for every input.
+    Rounding:    up.
+
+    >>> noise = Gaussian(clip=1.0, noise_multiplier=0.1)
+    >>> variation(noise, Grid(1e-6), reports=35_200, capacity=176, dimension=10**6) < 1e-28
+    True
+    """
+    require.count(reports=reports)
+    require.count(most=MOST_DIMENSION, dimension=dimension)
+    if isinstance(randomizer, RandomizedResponse):
+        return 0.0  # its own promise holds exactly
+    if isinstance(randomizer, PrivUnit):
+        raise no_device_sampler(randomizer)
+    noise = grid.noise(randomizer)
+    each = noise.variation * reports
+    if capacity is not None:
+        require.count(capacity=capacity)
+        if isinstance(randomizer, Gaussian):
+            scale = Fraction(randomizer.noise_multiplier) * grid.units(randomizer.clip)
+            each += variation_of_sum(scale, capacity) * -(-reports // capacity)
+    return min(1.0, _rounded_up(each * dimension))
+
+
+def variation_of_sum(scale: Fraction, count: int) -> Fraction:
+    """Between a sum of ``count`` roundings of N(0, scale^2) and a post-processing of one Gaussian.
+
+    sum over j = 2..count, n = 1, 2, ... of exp(-2 pi^2 n^2 scale^2 (1 - 1/j)).
+
+    Theorem:     docs/theory/grid.md, "Sums of rounded Gaussians".
+    Rounding:    up: j above 3 is counted as 3.
+    """
+    if count == 1:
+        return Fraction(0)
+    pair, more = (_series(Fraction(k, 3) * _PI_SQUARED * scale**2) for k in (3, 4))
+    return pair + (count - 2) * more
+
+
+def no_device_sampler(randomizer: Randomizer) -> NoDeviceSampler:
+    return NoDeviceSampler(
+        "randomizer",
+        type(randomizer).__name__,
+        "has no sampler that is exact on a grid: use Gaussian or Laplace noise for real reports",
+    )
+
+
+def _series(loss: Fraction) -> Fraction:
+    """At least the sum over n = 1, 2, ... of exp(-n^2 loss)."""
+    first = at_most_decay(loss)
+    return first / (1 - first)
+
+
+def _rounded_up(exact: Fraction) -> float:
+    nearest = float(exact)
+    return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)

@@ -1,0 +1,84 @@
+"""The normal law rounded to whole numbers, in whole numbers.
+
+Y is normal with mean 0 and deviation ``scale``; P(round(Y) = k) is the integral of its density over
+[k - 1/2, k + 1/2]. With x = k/scale, r = 1/(2 scale) and He the Hermite polynomials,
+
+    P(round(Y) = k) = 2r phi(x) * sum over i of He_2i(x) r^2i / (2i + 1)! .
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import isqrt
+
+from checkins.randomizers.exponential import BITS, decay
+
+LEAST_SCALE = 3
+"""Below it a sum of rounded normals is too far from the rounding of a normal (MATH.md B8)."""
+REACH = 14
+"""Masses are proved for |k| up to this many deviations."""
+MASS_ERROR = 1 << 26
+"""No mass is wrong by more units of 2**-BITS than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class NormalLaw:
+    """round(N(0, scale^2)) for a scale of at least LEAST_SCALE."""
+
+    scale: Fraction
+
+    def mass(self, k: int) -> int:
+        """P(round(Y) = k) in units of 2**-BITS, for |k| <= REACH * scale.
+
+        Theorem:     docs/theory/grid.md, "Masses of the rounded normal".
+        Rounding:    within MASS_ERROR units on either side.
+
+        >>> law = NormalLaw(Fraction(3))
+        >>> abs(law.mass(0) / 2**BITS - 0.1323676652218073) < 1e-16
+        True
+        """
+        up, down = self.scale.numerator, self.scale.denominator
+        k = abs(k)
+        density = _inverse_root_two_pi() * decay(k * k * down * down, 2 * up * up) >> BITS
+        first = (k * down * down << BITS) // (2 * up * up)  # x r
+        second = (down * down << BITS) // (4 * up * up)  # r^2
+        total, before, now = 1 << BITS, 1 << BITS, first  # He_n(x) r^n / n!
+        for n in range(2, terms(up // down), 2):
+            before = ((first * now >> BITS) - (second * before >> BITS)) // n
+            total += before // (n + 1)
+            now = ((first * before >> BITS) - (second * now >> BITS)) // (n + 1)
+        return (density * total >> BITS) * down // up
+
+
+@lru_cache(maxsize=1024)
+def terms(scale: int) -> int:
+    """How many terms of the series leave less than a unit, for scales of at least ``scale``.
+
+    Cramér's inequality bounds |He_n(x)| phi(x) by sqrt(n!)/2, so the n-th term by
+    (2 scale)^-n / sqrt(n!); successive even terms shrink at least 36 times.
+    """
+    n, square = 0, 1  # the square of the bound's inverse
+    while square >> (2 * BITS + 2) == 0:
+        n += 1
+        square *= n * 4 * scale * scale
+    return n + n % 2 + 1
+
+
+@lru_cache(maxsize=1)
+def _inverse_root_two_pi() -> int:
+    """1/sqrt(2 pi) in units, within 2; pi by Machin's formula with 32 guarding digits."""
+    guarded = BITS + 32
+    pi = 4 * (4 * _arctangent_of_inverse(5, guarded) - _arctangent_of_inverse(239, guarded))
+    return isqrt((1 << (2 * BITS + guarded)) // (2 * pi))
+
+
+def _arctangent_of_inverse(x: int, bits: int) -> int:
+    total = term = (1 << bits) // x
+    n = 1
+    while term:
+        term //= x * x
+        n += 2
+        total += term // n if n % 4 == 1 else -(term // n)
+    return total

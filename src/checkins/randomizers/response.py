@@ -1,0 +1,94 @@
+"""k-ary randomized response: a category, reported truthfully or else at random."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from checkins.accounting import LocalRandomizer, require
+from checkins.errors import InvalidValue
+
+MOST_CATEGORIES = 2**31 - 1
+LEAST_LOCAL_EPSILON = 1e-6
+"""Below it the two probabilities agree to nine digits, and no double tells them apart well."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomizedResponse:
+    """One of ``categories`` categories: kept with probability b/(b + k − 1), b = exp(ε₀).
+
+    Otherwise one of the others, uniformly. A report is read as the vector with
+
+        (b + k − 2)/(b − 1) at the reported category,    −1/(b − 1) elsewhere,
+
+    whose mean is the one-hot vector of the true category, and whose entries sum to 1. The dummy
+    is a uniform category: of every category it has probability 1/k, between the two that a report
+    has, so it is within ε₀ of every report. As a vector its mean is 1/k everywhere.
+
+    Theorem:     docs/theory/randomizers.md, "Randomized response"; ε₀ is attained.
+    Neighbours:  any two categories of one client (the local model).
+    Rounding:    ``lie`` is rounded up.
+
+    >>> coin = RandomizedResponse(categories=2, local_epsilon=math.log(3.0))
+    >>> round(coin.keep, 12), round(coin.on, 12), round(coin.off, 12)
+    (0.75, 1.5, -0.5)
+    """
+
+    categories: int
+    local_epsilon: float
+
+    def __post_init__(self) -> None:
+        require.count(most=MOST_CATEGORIES, categories=self.categories)
+        if self.categories < 2:
+            raise InvalidValue("categories", self.categories, "must be at least 2")
+        LocalRandomizer(self.local_epsilon)
+        if not self.local_epsilon >= LEAST_LOCAL_EPSILON:
+            raise InvalidValue(
+                "local_epsilon", self.local_epsilon, f"must be at least {LEAST_LOCAL_EPSILON:g}"
+            )
+
+    @property
+    def lie(self) -> float:
+        """Probability that the reported category is another: (k − 1)/(b + k − 1), rounded up."""
+        others = self.categories - 1
+        exact = 1.0 / (1.0 + math.exp(self.local_epsilon) / others)
+        return exact * (1.0 + 2.0**-50)
+
+    @property
+    def keep(self) -> float:
+        """Probability that the reported category is the true one."""
+        return 1.0 - self.lie
+
+    @property
+    def on(self) -> float:
+        """Entry of a report's vector at the reported category."""
+        return 1.0 + (self.categories - 1) / math.expm1(self.local_epsilon)
+
+    @property
+    def off(self) -> float:
+        """Entry of a report's vector at every other category."""
+        return -1.0 / math.expm1(self.local_epsilon)
+
+    @property
+    def promise(self) -> LocalRandomizer:
+        """What the accountant prices."""
+        return LocalRandomizer(self.local_epsilon)
+
+    @property
+    def bias(self) -> float:
+        """The mean of a report's vector is the one-hot vector of the true category."""
+        return 0.0
+
+    def variance(self, *, dimension: int, norm: float = 1.0) -> float:
+        """Expected squared distance of a report's vector from the true one-hot vector.
+
+        It is (k − 1)(2b + k − 2)/(b − 1)²; ``dimension`` is k, and the norm is that of a one-hot
+        vector.
+        """
+        if dimension != self.categories:
+            raise InvalidValue("dimension", dimension, f"must be categories = {self.categories}")
+        if norm != 1.0:
+            raise InvalidValue("norm", norm, "must be 1, that of a one-hot vector")
+        b, k = math.exp(self.local_epsilon), float(self.categories)
+        gain = math.expm1(self.local_epsilon)
+        return (k - 1) / gain * ((2 * b + k - 2) / gain)

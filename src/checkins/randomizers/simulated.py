@@ -1,0 +1,158 @@
+"""Samplers for simulation only: seeded, in floating point, and marked so.
+
+Nothing here may privatize a real client's data: a seed can be guessed, and floating-point noise
+leaks through its last digits. Real reports come from ``checkins.randomizers.device``.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betainccinv, betaincinv
+
+from checkins.accounting import require
+from checkins.accounting.ratio import FloatArray
+from checkins.errors import InvalidValue
+from checkins.randomizers.clipping import clip_l1, clip_l2
+from checkins.randomizers.gaussian import Gaussian
+from checkins.randomizers.laplace import Laplace
+from checkins.randomizers.privunit import PrivUnit
+from checkins.randomizers.randomizer import Randomizer, require_dimension
+from checkins.randomizers.response import RandomizedResponse
+
+Array = TypeVar("Array")
+
+
+class Simulated(NamedTuple, Generic[Array]):
+    """Reports, one per row, that simulate privacy and give none. A pytree of JAX as well."""
+
+    values: Array
+
+    @property
+    def simulated(self) -> bool:
+        return True
+
+
+def simulate_reports(
+    randomizer: Randomizer, updates: npt.ArrayLike, generator: np.random.Generator
+) -> Simulated[FloatArray]:
+    """One report per row of ``updates``: clipped, then made private as ``randomizer`` describes.
+
+    ``updates`` is (n, d); for randomized response it is n categories from 0, and the reports are
+    their (n, k) vectors.
+
+    >>> seeded = np.random.default_rng(7)
+    >>> simulate_reports(Gaussian(1.0, noise_multiplier=0.1), [[3.0, 4.0]], seeded).simulated
+    True
+    """
+    require.one_of(np.random.Generator, generator=generator)
+    match randomizer:
+        case Gaussian():
+            clipped = clip_l2(_rows(updates), randomizer.clip)
+            return Simulated(clipped + generator.normal(0.0, randomizer.std, clipped.shape))
+        case Laplace():
+            clipped = clip_l1(_rows(updates), randomizer.clip)
+            return Simulated(clipped + generator.laplace(0.0, randomizer.scale, clipped.shape))
+        case PrivUnit():
+            directions = _directions(randomizer, _rows(updates), generator)
+            return Simulated(_around(randomizer, directions, generator))
+        case RandomizedResponse():
+            return Simulated(_responses(randomizer, updates, generator))
+    raise InvalidValue("randomizer", randomizer, "must be a description of a randomizer")
+
+
+def simulate_dummies(
+    randomizer: Randomizer, *, count: int, dimension: int, generator: np.random.Generator
+) -> Simulated[FloatArray]:
+    """``count`` reports of nobody, in the law that each description states for its dummy."""
+    require.count(count=count, dimension=dimension)
+    require.one_of(np.random.Generator, generator=generator)
+    shape = (count, dimension)
+    match randomizer:
+        case Gaussian():
+            return Simulated(generator.normal(0.0, randomizer.std, shape))
+        case Laplace():
+            return Simulated(generator.laplace(0.0, randomizer.scale, shape))
+        case PrivUnit():
+            require_dimension(randomizer, dimension)
+            return Simulated(randomizer.report_norm * _uniform_directions(shape, generator))
+        case RandomizedResponse():
+            require_dimension(randomizer, dimension)
+            return Simulated(_vectors(randomizer, generator.integers(dimension, size=count)))
+    raise InvalidValue("randomizer", randomizer, "must be a description of a randomizer")
+
+
+def _rows(updates: npt.ArrayLike) -> FloatArray:
+    rows = np.asarray(updates, dtype=np.float64)
+    if rows.ndim != 2:
+        raise InvalidValue("updates", rows.shape, "must have two axes: one row per report")
+    return rows
+
+
+def _responses(
+    response: RandomizedResponse, categories: npt.ArrayLike, generator: np.random.Generator
+) -> FloatArray:
+    true = np.asarray(categories)
+    if true.ndim != 1 or not np.issubdtype(true.dtype, np.integer):
+        raise InvalidValue("updates", true.dtype.name, "must be one axis of whole categories")
+    if true.size and not (true.min() >= 0 and true.max() < response.categories):
+        raise InvalidValue("updates", true, f"must lie from 0 to {response.categories - 1}")
+    lies = generator.random(true.shape) < response.lie
+    steps = generator.integers(1, response.categories, size=true.shape)  # to one of the others
+    return _vectors(response, np.where(lies, (true + steps) % response.categories, true))
+
+
+def _vectors(response: RandomizedResponse, reported: npt.NDArray[np.int64]) -> FloatArray:
+    vectors = np.full((reported.size, response.categories), response.off)
+    vectors[np.arange(reported.size), reported] = response.on
+    return vectors
+
+
+def _uniform_directions(shape: tuple[int, ...], generator: np.random.Generator) -> FloatArray:
+    return _normalised(generator.standard_normal(shape))
+
+
+def _normalised(rows: FloatArray) -> FloatArray:
+    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, np.newaxis]
+    return rows / np.where(length > 0.0, length, 1.0)
+
+
+def _directions(unit: PrivUnit, rows: FloatArray, generator: np.random.Generator) -> FloatArray:
+    """Each update of the ball as a direction, without bias; zero as a uniform one."""
+    require_dimension(unit, rows.shape[1])
+    clipped = clip_l2(rows, unit.clip)
+    peak = np.max(np.abs(clipped), axis=1, keepdims=True, initial=0.0)
+    scaled = clipped / np.where(peak > 0.0, peak, 1.0)  # tiny updates have a direction too
+    length = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, np.newaxis] * (peak / unit.clip)
+    same = generator.random(length.shape) < (1.0 + length) / 2
+    directions = _normalised(scaled) * np.where(same, 1.0, -1.0)
+    zero = peak[:, 0] == 0.0
+    directions[zero] = _uniform_directions((int(zero.sum()), unit.dimension), generator)
+    return directions
+
+
+def _around(unit: PrivUnit, directions: FloatArray, generator: np.random.Generator) -> FloatArray:
+    """A point of the sphere drawn from the cap around each direction, or from outside of it."""
+    cosine, sine = _components(unit, directions.shape[0], generator)
+    across = generator.standard_normal(directions.shape)
+    across -= np.einsum("ij,ij->i", across, directions)[:, np.newaxis] * directions
+    points = cosine[:, np.newaxis] * directions + sine[:, np.newaxis] * _normalised(across)
+    return np.asarray(unit.report_norm * points)
+
+
+def _components(
+    unit: PrivUnit, count: int, generator: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """Components of drawn points along the direction and across it, by the inverse beta law."""
+    cap, half = unit.cap, (unit.dimension - 1) / 2
+    outside = generator.random(count) < cap.outside
+    if unit.dimension == 1:
+        return np.where(outside, -1.0, 1.0), np.zeros(count)
+    share = 1.0 - generator.random(count)  # in (0, 1]
+    above = np.where(outside, (1.0 - share) + cap.mass * share, cap.mass * share)
+    below = np.where(outside, (1.0 - cap.mass) * share, 1.0)  # not needed, and far, in the cap
+    tails = np.minimum(1.0, 2.0 * np.minimum(above, below))  # Pr[|U| >= |component|]
+    side = np.where(above < below, 1.0, -1.0)
+    return side * np.sqrt(betainccinv(0.5, half, tails)), np.sqrt(betaincinv(half, 0.5, tails))

@@ -1,0 +1,185 @@
+"""The law of wide noise, reconstructed from its flats and wedges, against 700-bit arithmetic."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+from functools import lru_cache
+
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from checkins.randomizers.exponential import BITS
+from checkins.randomizers.normal import MASS_ERROR, NormalLaw
+from checkins.randomizers.rounded import rounded_gaussian
+from checkins.randomizers.staircase import Staircase
+from checkins.randomizers.thresholds import WEIGHT_BITS, WHOLE
+from tests.randomizers.sources import Scripted, Seeded, little
+from tests.randomizers.test_normal import exact, exact_sizes
+
+SCALES = [Fraction(304), Fraction(12345.678), Fraction(0.1) / Fraction(1e-6), Fraction(10**8)]
+SHIFT = BITS - WEIGHT_BITS + 32  # of a mass, in shares of 2**-32, to a weight
+
+
+@lru_cache
+def staircase(scale: Fraction) -> Staircase:
+    sizes = rounded_gaussian(scale).sizes
+    assert isinstance(sizes, Staircase)
+    return sizes
+
+
+def weight(stairs: Staircase, size: int) -> mp.mpf:
+    """What a size, with both signs, should weigh."""
+    share = mp.mpf(stairs.share) / 2**32
+    return 2 * exact(stairs.law.scale, size) * share * WHOLE
+
+
+def threshold(stairs: Staircase, cell: int, offset: int) -> int:
+    """How many of the 2^128 values of U keep this size of a wedge."""
+    size = (cell << stairs.low_bits) + offset + 1
+    due = 2 * (stairs.law.mass(size) - MASS_ERROR) * stairs.share - (stairs.floors[cell] << SHIFT)
+    return max(0, -((-due << 128) // (stairs.rises[cell] << SHIFT)))
+
+
+def some_sizes(stairs: Staircase, count: int) -> list[tuple[int, int]]:
+    """Cells and offsets: the ends of the staircase, the ends of cells, and any."""
+    drawn = random.Random(5)
+    last = (1 << stairs.low_bits) - 1
+    ends = [(cell, o) for cell in (0, 1, 160, stairs.cells - 1) for o in (0, last)]
+    return ends + [(drawn.randrange(stairs.cells), drawn.randrange(last + 1)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=float)
+def test_floors_and_rises_hold_for_every_size_of_a_cell(scale: Fraction) -> None:
+    stairs = staircase(scale)
+    with mp.workprec(700):
+        for cell, offset in some_sizes(stairs, 100):
+            due = weight(stairs, (cell << stairs.low_bits) + offset + 1) - stairs.floors[cell]
+            assert 0 <= due <= stairs.rises[cell]
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=float)
+def test_the_table_holds_flats_wedges_zero_and_hardly_ever_draws_again(scale: Fraction) -> None:
+    stairs, width = staircase(scale), 1 << staircase(scale).low_bits
+    weights = stairs.table.weights()
+    assert weights[: stairs.cells] == [width * floor for floor in stairs.floors]
+    assert weights[stairs.cells : 2 * stairs.cells] == [width * rise for rise in stairs.rises]
+    with mp.workprec(700):
+        zero = weight(stairs, 0) / 2
+        assert zero - 2 < weights[2 * stairs.cells] <= zero
+    assert sum(weights[: 2 * stairs.cells + 2]) == WHOLE
+    assert weights[2 * stairs.cells + 1] < WHOLE >> 31
+    assert sum(stairs.rises) * width < WHOLE // 70
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=float)
+def test_the_straight_bounds_never_contradict_the_mass(scale: Fraction) -> None:
+    """Whatever the last 96 digits of U, a wedge decided by the first 32 is decided rightly."""
+    stairs, width = staircase(scale), 1 << staircase(scale).low_bits
+    pairs = some_sizes(stairs, 300)
+    undecided = 0
+    for cell, offset in pairs:
+        margin, line = int(stairs.margins[cell]), width - 1 - offset << 32
+        limit = threshold(stairs, cell, offset)
+        kept = line // width - margin - 1  # the last first word that is kept at once
+        refused = -(-line // width) + margin  # the first one that is refused at once
+        assert kept < 0 or (kept + 1) << 96 <= limit
+        assert refused >= 2**32 or refused << 96 >= limit
+        undecided += min(refused, 2**32 - 1) - max(kept, 0)
+    assert undecided / len(pairs) < 0.6 * 2**32  # most of it in the far tail, which is never met
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=float)
+def test_a_wedge_is_kept_below_its_threshold_to_the_128th_digit(scale: Fraction) -> None:
+    stairs = staircase(scale)
+    for cell, offset in some_sizes(stairs, 40):
+        limit = threshold(stairs, cell, offset)
+        for u in (limit - 2, limit - 1, limit, limit + 1):
+            if 0 <= u < 2**128:
+                last = Scripted(little(u & 2**96 - 1, 12))
+                assert stairs.keeps(cell, offset, u >> 96, last) is (u < limit)
+
+
+@pytest.mark.slow
+def test_the_whole_law_is_right_to_the_stated_total_variation() -> None:
+    """Every size of the narrowest staircase: flat, wedge and the 128-digit threshold of each."""
+    scale = Fraction(304)
+    noise, stairs = rounded_gaussian(scale), staircase(scale)
+    width = 1 << stairs.low_bits
+    weights = {0: Fraction(stairs.table.weights()[2 * stairs.cells])}
+    for cell in range(stairs.cells):
+        for offset in range(width):
+            kept = Fraction(threshold(stairs, cell, offset), 2**128)
+            weights[cell * width + offset + 1] = stairs.floors[cell] + stairs.rises[cell] * kept
+    total = sum(weights.values())
+    with mp.workprec(400):
+        *masses, distance = exact_sizes(scale, noise.most)
+        for size, mass in enumerate(masses):
+            share = weights[size] / total
+            distance += abs(mp.mpf(share.numerator) / share.denominator - mass)
+        assert distance / 2 <= mp.mpf(noise.variation.numerator) / noise.variation.denominator
+    assert noise.variation < Fraction(1, 2**130)
+
+
+def test_zero_a_redraw_and_wedges_are_settled() -> None:
+    stairs = staircase(SCALES[1])
+    zero, again, wedge = 2 * stairs.cells, 2 * stairs.cells + 1, stairs.cells + 150
+    alone = int(np.flatnonzero(stairs.table.others == np.arange(4096))[0])  # fills its column
+    assert alone < stairs.cells
+    redrawn = (alone << stairs.low_bits) + 1
+    settled = stairs._settle(
+        np.array([zero, again, wedge, wedge], dtype=np.uint32),
+        np.zeros(4, dtype=np.uint32),
+        Scripted(little(0, 4) + little(2**32 - 1, 4), little(alone << 20 | 1, 4) * 2, bytes(2)),
+    )
+    assert settled.tolist() == [0, redrawn, (150 << stairs.low_bits) + 1, redrawn]
+
+
+def test_a_draw_settles_what_is_no_flat() -> None:
+    stairs = staircase(SCALES[1])
+    columns = np.flatnonzero(stairs.table.others < stairs.cells)
+    wedge = int(columns[columns >= stairs.cells][0])  # its own entry is a wedge
+    word = stairs.table.thresholds[wedge] - 1 >> 108 | wedge << 20
+    source = Scripted(little(word - 1, 4), bytes(1), little(0, 4))
+    size = (wedge - stairs.cells << stairs.low_bits) + 1
+    assert stairs.draw(1, source).tolist() == [size]
+
+
+def test_an_unclear_wedge_asks_for_96_more_digits() -> None:
+    stairs = staircase(SCALES[2])
+    cell, offset = 150, 300
+    limit = threshold(stairs, cell, offset)
+    cells, offsets = np.array([cell], dtype=np.uint32), np.array([offset], dtype=np.uint32)
+    for u in (limit - 1, limit):
+        source = Scripted(little(u >> 96, 4), little(u & 2**96 - 1, 12))
+        assert stairs._keep(cells, offsets, source).tolist() == [u < limit]
+        assert source.pieces == []
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=float)
+def test_sizes_follow_the_law(scale: Fraction) -> None:
+    """Chi-square of 64 equal cells with a seed; a right sampler fails for one seed in 10^9."""
+    stairs, count = staircase(scale), 200_000
+    drawn = stairs.draw(count, Seeded(11))
+    assert int(drawn.max()) <= stairs.most
+    edges = [int(float(scale) * x) for x in np.linspace(0.0, 4.0, 65)[1:]]
+    seen = np.diff(np.searchsorted(np.sort(drawn), [0, *edges], side="right"))
+    s = float(scale) * 2**0.5
+    tails = [float(mp.erfc((edge + 0.5) / s)) for edge in [-0.5, *edges]]
+    expected = -count * np.diff(tails)
+    seen[0] += int((drawn == 0).sum())
+    statistic = float(np.sum((seen - expected) ** 2 / expected))
+    assert statistic < chi2.isf(1e-9, len(edges))
+
+
+def test_low_digits_are_uniform_within_the_law() -> None:
+    """The last 3 bits of sizes of a wide law; a right sampler fails for one seed in 10^9."""
+    drawn = staircase(SCALES[3]).draw(200_000, Seeded(12))
+    seen = np.bincount(drawn & 7, minlength=8)
+    assert float(np.sum((seen - 25_000) ** 2 / 25_000)) < chi2.isf(1e-9, 7)
+
+
+def test_the_law_is_that_of_the_scale_given() -> None:
+    assert staircase(SCALES[0]).law == NormalLaw(Fraction(304))
