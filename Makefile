@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test fast demo docs bench clean
+.PHONY: help setup check test fast soak mutants demo docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -36,6 +36,12 @@ test: check  ## check, then unit, property, contract and doc tests; warnings are
 
 fast: $(INSTALLED)  ## the tests that finish in twenty seconds
 	@$(BIN)/pytest -q -n $(WORKERS) -m "not slow"
+
+soak: $(INSTALLED)  ## the same histories and properties for much longer: 10,000 seeds, about ten minutes
+	@CHECKINS_SEEDS=10000 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q -n $(WORKERS) tests/protocol tests/randomizers
+
+mutants: $(INSTALLED)  ## plant known bugs one at a time: the tests must notice each
+	@$(BIN)/python tools/mutants.py
 
 demo: $(INSTALLED)  ## the main job, end to end
 	@$(BIN)/python examples/demo.py

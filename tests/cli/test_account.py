@@ -135,7 +135,8 @@ def test_a_file_and_the_same_options_cost_the_same(checkins) -> None:
             " --delta 1e-6 --adjacency add-remove --json"
         )
     )
-    assert by_file["epsilon"] == by_options["epsilon"]
+    # the file names a grid, and the last bit of delta pays for it
+    assert by_file["epsilon"] == pytest.approx(by_options["epsilon"], rel=1e-12)
 
 
 def written(tmp_path: Path, name: str, **changes: str) -> str:
@@ -184,7 +185,7 @@ def test_a_list_must_agree_on_its_terms(checkins, tmp_path: Path) -> None:
 
 def test_a_list_that_is_too_long_is_refused(checkins, tmp_path: Path) -> None:
     a = written(tmp_path, "a.toml", repeats="3")
-    b = written(tmp_path, "b.toml", repeats="100000")
+    b = written(tmp_path, "b.toml", repeats="100000", slots="400")
     outcome = checkins("account", a, b)
     assert outcome.code == 2
     assert "[protocol] repeats = 100000: makes a list of 100,003 campaigns" in outcome.err

@@ -138,4 +138,4 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestHistories.settings = settings(max_examples=SEEDS // 5, stateful_step_count=60, deadline=None)

@@ -205,6 +205,31 @@ def test_a_slot_does_not_close_without_its_dummies(event: Event) -> None:
         step(training(0), event)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Report.from_simulation(np.array([1, 2, 3])),
+        Report.from_simulation(np.array([0.5, 0.5])),
+        Report.from_simulation(np.array([101, 0])),
+    ],
+)
+def test_a_servers_own_dummies_are_as_well_formed_as_reports(odd: Report) -> None:
+    with pytest.raises(OutOfOrder, match="own dummies"):
+        step(training(0), Expired(5, (odd, report(1, 1))))
+
+
+def test_a_real_slot_takes_no_simulated_dummy_and_no_simulated_noise() -> None:
+    real = replace(RULES, form=ReportForm(2, most_units=100, simulated=False))
+    with pytest.raises(OutOfOrder, match="simulated"):
+        step(training(0, rules=real), Expired(5, (report(1, 1), report(1, 1))))
+    at_server = replace(real, filling=Filling.NOISE, capacity=None)
+    with pytest.raises(OutOfOrder, match="simulated"):
+        step(training(0, rules=at_server), Expired(5, noise=report(1, 1)))
+    wide = Report.from_noise(np.array([1000, -1000]))
+    closed, _ = step(training(0, rules=at_server), Expired(5, noise=wide))
+    assert closed.total is not None
+
+
 def test_noise_at_the_server_is_added_even_to_an_empty_slot() -> None:
     rules = replace(RULES, filling=Filling.NOISE, capacity=None)
     with pytest.raises(OutOfOrder, match="needs 0 dummies and a noise"):

@@ -13,14 +13,15 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from checkins.accounting import exact, require
-from checkins.accounting.assumptions import assumptions
+from checkins.accounting import variation as total_variation
+from checkins.accounting.assumptions import assumptions, paid_in_delta
 from checkins.accounting.certificate import Alternative, Certificate
 from checkins.accounting.comparison import comparisons
 from checkins.accounting.design import (
@@ -29,15 +30,9 @@ from checkins.accounting.design import (
     LocalRandomizer,
     Protocol,
 )
-from checkins.accounting.divergence import MOST_EPSILON, Interval
+from checkins.accounting.divergence import MOST_EPSILON
+from checkins.accounting.findings import Finding, Question
 from checkins.accounting.law import SMALLEST, Rounding, Side
-from checkins.accounting.paper_bounds import (
-    composed_local_epsilon,
-    composed_paper_epsilon,
-    covers,
-    local_epsilon,
-    paper_epsilon,
-)
 from checkins.errors import InvalidValue, NotCovered
 
 METHODS = {
@@ -53,13 +48,6 @@ METHODS = {
 """What each method name in a certificate means."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    method: str
-    epsilon: Interval
-    note: str
-
-
 def certify(
     design: Design | Sequence[Design],
     *,
@@ -67,37 +55,42 @@ def certify(
     adjacency: Adjacency,
     campaigns: int = 1,
     compare: bool = True,
+    variation: float = 0.0,
 ) -> Certificate:
     """The smallest epsilon proven for the design, with everything it rests on.
 
     A sequence of designs is run one after the other, and all of it ``campaigns`` times over.
-    ``compare=False`` leaves out the comparisons that prove nothing about the design.
+    ``compare=False`` leaves out the comparisons that prove nothing about the design. ``variation``
+    bounds the total variation between what runs, all releases together, and the design; it is paid
+    for in delta.
 
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
     """
     started = time.perf_counter()
     designs = (design,) if isinstance(design, Design) else tuple(design)
     check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
-    alone = len(designs) == 1 and campaigns == 1
-    found = list(
-        _one(designs[0], adjacency, delta)
-        if alone
-        else _several(designs, adjacency, campaigns, delta)
-    )
-    best = min(found, key=lambda finding: finding.epsilon.upper, default=None)
-    if best is None or not math.isfinite(best.epsilon.upper):
-        raise _uncovered(designs, delta)
+    total_variation.check(variation)
+    question = Question(designs, adjacency, campaigns)
+    found, best = _charged(question, delta, variation)
     compared: list[Alternative] = []
     if compare and len(designs) == 1 and designs[0].participation > 0.0:
         compared = list(comparisons(designs[0], adjacency, campaigns=campaigns, delta=delta))
     lower = max(finding.epsilon.lower for finding in found)
+    if variation > 0.0:
+        above = total_variation.widened(
+            delta=delta, epsilon=best.epsilon.upper, variation=variation
+        )
+        lower = question.too_small(above, at_most=lower)
     return Certificate(
         epsilon=best.epsilon.upper,
         epsilon_lower=min(lower, best.epsilon.upper),
         delta=delta,
         adjacency=adjacency,
         method=best.method,
-        assumptions=_assumed(designs, best, campaigns),
+        assumptions=(
+            *_assumed(designs, best, campaigns),
+            *paid_in_delta(variation=variation, epsilon=best.epsilon.upper),
+        ),
         alternatives=(
             *(_alternative(finding) for finding in found),
             *compared,
@@ -108,8 +101,55 @@ def certify(
     )
 
 
+def smallest_epsilon(
+    designs: Sequence[Design],
+    *,
+    delta: float,
+    adjacency: Adjacency,
+    campaigns: int = 1,
+    variation: float = 0.0,
+) -> float:
+    """The epsilon of the certificate, without the rest of it; infinity where none is proved."""
+    check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
+    total_variation.check(variation)
+    try:
+        _, best = _charged(Question(tuple(designs), adjacency, campaigns), delta, variation)
+    except NotCovered:
+        return math.inf
+    return best.epsilon.upper
+
+
+def _charged(question: Question, delta: float, variation: float) -> tuple[list[Finding], Finding]:
+    """Every finding at the largest share of delta that leaves enough for the variation."""
+    if variation == 0.0:
+        found = question.findings(delta)
+        return found, _best(found, question, delta)
+    least = 0.0
+    for share in total_variation.shares(delta):
+        if not total_variation.fits(share, delta=delta, epsilon=least, variation=variation):
+            continue  # nor would it at the epsilon of this share, which is no smaller
+        found = question.findings(share)
+        best = _best(found, question, delta)
+        least = max(least, best.epsilon.upper)
+        if total_variation.fits(share, delta=delta, epsilon=least, variation=variation):
+            return found, best
+    raise total_variation.exhausted(delta, variation)
+
+
+def _best(found: Sequence[Finding], question: Question, delta: float) -> Finding:
+    best = min(found, key=lambda finding: finding.epsilon.upper, default=None)
+    if best is None or not math.isfinite(best.epsilon.upper):
+        raise _uncovered(question.designs, delta)
+    return best
+
+
 def certify_kinds(
-    kinds: Sequence[Design], *, delta: float, adjacency: Adjacency, campaigns: int = 1
+    kinds: Sequence[Design],
+    *,
+    delta: float,
+    adjacency: Adjacency,
+    campaigns: int = 1,
+    variation: float = 0.0,
 ) -> Certificate:
     """One campaign whose clients differ, in window or participation: the largest price of any kind.
 
@@ -120,14 +160,24 @@ def certify_kinds(
     """
     check(kinds, delta=delta, adjacency=adjacency, campaigns=campaigns)
     priced = [
-        certify(kind, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False)
+        certify(
+            kind,
+            delta=delta,
+            adjacency=adjacency,
+            campaigns=campaigns,
+            compare=False,
+            variation=variation,
+        )
         for kind in dict.fromkeys(_without_population(kind) for kind in kinds)
     ]
     worst = max(priced, key=lambda certificate: certificate.epsilon)
-    everything = (line for certificate in priced for line in certificate.assumptions)
+    everything = [line for certificate in priced for line in certificate.assumptions]
+    own = paid_in_delta(variation=variation, epsilon=worst.epsilon)
+    charges = {paid_in_delta(variation=variation, epsilon=one.epsilon) for one in priced}
+    others = (line for line in everything if (line,) not in charges)
     return replace(
         worst,
-        assumptions=tuple(dict.fromkeys(everything)),
+        assumptions=(*dict.fromkeys(others), *own),
         epsilon_lower=max(certificate.epsilon_lower for certificate in priced),
         seconds=math.fsum(certificate.seconds for certificate in priced),
     )
@@ -177,96 +227,13 @@ def check(designs: Sequence[Design], *, delta: float, adjacency: Adjacency, camp
             )
 
 
-def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[_Finding]:
-    """Every method that proves something about one campaign."""
-    if design.participation <= delta:
-        yield _Finding("exact", Interval(0.0, 0.0), "participation is no larger than delta")
-        return
-    try:
-        priced = exact.divergence(design, adjacency, delta=delta).epsilon(delta)
-        yield _Finding("exact", priced, "needs neither the population nor the model")
-        bounded = exact.with_population(design, adjacency, delta=delta)
-        if bounded is not None and design.population is not None:
-            note = f"needs that at most {design.population.most:,} clients exist"
-            yield _Finding("exact-population", bounded.epsilon(delta), note)
-    except NotCovered:
-        yield from _witness(design, adjacency, delta)
-    if covers(design):
-        yield _Finding("paper", Interval(0.0, paper_epsilon(design, delta=delta)), "as published")
-    unamplified = _no_amplification(design, adjacency, campaigns=1, delta=delta)
-    yield _Finding("no-amplification", Interval(0.0, unamplified), "needs no random slots")
-
-
-def _witness(design: Design, adjacency: Adjacency, delta: float) -> Iterator[_Finding]:
-    """A lower bound where no exact upper one exists: a pure randomizer is approximate too."""
-    if isinstance(design.randomizer, LocalRandomizer):
-        pure = replace(design, randomizer=LocalRandomizer(design.randomizer.local_epsilon))
-        lower = exact.divergence(pure, adjacency, delta=delta).epsilon(delta).lower
-        yield _Finding("exact", Interval(lower, math.inf), "a pure randomizer attains it")
-
-
-def _several(
-    designs: Sequence[Design], adjacency: Adjacency, campaigns: int, delta: float
-) -> Iterator[_Finding]:
-    """Every method that proves something about several campaigns."""
-    spent = campaigns * math.fsum(design.participation for design in designs)
-    if spent <= delta:
-        yield _Finding("exact", Interval(0.0, 0.0), "participation is no larger than delta")
-        return
-    try:
-        priced = exact.composed(designs, adjacency, campaigns=campaigns, delta=delta)
-        singles = (
-            exact.divergence(design, adjacency, delta=delta).epsilon(delta).lower
-            for design in set(designs)
-            if design.participation > delta
-        )
-        alone = max(singles, default=0.0)
-        priced = replace(priced, lower=min(max(priced.lower, alone), priced.upper))
-        yield _Finding("exact", priced, "privacy loss distributions composed")
-        bounded = exact.composed_with_population(
-            designs, adjacency, campaigns=campaigns, delta=delta
-        )
-        if bounded is not None:
-            note = "needs the declared bound on how many clients exist"
-            yield _Finding("exact-population", Interval(0.0, bounded), note)
-    except NotCovered:
-        pass
-    if all(map(covers, designs)):
-        paper = composed_paper_epsilon(designs, campaigns=campaigns, delta=delta)
-        yield _Finding("paper", Interval(0.0, paper), "as published, composed by KOV17")
-    if len(designs) == 1:
-        bare = _no_amplification(designs[0], adjacency, campaigns=campaigns, delta=delta)
-        yield _Finding("no-amplification", Interval(0.0, bare), "needs no random slots")
-
-
-def _no_amplification(
-    design: Design, adjacency: Adjacency, *, campaigns: int, delta: float
-) -> float:
-    """Epsilon if the adversary knew which slot the client would take, if it takes part."""
-    if campaigns == 1 and isinstance(design.randomizer, LocalRandomizer):
-        return local_epsilon(design, design.randomizer, delta=delta)
-    averaged = design.protocol is Protocol.AVERAGED  # each report is seen with its own noise
-    window = None if design.window is None else 1
-    known = replace(exact.uncapped(design) if averaged else design, slots=1, window=window)
-    added = math.inf
-    if isinstance(design.randomizer, LocalRandomizer):
-        added = composed_local_epsilon(design, design.randomizer, campaigns=campaigns, delta=delta)
-    try:
-        if campaigns == 1:
-            return exact.divergence(known, adjacency, delta=delta).epsilon(delta).upper
-        composed = exact.composed((known,), adjacency, campaigns=campaigns, delta=delta)
-        return min(added, composed.upper)
-    except NotCovered:
-        return added
-
-
-def _alternative(finding: _Finding) -> Alternative:
+def _alternative(finding: Finding) -> Alternative:
     bounded = math.isfinite(finding.epsilon.upper)
     note = finding.note if bounded else "no bound here"
     return Alternative(finding.method, finding.epsilon.upper, note, proves=bounded)
 
 
-def _assumed(designs: Sequence[Design], best: _Finding, campaigns: int) -> tuple[str, ...]:
+def _assumed(designs: Sequence[Design], best: Finding, campaigns: int) -> tuple[str, ...]:
     uses_population = best.method == "exact-population"
     lines = (
         line

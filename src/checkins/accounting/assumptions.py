@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import ROUND_CEILING, Context, Decimal
 
+from checkins.accounting import variation as total_variation
 from checkins.accounting.design import Design, GaussianNoise, NoiseAt, Protocol
 
 
@@ -12,6 +14,21 @@ def assumptions(
 ) -> tuple[str, ...]:
     """The assumptions of every method for the design, and those a particular one adds."""
     return tuple(_common(design, campaigns * designs)) + tuple(_own(design, uses_population))
+
+
+def paid_in_delta(*, variation: float, epsilon: float) -> tuple[str, ...]:
+    """What a certificate says of the difference between what runs and what is priced."""
+    if variation == 0.0:
+        return ()
+    charge = total_variation.charge(epsilon=epsilon, variation=variation)
+    return (
+        f"what runs is within total variation {_rounded_up(variation)} of this design, all releases"
+        f" together (noise drawn on a grid); {_rounded_up(charge)} of delta pays for it",
+    )
+
+
+def _rounded_up(value: float) -> str:
+    return f"{float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(Decimal(value))):.2g}"
 
 
 def _common(design: Design, runs: int) -> Iterator[str]:

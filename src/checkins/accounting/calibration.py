@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from checkins.accounting import exact, require
+from checkins.accounting import variation as total_variation
 from checkins.accounting.accountant import certify, check
 from checkins.accounting.certificate import Certificate
 from checkins.accounting.design import (
@@ -137,11 +138,13 @@ def calibrate(
     delta: float,
     adjacency: Adjacency,
     campaigns: int = 1,
+    variation: float = 0.0,
 ) -> Calibration:
     """The value of ``parameter`` that meets (epsilon, delta) and spends most of it.
 
     The smallest noise, slots or capacity, the largest local epsilon or participation; the design's
-    own value of the parameter is replaced. The certificate leaves comparisons out.
+    own value of the parameter is replaced. The certificate leaves comparisons out. ``variation`` is
+    as in ``certify``, and must hold for the value that is found too.
 
     Rounding:    to the side that spends less: the certificate's epsilon is at most ``epsilon``.
 
@@ -162,11 +165,20 @@ def calibrate(
     require.one_of(Parameter, parameter=parameter)
     require.positive(epsilon=epsilon)
     check([design], delta=delta, adjacency=adjacency, campaigns=campaigns)
-    knob, target = _knob(design, parameter), _Target(epsilon, delta, adjacency, campaigns)
+    total_variation.check(variation)
+    left = total_variation.share(delta=delta, epsilon=epsilon, variation=variation)
+    knob, target = _knob(design, parameter), _Target(epsilon, left, adjacency, campaigns)
     value = _whole(knob, target) if knob.whole else _real(knob, target)
 
     def certified(design: Design) -> Certificate:
-        return certify(design, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False)
+        return certify(
+            design,
+            delta=delta,
+            adjacency=adjacency,
+            campaigns=campaigns,
+            compare=False,
+            variation=variation,
+        )
 
     certificate = certified(knob.turned(value))
     while certificate.epsilon > epsilon:  # two searches ended on two sides of the target

@@ -33,22 +33,16 @@ def account(
     """
     given = options.Given.of(context)
     with screen.working("pricing the design", quiet=json):
-        from checkins.accounting import certify
         from checkins.cli import question, tables
 
         asked = question.from_files(files, given) if files else question.from_options(given)
-        with asked.in_the_askers_words():
-            certificate = certify(
-                asked.what,
-                delta=asked.delta,
-                adjacency=asked.adjacency,
-                campaigns=asked.campaigns,
-            )
+        certificate = asked.price()
     if json:
         screen.show_json(certificate.as_dict())
         return
     screen.show(*tables.certificate_parts(certificate))
-    if len(asked.files) == 1:
-        file = asked.files[0]
-        held = "is kept" if certificate.epsilon <= file.epsilon else "is exceeded"
-        screen.show(f"The budget of {file.path}, epsilon = {file.epsilon:g}, {held}.")
+    together = " by all of them together" if len(asked.files) > 1 else ""
+    for file in asked.files:
+        budget = file.campaign.budget.epsilon
+        held = "is kept" if certificate.epsilon <= budget else "is exceeded"
+        screen.show(f"The budget of {file.path}, epsilon = {budget:g}, {held}{together}.")

@@ -15,6 +15,9 @@ from checkins import __version__
 from checkins.cli import failures, paper
 from checkins.cli.account import account
 from checkins.cli.calibrate import calibrate
+from checkins.cli.check import check
+from checkins.cli.init import init
+from checkins.cli.verify import verify
 
 app = typer.Typer(
     name="checkins",
@@ -27,6 +30,9 @@ app = typer.Typer(
 )
 app.command("account")(account)
 app.command("calibrate")(calibrate)
+app.command("init")(init)
+app.command("check")(check)
+app.command("verify")(verify)
 app.add_typer(paper.app, name="paper")
 
 

@@ -5,37 +5,36 @@ Asked by options or by campaign files, never by both.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from checkins.accounting import Adjacency, Design, require
+from checkins.accounting import Adjacency, Certificate, Design, certify, require
 from checkins.cli import values
 from checkins.cli.design_options import design_from
 from checkins.cli.failures import Refused, quoted
 from checkins.cli.options import Given
 from checkins.errors import CheckinsError, InvalidValue
 from checkins.protocol.campaign_file import CampaignFile, read_campaign
-
-MOST_IN_A_LIST = 1000
+from checkins.protocol.spending import RunSoFar, price
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Designs that are run one after another, ``campaigns`` times, and what to promise."""
+    """What to price: a design and the terms of its guarantee, or campaign files."""
 
+    priced: Callable[[], Certificate]
+    refusal: Callable[[InvalidValue], CheckinsError]
     designs: tuple[Design, ...]
     delta: float
     adjacency: Adjacency
-    campaigns: int
-    refusal: Callable[[InvalidValue], CheckinsError]
+    campaigns: int = 1
     files: tuple[CampaignFile, ...] = ()
 
-    @property
-    def what(self) -> Design | tuple[Design, ...]:
-        """What the accountant takes: one design, or a mixed list."""
-        return self.designs[0] if len(self.designs) == 1 else self.designs
+    def price(self) -> Certificate:
+        """The certificate; a refusal names the option, or the line of the file, it is about."""
+        with self.in_the_askers_words():
+            return self.priced()
 
     @contextmanager
     def in_the_askers_words(self) -> Iterator[None]:
@@ -61,7 +60,11 @@ def from_options(given: Given) -> Question:
         )
     except InvalidValue as error:
         raise given.refusal(error) from error
-    return Question((design,), delta, adjacency, campaigns, given.refusal)
+
+    def priced() -> Certificate:
+        return certify(design, delta=delta, adjacency=adjacency, campaigns=campaigns)
+
+    return Question(priced, given.refusal, (design,), delta, adjacency, campaigns)
 
 
 def from_files(paths: Sequence[str], given: Given) -> Question:
@@ -74,25 +77,23 @@ def from_files(paths: Sequence[str], given: Given) -> Question:
     first = files[0]
     for other in files[1:]:
         _same_terms(first, other)
-    rounds = math.gcd(*(file.repeats for file in files))
-    length = sum(file.repeats // rounds for file in files)
-    if length > MOST_IN_A_LIST:
-        raise files[-1].refusal(
-            InvalidValue(
-                "campaigns",
-                files[-1].repeats,
-                f"makes a list of {length:,} campaigns with the others;"
-                f" must make at most {MOST_IN_A_LIST:,}, or share a divisor with them",
-            )
-        )
-    designs = tuple(file.design for file in files for _ in range(file.repeats // rounds))
-    refusal = first.refusal if len(files) == 1 else _refusal_of_a_list
-    return Question(designs, first.delta, first.adjacency, rounds, refusal, files)
+
+    def priced() -> Certificate:
+        return price([RunSoFar.whole(file.campaign) for file in files], compare=True)
+
+    def refusal(error: InvalidValue) -> CheckinsError:
+        if len(files) == 1 or error.name == "campaigns":
+            return max(files, key=lambda file: file.campaign.repeats).refusal(error)
+        return _refusal_of_a_list(error)
+
+    designs = tuple(file.campaign.design for file in files)
+    budget = first.campaign.budget
+    return Question(priced, refusal, designs, budget.delta, budget.adjacency, files=files)
 
 
 def _same_terms(first: CampaignFile, other: CampaignFile) -> None:
     for name in ("delta", "adjacency"):
-        ours, theirs = getattr(first, name), getattr(other, name)
+        ours, theirs = (getattr(file.campaign.budget, name) for file in (first, other))
         if ours != theirs:
             raise other.refusal(
                 InvalidValue(name, theirs, f"must be {ours} as in {first.path}, to be composed")

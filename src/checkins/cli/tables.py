@@ -148,5 +148,5 @@ def listed(title: str, lines: Iterable[str], *, numbered: bool = False) -> list[
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for number, line in enumerate(found, start=1):
-        table.add_row(f"({number})" if numbered else "-", line)
+        table.add_row(f"({number})" if numbered else "-", Text(line))
     return [Text(f"{title}:"), Padding(table, (0, 0, 1, 2))]

@@ -1,1 +1,1 @@
-"""Who may do what when; for now, the file that says what a campaign is."""
+"""Who may do what when: pure state machines, the campaign file, its spending, the ledger."""

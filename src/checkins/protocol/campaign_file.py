@@ -1,75 +1,76 @@
-"""campaign.toml, schema 1: what the accountant needs of it.
+"""campaign.toml, schema 1: read whole, or refused with file, line and key.
 
-``[budget]``, ``[protocol]`` and ``[randomizer]`` become a ``Design`` and the terms of its
-guarantee. ``[task]`` and ``[schedule]`` may stand in the file and do not change its price. Nothing
-that privacy depends on has a default.
+Nothing that privacy depends on has a default. ``[task]`` and ``[schedule]`` may be absent: such a
+campaign can be priced and not run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
-from checkins.accounting import (
-    Adjacency,
-    Design,
-    GaussianNoise,
-    LocalRandomizer,
-    NoiseAt,
-    Population,
-    Protocol,
-    require,
-)
+from checkins.accounting import Adjacency, Design, NoiseAt, Population, Protocol, require
 from checkins.errors import InvalidValue
+from checkins.protocol.campaign import (
+    Budget,
+    Campaign,
+    DataFile,
+    Optimizer,
+    OptimizerKind,
+    RandomizerChoice,
+    RandomizerKind,
+    Schedule,
+    StepSizes,
+    Task,
+)
+from checkins.protocol.task import MOST_LOCAL_STEPS
 from checkins.protocol.toml_source import InvalidCampaign, TomlSource
 
-__all__ = ["CampaignFile", "InvalidCampaign", "Randomizer", "parse_campaign", "read_campaign"]
+__all__ = ["CampaignFile", "InvalidCampaign", "campaign_of", "parse_campaign", "read_campaign"]
 
 SCHEMA = 1
-LEAST_NOISE_IN_GRID_STEPS = 3.0
-"""Below it the sum of several rounded reports is not Gaussian enough for the price to hold."""
 
 SECTIONS: Mapping[str, frozenset[str]] = {
     "budget": frozenset({"epsilon", "delta", "adjacency", "population"}),
     "protocol": frozenset({"kind", "slots", "participation", "capacity", "window", "repeats"}),
     "randomizer": frozenset(
-        {"kind", "noise_at", "noise_multiplier", "clip", "grid", "local_epsilon"}
+        {"kind", "noise_at", "noise_multiplier", "clip", "grid", "local_epsilon", "categories"}
     ),
 }
-TOP = frozenset({"schema", "name", "population_id", "task", "schedule", *SECTIONS})
+OPTIONAL_SECTIONS: Mapping[str, frozenset[str]] = {
+    "task": frozenset({"data", "model", "local_steps", "optimizer"}),
+    "schedule": frozenset({"start", "slot_s", "choose_s"}),
+}
+TABLES: Mapping[str, frozenset[str]] = {
+    "task.optimizer": frozenset({"kind", "rate", "minibatch", "schedule", "diameter", "divide_by"}),
+    "task.data": frozenset({"file", "client_column", "label_column", "features", "ranges"}),
+}
+TOP = frozenset({"schema", "name", "population_id", *SECTIONS, *OPTIONAL_SECTIONS})
 
 PLACES: Mapping[str, tuple[str, str]] = {
-    **{key: (section, key) for section, keys in SECTIONS.items() for key in keys - {"kind"}},
+    **{
+        key: (section, key)
+        for section, keys in {**SECTIONS, **TABLES, **OPTIONAL_SECTIONS}.items()
+        for key in keys - {"kind"}
+    },
+    "name": ("", "name"),
+    "population_id": ("", "population_id"),
+    "schedule": ("task.optimizer", "schedule"),
     "protocol": ("protocol", "kind"),
     "campaigns": ("protocol", "repeats"),
+    "variation": ("randomizer", "grid"),
 }
-"""Where an argument of the accountant stands in the file."""
-
-
-class Randomizer(StrEnum):
-    """How a report is made private."""
-
-    GAUSSIAN = "gaussian"
-    LAPLACE = "laplace"
-    PRIVUNIT = "privunit"
-    RANDOMIZED_RESPONSE = "randomized-response"
+"""Where an argument of the description or of the accountant stands in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignFile:
-    """One campaign as its file describes it; ``epsilon`` is its budget, not its price."""
+    """A campaign with the file it was read from, to tell a refusal by its line."""
 
     path: str
-    name: str
-    population_id: str | None
-    design: Design
-    epsilon: float
-    delta: float
-    adjacency: Adjacency
-    repeats: int
     source: TomlSource
+    campaign: Campaign
 
     def refusal(self, error: InvalidValue) -> InvalidCampaign:
         """A refusal of the accountant, with the line that it is about."""
@@ -78,7 +79,8 @@ class CampaignFile:
 
 def read_campaign(path: str | Path) -> CampaignFile:
     """Read and check a campaign file."""
-    return _checked(TomlSource.read(path))
+    source = TomlSource.read(path)
+    return CampaignFile(source.path, source, campaign_of(source))
 
 
 def parse_campaign(text: str, *, path: str = "campaign.toml") -> CampaignFile:
@@ -89,15 +91,20 @@ def parse_campaign(text: str, *, path: str = "campaign.toml") -> CampaignFile:
         ...
     checkins.protocol.toml_source.InvalidCampaign: campaign.toml:1: schema = 2: must be 1
     """
-    return _checked(TomlSource.parse(text, path=path))
+    source = TomlSource.parse(text, path=path)
+    return CampaignFile(path, source, campaign_of(source))
 
 
-def _checked(source: TomlSource) -> CampaignFile:
+def campaign_of(source: TomlSource) -> Campaign:
+    """The campaign that the values of a file describe; every refusal names its place."""
     if source.need("", "schema") != SCHEMA or source.get("", "schema") is True:
         source.refuse("", "schema", f"must be {SCHEMA}")
     source.check_keys("", TOP)
     for section, keys in SECTIONS.items():
         source.check_keys(section, keys)
+    for section, keys in OPTIONAL_SECTIONS.items():
+        if source.has(section):
+            source.check_keys(section, keys)
     try:
         return _campaign(source)
     except InvalidCampaign:
@@ -112,31 +119,30 @@ def _placed(error: InvalidValue, source: TomlSource) -> InvalidCampaign:
     return InvalidCampaign(f"{source.path}: {error.name}", error.value, error.expected)
 
 
-def _campaign(source: TomlSource) -> CampaignFile:
-    epsilon, delta = source.number("budget", "epsilon"), source.number("budget", "delta")
-    require.positive(epsilon=epsilon)
-    require.open_unit(delta=delta)
-    named, shared = source.get("", "name"), source.get("", "population_id")
+def _campaign(source: TomlSource) -> Campaign:
+    randomizer = _randomizer(source)
     most = require.MOST_CAMPAIGNS
     repeated = source.get("protocol", "repeats") is not None
-    return CampaignFile(
-        path=source.path,
-        name=Path(source.path).stem if named is None else source.word("", "name"),
-        population_id=None if shared is None else source.word("", "population_id"),
-        design=_design(source),
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=Adjacency(source.choice("budget", "adjacency", Adjacency)),
+    return Campaign(
+        name=source.word("", "name") if source.has("name") else Path(source.path).stem,
+        population_id=source.word("", "population_id") if source.has("population_id") else None,
+        budget=Budget(
+            source.number("budget", "epsilon"),
+            source.number("budget", "delta"),
+            Adjacency(source.choice("budget", "adjacency", Adjacency)),
+        ),
+        design=_design(source, randomizer),
         repeats=source.count("protocol", "repeats", most=most) if repeated else 1,
-        source=source,
+        randomizer=randomizer,
+        task=_task(source) if source.has("task") else None,
+        schedule=_schedule(source) if source.has("schedule") else None,
     )
 
 
-def _design(source: TomlSource) -> Design:
-    randomizer = _randomizer(source)
+def _design(source: TomlSource, randomizer: RandomizerChoice) -> Design:
     capacity = source.get("protocol", "capacity")
     if capacity == "all":
-        if not isinstance(randomizer, GaussianNoise) or randomizer.at is not NoiseAt.SERVER:
+        if randomizer.noise_at is not NoiseAt.SERVER:
             source.refuse("protocol", "capacity", 'goes with noise_at = "server" only')
         capacity = None
     window = source.get("protocol", "window")
@@ -144,7 +150,7 @@ def _design(source: TomlSource) -> Design:
         Protocol(source.choice("protocol", "kind", Protocol)),
         slots=source.count("protocol", "slots"),
         participation=source.number("protocol", "participation"),
-        randomizer=randomizer,
+        randomizer=randomizer.promise,
         capacity=None if capacity is None else source.count("protocol", "capacity"),
         window=None if window is None else source.count("protocol", "window"),
         population=_population(source),
@@ -161,34 +167,83 @@ def _population(source: TomlSource) -> Population | None:
     return Population(*bounds)
 
 
-def _randomizer(source: TomlSource) -> LocalRandomizer | GaussianNoise:
-    kind = source.choice("randomizer", "kind", Randomizer)
-    if kind == Randomizer.GAUSSIAN:
-        return _gaussian(source)
-    for key in ("noise_at", "noise_multiplier"):
-        if source.get("randomizer", key) is not None:
-            source.refuse("randomizer", key, 'goes with kind = "gaussian" only')
-    for key in ("clip", "grid"):
-        if source.get("randomizer", key) is not None:
-            require.positive(**{key: source.number("randomizer", key)})
-    return LocalRandomizer(source.number("randomizer", "local_epsilon"))
+def _randomizer(source: TomlSource) -> RandomizerChoice:
+    def number(key: str) -> float | None:
+        present = source.get("randomizer", key) is not None
+        return source.number("randomizer", key) if present else None
 
-
-def _gaussian(source: TomlSource) -> GaussianNoise:
-    if source.get("randomizer", "local_epsilon") is not None:
-        source.refuse("randomizer", "local_epsilon", 'does not go with kind = "gaussian"')
-    noise = GaussianNoise(
-        source.number("randomizer", "noise_multiplier"),
-        NoiseAt(source.choice("randomizer", "noise_at", NoiseAt)),
+    categories, noise_at = (source.get("randomizer", key) for key in ("categories", "noise_at"))
+    return RandomizerChoice(
+        RandomizerKind(source.choice("randomizer", "kind", RandomizerKind)),
+        clip=number("clip"),
+        grid=number("grid"),
+        noise_multiplier=number("noise_multiplier"),
+        noise_at=None
+        if noise_at is None
+        else NoiseAt(source.choice("randomizer", "noise_at", NoiseAt)),
+        local_epsilon=number("local_epsilon"),
+        categories=None if categories is None else source.count("randomizer", "categories"),
     )
-    clip = source.number("randomizer", "clip")
-    require.positive(clip=clip)
-    if source.get("randomizer", "grid") is not None:
-        grid = source.number("randomizer", "grid")
-        require.positive(grid=grid)
-        coarsest = noise.noise_multiplier * clip / LEAST_NOISE_IN_GRID_STEPS
-        if grid > coarsest:
-            source.refuse(
-                "randomizer", "grid", f"must be at most a third of the noise, {coarsest:.4g}"
-            )
-    return noise
+
+
+def _task(source: TomlSource) -> Task:
+    named = isinstance(source.need("task", "data"), str)
+    steps = source.get("task", "local_steps")
+    return Task(
+        source.word("task", "data") if named else _data(source),
+        source.word("task", "model"),
+        _optimizer(source),
+        1 if steps is None else source.count("task", "local_steps", most=MOST_LOCAL_STEPS),
+    )
+
+
+def _data(source: TomlSource) -> DataFile:
+    table = "task.data"
+    source.check_keys(table, TABLES[table])
+    features = source.words(table, "features")
+    source.need(table, "ranges")
+    ranges = source.section(f"{table}.ranges")
+    source.check_keys(f"{table}.ranges", frozenset(features))
+    for feature in features:
+        ends = source.need(f"{table}.ranges", feature)
+        if not (isinstance(ends, list) and len(ends) == 2 and all(map(_is_number, ends))):
+            source.refuse(f"{table}.ranges", feature, "must be [LOW, HIGH]")
+    return DataFile(
+        source.word(table, "file"),
+        source.word(table, "client_column"),
+        source.word(table, "label_column"),
+        features,
+        tuple(tuple(ranges[feature]) for feature in features),  # type: ignore[arg-type, misc]  # checked above
+    )
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= 2**1000  # beyond, no float holds it
+
+
+def _optimizer(source: TomlSource) -> Optimizer:
+    table = "task.optimizer"
+    source.check_keys(table, TABLES[table])
+    if source.need(table, "kind") not in list(OptimizerKind):
+        source.refuse(table, "kind", 'must be "sgd": nothing interprets another optimizer yet')
+    given = source.section(table)
+    return Optimizer(
+        rate=source.number(table, "rate"),
+        minibatch=source.count(table, "minibatch") if "minibatch" in given else 1,
+        schedule=StepSizes(source.choice(table, "schedule", StepSizes))
+        if "schedule" in given
+        else StepSizes.CONSTANT,
+        diameter=source.number(table, "diameter") if "diameter" in given else None,
+        divide_by=source.count(table, "divide_by") if "divide_by" in given else None,
+        kind=OptimizerKind(source.word(table, "kind")),
+    )
+
+
+def _schedule(source: TomlSource) -> Schedule:
+    return Schedule(
+        source.instant("schedule", "start"),
+        source.number("schedule", "slot_s"),
+        source.number("schedule", "choose_s"),
+    )

@@ -59,6 +59,12 @@ class ModelUpdate:
         """The update that a campaign's file asks for."""
         if campaign.task is None:
             raise InvalidValue("task", None, "a campaign that learns needs a [task]")
+        if campaign.randomizer.categories is not None:
+            raise InvalidValue(
+                "randomizer",
+                str(campaign.randomizer.kind),
+                "reports categories, and no model steps by them: use gaussian, laplace or privunit",
+            )
         optimizer = campaign.task.optimizer
         grid, capacity = campaign.randomizer.grid, campaign.design.capacity
         return cls(
@@ -84,20 +90,32 @@ class ModelUpdate:
         slots = learner.slots + 1
         if total is None or contributors == 0:
             return Learner(learner.model, learner.gradient, slots)
-        gradient = total if learner.gradient is None else learner.gradient + total
+        gradient = total.copy() if learner.gradient is None else learner.gradient + total
         if slots % self.minibatch:
             return Learner(learner.model, _fixed(gradient), slots)
         step = self.rate * self.unit / self.minibatch
-        step *= (slots // self.minibatch) ** -self.decay
+        step /= _power(slots // self.minibatch, self.decay)
         moved = learner.model - (step / (contributors or 1)) * gradient.astype(np.float64)
         return Learner(_fixed(self._projected(moved)), None, slots)
 
     def _projected(self, model: Model) -> Model:
         if self.diameter is None:
             return model
-        norm = math.sqrt(float(np.sum(model * model)))
-        radius = self.diameter / 2.0
+        norm, radius = _norm(model), self.diameter / 2.0
         return model if norm <= radius else model * (radius / norm)
+
+
+def _norm(model: Model) -> float:
+    """Summed without rounding, so the same everywhere; scaled where squares would overflow."""
+    largest = float(np.max(np.abs(model), initial=0.0))
+    if largest < 1e150:
+        return math.sqrt(math.fsum(model * model))
+    return largest * math.sqrt(math.fsum((model / largest) ** 2))
+
+
+def _power(base: int, exponent: float) -> float:
+    """The root by the function that every machine rounds alike."""
+    return math.sqrt(base) if exponent == 0.5 else float(base) ** exponent
 
 
 def _fixed(array: NDArray[Any]) -> NDArray[Any]:

@@ -29,7 +29,7 @@ from checkins.protocol.participant_events import (
     SlotBegan,
 )
 from checkins.protocol.report import Report
-from checkins.protocol.server import SERVER, ClosingRecorded, Phase, Release, Server
+from checkins.protocol.server import SERVER, ClosingRecorded, Phase, RecordClosing, Release, Server
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
 
 Trainer = Callable[[str, Model], Report]
@@ -57,11 +57,12 @@ class Dice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What happened: the server's events in their order, and every model that was shown."""
+    """What happened: the server's events in their order, what it recorded, what it showed."""
 
     start: Server
     events: tuple[Event, ...]
     end: Server
+    closings: tuple[RecordClosing, ...]
     releases: tuple[Release, ...]
     participants: Mapping[str, Participant]
 
@@ -91,7 +92,14 @@ def rehearse(
     while stage.server.phase is Phase.WAITING:
         number = stage.server.closed + 1
         stage.play(number, at.get(number, []))
-    return Rehearsal(server, tuple(stage.events), stage.server, tuple(stage.releases), everyone)
+    return Rehearsal(
+        start=server,
+        events=tuple(stage.events),
+        end=stage.server,
+        closings=tuple(stage.closings),
+        releases=tuple(stage.releases),
+        participants=everyone,
+    )
 
 
 def _drawn(token: str, participant: Participant, dice: Dice, now: int) -> Participant:
@@ -109,6 +117,7 @@ class _Stage:
     dice: Dice
     train: Trainer
     events: list[Event] = field(default_factory=list)
+    closings: list[RecordClosing] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
 
     def play(self, number: int, tokens: Sequence[str]) -> None:
@@ -130,9 +139,7 @@ class _Stage:
         slot = self._slot()
         noise = self.dice.noise(number) if slot.wants_noise else None
         self._tell_server(Expired(number, self.dice.dummies(number, slot.missing), noise))
-        for effect in self._tell_server(ClosingRecorded(number)):
-            if isinstance(effect, Release):
-                self.releases.append(effect)
+        self._tell_server(ClosingRecorded(number))
 
     def _report(self, number: int, token: str, receipt: str, model: Model) -> None:
         self._tell(token, Invited(receipt, model))
@@ -148,6 +155,8 @@ class _Stage:
     def _tell_server(self, event: Event) -> tuple[object, ...]:
         self.server, effects = servers.step(self.server, event)
         self.events.append(event)
+        self.closings += (effect for effect in effects if isinstance(effect, RecordClosing))
+        self.releases += (effect for effect in effects if isinstance(effect, Release))
         return effects
 
     def _slot(self) -> slots.Slot:

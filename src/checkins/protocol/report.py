@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from checkins.accounting import require
 from checkins.errors import ProtocolViolation
-
-if TYPE_CHECKING:
-    from checkins.randomizers.device import DeviceReport
+from checkins.randomizers import DeviceReport, Simulated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,12 +26,19 @@ class Report:
     @classmethod
     def from_device(cls, report: DeviceReport) -> Report:
         """A real report: integers in grid units."""
+        require.one_of(DeviceReport, report=report)
         return cls(_frozen(report.units), simulated=False)
 
     @classmethod
-    def from_simulation(cls, values: ArrayLike) -> Report:
+    def from_noise(cls, noise: NDArray[np.int64]) -> Report:
+        """A server's own noise, as ``DeviceSampler.noise`` draws it."""
+        return cls(_frozen(noise), simulated=False)
+
+    @classmethod
+    def from_simulation(cls, values: Simulated[Any] | ArrayLike) -> Report:
         """A report that was drawn from seeded randomness, and says so."""
-        return cls(_frozen(values), simulated=True)
+        bare = values.values if isinstance(values, Simulated) else values
+        return cls(_frozen(bare), simulated=True)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Report):
@@ -66,6 +71,16 @@ class ReportForm:
 
     def check(self, report: Report) -> None:
         """Refuse a malformed report."""
+        self.check_kind(report)
+        if self.most_units is not None:
+            largest = max(-int(report.values.min()), int(report.values.max()))
+            if largest > self.most_units:
+                raise ProtocolViolation(
+                    f"a report holds no unit above {self.most_units:,}, not {largest:,}"
+                )
+
+    def check_kind(self, report: Report) -> None:
+        """Refuse what cannot be added to reports, whatever its size: a server's noise may be wider."""
         values = report.values
         if report.simulated and not self.simulated:
             raise ProtocolViolation("a simulated report has no place in a real campaign")
@@ -80,11 +95,6 @@ class ReportForm:
             return
         if not np.issubdtype(values.dtype, np.signedinteger):
             raise ProtocolViolation(f"a report holds integers in grid units, not {values.dtype}")
-        largest = max(-int(values.min()), int(values.max()))
-        if largest > self.most_units:
-            raise ProtocolViolation(
-                f"a report holds no unit above {self.most_units:,}, not {largest:,}"
-            )
 
 
 def _frozen(values: ArrayLike) -> NDArray[Any]:

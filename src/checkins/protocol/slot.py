@@ -251,6 +251,7 @@ def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
             f"slot {slot.number} needs {slot.missing} dummies"
             f" and {'a' if slot.wants_noise else 'no'} noise"
         )
+    _check_own(slot, event)
     real = [slot.reports[receipt] for receipt in slot.chosen if receipt in slot.reports]
     drawn = [*event.dummies, *([] if event.noise is None else [event.noise])]
     closed = Slot(
@@ -261,6 +262,17 @@ def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
         contributors=len(real) if slot.rules.averaged else None,
     )
     return closed, ()
+
+
+def _check_own(slot: Slot, event: Expired) -> None:
+    """What the server draws itself lies on the grid too, and is as real as its campaign."""
+    try:
+        for dummy in event.dummies:
+            slot.rules.form.check(dummy)
+        if event.noise is not None:
+            slot.rules.form.check_kind(event.noise)
+    except ProtocolViolation as violation:
+        raise OutOfOrder(f"the server's own dummies and noise: {violation}") from violation
 
 
 def _sum(reports: list[Report]) -> Total | None:

@@ -1,4 +1,8 @@
-"""A TOML file whose values are taken by section and key, and refused with file, line and key."""
+"""A TOML file whose values are taken by section and key, and refused with file, line and key.
+
+A table inside a section, ``optimizer = { rate = 0.5 }`` or ``[task.optimizer]``, is the section
+``task.optimizer``; it is told as ``[task] optimizer.rate``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import difflib
 import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import NoReturn, cast
@@ -41,13 +46,13 @@ def line_numbers(text: str) -> dict[tuple[str, str], int]:
     section = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _HEADER.match(line):
-            section = header[1].strip("\"'")
+            section = ".".join(part.strip().strip("\"'") for part in header[1].split("."))
             numbers.setdefault((section, ""), number)
         elif key := _KEY.match(line):
-            name = key[1] or key[2] or key[3]
+            name = key[1] or key[2] or key[3] or ""
             numbers.setdefault((section, name), number)
-            if section == "":  # an inline table or a dotted key is a section too
-                numbers.setdefault((name, key[4] or ""), number)
+            inner = f"{section}.{name}" if section else name
+            numbers.setdefault((inner, key[4] or ""), number)  # a table, or a dotted key
     return numbers
 
 
@@ -87,14 +92,24 @@ class TomlSource:
         return cls(path, values, line_numbers(text))
 
     def section(self, name: str) -> Mapping[str, object]:
+        """The values of a section; ``a.b`` is the table b of section a."""
         if name == "":
             return self.values
-        if name not in self.values:
+        outer, _, inner = name.rpartition(".")
+        values = self.section(outer)
+        if inner not in values:
+            if outer:
+                self.refuse(outer, inner, "is missing; it has no default")
             raise InvalidCampaign(f"{self.path}: [{name}]", None, "is missing")
-        section = self.values[name]
+        section = values[inner]
         if not isinstance(section, dict):
-            self.refuse("", name, f"must be a section, [{name}]")
+            kind = f"table, {inner} = {{ ... }}" if outer else f"section, [{inner}]"
+            self.refuse(outer, inner, f"must be a {kind}")
         return section
+
+    def has(self, name: str) -> bool:
+        """Whether the file has this section, or this key at its top."""
+        return name in self.values
 
     def get(self, section: str, key: str) -> object:
         """The value of a key, or None."""
@@ -129,11 +144,25 @@ class TomlSource:
             self.refuse(section, key, "must be a text in quotes")
         return value
 
+    def instant(self, section: str, key: str) -> datetime:
+        """A date and time; whether it names its offset is for the caller to check."""
+        value = self.need(section, key)
+        if not isinstance(value, datetime):
+            self.refuse(section, key, "must be a date and time, such as 2030-01-01T00:00:00Z")
+        return value
+
+    def words(self, section: str, key: str) -> tuple[str, ...]:
+        values = self.need(section, key)
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            self.refuse(section, key, "must be a list of texts in quotes")
+        return tuple(values)
+
     def choice(self, section: str, key: str, choices: type[StrEnum]) -> str:
-        *most, last = words = [str(choice) for choice in choices]
+        words = [str(choice) for choice in choices]
         value = self.need(section, key)
         if value not in words:
-            self.refuse(section, key, f"must be {', '.join(most)} or {last}")
+            listed = f"{', '.join(words[:-1])} or {words[-1]}" if words[1:] else f'"{words[0]}"'
+            self.refuse(section, key, f"must be {listed}")
         return str(value)
 
     def check_keys(self, section: str, known: Set[str]) -> None:
@@ -152,15 +181,30 @@ class TomlSource:
     def refusal(self, section: str, key: str, expected: str) -> InvalidCampaign:
         """What is wrong with a key, told by file, line, section, key and value."""
         value = self.section(section).get(key)
-        line = self.lines.get((section, key)) or self.lines.get((section or key, ""))
+        line = self._line(section, key)
         place = self.path if line is None else f"{self.path}:{line}"
         if section == "" and isinstance(value, dict):
             return InvalidCampaign(f"{place}: [{key}]", None, expected)
+        top, _, inner = section.partition(".")
+        named = f"{inner}.{key}" if inner else key
         return InvalidCampaign(
-            f"{place}: [{section}] {key}" if section else f"{place}: {key}",
+            f"{place}: [{top}] {named}" if section else f"{place}: {key}",
             None if value is None else as_written(value),
             expected,
         )
+
+    def _line(self, section: str, key: str) -> int | None:
+        """The line of a key, or that of the nearest table around it."""
+        if (section, key) in self.lines:
+            return self.lines[section, key]
+        around = section or key
+        while around:
+            outer, _, inner = around.rpartition(".")
+            for place in ((around, ""), (outer, inner)):
+                if place in self.lines:
+                    return self.lines[place]
+            around = outer
+        return None
 
 
 def as_written(value: object) -> str:

@@ -1,0 +1,103 @@
+"""A whole campaign in one process, from its file to a verified ledger; nothing is simulated.
+
+400 clients draw their coins and slots from the operating system, the machines of the protocol run
+it, and the device sampler makes every report and every dummy.
+
+python examples/small_campaign.py [DIR]        DIR is out/small-campaign if it is not given
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from checkins.protocol.campaign_file import parse_campaign
+from checkins.protocol.ledger_entry import Closed, Reason, SlotClosed
+from checkins.protocol.ledger_file import LedgerFile, lines
+from checkins.protocol.ledger_price import certificate
+from checkins.protocol.participant import COIN
+from checkins.protocol.rehearsal import rehearse
+from checkins.protocol.report import Report
+from checkins.protocol.roles import participant_of, sampler_of, server_of
+from checkins.protocol.verification import verify
+
+CAMPAIGN = """
+schema = 1
+name = "small"
+population_id = "examples"
+budget = { epsilon = 1.0, delta = 1e-6, adjacency = "add-remove" }
+protocol = { kind = "fixed", slots = 40, participation = 1.0, capacity = 8 }
+schedule = { start = 2030-01-01T00:00:00Z, slot_s = 1.0, choose_s = 0.3 }
+
+[randomizer]
+kind = "gaussian"
+noise_at = "client"
+noise_multiplier = 1.0
+clip = 1.0
+grid = 1e-6
+
+[task]
+data = "synthetic"
+model = "logistic"
+optimizer = { kind = "sgd", rate = 0.5 }
+"""
+
+
+class SystemDice:
+    """Every draw from the operating system, exact: what a real server and real clients use."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def coin(self, token):
+        return secrets.randbelow(COIN)
+
+    def pick(self, token, below):
+        return secrets.randbelow(below)
+
+    def choose(self, slot, ranges):
+        return tuple(map(secrets.randbelow, ranges))
+
+    def dummies(self, slot, count):
+        return tuple(Report.from_device(self.sampler.dummy()) for _ in range(count))
+
+    def noise(self, slot):
+        return Report.from_noise(self.sampler.noise())
+
+
+def main(folder):
+    campaign = parse_campaign(CAMPAIGN).campaign
+    target = np.array([0.6, -0.3, 0.1])  # every client pulls the model towards it
+    sampler = sampler_of(campaign, dimension=target.size)
+    played = rehearse(
+        server_of(campaign, np.zeros(target.size)),
+        {f"client {number}": participant_of(campaign) for number in range(400)},
+        dice=SystemDice(sampler),
+        train=lambda token, model: Report.from_device(sampler.privatize(model - target)),
+    )
+    with LedgerFile(folder) as file:
+        file.append(file.ledger.opening(campaign, model=played.start.learner.model))
+        for closing in played.closings:
+            slot, total, model = closing.slot, closing.total, closing.model
+            file.append(SlotClosed.of(slot=slot, total=total, model=model))
+        file.append(Closed(Reason(played.end.ending), certificate(file.ledger).as_dict()))
+        path = file.path
+    found = verify(lines(path)).certificate
+    print(f"{campaign.name}: {campaign.seal}")
+    print(f"  {played.end.closed} slots, model {np.round(played.end.learner.model, 2)}")
+    epsilon = math.ceil(found.epsilon * 1e4) / 1e4
+    print(f"  epsilon <= {epsilon:.4f} at delta = {found.delta:g} ({found.adjacency}, rounded up),")
+    print(f"  by the method {found.method}, recomputed from the ledger")
+    print(f"Look at it yourself: checkins verify {folder}")
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1] if len(sys.argv) > 1 else "out/small-campaign")
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    main(place)

@@ -1,0 +1,93 @@
+"""What runs need not be quite what is priced: the total variation between the two, paid in delta.
+
+Let τ bound the total variation between all that a run releases and all that its design says, for
+every input. If the design is (ε, δ′)-DP, the run is (ε, δ′ + (1 + e^ε) τ)-DP; and if the design is
+not (ε, δ″)-DP, the run is not (ε, δ″ − (1 + e^ε) τ)-DP.
+
+Theorem:     docs/theory/total-variation.md.
+Neighbours:  any.
+Rounding:    sums are compared as rationals, e^ε is rounded up: a τ far below the last digit of δ
+             is charged all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+
+from checkins.accounting import require
+from checkins.errors import InvalidValue
+
+
+def check(variation: float) -> None:
+    """Refuse what is no total variation."""
+    require.probability(variation=variation)
+
+
+def shares(delta: float) -> Iterator[float]:
+    """The parts of ``delta`` that a design may be priced at, the largest first.
+
+    They do not depend on τ: so a larger τ can only lead to a smaller one, and a larger epsilon.
+    """
+    yield math.nextafter(delta, 0.0)
+    for bits in (46, 40, 34, 28, 22, 17, 13, 10, 8, 7, 6, 5, 4, 3, 2):
+        yield delta * (1.0 - 2.0**-bits)
+    for bits in range(1, 21):
+        yield delta * 2.0**-bits
+
+
+def fits(share: float, *, delta: float, epsilon: float, variation: float) -> bool:
+    """Whether ``share`` and the charge for τ at this epsilon stay within ``delta``.
+
+    >>> fits(0.5, delta=0.5, epsilon=0.0, variation=1e-300)
+    False
+    """
+    if not share > 0.0:
+        return False
+    charged = _charge(epsilon, variation)
+    return charged is not None and Fraction(share) + charged <= Fraction(delta)
+
+
+def share(*, delta: float, epsilon: float, variation: float) -> float:
+    """What is left of ``delta`` for the design at this epsilon."""
+    if variation == 0.0:
+        return delta
+    for part in shares(delta):
+        if fits(part, delta=delta, epsilon=epsilon, variation=variation):
+            return part
+    raise exhausted(delta, variation)
+
+
+def widened(*, delta: float, epsilon: float, variation: float) -> float:
+    """A delta above ``delta`` plus the charge for τ: a design above it proves the run above δ."""
+    charged = _charge(epsilon, variation)
+    if charged is None:
+        return 1.0
+    total = Fraction(delta) + charged
+    above = float(total)
+    return min(1.0, above if Fraction(above) >= total else math.nextafter(above, 1.0))
+
+
+def charge(*, epsilon: float, variation: float) -> float:
+    """(1 + e^ε) τ, rounded up: what of delta pays for the difference."""
+    charged = _charge(epsilon, variation)
+    if charged is None:
+        return 1.0
+    return min(1.0, math.nextafter(float(charged), math.inf))
+
+
+def exhausted(delta: float, variation: float) -> InvalidValue:
+    return InvalidValue(
+        "variation",
+        variation,
+        f"leaves nothing of delta = {delta!r}: what runs is too far from what is priced",
+    )
+
+
+def _charge(epsilon: float, variation: float) -> Fraction | None:
+    """(1 + e^ε) τ from above; None where it exceeds every delta."""
+    if not epsilon < 700.0:
+        return None
+    grown = math.exp(epsilon) * (1.0 + 1e-15)
+    return (1 + Fraction(math.nextafter(grown, math.inf))) * Fraction(variation)

@@ -1,0 +1,61 @@
+"""A campaign in words: what one slot does, and what is missing before clients can join."""
+
+from __future__ import annotations
+
+from checkins.accounting import NoiseAt, Protocol
+from checkins.protocol.campaign import Campaign, RandomizerChoice, RandomizerKind
+
+NEEDED = {
+    "[randomizer] clip": "the norm that updates are clipped to",
+    "[randomizer] grid": "on devices, reports are whole numbers of it",
+    "[task]": "what is learned",
+    "[schedule]": "when slots are; a simulation needs none",
+}
+
+
+def one_slot(campaign: Campaign) -> str:
+    """What happens in a slot, in two sentences."""
+    design, chosen = campaign.design, campaign.randomizer
+    where = f"one of {design.slots:,} slots"
+    if design.window is not None:
+        where = f"one of its next {design.window:,} slots, of {design.slots:,}"
+    chance = "" if design.participation == 1.0 else f", with probability {design.participation:g}"
+    drawn = f"Each client draws {where}{chance}."
+    if design.protocol is Protocol.AVERAGED:
+        return f"{drawn} A slot averages all its reports ({_report(chosen)}) and releases a model."
+    picked = "takes all its check-ins"
+    if design.capacity is not None:
+        picked = f"chooses up to {design.capacity:,} of its check-ins uniformly"
+    if chosen.noise_at is NoiseAt.SERVER:
+        summed = f"sums their updates ({_clipped(chosen)}), adds {_gaussian(chosen)} to the sum"
+    else:
+        summed = f"sums their reports ({_report(chosen)}), fills up with dummies"
+    if design.capacity == 1 and chosen.noise_at is not NoiseAt.SERVER:
+        picked = "chooses one of its check-ins uniformly"
+        summed = f"takes its report ({_report(chosen)}) or a dummy if there is none"
+    return f"{drawn} A slot {picked}, {summed} and releases a model."
+
+
+def _clipped(chosen: RandomizerChoice) -> str:
+    norm = "L1 norm" if chosen.kind is RandomizerKind.LAPLACE else "norm"
+    return f"clipped to {norm} {chosen.clip:g}" if chosen.clip is not None else "clipped"
+
+
+def _gaussian(chosen: RandomizerChoice) -> str:
+    deviation = (chosen.noise_multiplier or 0.0) * (chosen.clip or 0.0)
+    return f"Gaussian noise of standard deviation {deviation:g}"
+
+
+def _report(chosen: RandomizerChoice) -> str:
+    if chosen.kind is RandomizerKind.GAUSSIAN:
+        return f"{_clipped(chosen)}, with {_gaussian(chosen)}"
+    if chosen.kind is RandomizerKind.RANDOMIZED_RESPONSE:
+        how = f"by randomized response among {chosen.categories:,}"
+        return f"{chosen.local_epsilon:g}-DP {how}"
+    how = "Laplace noise" if chosen.kind is RandomizerKind.LAPLACE else "PrivUnit"
+    return f"{_clipped(chosen)}, {chosen.local_epsilon:g}-DP by {how}"
+
+
+def missing_lines(campaign: Campaign) -> list[str]:
+    """What must be added to the file, and what for."""
+    return [f"{name}: {NEEDED[name]}" for name in campaign.missing]

@@ -1,0 +1,168 @@
+"""`checkins verify`: is this ledger what was written, and what did it really cost?"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from checkins.cli import failures, options, screen
+from checkins.cli.failures import Refused, quoted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from checkins.protocol.verification import Verification
+
+Place = Annotated[str, typer.Argument(metavar="DIR", show_default=False)]
+Head = Annotated[
+    options.Texts,
+    options.text("--head", "HASH", "The hash of the last line, as it was published elsewhere."),
+]
+ClosedOnly = Annotated[
+    bool, typer.Option("--closed", help="Refuse a ledger whose last campaign is still open.")
+]
+
+SEAL_DIGITS = 12
+LONG_BYTES = 1_000_000
+"""Below it a ledger is read before a bar could be seen."""
+
+
+def verify(
+    context: typer.Context,
+    place: Place,
+    head: Head = None,
+    closed: ClosedOnly = False,
+    json: options.Json = False,
+) -> None:
+    """Recompute the certificate of a ledger, and refuse a tampered one.
+
+    DIR holds ledger.jsonl, or is that file. Every hash, seal, model and price is computed again.
+    Without --head, a ledger that was cut at the end of a line or rewritten as a whole passes for
+    one that was kept.
+    """
+    given = options.Given.of(context)
+    expected = _head(given)
+    path = _file(place)
+    from checkins.protocol import verification
+    from checkins.protocol.ledger_file import lines
+    from checkins.protocol.ledger_line import InvalidLedger
+
+    try:
+        with _watched(lines(path), path, quiet=json) as watched:
+            verified = verification.verify(watched, head=expected, closed=closed, path=str(path))
+    except InvalidLedger as error:
+        print(f"checkins: {_one_line(str(error))}", file=sys.stderr)
+        raise typer.Exit(failures.FAILURE) from error
+    if json:
+        screen.show_json(verified.as_dict())
+        return
+    screen.show(*_parts(verified))
+
+
+def _head(given: options.Given) -> str | None:
+    if "head" not in given:
+        return None
+    if not re.fullmatch(r"[0-9a-f]{64}", given.texts["head"]):
+        raise given.contradiction("head", "must be 64 hexadecimal digits, as verify prints them")
+    return given.texts["head"]
+
+
+def _file(place: str) -> Path:
+    """The file of the ledger; what cannot be one is the caller's mistake."""
+    from checkins.protocol.ledger_file import NAME, ledger_path
+
+    if re.match(r"[a-z][a-z0-9+.-]*://", place, re.IGNORECASE):
+        raise Refused(
+            f"{quoted(place)}: a running service cannot be verified yet; fetch its {NAME}"
+            " and verify that file"
+        )
+    try:
+        path = ledger_path(place)
+        found, folder = path.exists(), Path(place).is_dir()
+    except (OSError, ValueError):  # a name that no file can have
+        raise Refused(f"{quoted(place)}: is not the name of a file or folder") from None
+    if not found:
+        missing = f"holds no {NAME}" if folder else "no such file or folder"
+        raise Refused(f"{quoted(place)}: {missing}")
+    if path.is_dir():
+        raise Refused(f"{quoted(str(path))}: is a folder, not a ledger")
+    return path
+
+
+@contextmanager
+def _watched(lines: Iterable[bytes], path: Path, *, quiet: bool) -> Iterator[Iterable[bytes]]:
+    """A bar for a long ledger, for people at a terminal; a spinner for a short one."""
+    size = path.stat().st_size
+    if quiet or size < LONG_BYTES or not sys.stderr.isatty():
+        with screen.working("recomputing the ledger", quiet=quiet):
+            yield lines
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("recomputing the ledger"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("", total=size)
+
+        def counted() -> Iterator[bytes]:
+            for line in lines:
+                yield line
+                progress.advance(bar, len(line))
+
+        yield counted()
+
+
+def _parts(verified: Verification) -> Iterator[RenderableType]:
+    """What is whole, campaign by campaign; then what it costs, and what it rests on."""
+    from rich.text import Text
+
+    from checkins.cli import tables
+
+    entries = verified.ledger.entries
+    yield Text.assemble(
+        ("The ledger is whole", "bold green"),
+        f": {entries:,} {'entry' if entries == 1 else 'entries'}, every hash, seal and model"
+        " recomputed.",
+    )
+    table = tables.plain_table("campaign", "run", "slots", "status", "seal", right=("run", "slots"))
+    for run in verified.ledger.runs:
+        status = verified.status(run)
+        table.add_row(
+            quoted(run.campaign.name),
+            f"{run.number} of {run.campaign.repeats}",
+            f"{run.slots_closed:,} of {run.campaign.design.slots:,}",
+            status,
+            run.seal[: len("sha256:") + SEAL_DIGITS] + "...",
+            style="yellow" if status == "open" else "",
+        )
+    yield table
+    yield f"Head: {verified.ledger.head}"
+    current = verified.ledger.running
+    if current is not None:
+        yield (
+            f"The last campaign is open: {current.slots_closed:,} of"
+            f" {current.campaign.design.slots:,} slots. This is the price so far; only --head tells"
+            " whether lines were cut off."
+        )
+    yield ""
+    yield from tables.certificate_parts(verified.certificate)
+    held = "is kept" if verified.within_budget else "is exceeded"
+    yield f"The budget of the population, epsilon = {verified.budget:g}, {held}."
+    if verified.simulated:
+        yield "Simulated: the noise came from a seed, and protects nobody."
+    yield from tables.listed("Notes", verified.notes)
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

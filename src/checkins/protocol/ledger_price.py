@@ -1,0 +1,88 @@
+"""What the runs of a ledger cost: the slots that were released, and those that could have been.
+
+A run that is over is priced at its last slot. If it was stopped although its budget afforded more,
+it is priced at the last slot that the budget affords: whoever stopped it may have looked at the
+releases, and the price of k slots is for a k fixed beforehand.
+
+Theorem:     docs/theory/windows-and-capacity.md; ``protocol.spending``.
+Neighbours:  the budget's.
+Rounding:    epsilon up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from checkins.accounting import Certificate, Protocol
+from checkins.protocol.ledger import Ledger, Run
+from checkins.protocol.spending import RunSoFar, Spending
+
+TOLERANCE = 1e-9
+"""Relative: how far two machines' roundings of one price may lie apart."""
+
+Settled = tuple[RunSoFar, ...]
+"""The runs that are over, as they are priced; alike ones that follow each other stand as one."""
+
+
+def certificate(ledger: Ledger) -> Certificate:
+    """The certificate to state in the entry that closes the run in progress."""
+    *over, last = ledger.runs
+    earlier: Settled = ()
+    for run in over:
+        earlier = joined(earlier, settled(run, earlier))
+    return spent(settled(last, earlier), earlier)
+
+
+def spent(run: RunSoFar, earlier: Settled) -> Certificate:
+    """The price of a run and of all before it, composed."""
+    return Spending(run.campaign, earlier).after(run.slots, contributors=run.contributors)
+
+
+def epsilon_spent(run: RunSoFar, earlier: Settled) -> float:
+    """The epsilon of that price alone; infinite where none is proved."""
+    if run.contributors is not None:
+        return spent(run, earlier).epsilon
+    return Spending(run.campaign, earlier).epsilon_after(run.slots)
+
+
+def so_far(run: Run) -> RunSoFar:
+    """A run in progress: the slots that are over."""
+    return RunSoFar(run.campaign, run.slots_closed, run.contributors)
+
+
+def settled(run: Run, earlier: Settled) -> RunSoFar:
+    """A run that is over, or is closed now."""
+    design = run.campaign.design
+    if run.slots_closed == design.slots or design.protocol is Protocol.AVERAGED:
+        return so_far(run)
+    if not _within_budget(RunSoFar(run.campaign, run.slots_closed + 1), earlier):
+        return so_far(run)
+    return RunSoFar(run.campaign, _affordable(run, earlier))
+
+
+def joined(earlier: Settled, run: RunSoFar) -> Settled:
+    """One run more; repeats of a campaign keep the list short."""
+    if earlier and replace(earlier[-1], times=1) == run:
+        return (*earlier[:-1], replace(run, times=earlier[-1].times + 1))
+    return (*earlier, run)
+
+
+def last_affordable(run: Run, earlier: Settled) -> int | None:
+    """The last slot that the budget pays for, if the run went on after it; None if it did not.
+
+    Averaged updates are held to the population that was declared: how many contribute is not known
+    before they have.
+    """
+    if run.slots_closed == 0:
+        return None
+    if _within_budget(RunSoFar(run.campaign, run.slots_closed), earlier):
+        return None
+    return _affordable(run, earlier)
+
+
+def _within_budget(run: RunSoFar, earlier: Settled) -> bool:
+    return epsilon_spent(run, earlier) <= run.campaign.budget.epsilon * (1.0 + TOLERANCE)
+
+
+def _affordable(run: Run, earlier: Settled) -> int:
+    return Spending(run.campaign, earlier).affordable()

@@ -1,0 +1,66 @@
+"""The roles that a campaign hands out: its server, its clients, the sampler that both use."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from checkins.accounting import require
+from checkins.errors import InvalidValue
+from checkins.protocol.campaign import Campaign
+from checkins.protocol.model_update import ModelUpdate
+from checkins.protocol.participant import Participant
+from checkins.protocol.report import ReportForm
+from checkins.protocol.rules import Rules, window_of
+from checkins.protocol.server import Server
+from checkins.protocol.spending import RunSoFar, Spending
+from checkins.randomizers import DeviceSampler, Grid
+
+
+def sampler_of(campaign: Campaign, *, dimension: int) -> DeviceSampler:
+    """What makes the reports, the dummies and the server's noise of a real campaign."""
+    step = campaign.randomizer.grid
+    if step is None:
+        raise InvalidValue("grid", None, "reports of real clients are integers on a grid: give one")
+    return DeviceSampler(campaign.randomizer.describe(dimension), Grid(step), dimension)
+
+
+def participant_of(campaign: Campaign) -> Participant:
+    """A client with the campaign's participation and window."""
+    return Participant(campaign.design.participation, window_of(campaign.design))
+
+
+def server_of(
+    campaign: Campaign, model: ArrayLike, *, run: int = 1, earlier: tuple[RunSoFar, ...] = ()
+) -> Server:
+    """A real server before the first slot of run ``run``; it stops where its budget does.
+
+    ``earlier`` runs of other campaigns on the same population have spent of that budget too.
+    """
+    start = np.array(model, dtype=np.float64)
+    require.count(dimension=start.size)
+    sampler = sampler_of(campaign, dimension=start.size)
+    form = ReportForm(start.size, most_units=sampler.most_units, simulated=False)
+    affordable = Spending(campaign, earlier).affordable(run=run)
+    rules = Rules.of(
+        campaign.design, affordable=affordable, form=form, update=ModelUpdate.of(campaign)
+    )
+    return Server.start(rules, start.ravel())
+
+
+def rehearsing_server_of(campaign: Campaign, model: ArrayLike) -> Server:
+    """A server for simulated reports: on the campaign's grid if it has one, else any floats.
+
+    It runs every slot, whether the budget pays for it or not.
+    """
+    start = np.array(model, dtype=np.float64)
+    require.count(dimension=start.size)
+    on_grid = campaign.randomizer.grid is not None
+    most = sampler_of(campaign, dimension=start.size).most_units if on_grid else None
+    rules = Rules.of(
+        campaign.design,
+        affordable=campaign.design.slots,
+        form=ReportForm(start.size, most_units=most, simulated=True),
+        update=ModelUpdate.of(campaign),
+    )
+    return Server.start(rules, start.ravel())

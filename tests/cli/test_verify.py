@@ -1,0 +1,200 @@
+"""checkins verify: what people and programs see of a ledger, and of one that was tampered with."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkins.accounting import Protocol
+from checkins.cli import screen, verify
+from checkins.cli.main import run
+from tests.protocol.ledgers import Book, campaign
+
+FIXED = campaign()
+WHOLE = Book().run(FIXED).close()
+OPEN = Book().run(campaign(slots=200, local_epsilon=0.5), 37)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "ledger.jsonl").write_bytes(b"".join(WHOLE.lines))
+    return tmp_path
+
+
+def kept(folder: Path, *lines: bytes) -> str:
+    (folder / "ledger.jsonl").write_bytes(b"".join(lines))
+    return str(folder)
+
+
+def refused(outcome, *, code: int, says: str) -> None:
+    assert outcome.code == code, outcome
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1
+    assert says in outcome.err
+
+
+def test_json_says_what_was_recomputed(checkins, folder: Path) -> None:
+    outcome = checkins("verify", str(folder), "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    answer = json.loads(outcome.out)
+    assert answer["valid"] is True
+    assert answer["head"] == WHOLE.ledger.head
+    assert answer["entries"] == 6
+    assert answer["campaigns"] == [
+        {
+            "name": "small",
+            "run": 1,
+            "seal": FIXED.seal,
+            "slots_closed": 4,
+            "slots": 4,
+            "status": "completed",
+        }
+    ]
+    assert answer["within_budget"] is True
+    assert answer["certificate"]["epsilon"] == pytest.approx(0.9999965, abs=1e-6)
+
+
+def test_people_see_campaigns_head_and_certificate(checkins, folder: Path) -> None:
+    outcome = checkins("verify", str(folder))
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "The ledger is whole: 6 entries" in outcome.out
+    assert f"Head: {WHOLE.ledger.head}\n" in outcome.out
+    assert "4 of 4   completed   sha256:" in outcome.out
+    assert "epsilon <= 1 at delta = 1e-06 (replace-one)" in outcome.out
+    assert "The budget of the population, epsilon = 3, is kept." in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 80
+
+
+def test_the_file_itself_is_as_good_as_its_folder(checkins, folder: Path) -> None:
+    first = json.loads(checkins("verify", str(folder / "ledger.jsonl"), "--json").out)
+    second = json.loads(checkins("verify", str(folder), "--json").out)
+    assert first["head"] == second["head"]
+
+
+def test_a_ledger_that_was_cut_is_open_and_refused_where_that_matters(
+    checkins, tmp_path: Path
+) -> None:
+    place = kept(tmp_path, *OPEN.lines)
+    shown = " ".join(checkins("verify", place).out.split())
+    assert "The last campaign is open: 37 of 200 slots." in shown
+    assert json.loads(checkins("verify", place, "--json").out)["campaigns"][0]["status"] == "open"
+    refused(checkins("verify", place, "--closed"), code=1, says="is open: 37 of 200 slots")
+    cut = kept(tmp_path, *OPEN.lines[:-1])
+    outcome = checkins("verify", cut, "--head", OPEN.ledger.head)
+    refused(outcome, code=1, says=f"not with {OPEN.ledger.head}: lines were cut off")
+
+
+def test_the_published_head_is_accepted(checkins, folder: Path) -> None:
+    arguments = ("verify", str(folder), "--head", WHOLE.ledger.head, "--closed", "--json")
+    assert checkins(*arguments).code == 0
+
+
+@pytest.mark.parametrize("text", ["", "0", "g" * 64, "A" * 64, "0" * 65])
+def test_a_head_is_a_hash(checkins, folder: Path, text: str) -> None:
+    outcome = checkins("verify", str(folder), "--head", text)
+    refused(outcome, code=2, says="must be 64 hexadecimal digits")
+
+
+def test_a_head_given_twice_is_refused(checkins, folder: Path) -> None:
+    head = WHOLE.ledger.head
+    outcome = checkins("verify", str(folder), "--head", head, "--head", "0" * 64)
+    refused(outcome, code=2, says="--head: was given more than once")
+
+
+def test_what_is_not_there_is_the_callers_mistake(checkins, tmp_path: Path) -> None:
+    refused(checkins("verify", str(tmp_path / "x")), code=2, says="no such file or folder")
+    refused(checkins("verify", str(tmp_path)), code=2, says="holds no ledger.jsonl")
+    (tmp_path / "ledger.jsonl").mkdir()
+    refused(checkins("verify", str(tmp_path)), code=2, says="is a folder, not a ledger")
+    refused(checkins("verify", "a\0b"), code=2, says="file or folder")
+    refused(checkins("verify", "x" * 5000), code=2, says="file or folder")
+    refused(checkins("verify", ""), code=2, says="holds no ledger.jsonl")
+    refused(checkins("verify"), code=2, says="DIR")
+
+
+@pytest.mark.parametrize("place", ["https://x.example/campaigns/1", "HTTP://x", "postgresql://x"])
+def test_a_running_service_cannot_be_verified_yet(checkins, place: str) -> None:
+    refused(checkins("verify", place), code=2, says="fetch its ledger.jsonl and verify that file")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "ledger.jsonl: is empty"),
+        (b"\n", "ledger.jsonl:1: is not JSON"),
+        (b"hello\n", "ledger.jsonl:1: is not JSON"),
+        (b"hello", "ledger.jsonl:1: the last line is incomplete (crash?)"),
+        (b"\x00\xff\x1b[31m\n", "ledger.jsonl:1: is not ASCII text"),
+        (b"{}\n", "ledger.jsonl:1: kind must be one of"),
+        (b'{"kind":"opened","kind":"opened"}\n', "ledger.jsonl:1: holds the same key twice"),
+        (b'{"kind":NaN}\n', "ledger.jsonl:1: holds NaN"),
+        (b'{"kind":' + b"9" * 9999 + b"}\n", "ledger.jsonl:1: holds a number that is too large"),
+        (b"[" * 99999 + b"\n", "ledger.jsonl:1: is nested too deeply"),
+        (b"".join(WHOLE.lines[:3]) + b"\n", "ledger.jsonl:4: is not JSON"),
+        (b"".join(WHOLE.lines).replace(b'"slot":3', b'"slot":2'), "ledger.jsonl:4: its hash"),
+        (b"".join(WHOLE.lines).replace(b"{", b"{ ", 1), "ledger.jsonl:1: is not spelled as"),
+        (b"".join(WHOLE.lines[1:]), "ledger.jsonl:1: is entry 2 where entry 1 is next"),
+        (b"".join(WHOLE.lines)[:-1], "ledger.jsonl:6: the last line is incomplete (crash?)"),
+    ],
+)
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["people", "json"])
+def test_a_refused_ledger_is_one_line_and_exit_1(
+    checkins, tmp_path: Path, content: bytes, says: str, form: tuple[str, ...]
+) -> None:
+    refused(checkins("verify", kept(tmp_path, content), *form), code=1, says=says)
+
+
+@given(content=st.binary(max_size=300))
+def test_any_bytes_are_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    place = kept(tmp_path_factory.mktemp("any"), content)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(["verify", place, "--json"])
+    assert (code, out.getvalue()) == (1, "")
+    assert err.getvalue().count("\n") == 1
+    assert "internal error" not in err.getvalue()
+
+
+def test_a_file_that_may_not_be_read_is_one_line(
+    checkins, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object, **__: object) -> object:
+        raise PermissionError(13, "Permission denied", "ledger.jsonl")
+
+    monkeypatch.setattr(Path, "open", denied)
+    refused(checkins("verify", str(folder)), code=1, says="ledger.jsonl: Permission denied")
+
+
+def test_simulated_campaigns_and_notes_are_told(checkins, tmp_path: Path) -> None:
+    book = Book().run(campaign(grid=None), simulated=True, floats=True).close(epsilon=2.0)
+    shown = " ".join(checkins("verify", kept(tmp_path, *book.lines)).out.split())
+    assert "Simulated: the noise came from a seed, and protects nobody." in shown
+    assert "Notes: - line 6 states epsilon = 2.0" in shown
+
+
+def test_a_budget_that_too_few_contributors_exceed_is_told(checkins, tmp_path: Path) -> None:
+    declared = campaign(Protocol.AVERAGED, epsilon=0.9, fewest=100)
+    book = Book().run(declared, contributors=[1, 0, 0, 0]).close()
+    outcome = checkins("verify", kept(tmp_path, *book.lines))
+    assert outcome.code == 0
+    assert "The budget of the population, epsilon = 0.9, is exceeded." in outcome.out
+
+
+def test_a_long_ledger_shows_how_far_it_is_on_a_terminal(
+    checkins, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verify, "LONG_BYTES", 1)
+    monkeypatch.setattr(verify.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(screen.Console, "is_terminal", True)
+    outcome = checkins("verify", str(folder))
+    assert outcome.code == 0
+    assert "recomputing the ledger" in outcome.err
+    assert "Head:" in outcome.out

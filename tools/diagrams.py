@@ -1,0 +1,24 @@
+"""Print the state diagram of a machine, drawn from its own table.
+
+python tools/diagrams.py slot|server|participant
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from checkins.protocol.participant import PARTICIPANT
+from checkins.protocol.server import SERVER
+from checkins.protocol.slot import SLOT
+
+MACHINES = {machine.name: machine for machine in (SLOT, SERVER, PARTICIPANT)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("machine", choices=MACHINES)
+    print(MACHINES[parser.parse_args().machine].diagram())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""The planted bugs: what each one does wrong, and which tests must notice it."""
+
+from __future__ import annotations
+
+from tools.mutants import Change, Mutant
+
+HISTORIES = "tests/protocol/test_histories.py"
+SLOT, PARTICIPANT = "tests/protocol/test_slot.py", "tests/protocol/test_participant.py"
+DISTRIBUTIONS = "tests/protocol/test_distributions.py"
+MODEL_UPDATE = "tests/protocol/test_model_update.py"
+DEVICE = "tests/randomizers/test_device.py"
+GRID, UNITS = "tests/randomizers/test_grid.py", "tests/randomizers/test_units.py"
+
+MUTANTS = (
+    Mutant(
+        "redraw-after-crash",
+        "a client that crashes after its draw was durable draws again",
+        (
+            Change(
+                "protocol/participant.py",
+                "        Phase.DRAWN: (Phase.PLEDGED, Phase.DONE),\n        Phase.TRAINING",
+                "        Phase.DRAWN: Phase.NEW,\n        Phase.TRAINING",
+            ),
+            Change(
+                "protocol/participant.py",
+                "        return _pledge(participant, event)\n    resumed",
+                "        return replace(participant, phase=Phase.NEW, slot=None), ()\n    resumed",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "biased-choice",
+        "the server uses whoever comes first in its list",
+        (Change("protocol/slot.py", "waiting.pop(draw)", "waiting.pop(0 * draw)"),),
+        (DISTRIBUTIONS,),
+    ),
+    Mutant(
+        "dummy-left-out",
+        "a missing report is left out of the sum: no dummy, no noise",
+        (Change("protocol/slot.py", "drawn = [*event.dummies, *(", "drawn = [*("),),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "late-report-moves",
+        "a report that comes too late counts in the next slot",
+        (
+            Change(
+                "protocol/server.py",
+                "if slot is not None and slot.number == event.slot:",
+                "if slot is not None and event.slot <= slot.number:",
+            ),
+            Change("protocol/slot.py", "if event.receipt not in slot.chosen:", "if False:"),
+            Change(
+                "protocol/slot.py",
+                "    real = [slot.reports[receipt] for receipt in slot.chosen"
+                " if receipt in slot.reports]\n",
+                "    real = list(slot.reports.values())\n",
+            ),
+            Change(
+                "protocol/slot.py",
+                "return (self.rules.capacity or 0) - len(self.reports)",
+                "return max((self.rules.capacity or 0) - len(self.reports), 0)",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "noise-redrawn-on-retry",
+        "a client that restarts makes a new report though the first was sent",
+        (
+            Change(
+                "protocol/participant.py",
+                "        Phase.PRIVATIZED: Phase.REPORTING,\n    },\n)\ndef _restart",
+                "        Phase.PRIVATIZED: Phase.ACCEPTED,\n    },\n)\ndef _restart",
+            ),
+            Change(
+                "protocol/participant.py",
+                "    resumed = Phase.ACCEPTED if participant.phase is Phase.TRAINING"
+                " else Phase.REPORTING\n    return _say_again(replace(participant, phase=resumed)",
+                "    resumed = Phase.ACCEPTED\n"
+                "    return _say_again(replace(participant, phase=resumed, report=None)",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "count-leaked",
+        "a slot of the fixed protocol tells how many reports are in it",
+        (
+            Change(
+                "protocol/slot.py",
+                "contributors=len(real) if slot.rules.averaged else None",
+                "contributors=len(real)",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "coin-skipped",
+        "a client takes part whatever its coin says",
+        (
+            Change(
+                "protocol/participant.py",
+                "takes_part = event.coin < heads(participant.participation)",
+                "takes_part = participant.participation > 0",
+            ),
+        ),
+        (PARTICIPANT,),
+    ),
+    Mutant(
+        "coin-rounded-up",
+        "a client takes part a little more often than was promised",
+        (
+            Change(
+                "protocol/participant.py",
+                "math.floor(Fraction(participation) * COIN)",
+                "math.ceil(Fraction(participation) * COIN)",
+            ),
+        ),
+        (PARTICIPANT,),
+    ),
+    Mutant(
+        "window-off-by-one",
+        "a sliding window begins one slot too late",
+        (Change("protocol/window.py", "return now + pick", "return now + pick + 1"),),
+        (DISTRIBUTIONS,),
+    ),
+    Mutant(
+        "fixed-window-off-by-one",
+        "the last slot is never drawn",
+        (Change("protocol/window.py", "range(1, slots + 1)", "range(1, max(slots, 2))"),),
+        (DISTRIBUTIONS,),
+    ),
+    Mutant(
+        "accumulator-not-reset",
+        "a minibatch carries the last one along",
+        (
+            Change(
+                "protocol/model_update.py",
+                "Learner(_fixed(self._projected(moved)), None, slots)",
+                "Learner(_fixed(self._projected(moved)), _fixed(gradient), slots)",
+            ),
+        ),
+        (MODEL_UPDATE,),
+    ),
+    Mutant(
+        "told-before-committed",
+        "the chosen are invited before the choice is durable",
+        (
+            Change(
+                "protocol/slot.py",
+                "return after, (RecordChoice(after.chosen),)",
+                "return after, (*map(Invite, after.chosen), RecordChoice(after.chosen))",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "double-contribution",
+        "a client that has checked in before may check in again",
+        (Change("protocol/slot.py", "    if event.spent:\n", "    if False:\n"),),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "acknowledged-before-durable",
+        "a check-in is acknowledged before it is recorded",
+        (
+            Change(
+                "protocol/slot.py",
+                "effects = (RecordCheckIn(event.token, event.receipt),"
+                " Acknowledge(event.token, event.receipt))",
+                "effects = (Acknowledge(event.token, event.receipt),"
+                " RecordCheckIn(event.token, event.receipt))",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "shown-before-committed",
+        "a model is shown before its slot is durable",
+        (
+            Change(
+                "protocol/server.py",
+                "    return closing, (record,)",
+                "    return closing, (Release(slot.number, learner.model), record)",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "closed-slot-remembers",
+        "a closed slot still knows who was in it",
+        (
+            Change(
+                "protocol/slot.py",
+                "        Phase.CLOSED,\n",
+                "        Phase.CLOSED,\n        waiting=slot.waiting,\n",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "budget-ignored",
+        "a campaign runs on after its budget is spent",
+        (
+            Change(
+                "protocol/server.py",
+                "closed < server.rules.affordable else",
+                "closed < server.rules.slots else",
+            ),
+        ),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "warm-up-too-short",
+        "the sliding protocol shows a model one slot too early",
+        (Change("protocol/rules.py", "return slot > self.warm_up", "return slot >= self.warm_up"),),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "second-report-taken",
+        "a second, different report replaces the first",
+        (
+            Change(
+                "protocol/slot.py",
+                "if before is not None and before != event.report:",
+                "if False:",
+            ),
+        ),
+        (SLOT,),
+    ),
+    Mutant(
+        "malformed-report-taken",
+        "reports are not looked at before they are summed",
+        (Change("protocol/slot.py", "    slot.rules.form.check(event.report)\n", ""),),
+        (SLOT,),
+    ),
+    Mutant(
+        "clip-after-noise",
+        "a device adds the noise first and clips what comes out",
+        (
+            Change(
+                "randomizers/device.py",
+                "        units = self._clipped(update)\n"
+                "        self._law.add_to(units, _RANDOMNESS)\n"
+                "        return self._report(units)",
+                "        noise = self._law.draw(self.dimension, _RANDOMNESS)\n"
+                "        return self._report("
+                "self._clipped(self._vector(update) + noise * self.grid.step))",
+            ),
+        ),
+        (DEVICE,),
+    ),
+    Mutant(
+        "clip-skipped",
+        "a device rounds an update that is too long, and does not shorten it",
+        (
+            Change(
+                "randomizers/units.py",
+                "            if total <= bound:\n                return units\n        for shrink",
+                "            return units\n        for shrink",
+            ),
+        ),
+        (GRID, UNITS),
+    ),
+    Mutant(
+        "dummy-without-noise",
+        "a dummy is zero, and not A_ldp(0)",
+        (
+            Change(
+                "randomizers/device.py",
+                "        return self._report(self._law.draw(self.dimension, _RANDOMNESS))",
+                "        return self._report(np.zeros(self.dimension, dtype=np.int32))",
+            ),
+        ),
+        (DEVICE,),
+    ),
+    Mutant(
+        "half-the-noise",
+        "a device draws noise of half the deviation that is priced",
+        (
+            Change(
+                "randomizers/grid.py",
+                "            return rounded_gaussian(scale)",
+                "            return rounded_gaussian(max(scale / 2, Fraction(3)))",
+            ),
+        ),
+        (DEVICE,),
+    ),
+    Mutant(
+        "float-noise",
+        "a device draws floating-point noise from a seeded generator and rounds it",
+        (
+            Change(
+                "randomizers/device.py",
+                "        self._law.add_to(units, _RANDOMNESS)",
+                "        spread = self._law.draw(1000, _RANDOMNESS).std()\n"
+                "        generator = np.random.default_rng(1)\n"
+                "        units += np.rint("
+                "generator.normal(0.0, spread, units.size)).astype(np.int32)",
+            ),
+        ),
+        (DEVICE,),
+    ),
+)
