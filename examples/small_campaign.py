@@ -16,15 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from checkins.protocol.campaign_file import parse_campaign
-from checkins.protocol.ledger_entry import Closed, Reason, SlotClosed
-from checkins.protocol.ledger_file import LedgerFile, lines
-from checkins.protocol.ledger_price import certificate
+from checkins.protocol import ledger
+from checkins.protocol.campaign import parse_campaign
 from checkins.protocol.participant import COIN
 from checkins.protocol.rehearsal import rehearse
 from checkins.protocol.report import Report
 from checkins.protocol.roles import participant_of, sampler_of, server_of
-from checkins.protocol.verification import verify
 
 CAMPAIGN = """
 schema = 1
@@ -33,6 +30,7 @@ population_id = "examples"
 budget = { epsilon = 1.0, delta = 1e-6, adjacency = "add-remove" }
 protocol = { kind = "fixed", slots = 40, participation = 1.0, capacity = 8 }
 schedule = { start = 2030-01-01T00:00:00Z, slot_s = 1.0, choose_s = 0.3 }
+task = { data = "synthetic", model = "logistic", optimizer = { kind = "sgd", rate = 0.5 } }
 
 [randomizer]
 kind = "gaussian"
@@ -40,11 +38,6 @@ noise_at = "client"
 noise_multiplier = 1.0
 clip = 1.0
 grid = 1e-6
-
-[task]
-data = "synthetic"
-model = "logistic"
-optimizer = { kind = "sgd", rate = 0.5 }
 """
 
 
@@ -80,14 +73,15 @@ def main(folder):
         dice=SystemDice(sampler),
         train=lambda token, model: Report.from_device(sampler.privatize(model - target)),
     )
-    with LedgerFile(folder) as file:
+    with ledger.LedgerFile(folder) as file:
         file.append(file.ledger.opening(campaign, model=played.start.learner.model))
         for closing in played.closings:
             slot, total, model = closing.slot, closing.total, closing.model
-            file.append(SlotClosed.of(slot=slot, total=total, model=model))
-        file.append(Closed(Reason(played.end.ending), certificate(file.ledger).as_dict()))
+            file.append(ledger.SlotClosed.of(slot=slot, total=total, model=model))
+        price = ledger.certificate(file.ledger).as_dict()
+        file.append(ledger.Closed(ledger.Reason(played.end.ending), price))
         path = file.path
-    found = verify(lines(path)).certificate
+    found = ledger.verify(ledger.lines(path)).certificate
     print(f"{campaign.name}: {campaign.seal}")
     print(f"  {played.end.closed} slots, model {np.round(played.end.learner.model, 2)}")
     epsilon = math.ceil(found.epsilon * 1e4) / 1e4

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import math
 from collections.abc import Callable
 
@@ -12,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkins.accounting import design as module
 from checkins.accounting.design import (
     Design,
     GaussianNoise,
@@ -58,29 +55,6 @@ def refused(make: Callable[[], object], name: str, value: object) -> None:
 
 
 # What is accepted
-
-
-def test_every_description_has_a_strategy() -> None:
-    described = {
-        found
-        for _, found in inspect.getmembers(module, dataclasses.is_dataclass)
-        if isinstance(found, type) and found.__module__ == module.__name__
-    }
-    assert described == set(strategies.DESCRIPTIONS)
-
-
-@pytest.mark.parametrize("description", strategies.DESCRIPTIONS, ids=lambda kind: kind.__name__)
-@given(data=st.data())
-def test_a_description_is_a_frozen_value(description: type, data: st.DataObject) -> None:
-    value = data.draw(strategies.DESCRIPTIONS[description])
-    assert isinstance(value, description)
-    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
-    twin = description(**fields)
-    assert twin == value
-    assert hash(twin) == hash(value)
-    assert repr(twin) == repr(value)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(value, next(iter(fields)), None)
 
 
 @given(design=strategies.designs())

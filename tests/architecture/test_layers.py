@@ -7,10 +7,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from checkins import accounting
+from checkins import accounting, randomizers
+from checkins.protocol import campaign, ledger
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_MODULE = 500
@@ -79,13 +81,19 @@ def test_no_module_is_too_long_to_own(path: Path) -> None:
     assert lines <= LONGEST_MODULE, "look for the second noun"
 
 
-def test_every_public_name_of_the_accountant_is_importable() -> None:
-    assert len(set(accounting.__all__)) == len(accounting.__all__) > 0
-    for name in accounting.__all__:
-        assert hasattr(accounting, name), name
+PUBLIC = [accounting, randomizers, campaign, ledger]
+PAGES = ("library.md", "ledger.md", "campaign-file.md", "protocol.md")
 
 
-def test_every_public_name_of_the_accountant_is_documented() -> None:
-    text = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
-    missing = [name for name in accounting.__all__ if not re.search(rf"\b{name}\b", text)]
+@pytest.mark.parametrize("package", PUBLIC, ids=lambda package: package.__name__)
+def test_every_public_name_is_importable(package: ModuleType) -> None:
+    assert len(set(package.__all__)) == len(package.__all__) > 0
+    for name in package.__all__:
+        assert hasattr(package, name), name
+
+
+@pytest.mark.parametrize("package", PUBLIC, ids=lambda package: package.__name__)
+def test_every_public_name_is_documented(package: ModuleType) -> None:
+    text = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
+    missing = [name for name in package.__all__ if not re.search(rf"\b{name}\b", text)]
     assert missing == []

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from checkins.protocol.campaign_file import parse_campaign, read_campaign
-from checkins.protocol.templates import Template, template_text
+from checkins.protocol.campaign.file import parse_campaign, read_campaign
+from checkins.protocol.campaign.templates import Template, template_text
 
 ROOT = Path(__file__).resolve().parents[2]
 

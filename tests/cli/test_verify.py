@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from checkins.accounting import Protocol
 from checkins.cli import screen, verify
 from checkins.cli.main import run
-from tests.protocol.ledgers import Book, campaign
+from tests.protocol.ledger.ledgers import Book, campaign
 
 FIXED = campaign()
 WHOLE = Book().run(FIXED).close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from checkins.accounting import NoiseAt, Protocol
-from checkins.protocol.campaign import Campaign, RandomizerChoice, RandomizerKind
+from checkins.protocol.campaign.description import Campaign, RandomizerChoice, RandomizerKind
 
 NEEDED = {
     "[randomizer] clip": "the norm that updates are clipped to",

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from checkins.accounting import Certificate
-    from checkins.protocol.campaign import Campaign
-    from checkins.protocol.campaign_file import CampaignFile
+    from checkins.protocol.campaign.description import Campaign
+    from checkins.protocol.campaign.file import CampaignFile
 
 File = Annotated[str, typer.Argument(metavar="CAMPAIGN.TOML", hidden=True, show_default=False)]
 ROUNDING = "epsilon is rounded up, affordable_slots down"
@@ -58,7 +58,7 @@ class _Checked:
 
     @classmethod
     def of(cls, file: CampaignFile, certificate: Certificate) -> _Checked:
-        from checkins.protocol.spending import Spending
+        from checkins.protocol.campaign.spending import Spending
 
         spending = Spending(file.campaign)
         slots = spending.slots
@@ -146,7 +146,7 @@ def _hint(campaign: Campaign) -> str:
     from checkins.accounting import Adjacency, GaussianNoise, Parameter, calibrate
     from checkins.cli import tables
     from checkins.errors import CheckinsError
-    from checkins.protocol.spending import RunSoFar
+    from checkins.protocol.campaign.spending import RunSoFar
 
     gaussian = isinstance(campaign.design.randomizer, GaussianNoise)
     if gaussian and campaign.budget.adjacency is Adjacency.REPLACE_ONE:

@@ -38,8 +38,8 @@ def init(
     """
     given = options.Given.of(context)
     from checkins.cli import values
-    from checkins.protocol.campaign_file import parse_campaign
-    from checkins.protocol.templates import Template, template_text
+    from checkins.protocol.campaign.file import parse_campaign
+    from checkins.protocol.campaign.templates import Template, template_text
 
     with given.in_own_words():
         template = values.one_of("task", given.texts.get("task", "patients"), Template)

@@ -15,8 +15,8 @@ from checkins.cli.design_options import design_from
 from checkins.cli.failures import Refused, quoted
 from checkins.cli.options import Given
 from checkins.errors import CheckinsError, InvalidValue
-from checkins.protocol.campaign_file import CampaignFile, read_campaign
-from checkins.protocol.spending import RunSoFar, price
+from checkins.protocol.campaign.file import CampaignFile, read_campaign
+from checkins.protocol.campaign.spending import RunSoFar, price
 
 
 @dataclass(frozen=True, slots=True)

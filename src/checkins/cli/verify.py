@@ -17,7 +17,7 @@ from checkins.cli.failures import Refused, quoted
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from checkins.protocol.verification import Verification
+    from checkins.protocol.ledger.verification import Verification
 
 Place = Annotated[str, typer.Argument(metavar="DIR", show_default=False)]
 Head = Annotated[
@@ -49,9 +49,9 @@ def verify(
     given = options.Given.of(context)
     expected = _head(given)
     path = _file(place)
-    from checkins.protocol import verification
-    from checkins.protocol.ledger_file import lines
-    from checkins.protocol.ledger_line import InvalidLedger
+    from checkins.protocol.ledger import verification
+    from checkins.protocol.ledger.file import lines
+    from checkins.protocol.ledger.line import InvalidLedger
 
     try:
         with _watched(lines(path), path, quiet=json) as watched:
@@ -75,7 +75,7 @@ def _head(given: options.Given) -> str | None:
 
 def _file(place: str) -> Path:
     """The file of the ledger; what cannot be one is the caller's mistake."""
-    from checkins.protocol.ledger_file import NAME, ledger_path
+    from checkins.protocol.ledger.file import NAME, ledger_path
 
     if re.match(r"[a-z][a-z0-9+.-]*://", place, re.IGNORECASE):
         raise Refused(

@@ -16,7 +16,7 @@ from checkins.accounting import require
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from checkins.protocol.campaign import Campaign
+    from checkins.protocol.campaign.description import Campaign
 
 Model = NDArray[np.float64]
 Total = NDArray[Any]

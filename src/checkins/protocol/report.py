@@ -80,7 +80,7 @@ class ReportForm:
                 )
 
     def check_kind(self, report: Report) -> None:
-        """Refuse what cannot be added to reports, whatever its size: a server's noise may be wider."""
+        """Refuse what cannot be added to reports; a server's noise may be of any size."""
         values = report.values
         if report.simulated and not self.simulated:
             raise ProtocolViolation("a simulated report has no place in a real campaign")

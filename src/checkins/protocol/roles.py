@@ -7,13 +7,13 @@ from numpy.typing import ArrayLike
 
 from checkins.accounting import require
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign
+from checkins.protocol.campaign.description import Campaign
+from checkins.protocol.campaign.spending import RunSoFar, Spending
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import Participant
 from checkins.protocol.report import ReportForm
 from checkins.protocol.rules import Rules, window_of
 from checkins.protocol.server import Server
-from checkins.protocol.spending import RunSoFar, Spending
 from checkins.randomizers import DeviceSampler, Grid
 
 

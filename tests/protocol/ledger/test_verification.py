@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency, Population, Protocol, certify
 from checkins.protocol import server as servers
-from checkins.protocol.campaign import Campaign
-from checkins.protocol.ledger import Ledger
-from checkins.protocol.ledger_entry import Closed, Reason, SlotClosed, hashed
-from checkins.protocol.ledger_line import InvalidLedger
-from checkins.protocol.ledger_price import certificate
+from checkins.protocol.campaign.description import Campaign
+from checkins.protocol.campaign.spending import Spending
+from checkins.protocol.ledger.chain import Ledger
+from checkins.protocol.ledger.entry import Closed, Reason, SlotClosed, hashed
+from checkins.protocol.ledger.line import InvalidLedger
+from checkins.protocol.ledger.price import certificate
+from checkins.protocol.ledger.verification import Verification, verify
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import Report, ReportForm
 from checkins.protocol.rules import Rules
 from checkins.protocol.server import ClosingRecorded, RecordClosing, Server, SlotBegan
 from checkins.protocol.slot import ChoiceRecorded, Choose, Expired
-from checkins.protocol.spending import Spending
-from checkins.protocol.verification import Verification, verify
-from tests.protocol.ledgers import MODEL, Book, any_certificate, campaign, slots
+from tests.protocol.ledger.ledgers import MODEL, Book, any_certificate, campaign, slots
 
 FIXED = campaign()
 SLIDING = campaign(Protocol.SLIDING, slots=5, window=3)

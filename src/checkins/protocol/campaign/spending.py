@@ -30,7 +30,7 @@ from checkins.accounting import (
 )
 from checkins.accounting.accountant import smallest_epsilon
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Budget, Campaign, RandomizerKind
+from checkins.protocol.campaign.description import Budget, Campaign, RandomizerKind
 from checkins.randomizers import grid
 
 MOST_IN_A_LIST = 1000

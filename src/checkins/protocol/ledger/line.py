@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any, NoReturn, TypeVar
 
 from checkins.errors import CheckinsError, InvalidValue
-from checkins.protocol.ledger_entry import (
+from checkins.protocol.ledger.entry import (
     MOST_NUMBERS,
     SHA256,
     Closed,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from checkins.accounting import Adjacency, Design, NoiseAt, Population, Protocol, require
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import (
+from checkins.protocol.campaign.description import (
     Budget,
     Campaign,
     DataFile,
@@ -24,8 +24,8 @@ from checkins.protocol.campaign import (
     StepSizes,
     Task,
 )
-from checkins.protocol.task import MOST_LOCAL_STEPS
-from checkins.protocol.toml_source import InvalidCampaign, TomlSource
+from checkins.protocol.campaign.task import MOST_LOCAL_STEPS
+from checkins.protocol.campaign.toml_source import InvalidCampaign, TomlSource
 
 __all__ = ["CampaignFile", "InvalidCampaign", "campaign_of", "parse_campaign", "read_campaign"]
 
@@ -89,7 +89,7 @@ def parse_campaign(text: str, *, path: str = "campaign.toml") -> CampaignFile:
     >>> parse_campaign("schema = 2")
     Traceback (most recent call last):
         ...
-    checkins.protocol.toml_source.InvalidCampaign: campaign.toml:1: schema = 2: must be 1
+    checkins.protocol.campaign.toml_source.InvalidCampaign: campaign.toml:1: schema = 2: must be 1
     """
     source = TomlSource.parse(text, path=path)
     return CampaignFile(path, source, campaign_of(source))

@@ -11,8 +11,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from checkins.accounting import Adjacency, NoiseAt, Protocol
-from checkins.protocol.campaign import Campaign, DataFile, RandomizerKind, StepSizes, Task
-from checkins.protocol.campaign_file import SCHEMA
+from checkins.protocol.campaign.description import (
+    Campaign,
+    DataFile,
+    RandomizerKind,
+    StepSizes,
+    Task,
+)
+from checkins.protocol.campaign.file import SCHEMA
 
 COMMENT_COLUMN = 30
 WIDTH = 100

@@ -17,10 +17,11 @@ import numpy as np
 
 from checkins.accounting import Certificate
 from checkins.errors import InvalidValue
-from checkins.protocol.ledger import Ledger, Run
-from checkins.protocol.ledger_entry import Closed, Opened, SlotClosed, hashed
-from checkins.protocol.ledger_line import MOST_LINE_BYTES, InvalidLedger
-from checkins.protocol.ledger_price import (
+from checkins.protocol.campaign.spending import RunSoFar
+from checkins.protocol.ledger.chain import Ledger, Run
+from checkins.protocol.ledger.entry import Closed, Opened, SlotClosed, hashed
+from checkins.protocol.ledger.line import MOST_LINE_BYTES, InvalidLedger
+from checkins.protocol.ledger.price import (
     TOLERANCE,
     Settled,
     epsilon_spent,
@@ -31,7 +32,6 @@ from checkins.protocol.ledger_price import (
     spent,
 )
 from checkins.protocol.model_update import Learner, ModelUpdate
-from checkins.protocol.spending import RunSoFar
 
 
 @dataclass(frozen=True, slots=True)

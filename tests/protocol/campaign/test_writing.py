@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from checkins.protocol.campaign import Campaign
-from checkins.protocol.campaign_file import parse_campaign
-from checkins.protocol.campaign_text import WIDTH, campaign_text
-from checkins.protocol.templates import Template, template_text
-from tests.protocol.campaign_strategies import campaigns
+from checkins.protocol.campaign.description import Campaign
+from checkins.protocol.campaign.file import parse_campaign
+from checkins.protocol.campaign.templates import Template, template_text
+from checkins.protocol.campaign.writing import WIDTH, campaign_text
+from tests.protocol.campaign.strategies import campaigns
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 @given(campaign=campaigns())

@@ -15,7 +15,7 @@ from checkins.accounting import (
     NoiseAt,
     Protocol,
 )
-from checkins.protocol.campaign import (
+from checkins.protocol.campaign.description import (
     Budget,
     Campaign,
     DataFile,

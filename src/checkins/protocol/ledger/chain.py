@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from numpy.typing import ArrayLike
 
 from checkins.accounting import Protocol
-from checkins.protocol.campaign import Campaign, RandomizerKind
-from checkins.protocol.ledger_entry import (
+from checkins.protocol.campaign.description import Campaign, RandomizerKind
+from checkins.protocol.campaign.seal import campaign_from_canonical
+from checkins.protocol.ledger.entry import (
     Closed,
     Entry,
     Opened,
@@ -26,8 +27,7 @@ from checkins.protocol.ledger_entry import (
     Units,
     packed,
 )
-from checkins.protocol.ledger_line import BEGINNING, InvalidLedger, Line
-from checkins.protocol.seal import campaign_from_canonical
+from checkins.protocol.ledger.line import BEGINNING, InvalidLedger, Line
 
 
 @dataclass(frozen=True, slots=True)

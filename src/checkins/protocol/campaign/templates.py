@@ -17,7 +17,7 @@ from checkins.accounting import (
     Population,
     Protocol,
 )
-from checkins.protocol.campaign import (
+from checkins.protocol.campaign.description import (
     Budget,
     Campaign,
     DataFile,
@@ -30,7 +30,7 @@ from checkins.protocol.campaign import (
     StepSizes,
     Task,
 )
-from checkins.protocol.campaign_text import campaign_text
+from checkins.protocol.campaign.writing import campaign_text
 
 SCHEDULE = Schedule(datetime(2030, 1, 1, tzinfo=UTC), slot_s=1.0, choose_s=0.3)
 CHOOSE = (

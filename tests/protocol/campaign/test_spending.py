@@ -18,10 +18,15 @@ from checkins.accounting import (
     certify,
 )
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Budget, Campaign, RandomizerChoice, RandomizerKind
-from checkins.protocol.campaign_file import parse_campaign
-from checkins.protocol.spending import ONLY_SIMULATED, RunSoFar, Spending, price
-from checkins.protocol.templates import Template, template_text
+from checkins.protocol.campaign.description import (
+    Budget,
+    Campaign,
+    RandomizerChoice,
+    RandomizerKind,
+)
+from checkins.protocol.campaign.file import parse_campaign
+from checkins.protocol.campaign.spending import ONLY_SIMULATED, RunSoFar, Spending, price
+from checkins.protocol.campaign.templates import Template, template_text
 
 PATIENTS = parse_campaign(template_text(Template.PATIENTS)).campaign
 

@@ -4,7 +4,7 @@ A run that is over is priced at its last slot. If it was stopped although its bu
 it is priced at the last slot that the budget affords: whoever stopped it may have looked at the
 releases, and the price of k slots is for a k fixed beforehand.
 
-Theorem:     docs/theory/windows-and-capacity.md; ``protocol.spending``.
+Theorem:     docs/theory/windows-and-capacity.md; ``campaign.spending``.
 Neighbours:  the budget's.
 Rounding:    epsilon up.
 """
@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from checkins.accounting import Certificate, Protocol
-from checkins.protocol.ledger import Ledger, Run
-from checkins.protocol.spending import RunSoFar, Spending
+from checkins.protocol.campaign.spending import RunSoFar, Spending
+from checkins.protocol.ledger.chain import Ledger, Run
 
 TOLERANCE = 1e-9
 """Relative: how far two machines' roundings of one price may lie apart."""

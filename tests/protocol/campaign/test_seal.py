@@ -12,7 +12,7 @@ from hypothesis import given
 
 from checkins.accounting import Adjacency, GaussianNoise, NoiseAt, Population, Protocol
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import (
+from checkins.protocol.campaign.description import (
     Budget,
     Campaign,
     DataFile,
@@ -23,10 +23,10 @@ from checkins.protocol.campaign import (
     StepSizes,
     Task,
 )
-from checkins.protocol.campaign_file import parse_campaign
-from checkins.protocol.seal import campaign_from_canonical, sealed
-from checkins.protocol.templates import Template, template_text
-from tests.protocol.campaign_strategies import campaigns
+from checkins.protocol.campaign.file import parse_campaign
+from checkins.protocol.campaign.seal import campaign_from_canonical, sealed
+from checkins.protocol.campaign.templates import Template, template_text
+from tests.protocol.campaign.strategies import campaigns
 
 TEXT = template_text(Template.PATIENTS)
 PATIENTS = parse_campaign(TEXT).campaign

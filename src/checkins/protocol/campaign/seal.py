@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign, DataFile, Schedule, Task
-from checkins.protocol.campaign_file import SCHEMA, campaign_of
-from checkins.protocol.toml_source import TomlSource
+from checkins.protocol.campaign.description import Campaign, DataFile, Schedule, Task
+from checkins.protocol.campaign.file import SCHEMA, campaign_of
+from checkins.protocol.campaign.toml_source import TomlSource
 
 LONGEST = 2_000_000
 """Characters of a canonical text at most; ten thousand features fit."""

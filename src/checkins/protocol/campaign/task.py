@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from checkins.accounting import require
 from checkins.errors import InvalidValue
-from checkins.protocol.texts import require_text
+from checkins.protocol.campaign.texts import require_text
 
 MOST_LOCAL_STEPS = 10**6
 MOST_FEATURES = 10**4

@@ -8,11 +8,18 @@ from pathlib import Path
 import pytest
 
 from checkins.accounting import Adjacency, GaussianNoise, LocalRandomizer, NoiseAt, Population
-from checkins.protocol.campaign import Budget, DataFile, Optimizer, Schedule, StepSizes, Task
-from checkins.protocol.campaign_file import InvalidCampaign, parse_campaign, read_campaign
-from checkins.protocol.templates import Template, template_text
+from checkins.protocol.campaign.description import (
+    Budget,
+    DataFile,
+    Optimizer,
+    Schedule,
+    StepSizes,
+    Task,
+)
+from checkins.protocol.campaign.file import InvalidCampaign, parse_campaign, read_campaign
+from checkins.protocol.campaign.templates import Template, template_text
 
-PATIENTS = Path(__file__).resolve().parents[2] / "examples" / "patients.toml"
+PATIENTS = Path(__file__).resolve().parents[3] / "examples" / "patients.toml"
 TEXT = PATIENTS.read_text(encoding="utf-8")
 
 

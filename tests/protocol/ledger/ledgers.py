@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from checkins.accounting import Adjacency, Design, LocalRandomizer, Population, Protocol
-from checkins.protocol.campaign import (
+from checkins.protocol.campaign.description import (
     Budget,
     Campaign,
     Optimizer,
@@ -19,9 +19,9 @@ from checkins.protocol.campaign import (
     Schedule,
     Task,
 )
-from checkins.protocol.ledger import Ledger
-from checkins.protocol.ledger_entry import Closed, Entry, Reason, SlotClosed
-from checkins.protocol.ledger_price import certificate
+from checkins.protocol.ledger.chain import Ledger
+from checkins.protocol.ledger.entry import Closed, Entry, Reason, SlotClosed
+from checkins.protocol.ledger.price import certificate
 from checkins.protocol.model_update import ModelUpdate
 
 MODEL = np.array([0.5, -1.25, 3.0])

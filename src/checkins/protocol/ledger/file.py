@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Self
 
 from checkins.errors import CheckinsError
-from checkins.protocol.ledger import Ledger
-from checkins.protocol.ledger_entry import Entry
-from checkins.protocol.ledger_line import MOST_LINE_BYTES, InvalidLedger
+from checkins.protocol.ledger.chain import Ledger
+from checkins.protocol.ledger.entry import Entry
+from checkins.protocol.ledger.line import MOST_LINE_BYTES, InvalidLedger
 
 NAME = "ledger.jsonl"
 

@@ -18,7 +18,7 @@ from checkins.accounting import (
     Protocol,
 )
 from checkins.errors import InvalidValue, NotCovered
-from checkins.protocol.campaign import (
+from checkins.protocol.campaign.description import (
     Budget,
     Campaign,
     DataFile,
@@ -31,7 +31,7 @@ from checkins.protocol.campaign import (
 )
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse
 from checkins.randomizers.grid import Grid
-from tests.protocol.campaign_strategies import campaigns, randomizer_choices
+from tests.protocol.campaign.strategies import campaigns, randomizer_choices
 
 NOISE = GaussianNoise(0.5, NoiseAt.CLIENT)
 CHOICE = RandomizerChoice(

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkins.protocol import ledger_file
-from checkins.protocol.ledger import Ledger
-from checkins.protocol.ledger_entry import Closed, Reason
-from checkins.protocol.ledger_file import LedgerBusy, LedgerFile, ledger_path, lines
-from checkins.protocol.ledger_line import MOST_LINE_BYTES, InvalidLedger
-from tests.protocol.ledgers import MODEL, Book, any_certificate, campaign, slots
+from checkins.protocol.ledger import file as ledger_file
+from checkins.protocol.ledger.chain import Ledger
+from checkins.protocol.ledger.entry import Closed, Reason
+from checkins.protocol.ledger.file import LedgerBusy, LedgerFile, ledger_path, lines
+from checkins.protocol.ledger.line import MOST_LINE_BYTES, InvalidLedger
+from tests.protocol.ledger.ledgers import MODEL, Book, any_certificate, campaign, slots
 
 SMALL = campaign()
 
@@ -202,8 +202,8 @@ def test_a_closed_file_takes_nothing(tmp_path: Path) -> None:
 
 WRITER = """
 import sys, time
-from checkins.protocol.ledger_file import LedgerBusy, LedgerFile
-from tests.protocol.ledgers import campaign, slots, MODEL
+from checkins.protocol.ledger.file import LedgerBusy, LedgerFile
+from tests.protocol.ledger.ledgers import campaign, slots, MODEL
 long = campaign(slots=30)
 every = list(slots(long, 30))
 written = 0
@@ -231,7 +231,7 @@ def test_two_processes_that_append_at_once_do_not_fork_the_chain(tmp_path: Path)
             [sys.executable, "-c", WRITER, str(tmp_path)],
             stdout=subprocess.PIPE,
             text=True,
-            cwd=Path(__file__).resolve().parents[2],
+            cwd=Path(__file__).resolve().parents[3],
         )
         for _ in range(2)
     ]

@@ -19,8 +19,8 @@ from checkins.accounting import (
     require,
 )
 from checkins.errors import InvalidValue
-from checkins.protocol.randomizer_choice import RandomizerChoice, RandomizerKind
-from checkins.protocol.task import (
+from checkins.protocol.campaign.randomizer_choice import RandomizerChoice, RandomizerKind
+from checkins.protocol.campaign.task import (
     DataFile,
     DataSet,
     Model,
@@ -29,7 +29,7 @@ from checkins.protocol.task import (
     StepSizes,
     Task,
 )
-from checkins.protocol.texts import require_text
+from checkins.protocol.campaign.texts import require_text
 
 __all__ = [
     "Budget",
@@ -186,13 +186,15 @@ class Campaign:
 
     def canonical(self) -> str:
         """The one text that says this campaign: sorted JSON without spaces, defaults filled in."""
-        from checkins.protocol import seal  # reads campaigns back, so it imports this module
+        from checkins.protocol.campaign import (
+            seal,  # reads campaigns back, so it imports this module
+        )
 
         return seal.canonical(self)
 
     @property
     def seal(self) -> str:
         """``sha256:`` and the 64 hexadecimal digits of the canonical text's hash."""
-        from checkins.protocol import seal
+        from checkins.protocol.campaign import seal
 
         return seal.sealed(self.canonical())

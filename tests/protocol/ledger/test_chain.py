@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency, Protocol
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import RandomizerChoice, RandomizerKind
-from checkins.protocol.ledger import Ledger
-from checkins.protocol.ledger_entry import (
+from checkins.protocol.campaign.description import RandomizerChoice, RandomizerKind
+from checkins.protocol.ledger.chain import Ledger
+from checkins.protocol.ledger.entry import (
     MOST_NUMBERS,
     Closed,
     Entry,
@@ -28,7 +28,7 @@ from checkins.protocol.ledger_entry import (
     hashed,
     packed,
 )
-from checkins.protocol.ledger_line import (
+from checkins.protocol.ledger.line import (
     BEGINNING,
     FIELDS,
     MOST_LINE_BYTES,
@@ -36,7 +36,7 @@ from checkins.protocol.ledger_line import (
     InvalidLedger,
     Line,
 )
-from tests.protocol.ledgers import MODEL, Book, any_certificate, campaign, renamed, slots
+from tests.protocol.ledger.ledgers import MODEL, Book, any_certificate, campaign, renamed, slots
 
 FIXED = campaign()
 SLIDING = campaign(Protocol.SLIDING, slots=5, window=3)
