@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,22 @@ def test_the_demo_prices_a_design_by_every_method_and_draws_it(tmp_path: Path) -
     picture = tmp_path / "out" / "demo" / "prices.png"
     assert "out/demo/prices.png" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.mark.slow
+def test_the_small_campaign_leaves_a_ledger_that_verifies(tmp_path: Path) -> None:
+    script = ROOT / "examples" / "small_campaign.py"
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "small"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "recomputed from the ledger" in done.stdout
+    checkins = Path(sys.executable).with_name("checkins")
+    verified = subprocess.run(
+        [checkins, "verify", tmp_path / "small", "--closed", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert verified.returncode == 0, verified.stderr
+    assert json.loads(verified.stdout)["within_budget"] is True

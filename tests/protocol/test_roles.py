@@ -1,0 +1,189 @@
+"""A campaign's file hands out roles that fit each other: what is certified is what runs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from checkins.errors import InvalidValue, OutOfOrder, ProtocolViolation
+from checkins.protocol.campaign import Campaign, RunSoFar, Spending, parse_campaign
+from checkins.protocol.participant import COIN
+from checkins.protocol.rehearsal import Rehearsal, rehearse
+from checkins.protocol.report import Report
+from checkins.protocol.roles import (
+    participant_of,
+    rehearsing_server_of,
+    sampler_of,
+    server_of,
+)
+from checkins.protocol.rules import Filling
+from checkins.protocol.server import Ending, Server
+from checkins.protocol.window import FixedWindow, SlidingWindow
+from checkins.randomizers import DeviceSampler
+
+FIXED = 'kind = "fixed", slots = 6, participation = 1.0, capacity = 2'
+GAUSSIAN = 'kind = "gaussian", noise_at = "client", noise_multiplier = 2.0, clip = 1.0, grid = 1e-3'
+
+
+def campaign(
+    protocol: str = FIXED,
+    randomizer: str = GAUSSIAN,
+    budget: str = 'epsilon = 50.0, delta = 1e-6, adjacency = "add-remove"',
+    optimizer: str = 'kind = "sgd", rate = 0.5',
+) -> Campaign:
+    return parse_campaign(
+        f"""
+schema = 1
+name = "small"
+budget = {{ {budget} }}
+protocol = {{ {protocol} }}
+randomizer = {{ {randomizer} }}
+task = {{ data = "synthetic", model = "logistic", optimizer = {{ {optimizer} }} }}
+schedule = {{ start = 2030-01-01T00:00:00Z, slot_s = 1.0, choose_s = 0.3 }}
+"""
+    ).campaign
+
+
+class SystemDice:
+    """Every draw from the operating system."""
+
+    def __init__(self, sampler: DeviceSampler) -> None:
+        self.sampler = sampler
+
+    def coin(self, token: str) -> int:
+        return secrets.randbelow(COIN)
+
+    def pick(self, token: str, below: int) -> int:
+        return secrets.randbelow(below)
+
+    def choose(self, slot: int, ranges: Sequence[int]) -> tuple[int, ...]:
+        return tuple(map(secrets.randbelow, ranges))
+
+    def dummies(self, slot: int, count: int) -> tuple[Report, ...]:
+        return tuple(Report.from_device(self.sampler.dummy()) for _ in range(count))
+
+    def noise(self, slot: int) -> Report:
+        return Report.from_noise(self.sampler.noise())
+
+
+def played(of: Campaign, clients: int = 20) -> Rehearsal:
+    sampler = sampler_of(of, dimension=2)
+    encode = of.randomizer.noise_at == "server"
+    make = sampler.encode if encode else sampler.privatize
+    return rehearse(
+        server_of(of, np.zeros(2)),
+        {f"c{number}": participant_of(of) for number in range(clients)},
+        dice=SystemDice(sampler),
+        train=lambda token, model: Report.from_device(make(model - 1.0)),
+        wakes={f"c{number}": 1 + number % of.design.slots for number in range(clients)},
+    )
+
+
+SERVER_NOISE = GAUSSIAN.replace("client", "server")
+LAPLACE = 'kind = "laplace", local_epsilon = 2.0, clip = 1.0, grid = 1e-3'
+REPLACE = 'epsilon = 50.0, delta = 1e-6, adjacency = "replace-one", population = [10, 1000]'
+
+
+@pytest.mark.parametrize(
+    ("protocol", "randomizer", "budget"),
+    [
+        (FIXED, GAUSSIAN, None),
+        (FIXED, LAPLACE, None),
+        (FIXED.replace("capacity = 2", 'capacity = "all"'), SERVER_NOISE, None),
+        (FIXED, SERVER_NOISE, None),
+        ('kind = "averaged", slots = 6, participation = 1.0', LAPLACE, REPLACE),
+        (FIXED.replace('"fixed"', '"sliding"') + ", window = 3", GAUSSIAN, None),
+    ],
+)
+def test_a_real_campaign_of_every_protocol_runs_to_its_end_and_replays(
+    protocol: str, randomizer: str, budget: str | None
+) -> None:
+    of = campaign(protocol, randomizer, *([] if budget is None else [budget]))
+    found = played(of)
+    assert found.end.ending is Ending.COMPLETED
+    assert len(found.releases) == 6 - found.end.rules.warm_up
+    assert found.replayed().learner.model.tobytes() == found.end.learner.model.tobytes()
+    assert all(p.outcome is not None for p in found.participants.values() if p.slot in range(1, 7))
+
+
+def test_the_rules_follow_the_protocol() -> None:
+    assert server_of(campaign(), np.zeros(2)).rules.filling is Filling.DUMMIES
+    averaged = campaign('kind = "averaged", slots = 6, participation = 1.0', LAPLACE, REPLACE)
+    assert server_of(averaged, np.zeros(2)).rules.filling is Filling.NOTHING
+    sliding = campaign(FIXED.replace('"fixed"', '"sliding"') + ", window = 3")
+    assert server_of(sliding, np.zeros(2)).rules.warm_up == 2
+    assert participant_of(sliding).window == SlidingWindow(3)
+    assert participant_of(campaign()).window == FixedWindow.whole(6)
+
+
+def test_a_server_runs_the_slots_that_its_budget_pays_for() -> None:
+    dear = campaign(budget='epsilon = 1.25, delta = 1e-6, adjacency = "add-remove"')
+    affordable = Spending(dear).affordable()
+    assert 0 < affordable < 6
+    found = played(dear)
+    assert (found.end.ending, len(found.releases)) == (Ending.STOPPED, affordable)
+    price = Spending(dear)
+    assert price.after(affordable).epsilon <= 1.25 < price.after(affordable + 1).epsilon
+
+
+def test_what_earlier_campaigns_spent_is_gone() -> None:
+    of = campaign(budget='epsilon = 1.5, delta = 1e-6, adjacency = "add-remove"')
+    alone = server_of(of, np.zeros(2)).rules.affordable
+    after = server_of(of, np.zeros(2), earlier=(RunSoFar(of, 3),)).rules.affordable
+    assert after < alone
+
+
+def test_every_honest_report_is_well_formed_whatever_the_data() -> None:
+    of = campaign()
+    sampler, form = sampler_of(of, dimension=2), server_of(of, np.zeros(2)).rules.form
+    for update in ([np.nan, 0], [np.inf, -np.inf], [1e308, 1e308], [0, 0], [5e-324, 1]):
+        form.check(Report.from_device(sampler.privatize(np.array(update, dtype=float))))
+        form.check(Report.from_device(sampler.dummy()))
+
+
+def test_a_real_server_takes_nothing_simulated_and_a_rehearsing_one_does() -> None:
+    simulated = Report.from_simulation(np.zeros(2, dtype=np.int64))
+    with pytest.raises(ProtocolViolation, match="simulated"):
+        server_of(campaign(), np.zeros(2)).rules.form.check(simulated)
+    rehearsing = rehearsing_server_of(campaign(), np.zeros(2))
+    rehearsing.rules.form.check(simulated)
+    floats = rehearsing_server_of(
+        campaign(randomizer=GAUSSIAN.replace(", grid = 1e-3", "")), np.zeros(2)
+    )
+    floats.rules.form.check(Report.from_simulation(np.array([0.5, -0.25])))
+
+
+def test_what_cannot_run_is_refused_by_name() -> None:
+    no_grid = campaign(randomizer=GAUSSIAN.replace(", grid = 1e-3", ""))
+    with pytest.raises(InvalidValue, match="grid"):
+        server_of(no_grid, np.zeros(2))
+    private_unit = campaign(randomizer='kind = "privunit", local_epsilon = 2.0, clip = 1.0')
+    with pytest.raises(InvalidValue, match="grid"):
+        sampler_of(private_unit, dimension=2)
+    response = campaign(
+        randomizer='kind = "randomized-response", local_epsilon = 2.0, categories = 2'
+    )
+    with pytest.raises(InvalidValue, match="categories"):
+        rehearsing_server_of(response, np.zeros(2))
+    with pytest.raises(InvalidValue, match="task"):
+        server_of(replace(campaign(), task=None), np.zeros(2))
+
+
+def test_a_report_is_real_only_if_a_device_made_it() -> None:
+    with pytest.raises(InvalidValue, match="DeviceReport"):
+        Report.from_device(np.zeros(2, dtype=np.int32))  # type: ignore[arg-type]
+
+
+def test_an_event_for_a_server_that_is_done_is_refused() -> None:
+    from checkins.protocol.server import SlotBegan, step
+
+    none = campaign(budget='epsilon = 1e-3, delta = 1e-6, adjacency = "add-remove"')
+    server = server_of(none, np.zeros(2))
+    assert isinstance(server, Server)
+    assert server.ending is Ending.STOPPED
+    with pytest.raises(OutOfOrder, match="DONE"):
+        step(server, SlotBegan(1))
