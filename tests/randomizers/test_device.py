@@ -316,3 +316,34 @@ def test_a_report_never_changes() -> None:
 def test_a_report_is_a_vector_of_32_bit_integers(units: object) -> None:
     with pytest.raises(InvalidValue, match="int32"):
         DeviceReport(units, Grid(1.0))  # type: ignore[arg-type]  # refused
+
+
+# A report is what it was, and numbers of any type mean the same
+
+
+def test_a_report_cannot_be_changed_by_whoever_holds_its_array() -> None:
+    given = np.zeros(3, dtype=np.int32)
+    given.flags.writeable = False
+    report = DeviceReport(given, Grid(1.0))
+    given.flags.writeable = True
+    given[0] = 7
+    assert report.units.tolist() == [0, 0, 0]
+    for held in (report, SAMPLERS[0].dummy()):
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            held.units.flags.writeable = True
+    masked = np.ma.array([1, 2], mask=[0, 1], dtype=np.int32)
+    with pytest.raises(InvalidValue, match="vector of type int32"):
+        DeviceReport(masked, Grid(1.0))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.longdouble, np.float64])
+def test_descriptions_take_numbers_of_any_type_for_what_they_are(kind: type) -> None:
+    mechanism = Gaussian(kind(1.0), kind(0.5))
+    sampler = DeviceSampler(mechanism, Grid(kind(2.0**-10)), dimension=2)
+    assert sampler.encode(np.array([0.5, -0.25])).units.tolist() == [512, -256]
+    assert mechanism == Gaussian(1.0, 0.5)
+
+
+def test_a_clip_of_a_narrow_integer_type_does_not_wrap() -> None:
+    long = np.full(4, 1e9)
+    assert Grid(2.0**-8).clip_l2(long, np.int32(279268)).any()

@@ -92,3 +92,11 @@ def test_variance_is_for_one_hot_vectors_only() -> None:
         response.variance(dimension=4)
     with pytest.raises(InvalidValue, match=r"^norm = 0.5"):
         response.variance(dimension=3, norm=0.5)
+
+
+def test_many_categories_and_little_budget_leave_little_bias() -> None:
+    """A double below 1 has 2^-53 at most to tell a keep of 6e-10 by."""
+    response = RandomizedResponse(1_655_281_773, 1.404973222103e-06)
+    truth = response.keep * response.on + response.lie * response.off
+    assert abs(truth - 1.0) < 0.1
+    assert response.keep > 1.0 / response.categories * (1 - 1e-6)

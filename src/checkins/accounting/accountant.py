@@ -61,8 +61,9 @@ def certify(
 
     A sequence of designs is run one after the other, and all of it ``campaigns`` times over.
     ``compare=False`` leaves out the comparisons that prove nothing about the design. ``variation``
-    bounds the total variation between what runs, all releases together, and the design; it is paid
-    for in delta.
+    bounds the total variation between what runs, all releases together, and some function of the
+    design's releases, such as their rounding; it is paid for in delta. ``epsilon_lower`` is about
+    the design: what is rounded may be a little more private.
 
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
     """
@@ -96,6 +97,7 @@ def certify(
             *compared,
         ),
         campaigns=campaigns,
+        variation=variation,
         seconds=time.perf_counter() - started,
         versions=_versions(),
     )

@@ -22,8 +22,8 @@ def paid_in_delta(*, variation: float, epsilon: float) -> tuple[str, ...]:
         return ()
     charge = total_variation.charge(epsilon=epsilon, variation=variation)
     return (
-        f"what runs is within total variation {_rounded_up(variation)} of this design, all releases"
-        f" together (noise drawn on a grid); {_rounded_up(charge)} of delta pays for it",
+        f"what runs is within total variation {_rounded_up(variation)} of this design rounded onto"
+        f" its grid, all releases together; {_rounded_up(charge)} of delta pays for it",
     )
 
 

@@ -47,6 +47,9 @@ class Certificate:
     assumptions: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
     campaigns: int = 1
+    variation: float = 0.0
+    """Between what runs and a function of the design's releases, all of them; paid for in delta.
+    The lower end of the interval is about the design."""
     seconds: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -61,6 +64,7 @@ class Certificate:
             "method": self.method,
             "rounding": ROUNDING,
             "campaigns": self.campaigns,
+            "variation": self.variation,
             "assumptions": list(self.assumptions),
             "alternatives": [alternative.as_dict() for alternative in self.alternatives],
             "seconds": round(self.seconds, 3),

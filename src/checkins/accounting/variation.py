@@ -1,8 +1,7 @@
 """What runs need not be quite what is priced: the total variation between the two, paid in delta.
 
-Let τ bound the total variation between all that a run releases and all that its design says, for
-every input. If the design is (ε, δ′)-DP, the run is (ε, δ′ + (1 + e^ε) τ)-DP; and if the design is
-not (ε, δ″)-DP, the run is not (ε, δ″ − (1 + e^ε) τ)-DP.
+Let τ bound the total variation between all that a run releases and some function of all that its
+design releases, for every input. If the design is (ε, δ′)-DP, the run is (ε, δ′ + (1 + e^ε) τ)-DP.
 
 Theorem:     docs/theory/total-variation.md.
 Neighbours:  any.
@@ -60,7 +59,7 @@ def share(*, delta: float, epsilon: float, variation: float) -> float:
 
 
 def widened(*, delta: float, epsilon: float, variation: float) -> float:
-    """A delta above ``delta`` plus the charge for τ: a design above it proves the run above δ."""
+    """A delta above ``delta`` plus the charge for τ: the lower end is read off there."""
     charged = _charge(epsilon, variation)
     if charged is None:
         return 1.0

@@ -63,7 +63,8 @@ def promise(certificate: Certificate) -> Text:
         f" proved by {METHODS[certificate.method].partition(':')[0]}",
     )
     if certificate.epsilon_lower > 0.0:
-        sentence.append(f"; no epsilon below {digits.down(certificate.epsilon_lower)} is true")
+        least = digits.down(certificate.epsilon_lower)
+        sentence.append(f"; no epsilon below {least} is true{_of_what(certificate)}")
     return sentence.append(".")
 
 
@@ -76,8 +77,13 @@ def methods_table(certificate: Certificate) -> Table:
         table.add_row(other.method, digits.up(other.epsilon), _role(other), other.note, style=style)
     if certificate.epsilon_lower > 0.0:
         lower = digits.down(certificate.epsilon_lower)
-        table.add_row(LOWER, lower, "", "no smaller epsilon is true")
+        table.add_row(LOWER, lower, "", f"no smaller epsilon is true{_of_what(certificate)}")
     return table
+
+
+def _of_what(certificate: Certificate) -> str:
+    """What runs on a grid is a rounding of the design, and may be a little more private."""
+    return " of the design" if certificate.variation > 0.0 else ""
 
 
 def _rank(other: Alternative, certificate: Certificate) -> tuple[bool, bool, bool]:

@@ -22,12 +22,14 @@ class Report:
 
     values: NDArray[Any]
     simulated: bool
+    step: float | None = None
+    """The grid that a device's report lies on."""
 
     @classmethod
     def from_device(cls, report: DeviceReport) -> Report:
         """A real report: integers in grid units."""
         require.one_of(DeviceReport, report=report)
-        return cls(_frozen(report.units), simulated=False)
+        return cls(_frozen(report.units), simulated=False, step=report.grid.step)
 
     @classmethod
     def from_noise(cls, noise: NDArray[np.int64]) -> Report:
@@ -63,6 +65,7 @@ class ReportForm:
     dimension: int
     most_units: int | None
     simulated: bool
+    step: float | None = None
 
     def __post_init__(self) -> None:
         require.count(dimension=self.dimension)
@@ -84,6 +87,10 @@ class ReportForm:
         values = report.values
         if report.simulated and not self.simulated:
             raise ProtocolViolation("a simulated report has no place in a real campaign")
+        if report.step is not None and report.step != self.step:
+            raise ProtocolViolation(
+                f"a report lies on the campaign's grid, {self.step}, not on {report.step}"
+            )
         if values.shape != (self.dimension,):
             raise ProtocolViolation(
                 f"a report has one value for each of {self.dimension:,} coordinates,"

@@ -20,6 +20,8 @@ from checkins.randomizers import DeviceSampler, Grid
 def sampler_of(campaign: Campaign, *, dimension: int) -> DeviceSampler:
     """What makes the reports, the dummies and the server's noise of a real campaign."""
     step = campaign.randomizer.grid
+    if campaign.randomizer.categories is not None:
+        step = 1.0  # a category is a whole number
     if step is None:
         raise InvalidValue("grid", None, "reports of real clients are integers on a grid: give one")
     return DeviceSampler(campaign.randomizer.describe(dimension), Grid(step), dimension)
@@ -40,7 +42,12 @@ def server_of(
     start = np.array(model, dtype=np.float64)
     require.count(dimension=start.size)
     sampler = sampler_of(campaign, dimension=start.size)
-    form = ReportForm(start.size, most_units=sampler.most_units, simulated=False)
+    form = ReportForm(
+        start.size,
+        most_units=sampler.most_units,
+        simulated=False,
+        step=sampler.grid.step,
+    )
     affordable = Spending(campaign, earlier).affordable(run=run)
     rules = Rules.of(
         campaign.design, affordable=affordable, form=form, update=ModelUpdate.of(campaign)

@@ -42,12 +42,10 @@ class DeviceReport:
     def __post_init__(self) -> None:
         require.one_of(Grid, grid=self.grid)
         units = self.units
-        if not isinstance(units, np.ndarray) or units.dtype != np.int32 or units.ndim != 1:
+        if type(units) is not np.ndarray or units.dtype != np.int32 or units.ndim != 1:
             raise InvalidValue("units", type(units).__name__, "must be a vector of type int32")
-        if units.flags.writeable or units.base is not None:
-            units = units.copy()
-            units.flags.writeable = False
-            object.__setattr__(self, "units", units)
+        # An array on top of bytes can never be made writable again.
+        object.__setattr__(self, "units", np.frombuffer(units.tobytes(), dtype=np.int32))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DeviceReport):
@@ -160,7 +158,6 @@ class DeviceSampler:
         return self._report(units)
 
     def _report(self, units: Units) -> DeviceReport:
-        units.flags.writeable = False
         return DeviceReport(units, self.grid)
 
     def _no_noise(self) -> InvalidValue:

@@ -12,6 +12,7 @@ from scipy.special import erfcx, ndtr, roots_legendre
 from checkins.accounting import GaussianNoise, NoiseAt, require
 from checkins.accounting.ratio import FloatArray
 from checkins.errors import InvalidValue
+from checkins.randomizers.floats import make_floats
 
 ROUND_OFF = 1e-9
 """Relative slack of ``Gaussian.delta``; its floating point errs by less than a tenth of it."""
@@ -38,6 +39,7 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         require.positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
+        make_floats(self, "clip", "noise_multiplier")
         if not 0.0 < self.std < math.inf:
             raise InvalidValue(
                 "clip", self.clip, f"times noise_multiplier it is {self.std!r}, not a usable noise"
@@ -74,7 +76,8 @@ class Gaussian:
 
         Theorem:     [BW18, Thm 8], arXiv:1805.06530v2, at sensitivity 2C. Necessary and sufficient.
         Neighbours:  any two updates of one client (the local model).
-        Rounding:    up, by the relative ROUND_OFF, and to LEAST_DELTA at least.
+        Rounding:    up, by the relative ROUND_OFF (more if the noise is below a ten-thousandth of
+                     the clip), and to LEAST_DELTA at least.
 
         >>> round(Gaussian(clip=1.0, noise_multiplier=2.0).delta(epsilon=1.0), 4)
         0.1269
@@ -94,7 +97,8 @@ class Gaussian:
             lost = float(ndtr(a)) - density * float(_mills(s - a))
         else:
             lost = density * float(_mills(-a) - _mills(s - a))
-        return min(1.0, max(LEAST_DELTA, lost * (1 + ROUND_OFF)))
+        slack = ROUND_OFF + (abs(a) + 1.0) * s * 2.0**-50  # a loses the digits that s has
+        return min(1.0, max(LEAST_DELTA, lost * (1 + slack)))
 
 
 def _mills(x: FloatArray | float) -> FloatArray:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from checkins.accounting import require
 from checkins.errors import InvalidValue
 from checkins.randomizers.exponential import at_most_decay
+from checkins.randomizers.floats import make_floats
 from checkins.randomizers.gaussian import Gaussian
 from checkins.randomizers.laplace import Laplace
 from checkins.randomizers.normal import LEAST_SCALE
@@ -59,6 +60,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         require.positive(grid=self.step)
+        make_floats(self, "step")
 
     def units(self, length: float) -> Fraction:
         """A length in units of the step, exactly."""
@@ -67,7 +69,7 @@ class Grid:
     def clip_units(self, clip: float) -> Fraction:
         """The clip in units of the step, refused where updates would not fit, or all be zero."""
         require.positive(clip=clip)
-        units = self.units(clip)
+        units = self.units(float(clip))
         if units < 1:
             raise InvalidValue(
                 "grid", self.step, f"is too coarse: must be at most the clip, {clip!r}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from checkins.accounting import LocalRandomizer, require
 from checkins.errors import InvalidValue
+from checkins.randomizers.floats import make_floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Laplace:
     def __post_init__(self) -> None:
         require.positive(clip=self.clip)
         LocalRandomizer(self.local_epsilon)
+        make_floats(self, "clip", "local_epsilon")
         if not 0.0 < self.scale < math.inf:
             raise InvalidValue(
                 "clip", self.clip, f"over local_epsilon it is {self.scale!r}, not a usable noise"

@@ -15,6 +15,7 @@ from scipy.special import betainc, betaincc
 
 from checkins.accounting import LocalRandomizer, require
 from checkins.errors import ComputationFailed, InvalidValue
+from checkins.randomizers.floats import make_floats
 
 MOST_DIMENSION = 10**8
 LEAST_LOCAL_EPSILON = 1e-6
@@ -89,6 +90,7 @@ class PrivUnit:
         require.positive(clip=self.clip)
         require.count(most=MOST_DIMENSION, dimension=self.dimension)
         LocalRandomizer(self.local_epsilon)
+        make_floats(self, "clip", "local_epsilon")
         if not self.local_epsilon >= LEAST_LOCAL_EPSILON:
             raise InvalidValue(
                 "local_epsilon", self.local_epsilon, f"must be at least {LEAST_LOCAL_EPSILON:g}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from checkins.accounting import LocalRandomizer, require
 from checkins.errors import InvalidValue
+from checkins.randomizers.floats import make_floats
 
 MOST_CATEGORIES = 2**31 - 1
 LEAST_LOCAL_EPSILON = 1e-6
@@ -42,6 +43,8 @@ class RandomizedResponse:
         if self.categories < 2:
             raise InvalidValue("categories", self.categories, "must be at least 2")
         LocalRandomizer(self.local_epsilon)
+        make_floats(self, "local_epsilon")
+        object.__setattr__(self, "categories", int(self.categories))
         if not self.local_epsilon >= LEAST_LOCAL_EPSILON:
             raise InvalidValue(
                 "local_epsilon", self.local_epsilon, f"must be at least {LEAST_LOCAL_EPSILON:g}"
@@ -49,10 +52,16 @@ class RandomizedResponse:
 
     @property
     def lie(self) -> float:
-        """Probability that the reported category is another: (k − 1)/(b + k − 1), rounded up."""
-        others = self.categories - 1
-        exact = 1.0 / (1.0 + math.exp(self.local_epsilon) / others)
-        return exact * (1.0 + 2.0**-50)
+        """Probability that the reported category is another: (k − 1)/(b + k − 1), rounded up.
+
+        The smaller of the two probabilities is computed and the other follows, so neither loses
+        its digits.
+        """
+        odds = math.exp(self.local_epsilon) / (self.categories - 1)
+        if odds >= 1.0:
+            return 1.0 / (1.0 + odds) * (1.0 + 2.0**-50)
+        keep = odds / (1.0 + odds) * (1.0 - 2.0**-50)
+        return math.nextafter(1.0 - keep, 1.0)
 
     @property
     def keep(self) -> float:

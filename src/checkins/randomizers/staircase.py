@@ -30,6 +30,7 @@ from checkins.randomizers.thresholds import (
     ByteSource,
     Thresholds,
     Words,
+    fixed,
     low_bits_of,
     words,
 )
@@ -85,7 +86,7 @@ class Staircase:
             share,
             tuple(floors),
             tuple(rises),
-            np.array(margins, dtype=np.uint64),
+            fixed(np.array(margins, dtype=np.uint64)),
             Thresholds.of(weights),
         )
 

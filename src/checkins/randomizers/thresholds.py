@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,12 @@ def low_bits_of(source: ByteSource, count: int, bits: int) -> Words:
     return (drawn >> (8 * size - bits)).astype(np.uint32)
 
 
+def fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array, never to be changed: tables are shared by every sampler of a process."""
+    array.flags.writeable = False
+    return array
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Thresholds:
     """A law on entries 0, 1, ... of at most 4,096, each with a whole number of 2**-140.
@@ -98,9 +104,8 @@ class Thresholds:
             entry << _FIRST_BITS | threshold >> _LAST_BITS
             for entry, threshold in enumerate(thresholds)
         ]
-        return cls(
-            tuple(thresholds), np.array(others, dtype=np.uint32), np.array(firsts, dtype=np.uint32)
-        )
+        columns = (np.array(row, dtype=np.uint32) for row in (others, firsts))
+        return cls(tuple(thresholds), *map(fixed, columns))
 
     def weights(self) -> list[int]:
         """The law that ``draw`` has, read back from the columns."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 
 from checkins.accounting import (
@@ -108,7 +109,9 @@ class RunSoFar:
             capacity=together,
             dimension=grid.MOST_DIMENSION,
         )
-        return min(1.0, math.nextafter(one * vectors, math.inf))
+        exact = Fraction(one) * vectors
+        total = float(exact)
+        return min(1.0, total if Fraction(total) >= exact else math.nextafter(total, math.inf))
 
 
 @dataclass(frozen=True, slots=True)
