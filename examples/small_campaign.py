@@ -67,13 +67,13 @@ def main(folder):
     campaign = parse_campaign(CAMPAIGN).campaign
     target = np.array([0.6, -0.3, 0.1])  # every client pulls the model towards it
     sampler = sampler_of(campaign, dimension=target.size)
-    played = rehearse(
-        server_of(campaign, np.zeros(target.size)),
-        {f"client {number}": participant_of(campaign) for number in range(400)},
-        dice=SystemDice(sampler),
-        train=lambda token, model: Report.from_device(sampler.privatize(model - target)),
-    )
     with ledger.LedgerFile(folder) as file:
+        played = rehearse(
+            server_of(campaign, np.zeros(target.size), ledger=file.ledger),
+            {f"client {number}": participant_of(campaign) for number in range(400)},
+            dice=SystemDice(sampler),
+            train=lambda token, model: Report.from_device(sampler.privatize(model - target)),
+        )
         file.append(file.ledger.opening(campaign, model=played.start.learner.model))
         for closing in played.closings:
             slot, total, model = closing.slot, closing.total, closing.model

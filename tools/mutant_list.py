@@ -7,6 +7,7 @@ from tools.mutants import Change, Mutant
 HISTORIES = "tests/protocol/test_histories.py"
 SLOT, PARTICIPANT = "tests/protocol/test_slot.py", "tests/protocol/test_participant.py"
 DISTRIBUTIONS = "tests/protocol/test_distributions.py"
+ROLES = "tests/protocol/test_roles.py"
 MODEL_UPDATE = "tests/protocol/test_model_update.py"
 DEVICE = "tests/randomizers/test_device.py"
 GRID, UNITS = "tests/randomizers/test_grid.py", "tests/randomizers/test_units.py"
@@ -235,6 +236,36 @@ MUTANTS = (
         "reports are not looked at before they are summed",
         (Change("protocol/slot.py", "    slot.rules.form.check(event.report)\n", ""),),
         (SLOT,),
+    ),
+    Mutant(
+        "device-remembers",
+        "a device that is done keeps its report and its slot on its disk",
+        (Change("protocol/participant.py", "return done, (RecordEnd(),)", "return done, ()"),),
+        (HISTORIES,),
+    ),
+    Mutant(
+        "earlier-campaigns-forgotten",
+        "a server spends the whole budget, whatever its population has spent before",
+        (
+            Change(
+                "protocol/roles.py",
+                "Spending(campaign, earlier_of(ledger)).affordable()",
+                "Spending(campaign).affordable()",
+            ),
+        ),
+        (ROLES,),
+    ),
+    Mutant(
+        "ledger-overspends",
+        "a ledger takes a slot that its budget does not pay for",
+        (
+            Change(
+                "protocol/ledger/file.py",
+                "        if slot > most:\n",
+                "        if slot > most + 1:\n",
+            ),
+        ),
+        (ROLES,),
     ),
     Mutant(
         "clip-after-noise",

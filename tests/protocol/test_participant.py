@@ -27,6 +27,7 @@ from checkins.protocol.participant_events import (
     DrawRecorded,
     Invited,
     RecordDraw,
+    RecordEnd,
     RecordReport,
     Refused,
     ReportAcknowledged,
@@ -65,7 +66,7 @@ def after(events: int) -> Participant:
 def test_the_story_of_a_client_that_is_chosen() -> None:
     said = [type(effect) for i in range(8) for effect in step(after(i), STORY[i])[1]]
     assert said == [
-        RecordDraw, WakeAt, SendCheckIn, AskOutcome, Train, RecordReport, SendReport
+        RecordDraw, WakeAt, SendCheckIn, AskOutcome, Train, RecordReport, SendReport, RecordEnd
     ]  # fmt: skip
     assert after(8).outcome is Outcome.REPORTED
 
@@ -94,7 +95,7 @@ def test_a_client_whose_coin_says_no_is_done_and_contacts_nobody() -> None:
     client = Participant(0.5, FixedWindow.whole(9))
     drawn, _ = step(client, Draw(COIN - 1, 3, now=1))
     done, effects = step(drawn, DrawRecorded())
-    assert (done.outcome, effects) == (Outcome.ABSTAINED, ())
+    assert (done.outcome, effects) == (Outcome.ABSTAINED, (RecordEnd(),))
     for event in (SlotBegan(4), RetryDue(), Restarted(), Invited("r", MODEL)):
         assert step(done, event) == (done, ())
 
@@ -147,7 +148,8 @@ def test_a_participation_that_is_no_probability_is_refused(participation: float)
 
 def test_a_client_that_was_offline_at_its_slot_abstains() -> None:
     missed, effects = step(after(2), SlotBegan(5))
-    assert (missed.phase, missed.outcome, effects) == (Phase.DONE, Outcome.MISSED, ())
+    assert (missed.phase, missed.outcome) == (Phase.DONE, Outcome.MISSED)
+    assert effects == (RecordEnd(),)
 
 
 @pytest.mark.parametrize("events", [3, 4, 5, 6, 7])
@@ -155,7 +157,15 @@ def test_what_was_not_done_in_the_slot_is_never_done_in_another(events: int) -> 
     client = after(events)
     assert step(client, SlotBegan(4)) == (client, ())
     late, effects = step(client, SlotBegan(5))
-    assert (late.outcome, late.report, effects) == (Outcome.LATE, None, ())
+    assert (late.outcome, effects) == (Outcome.LATE, (RecordEnd(),))
+
+
+@pytest.mark.parametrize("events", range(1, 8))
+def test_a_device_that_is_done_has_forgotten_its_part(events: int) -> None:
+    done, effects = step(after(events), SlotBegan(5)) if events > 1 else (after(8), (RecordEnd(),))
+    assert effects == (RecordEnd(),)
+    assert (done.slot, done.receipt, done.report) == (None, None, None)
+    assert step(done, Restarted()) == (done, ())
 
 
 def test_a_restart_never_draws_again() -> None:
@@ -164,7 +174,7 @@ def test_a_restart_never_draws_again() -> None:
     assert (pledged.slot, effects) == (drawn.slot, (WakeAt(4),))
     for events in range(1, 9):
         restarted, _ = step(after(events), Restarted())
-        assert restarted.slot == 4
+        assert restarted.slot == (4 if events < 8 else None)
         with pytest.raises(OutOfOrder):
             step(restarted, Draw(0, 0, now=1))
 

@@ -5,13 +5,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from checkins.errors import InvalidValue, OutOfOrder, ProtocolViolation
-from checkins.protocol.campaign import Campaign, RunSoFar, Spending, parse_campaign
-from checkins.protocol.participant import COIN
+from checkins.protocol.campaign import Campaign, Spending, parse_campaign
+from checkins.protocol.ledger import (
+    Closed,
+    InvalidLedger,
+    Ledger,
+    LedgerFile,
+    Reason,
+    SlotClosed,
+    certificate,
+    earlier_of,
+)
+from checkins.protocol.participant import COIN, Outcome
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report
 from checkins.protocol.roles import (
@@ -23,7 +34,7 @@ from checkins.protocol.roles import (
 from checkins.protocol.rules import Filling
 from checkins.protocol.server import Ending, Server
 from checkins.protocol.window import FixedWindow, SlidingWindow
-from checkins.randomizers import DeviceSampler
+from checkins.randomizers import DeviceSampler, Grid
 
 FIXED = 'kind = "fixed", slots = 6, participation = 1.0, capacity = 2'
 GAUSSIAN = 'kind = "gaussian", noise_at = "client", noise_multiplier = 2.0, clip = 1.0, grid = 1e-3'
@@ -75,7 +86,7 @@ def played(of: Campaign, clients: int = 20) -> Rehearsal:
     encode = of.randomizer.noise_at == "server"
     make = sampler.encode if encode else sampler.privatize
     return rehearse(
-        server_of(of, np.zeros(2)),
+        server_of(of, np.zeros(2), ledger=Ledger()),
         {f"c{number}": participant_of(of) for number in range(clients)},
         dice=SystemDice(sampler),
         train=lambda token, model: Report.from_device(make(model - 1.0)),
@@ -107,15 +118,16 @@ def test_a_real_campaign_of_every_protocol_runs_to_its_end_and_replays(
     assert found.end.ending is Ending.COMPLETED
     assert len(found.releases) == 6 - found.end.rules.warm_up
     assert found.replayed().learner.model.tobytes() == found.end.learner.model.tobytes()
-    assert all(p.outcome is not None for p in found.participants.values() if p.slot in range(1, 7))
+    outcomes = {p.outcome for p in found.participants.values()}
+    assert Outcome.REPORTED in outcomes
 
 
 def test_the_rules_follow_the_protocol() -> None:
-    assert server_of(campaign(), np.zeros(2)).rules.filling is Filling.DUMMIES
+    assert server_of(campaign(), np.zeros(2), ledger=Ledger()).rules.filling is Filling.DUMMIES
     averaged = campaign('kind = "averaged", slots = 6, participation = 1.0', LAPLACE, REPLACE)
-    assert server_of(averaged, np.zeros(2)).rules.filling is Filling.NOTHING
+    assert server_of(averaged, np.zeros(2), ledger=Ledger()).rules.filling is Filling.NOTHING
     sliding = campaign(FIXED.replace('"fixed"', '"sliding"') + ", window = 3")
-    assert server_of(sliding, np.zeros(2)).rules.warm_up == 2
+    assert server_of(sliding, np.zeros(2), ledger=Ledger()).rules.warm_up == 2
     assert participant_of(sliding).window == SlidingWindow(3)
     assert participant_of(campaign()).window == FixedWindow.whole(6)
 
@@ -130,16 +142,55 @@ def test_a_server_runs_the_slots_that_its_budget_pays_for() -> None:
     assert price.after(affordable).epsilon <= 1.25 < price.after(affordable + 1).epsilon
 
 
-def test_what_earlier_campaigns_spent_is_gone() -> None:
-    of = campaign(budget='epsilon = 1.5, delta = 1e-6, adjacency = "add-remove"')
-    alone = server_of(of, np.zeros(2)).rules.affordable
-    after = server_of(of, np.zeros(2), earlier=(RunSoFar(of, 3),)).rules.affordable
-    assert after < alone
+def closed_after(of: Campaign, slots: int) -> Ledger:
+    """A ledger in which the campaign ran for so many slots."""
+    ledger, _ = Ledger().append(Ledger().opening(of, model=np.zeros(2)))
+    for slot in range(1, slots + 1):
+        total = np.zeros(2, dtype=np.int64)
+        ledger, _ = ledger.append(SlotClosed.of(slot=slot, total=total, model=np.zeros(2)))
+    reason = Reason.COMPLETED if slots == of.design.slots else Reason.STOPPED
+    return ledger.append(Closed(reason, certificate(ledger).as_dict()))[0]
+
+
+def test_what_earlier_campaigns_of_the_population_spent_is_gone() -> None:
+    budget = 'epsilon = 1.5, delta = 1e-6, adjacency = "add-remove"'
+    of = replace(campaign(budget=budget), population_id="people", repeats=2)
+    alone = server_of(of, np.zeros(2), ledger=Ledger()).rules.affordable
+    before = closed_after(of, 6)
+    after = server_of(of, np.zeros(2), ledger=before).rules.affordable
+    assert after < alone == 6
+    spent = Spending(of, earlier_of(before))
+    assert spent.after(after).epsilon <= 1.5 < spent.after(after + 1).epsilon
+
+
+def test_a_ledger_refuses_a_slot_that_its_budget_does_not_pay_for(tmp_path: Path) -> None:
+    dear = campaign(budget='epsilon = 1.25, delta = 1e-6, adjacency = "add-remove"')
+    affordable = Spending(dear).affordable()
+    with LedgerFile(tmp_path) as file:
+        file.append(file.ledger.opening(dear, model=np.zeros(2)))
+        for slot in range(1, affordable + 2):
+            entry = SlotClosed.of(slot=slot, total=np.zeros(2, dtype=np.int64), model=np.zeros(2))
+            if slot <= affordable:
+                file.append(entry)
+                continue
+            with pytest.raises(InvalidLedger, match=f"pays for {affordable} of 6 slots"):
+                file.append(entry)
+        assert file.ledger.running is not None
+        assert file.ledger.running.slots_closed == affordable
+
+
+def test_a_warm_up_costs_nothing() -> None:
+    sliding = campaign(FIXED.replace('"fixed"', '"sliding"') + ", window = 3")
+    price = Spending(sliding)
+    assert price.after(2).epsilon == 0.0 < price.after(3).epsilon
 
 
 def test_every_honest_report_is_well_formed_whatever_the_data() -> None:
     of = campaign()
-    sampler, form = sampler_of(of, dimension=2), server_of(of, np.zeros(2)).rules.form
+    sampler, form = (
+        sampler_of(of, dimension=2),
+        server_of(of, np.zeros(2), ledger=Ledger()).rules.form,
+    )
     for update in ([np.nan, 0], [np.inf, -np.inf], [1e308, 1e308], [0, 0], [5e-324, 1]):
         form.check(Report.from_device(sampler.privatize(np.array(update, dtype=float))))
         form.check(Report.from_device(sampler.dummy()))
@@ -148,7 +199,7 @@ def test_every_honest_report_is_well_formed_whatever_the_data() -> None:
 def test_a_real_server_takes_nothing_simulated_and_a_rehearsing_one_does() -> None:
     simulated = Report.from_simulation(np.zeros(2, dtype=np.int64))
     with pytest.raises(ProtocolViolation, match="simulated"):
-        server_of(campaign(), np.zeros(2)).rules.form.check(simulated)
+        server_of(campaign(), np.zeros(2), ledger=Ledger()).rules.form.check(simulated)
     rehearsing = rehearsing_server_of(campaign(), np.zeros(2))
     rehearsing.rules.form.check(simulated)
     floats = rehearsing_server_of(
@@ -160,7 +211,7 @@ def test_a_real_server_takes_nothing_simulated_and_a_rehearsing_one_does() -> No
 def test_what_cannot_run_is_refused_by_name() -> None:
     no_grid = campaign(randomizer=GAUSSIAN.replace(", grid = 1e-3", ""))
     with pytest.raises(InvalidValue, match="grid"):
-        server_of(no_grid, np.zeros(2))
+        server_of(no_grid, np.zeros(2), ledger=Ledger())
     private_unit = campaign(randomizer='kind = "privunit", local_epsilon = 2.0, clip = 1.0')
     with pytest.raises(InvalidValue, match="grid"):
         sampler_of(private_unit, dimension=2)
@@ -170,19 +221,28 @@ def test_what_cannot_run_is_refused_by_name() -> None:
     with pytest.raises(InvalidValue, match="categories"):
         rehearsing_server_of(response, np.zeros(2))
     with pytest.raises(InvalidValue, match="task"):
-        server_of(replace(campaign(), task=None), np.zeros(2))
+        server_of(replace(campaign(), task=None), np.zeros(2), ledger=Ledger())
 
 
 def test_a_report_is_real_only_if_a_device_made_it() -> None:
     with pytest.raises(InvalidValue, match="DeviceReport"):
         Report.from_device(np.zeros(2, dtype=np.int32))  # type: ignore[arg-type]
+    form = server_of(campaign(), np.zeros(2), ledger=Ledger()).rules.form
+    with pytest.raises(ProtocolViolation, match="made by a device"):
+        form.check(Report.from_noise(np.zeros(2, dtype=np.int64)))
+    other = replace(sampler_of(campaign(), dimension=2), grid=Grid(2e-3))
+    with pytest.raises(ProtocolViolation, match="grid"):
+        form.check(Report.from_device(other.dummy()))
+    rehearsing = rehearsing_server_of(campaign(), np.zeros(2)).rules.form
+    with pytest.raises(ProtocolViolation, match="in a simulation"):
+        rehearsing.check(Report.from_device(sampler_of(campaign(), dimension=2).dummy()))
 
 
 def test_an_event_for_a_server_that_is_done_is_refused() -> None:
     from checkins.protocol.server import SlotBegan, step
 
     none = campaign(budget='epsilon = 1e-3, delta = 1e-6, adjacency = "add-remove"')
-    server = server_of(none, np.zeros(2))
+    server = server_of(none, np.zeros(2), ledger=Ledger())
     assert isinstance(server, Server)
     assert server.ending is Ending.STOPPED
     with pytest.raises(OutOfOrder, match="DONE"):

@@ -27,6 +27,7 @@ from checkins.protocol.participant_events import (
     DrawRecorded,
     Invited,
     RecordDraw,
+    RecordEnd,
     RecordReport,
     Refused,
     ReportAcknowledged,
@@ -154,6 +155,9 @@ class World:
         self.faults = False
         self._begin_everywhere(2 * self.rules.slots + 1)  # the last a window can reach
         assert {p.phase for p in self.memory.values()} <= {clients.Phase.DONE, clients.Phase.NEW}
+        for kept in self.disk.values():
+            left = (kept.slot, kept.receipt, kept.report)
+            assert left == (None, None, None), "8: a device that is done has forgotten its part"
         self.witness.at_the_end(self.server)
 
     def tick(self) -> None:
@@ -325,6 +329,8 @@ class World:
     def _client_performs(self, token: str, effect: Effect, state: Participant) -> None:
         self.witness.client_effect(token, effect, self.disk[token])
         match effect:
+            case RecordEnd():
+                self.disk[token] = state
             case RecordDraw():
                 self.disk[token] = state
                 self._client_does(token, DrawRecorded())

@@ -33,7 +33,10 @@ def _rounded_up(value: float) -> str:
 
 def _common(design: Design, runs: int) -> Iterator[str]:
     yield "the server is trusted, clients are honest, their channels hidden; every release is seen"
-    yield "each client draws its own coin and slot, uniformly and independently of all else"
+    yield (
+        f"each client takes part with probability at most {design.participation:g} and draws its"
+        f" slot uniformly from {design.choices:,}, independently of all else"
+    )
     if runs > 1:
         yield f"{runs:,} campaigns: fresh coins in each, parameters fixed beforehand"
 

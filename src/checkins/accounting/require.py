@@ -23,8 +23,23 @@ MOST_SLOTS = 10**12
 
 def _each(values: dict[str, object], fits: Callable[[float], bool], expected: str) -> None:
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, Real) or not fits(float(value)):
-            raise InvalidValue(name, value, expected)
+        if isinstance(value, bool) or not isinstance(value, Real) or not fits(_float(value)):
+            raise InvalidValue(name, _told(value), expected)
+
+
+def _float(value: Real) -> float:
+    """The value as a float; an integer or fraction that no float holds is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _told(value: object) -> object:
+    """The value for a message: Python refuses to print integers of thousands of digits."""
+    if isinstance(value, Real) and math.isinf(_float(value)):
+        return _float(value)
+    return value
 
 
 def positive(**values: object) -> None:
@@ -52,7 +67,7 @@ def count(*, most: int = MOST_SLOTS, **values: object) -> None:
     for name, value in values.items():
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         if not whole or not 1 <= int(value) <= most:  # type: ignore[call-overload]  # whole implies int
-            raise InvalidValue(name, value, f"must be a whole number from 1 to {most:,}")
+            raise InvalidValue(name, _told(value), f"must be a whole number from 1 to {most:,}")
 
 
 def one_of(kinds: type | tuple[type, ...], **values: object) -> None:

@@ -8,7 +8,7 @@ ACCEPTED     has its receipt, and asks whether it was chosen
 TRAINING     was chosen, and works on its update
 PRIVATIZED   its report is made and not yet durable: nothing is sent
 REPORTING    has sent its report, perhaps more than once, always the same bytes
-DONE         took part, or did not; never again
+DONE         took part, or did not; never again, and nothing is kept of it
 
 Everything that decides what a client does is in this file.
 """
@@ -31,6 +31,7 @@ from checkins.protocol.participant_events import (
     DrawRecorded,
     Invited,
     RecordDraw,
+    RecordEnd,
     RecordReport,
     Refused,
     ReportAcknowledged,
@@ -122,8 +123,9 @@ step = PARTICIPANT.step
 
 
 def _done(participant: Participant, outcome: Outcome) -> tuple[Participant, Effects]:
-    """Never again; the report is forgotten with everything else."""
-    return replace(participant, phase=Phase.DONE, report=None, outcome=outcome), ()
+    """Never again; slot, receipt and report are forgotten, on the disk too."""
+    done = Participant(participant.participation, participant.window, Phase.DONE, outcome=outcome)
+    return done, (RecordEnd(),)
 
 
 @PARTICIPANT.on(Draw, {Phase.NEW: Phase.DRAWN})

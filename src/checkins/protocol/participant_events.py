@@ -87,6 +87,11 @@ class RecordDraw(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordEnd(Effect):
+    """Keep nothing but that it is over: slot, receipt and report are erased with this record."""
+
+
+@dataclass(frozen=True, slots=True)
 class WakeAt(Effect):
     slot: int
 

@@ -75,6 +75,10 @@ class ReportForm:
     def check(self, report: Report) -> None:
         """Refuse a malformed report."""
         self.check_kind(report)
+        if not self.simulated and report.step is None:
+            raise ProtocolViolation(
+                "a real report is made by a device sampler; this one is not"
+            )
         if self.most_units is not None:
             largest = max(-int(report.values.min()), int(report.values.max()))
             if largest > self.most_units:
@@ -87,6 +91,8 @@ class ReportForm:
         values = report.values
         if report.simulated and not self.simulated:
             raise ProtocolViolation("a simulated report has no place in a real campaign")
+        if self.simulated and not report.simulated:
+            raise ProtocolViolation("a real report has no place in a simulation")
         if report.step is not None and report.step != self.step:
             raise ProtocolViolation(
                 f"a report lies on the campaign's grid, {self.step}, not on {report.step}"

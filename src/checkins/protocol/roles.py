@@ -7,8 +7,8 @@ from numpy.typing import ArrayLike
 
 from checkins.accounting import require
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign.description import Campaign
-from checkins.protocol.campaign.spending import RunSoFar, Spending
+from checkins.protocol.campaign import Campaign, Spending
+from checkins.protocol.ledger import Ledger, earlier_of
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import Participant
 from checkins.protocol.report import ReportForm
@@ -32,12 +32,10 @@ def participant_of(campaign: Campaign) -> Participant:
     return Participant(campaign.design.participation, window_of(campaign.design))
 
 
-def server_of(
-    campaign: Campaign, model: ArrayLike, *, run: int = 1, earlier: tuple[RunSoFar, ...] = ()
-) -> Server:
-    """A real server before the first slot of run ``run``; it stops where its budget does.
+def server_of(campaign: Campaign, model: ArrayLike, *, ledger: Ledger) -> Server:
+    """A real server before the first slot of a run; it stops where its budget does.
 
-    ``earlier`` runs of other campaigns on the same population have spent of that budget too.
+    ``ledger`` is that of the campaign's population: what the runs in it have spent is gone.
     """
     start = np.array(model, dtype=np.float64)
     require.count(dimension=start.size)
@@ -48,7 +46,7 @@ def server_of(
         simulated=False,
         step=sampler.grid.step,
     )
-    affordable = Spending(campaign, earlier).affordable(run=run)
+    affordable = Spending(campaign, earlier_of(ledger)).affordable()
     rules = Rules.of(
         campaign.design, affordable=affordable, form=form, update=ModelUpdate.of(campaign)
     )

@@ -71,7 +71,7 @@ def test_a_ledger_that_was_kept_is_accepted(run: Campaign) -> None:
 
 def driven(run: Campaign) -> Iterator[SlotClosed]:
     """What the server machine records when nobody checks in."""
-    form = ReportForm(dimension=3, most_units=10**6, simulated=False)
+    form = ReportForm(dimension=3, most_units=10**6, simulated=True)
     update = ModelUpdate.of(run)
     rules = Rules.of(run.design, affordable=run.design.slots, form=form, update=update)
     server, dice = Server.start(rules, MODEL), np.random.default_rng(1)
@@ -80,7 +80,7 @@ def driven(run: Campaign) -> Iterator[SlotClosed]:
             server, _ = servers.step(server, event)
         assert server.slot is not None
         drawn = (dice.integers(-99, 99, 3).astype(np.int32) for _ in range(server.slot.missing))
-        dummies = tuple(Report(values, simulated=False) for values in drawn)
+        dummies = tuple(Report(values, simulated=True) for values in drawn)
         server, effects = servers.step(server, Expired(slot, dummies))
         for effect in effects:
             if isinstance(effect, RecordClosing):
@@ -325,7 +325,9 @@ def test_what_earlier_campaigns_spent_is_missing_from_the_budget() -> None:
 def test_a_raised_budget_is_noted() -> None:
     book = Book().run(campaign(name="a", epsilon=1.5)).close().open(campaign(name="b", epsilon=4.0))
     found = verify(book.lines)
-    assert found.notes == ("line 7 raises the population's budget from epsilon = 1.5 to 4.0",)
+    raised, unfinished = found.notes
+    assert raised == "line 7 raises the population's budget from epsilon = 1.5 to 4.0"
+    assert "fixed beforehand" in unfinished
     assert found.within_budget
 
 

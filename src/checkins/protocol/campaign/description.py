@@ -46,6 +46,9 @@ __all__ = [
     "Task",
 ]
 
+MOST_SUMMED = 2**32 - 1
+"""So many 32-bit reports have a sum of 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -133,6 +136,7 @@ class Campaign:
         self._fill_in_capacity()
         if self.task is not None:
             self._fill_in_count(self.task)
+        self._check_sums()
         if self.schedule is not None:
             self._check_end(self.schedule)
 
@@ -163,6 +167,21 @@ class Campaign:
             filled = replace(optimizer, divide_by=self.design.capacity or 1)
             object.__setattr__(self, "task", replace(task, optimizer=filled))
 
+    def _check_sums(self) -> None:
+        """Reports on a grid are added up in integers of 64 bits, a minibatch of slots at a time."""
+        capacity = self.design.capacity
+        if capacity is None or self.randomizer.grid is None:
+            return
+        minibatch = 1 if self.task is None else self.task.optimizer.minibatch
+        most = MOST_SUMMED // minibatch
+        if capacity > most:
+            because = "" if minibatch == 1 else f" with minibatch = {minibatch:,}"
+            raise InvalidValue(
+                "capacity",
+                capacity,
+                f"must be at most {most:,}{because}, or sums of reports outgrow 64 bits",
+            )
+
     def _check_end(self, schedule: Schedule) -> None:
         try:
             schedule.slot_start(self.design.slots + 1)
@@ -173,12 +192,14 @@ class Campaign:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What must be added before real clients can join."""
+        """What must be added, or chosen otherwise, before real clients can join."""
+        counts = self.randomizer.kind is RandomizerKind.RANDOMIZED_RESPONSE
         absent = {
             "[randomizer] clip": self.randomizer.clip is None
-            and self.randomizer.kind is not RandomizerKind.RANDOMIZED_RESPONSE,
+            and not counts,
             "[randomizer] grid": self.randomizer.grid is None
             and self.randomizer.kind in (RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE),
+            "[randomizer] kind = gaussian, laplace or privunit": counts and self.task is not None,
             "[task]": self.task is None,
             "[schedule]": self.schedule is None,
         }

@@ -76,7 +76,8 @@ class RunSoFar:
     @property
     def design(self) -> Design | None:
         """What the accountant is told of it; None where nothing was released."""
-        if self.slots == 0 or self.contributors == 0:
+        warm_up = 0 if self.campaign.design.window is None else self.campaign.design.window - 1
+        if self.slots <= warm_up or self.contributors == 0:
             return None
         design = self.campaign.design.after(self.slots)
         if self.contributors is None:

@@ -26,6 +26,7 @@ LONGEST_VALUE = 60
 
 _HEADER = re.compile(r"^\s*\[\s*([^\[\]#]+?)\s*\]")
 _KEY = re.compile(r"""^\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*(?:\.\s*([\w-]+)\s*)?=""")
+_NO_VALUE = re.compile(r"^[^=#]*=\s*(?:#.*)?$")
 
 
 class InvalidCampaign(InvalidValue):
@@ -69,7 +70,7 @@ class TomlSource:
         try:
             with Path(path).open("rb") as file:
                 content = file.read(MOST_BYTES + 1)
-            text = content.decode("utf-8")
+            text = content.decode("utf-8-sig")  # some editors begin a file with a mark
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise InvalidCampaign(str(path), None, f"cannot be read: {reason}") from error
@@ -86,7 +87,7 @@ class TomlSource:
             raise InvalidCampaign(path, None, "is nested too deeply") from error
         except (TOMLKitError, ValueError) as error:
             line = getattr(error, "line", None)
-            reason = str(error).partition(" at line ")[0]
+            reason = _what_is_wrong(error, text, line)
             place = f"{path}:{line}" if line else path
             raise InvalidCampaign(place, None, f"is not TOML: {reason}") from error
         return cls(path, values, line_numbers(text))
@@ -205,6 +206,17 @@ class TomlSource:
                     return self.lines[place]
             around = outer
         return None
+
+
+def _what_is_wrong(error: Exception, text: str, line: int | None) -> str:
+    """The parser's reason; what it finds in place of a value is no help where there is none."""
+    lines = text.split("\n")
+    if line is not None and line <= len(lines) and _NO_VALUE.match(lines[line - 1]):
+        return "a value is missing after ="
+    reason = str(error).partition(" at line ")[0]
+    if "\\x00" in reason and "\0" not in text:
+        return "the file ends in the middle of a line"
+    return reason
 
 
 def as_written(value: object) -> str:

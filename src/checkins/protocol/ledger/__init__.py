@@ -4,7 +4,7 @@ from checkins.protocol.ledger.chain import Ledger, Run
 from checkins.protocol.ledger.entry import Closed, Opened, Reason, SlotClosed
 from checkins.protocol.ledger.file import LedgerBusy, LedgerFile, lines
 from checkins.protocol.ledger.line import InvalidLedger
-from checkins.protocol.ledger.price import certificate
+from checkins.protocol.ledger.price import certificate, earlier_of
 from checkins.protocol.ledger.verification import Verification, verify
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "SlotClosed",
     "Verification",
     "certificate",
+    "earlier_of",
     "lines",
     "verify",
 ]

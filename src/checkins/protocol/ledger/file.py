@@ -19,9 +19,11 @@ from types import TracebackType
 from typing import Self
 
 from checkins.errors import CheckinsError
+from checkins.protocol.campaign import Campaign
 from checkins.protocol.ledger.chain import Ledger
-from checkins.protocol.ledger.entry import Entry
+from checkins.protocol.ledger.entry import Entry, SlotClosed
 from checkins.protocol.ledger.line import MOST_LINE_BYTES, InvalidLedger
+from checkins.protocol.ledger.price import affordable
 
 NAME = "ledger.jsonl"
 
@@ -57,6 +59,7 @@ class LedgerFile:
         self.torn = b""
         self._end = 0
         self._broken = False
+        self._affordable: tuple[Campaign, int] | None = None
         self._descriptor = _locked(self.path)
         try:
             self.ledger = self._read()
@@ -69,6 +72,8 @@ class LedgerFile:
         if self._broken:
             raise InvalidLedger("an append failed: open it again to go on", place=str(self.path))
         ledger, line = self.ledger.append(entry)
+        if isinstance(entry, SlotClosed):
+            self._refuse_overspending(entry.slot)
         self._broken = True  # until the line is on the disk, nobody knows what is
         if self.torn:
             os.ftruncate(self._descriptor, self._end)
@@ -85,6 +90,21 @@ class LedgerFile:
         self._broken = False
         self._end += len(line)
         self.ledger = ledger
+
+    def _refuse_overspending(self, slot: int) -> None:
+        """A release waits for its entry, so what the budget does not pay for is never shown."""
+        run = self.ledger.running
+        if run is None:
+            return
+        if self._affordable is None or self._affordable[0] is not run.campaign:
+            self._affordable = (run.campaign, affordable(self.ledger))
+        most = self._affordable[1]
+        if slot > most:
+            raise InvalidLedger(
+                f"the budget, epsilon = {run.campaign.budget.epsilon!r}, pays for"
+                f" {most:,} of {run.campaign.design.slots:,} slots: close the campaign",
+                place=str(self.path),
+            )
 
     def close(self) -> None:
         """Give the lock back."""

@@ -11,6 +11,7 @@ Rounding:    epsilon up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from checkins.accounting import Certificate, Protocol
@@ -26,11 +27,27 @@ Settled = tuple[RunSoFar, ...]
 
 def certificate(ledger: Ledger) -> Certificate:
     """The certificate to state in the entry that closes the run in progress."""
-    *over, last = ledger.runs
-    earlier: Settled = ()
-    for run in over:
-        earlier = joined(earlier, settled(run, earlier))
+    last, earlier = ledger.runs[-1], _settled(ledger.runs[:-1])
     return spent(settled(last, earlier), earlier)
+
+
+def earlier_of(ledger: Ledger) -> Settled:
+    """What the runs that are over have spent of their population's budget."""
+    return _settled(ledger.closed)
+
+
+def affordable(ledger: Ledger) -> int:
+    """How many slots of the run in progress the budget pays for, after all that came before."""
+    if ledger.running is None:
+        return 0
+    return _affordable(ledger.running, earlier_of(ledger))
+
+
+def _settled(runs: Sequence[Run]) -> Settled:
+    earlier: Settled = ()
+    for run in runs:
+        earlier = joined(earlier, settled(run, earlier))
+    return earlier
 
 
 def spent(run: RunSoFar, earlier: Settled) -> Certificate:

@@ -126,7 +126,7 @@ def verify(
         )
     if closed and ledger.running is not None:
         raise InvalidLedger(f"is {_how_far(ledger.running)}, not closed", place=path)
-    return Verification(ledger, certificate, tuple(state.notes))
+    return Verification(ledger, certificate, (*state.notes, *_unfinished(ledger)))
 
 
 class _State:
@@ -236,6 +236,21 @@ def _by(entry: Closed) -> str:
     versions = entry.certificate.get("versions")
     version = versions.get("checkins") if isinstance(versions, dict) else None
     return f" by checkins {version}" if isinstance(version, str) else ""
+
+
+def _unfinished(ledger: Ledger) -> Iterator[str]:
+    """What the price so far does not say: that somebody may stop because of what was released."""
+    last = ledger.runs[-1]
+    if ledger.running is not None:
+        yield (
+            f"the last campaign is {_how_far(last)}; this is the price if that number was fixed"
+            " beforehand: closed early, it is priced as far as its budget goes"
+        )
+    elif last.number < last.campaign.repeats:
+        yield (
+            f"run {last.number} of {last.campaign.repeats:,} is the last one here; if no other"
+            " follows because of what was released, the price of those that could have counts"
+        )
 
 
 def _how_far(run: Run) -> str:
