@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from checkins.accounting import Adjacency
+from checkins.cli import check as check_command
 from checkins.protocol.campaign.file import parse_campaign
+from checkins.protocol.campaign.spending import RunSoFar, price
 from checkins.protocol.campaign.templates import Template, template_text
+from checkins.protocol.campaign.writing import campaign_text
+from tests.protocol.ledger.ledgers import Book, campaign
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENTS = ROOT / "examples" / "patients.toml"
@@ -25,6 +31,14 @@ KEYS = {
     "rounding",
     "missing",
 }
+
+
+NEXT = campaign(slots=200, local_epsilon=0.5, epsilon=1.2, name="next")
+
+
+def kept(tmp_path: Path, book: Book) -> str:
+    (tmp_path / "ledger.jsonl").write_bytes(b"".join(book.lines))
+    return str(tmp_path)
 
 
 def written(tmp_path: Path, text: str, *changes: tuple[str, str]) -> str:
@@ -116,6 +130,58 @@ def test_a_budget_that_is_exceeded_is_exit_1_and_says_where_it_would_stop(
     assert checkins("check", mended).code == 0
 
 
+def test_what_takes_too_long_to_price_is_priced_once(
+    checkins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, SYNTHETIC)
+    whole = answer(checkins("check", path, "--json"))
+    monkeypatch.setattr(check_command, "CURVE_SECONDS", -1.0)
+    found = answer(checkins("check", path, "--json"))
+    assert found["spending"] == whole["spending"][-1:]
+    assert found["affordable_slots"] == 1000
+    assert " is kept." in " ".join(checkins("check", path).out.split())
+
+
+def test_a_value_that_the_grid_does_not_allow_is_not_advised(checkins, tmp_path: Path) -> None:
+    dear = (("epsilon = 0.5 ", "epsilon = 0.005 "),)
+    path = written(tmp_path, SYNTHETIC, *dear, ("grid = 1e-5", "grid = 1e-7"))
+    outcome = checkins("check", path)
+    assert outcome.code == 1
+    assert outcome.err.endswith("slots; add noise, or run fewer slots\n")
+    outcome = checkins("check", written(tmp_path, SYNTHETIC, *dear))
+    assert " would keep it" in outcome.err
+
+
+@pytest.mark.slow
+def test_a_budget_that_is_exceeded_beyond_every_bound_is_exit_1(checkins, tmp_path: Path) -> None:
+    text = PATIENTS.read_text(encoding="utf-8")
+    path = written(tmp_path, text, ("repeats = 1 ", "repeats = 1000000 "))
+    outcome = checkins("check", path, "--json")
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith(
+        f"checkins: {path}:12: [budget] epsilon = 0.5: is exceeded by far: no epsilon below 500"
+        " is proved (delta = 1e-06, add-remove)"
+    )
+    found = answer(outcome, code=1)
+    assert set(found) == KEYS
+    assert (found["within_budget"], found["certificate"]) == (False, None)
+    assert found["spending"] == [{"slots": 200_000_000, "epsilon": None}]
+
+
+def test_a_model_that_cannot_step_by_categories_is_named(checkins, tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        SYNTHETIC,
+        ('"laplace"', '"randomized-response"'),
+        ("clip = 1.0", "categories = 3"),
+        ("grid = 1e-5", "# grid = 1e-5"),
+    )
+    outcome = checkins("check", path)
+    assert outcome.code == 0
+    shown = " ".join(outcome.out.split())
+    assert "kind = gaussian, laplace or privunit: a model cannot step by categories" in shown
+
+
 @pytest.mark.slow
 def test_repeats_stop_in_the_middle_of_a_run(checkins, tmp_path: Path) -> None:
     path = written(tmp_path, SYNTHETIC, ("repeats = 1 ", "repeats = 3 "))
@@ -178,9 +244,27 @@ def test_a_file_that_is_not_there_is_named(checkins, tmp_path: Path) -> None:
         ((("capacity = 1 ", "capacity = 5 "),), "chooses up to 5 of its check-ins uniformly"),
         (
             (('kind = "fixed"', 'kind = "sliding"\nwindow = 500'),),
-            "draws one of its next 500 slots, of 1,000. A slot",
+            "draws one of its next 500 slots (time steps), of 1,000. After a warm-up of 499 slots"
+            " that releases nothing, a slot chooses one",
         ),
-        ((("participation = 1.0", "participation = 0.5"),), "slots, with probability 0.5. A slot"),
+        (
+            (('kind = "fixed"', 'kind = "sliding"\nwindow = 1'),),
+            "draws one of its next 1 slots (time steps), of 1,000. A slot chooses one",
+        ),
+        (
+            (
+                ("capacity = 1 ", 'capacity = "all" '),
+                ("local_epsilon = 2.0", 'noise_at = "server"\nnoise_multiplier = 2.0'),
+                ('"laplace"', '"gaussian"'),
+                ('"replace-one"', '"add-remove"'),
+            ),
+            "A slot takes all its check-ins, sums their updates (clipped to norm 1), adds Gaussian"
+            " noise of standard deviation 2 to the sum and releases a model.",
+        ),
+        (
+            (("participation = 1.0", "participation = 0.5"),),
+            "(time steps), with probability 0.5. A slot",
+        ),
         (
             (
                 ('kind = "fixed"', 'kind = "averaged"'),
@@ -194,3 +278,81 @@ def test_a_file_that_is_not_there_is_named(checkins, tmp_path: Path) -> None:
 def test_one_slot_is_told_in_words(checkins, tmp_path: Path, changes, words: str) -> None:
     outcome = checkins("check", written(tmp_path, SYNTHETIC, *changes))
     assert words in " ".join(outcome.out.split())
+
+
+def test_a_campaign_is_priced_after_what_its_ledger_has_spent(checkins, tmp_path: Path) -> None:
+    first = campaign()
+    place = kept(tmp_path, book := Book().run(first).close())
+    path = written(tmp_path, campaign_text(NEXT))
+    alone = answer(checkins("check", path, "--json"))
+    found = answer(checkins("check", path, "--ledger", place, "--json"))
+    assert set(found) == KEYS | {"ledger"}
+    together = price([RunSoFar.whole(first), RunSoFar.whole(NEXT)]).epsilon
+    assert found["certificate"]["epsilon"] == together > alone["certificate"]["epsilon"]
+    before = price([RunSoFar.whole(first)]).epsilon
+    assert found["ledger"] == {"head": book.ledger.head, "runs": 1, "epsilon": before}
+    assert found["seal"] == alone["seal"]
+    assert all(point["epsilon"] > before for point in found["spending"])
+    outcome = checkins("check", path, "--ledger", f"{place}/ledger.jsonl")
+    shown = " ".join(outcome.out.split())
+    assert "Before it, the ledger holds 1 run: epsilon <= 1 (delta = 1e-06, replace-one)." in shown
+    assert max(map(len, outcome.out.splitlines())) <= 80
+
+
+def test_what_a_ledger_has_spent_can_leave_too_little(checkins, tmp_path: Path) -> None:
+    place = kept(tmp_path, Book().run(campaign()).close())
+    dear = replace(NEXT, budget=replace(NEXT.budget, epsilon=1.01))
+    path = written(tmp_path, campaign_text(dear))
+    assert checkins("check", path).code == 0
+    outcome = checkins("check", path, "--ledger", place)
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    assert "is exceeded: after the 1 of the ledger, the campaign brings the cost to" in outcome.err
+    assert " of 200 slots; add noise, or run fewer slots" in outcome.err
+
+
+def test_runs_that_the_ledger_holds_are_not_run_again(checkins, tmp_path: Path) -> None:
+    twice = campaign(repeats=2)
+    place = kept(tmp_path, book := Book().run(twice).close())
+    path = written(tmp_path, campaign_text(twice))
+    found = answer(checkins("check", path, "--ledger", place, "--json"))
+    assert found["slots"] == 4
+    alone = answer(checkins("check", path, "--json"))
+    assert found["certificate"]["epsilon"] == alone["certificate"]["epsilon"]
+    assert found["seal"] == alone["seal"] == twice.seal
+    outcome = checkins("check", path, "--ledger", kept(tmp_path, book.run(twice).close()))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "this campaign runs 2 times, and it did" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"population_id": "others"}, "population_id is 'others' where the ledger is for 'clinic'"),
+        ({"delta": 1e-5}, "delta is 1e-05 where the ledger is for 1e-06"),
+        ({"adjacency": Adjacency.ADD_REMOVE}, "adjacency is add-remove where the ledger is for"),
+        ({"grid": None}, "a campaign without [randomizer] grid can be priced and not run"),
+    ],
+)
+def test_a_campaign_that_does_not_go_with_the_ledger_is_exit_2(
+    checkins, tmp_path: Path, changes: dict[str, object], says: str
+) -> None:
+    place = kept(tmp_path, Book().run(campaign()).close())
+    path = written(tmp_path, campaign_text(campaign(name="other", **changes)))
+    outcome = checkins("check", path, "--ledger", place, "--json")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert says in outcome.err
+
+
+def test_a_ledger_that_cannot_be_continued_is_refused(checkins, tmp_path: Path) -> None:
+    path = written(tmp_path, campaign_text(NEXT))
+    outcome = checkins("check", path, "--ledger", str(tmp_path / "none"))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "no such file or folder" in outcome.err
+    outcome = checkins("check", path, "--ledger", kept(tmp_path, Book().run(campaign(), 2)))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "another campaign is still open" in outcome.err
+    whole = Book().run(campaign()).close()
+    whole.lines[2] = whole.lines[2].replace(b'"slot":2', b'"slot":3')
+    outcome = checkins("check", path, "--ledger", kept(tmp_path, whole))
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "ledger.jsonl:3: its hash" in outcome.err

@@ -19,6 +19,16 @@ from tests.protocol.ledger.ledgers import Book, campaign
 FIXED = campaign()
 WHOLE = Book().run(FIXED).close()
 OPEN = Book().run(campaign(slots=200, local_epsilon=0.5), 37)
+KEYS = {
+    "valid",
+    "head",
+    "entries",
+    "campaigns",
+    "certificate",
+    "within_budget",
+    "simulated",
+    "notes",
+}
 
 
 @pytest.fixture
@@ -43,6 +53,7 @@ def test_json_says_what_was_recomputed(checkins, folder: Path) -> None:
     outcome = checkins("verify", str(folder), "--json")
     assert (outcome.code, outcome.err) == (0, "")
     answer = json.loads(outcome.out)
+    assert set(answer) == KEYS
     assert answer["valid"] is True
     assert answer["head"] == WHOLE.ledger.head
     assert answer["entries"] == 6
@@ -183,9 +194,16 @@ def test_simulated_campaigns_and_notes_are_told(checkins, tmp_path: Path) -> Non
 def test_a_budget_that_too_few_contributors_exceed_is_told(checkins, tmp_path: Path) -> None:
     declared = campaign(Protocol.AVERAGED, epsilon=0.9, fewest=100)
     book = Book().run(declared, contributors=[1, 0, 0, 0]).close()
-    outcome = checkins("verify", kept(tmp_path, *book.lines))
-    assert outcome.code == 0
+    place = kept(tmp_path, *book.lines)
+    outcome = checkins("verify", place)
+    assert outcome.code == 1
     assert "The budget of the population, epsilon = 0.9, is exceeded." in outcome.out
+    assert outcome.err.count("\n") == 1
+    assert "epsilon = 0.9, is exceeded: what was run costs 1 (delta = 1e-06" in outcome.err
+    outcome = checkins("verify", place, "--json")
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    answer = json.loads(outcome.out)
+    assert (answer["valid"], answer["within_budget"]) == (True, False)
 
 
 def test_a_long_ledger_shows_how_far_it_is_on_a_terminal(

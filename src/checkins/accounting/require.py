@@ -32,7 +32,7 @@ def _float(value: Real) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return -math.inf if value < 0 else math.inf
 
 
 def _told(value: object) -> object:

@@ -8,6 +8,7 @@ from checkins.protocol.campaign.description import Campaign, RandomizerChoice, R
 NEEDED = {
     "[randomizer] clip": "the norm that updates are clipped to",
     "[randomizer] grid": "on devices, reports are whole numbers of it",
+    "[randomizer] kind = gaussian, laplace or privunit": "a model cannot step by categories",
     "[task]": "what is learned",
     "[schedule]": "when slots are; a simulation needs none",
 }
@@ -16,13 +17,16 @@ NEEDED = {
 def one_slot(campaign: Campaign) -> str:
     """What happens in a slot, in two sentences."""
     design, chosen = campaign.design, campaign.randomizer
-    where = f"one of {design.slots:,} slots"
+    where = f"one of {design.slots:,} slots (time steps)"
+    slot = "A slot"
     if design.window is not None:
-        where = f"one of its next {design.window:,} slots, of {design.slots:,}"
+        where = f"one of its next {design.window:,} slots (time steps), of {design.slots:,}"
+        if design.window > 1:
+            slot = f"{_warm_up(design.window - 1)}, a slot"
     chance = "" if design.participation == 1.0 else f", with probability {design.participation:g}"
     drawn = f"Each client draws {where}{chance}."
     if design.protocol is Protocol.AVERAGED:
-        return f"{drawn} A slot averages all its reports ({_report(chosen)}) and releases a model."
+        return f"{drawn} {slot} averages all its reports ({_report(chosen)}) and releases a model."
     picked = "takes all its check-ins"
     if design.capacity is not None:
         picked = f"chooses up to {design.capacity:,} of its check-ins uniformly"
@@ -33,7 +37,11 @@ def one_slot(campaign: Campaign) -> str:
     if design.capacity == 1 and chosen.noise_at is not NoiseAt.SERVER:
         picked = "chooses one of its check-ins uniformly"
         summed = f"takes its report ({_report(chosen)}) or a dummy if there is none"
-    return f"{drawn} A slot {picked}, {summed} and releases a model."
+    return f"{drawn} {slot} {picked}, {summed} and releases a model."
+
+
+def _warm_up(slots: int) -> str:
+    return f"After a warm-up of {slots:,} slot{'' if slots == 1 else 's'} that releases nothing"
 
 
 def _clipped(chosen: RandomizerChoice) -> str:

@@ -45,10 +45,13 @@ def verify(
     DIR holds ledger.jsonl, or is that file. Every hash, seal, model and price is computed again.
     Without --head, a ledger that was cut at the end of a line or rewritten as a whole passes for
     one that was kept.
+
+    Exit code 0: it is whole and within its budget; 1: it is refused, or more was spent than its
+    budget; 2: there is no ledger.
     """
     given = options.Given.of(context)
     expected = _head(given)
-    path = _file(place)
+    path = ledger_file(place)
     from checkins.protocol.ledger import verification
     from checkins.protocol.ledger.file import lines
     from checkins.protocol.ledger.line import InvalidLedger
@@ -57,12 +60,30 @@ def verify(
         with _watched(lines(path), path, quiet=json) as watched:
             verified = verification.verify(watched, head=expected, closed=closed, path=str(path))
     except InvalidLedger as error:
-        print(f"checkins: {_one_line(str(error))}", file=sys.stderr)
-        raise typer.Exit(failures.FAILURE) from error
+        raise failed(str(error)) from error
     if json:
         screen.show_json(verified.as_dict())
-        return
-    screen.show(*_parts(verified))
+    else:
+        screen.show(*_parts(verified))
+    if not verified.within_budget:
+        raise failed(f"{path}: {_excess(verified)}")
+
+
+def failed(problem: str) -> typer.Exit:
+    """Exit code 1, once one line on standard error has said why."""
+    print(f"checkins: {_one_line(problem)}", file=sys.stderr)
+    return typer.Exit(failures.FAILURE)
+
+
+def _excess(verified: Verification) -> str:
+    from checkins.cli import digits
+
+    certificate = verified.certificate
+    return (
+        f"the budget of the population, epsilon = {verified.budget:g}, is exceeded: what was run"
+        f" costs {digits.up(certificate.epsilon)} (delta = {certificate.delta!r},"
+        f" {certificate.adjacency})"
+    )
 
 
 def _head(given: options.Given) -> str | None:
@@ -73,7 +94,7 @@ def _head(given: options.Given) -> str | None:
     return given.texts["head"]
 
 
-def _file(place: str) -> Path:
+def ledger_file(place: str) -> Path:
     """The file of the ledger; what cannot be one is the caller's mistake."""
     from checkins.protocol.ledger.file import NAME, ledger_path
 

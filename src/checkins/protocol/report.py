@@ -76,9 +76,7 @@ class ReportForm:
         """Refuse a malformed report."""
         self.check_kind(report)
         if not self.simulated and report.step is None:
-            raise ProtocolViolation(
-                "a real report is made by a device sampler; this one is not"
-            )
+            raise ProtocolViolation("a real report is made by a device sampler; this one is not")
         if self.most_units is not None:
             largest = max(-int(report.values.min()), int(report.values.max()))
             if largest > self.most_units:

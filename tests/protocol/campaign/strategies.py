@@ -16,6 +16,7 @@ from checkins.accounting import (
     Protocol,
 )
 from checkins.protocol.campaign.description import (
+    MOST_SUMMED,
     Budget,
     Campaign,
     DataFile,
@@ -42,6 +43,10 @@ from tests.strategies import (
 MOST_SLOTS = 10**6
 """Few enough that a schedule ends before the year 10000."""
 
+MOST_MINIBATCH = 100
+MOST_CAPACITY = MOST_SUMMED // MOST_MINIBATCH
+"""Few enough that sums of reports on a grid fit 64 bits."""
+
 _signs = st.characters(codec="utf-8", exclude_categories=("C", "Z"))
 texts = st.text(
     st.one_of(_signs, st.just(" "), st.sampled_from("\"'\\#[]{}.,=-")), min_size=1, max_size=20
@@ -52,7 +57,7 @@ budgets = st.builds(Budget, _powers(1e-3, 100.0), deltas, adjacencies)
 optimizers = st.builds(
     Optimizer,
     rate=rates,
-    minibatch=counts(100),
+    minibatch=counts(MOST_MINIBATCH),
     schedule=st.sampled_from(StepSizes),
     diameter=st.none() | lengths,
     divide_by=st.none() | counts(),
@@ -134,7 +139,7 @@ def campaign_designs(
             randomizer=promise,
             population=draw(populations()),
         )
-    capacities: SearchStrategy[int | None] = counts()
+    capacities: SearchStrategy[int | None] = counts(MOST_CAPACITY)
     if not isinstance(promise, GaussianNoise) or at_server:
         capacities = st.none() | capacities
     return Design(

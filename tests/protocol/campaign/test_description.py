@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from checkins.accounting import (
     NoiseAt,
     Population,
     Protocol,
+    require,
 )
 from checkins.errors import InvalidValue, NotCovered
 from checkins.protocol.campaign.description import (
@@ -123,7 +125,49 @@ def test_what_is_missing_before_clients_can_join_is_named() -> None:
         "[randomizer] grid",
     )
     answer = RandomizerChoice(RandomizerKind.RANDOMIZED_RESPONSE, local_epsilon=1.0, categories=3)
-    assert replace(LOCAL, randomizer=answer).missing == ()
+    stepless = replace(LOCAL, randomizer=answer)
+    assert stepless.missing == ("[randomizer] kind = gaussian, laplace or privunit",)
+    assert replace(stepless, task=None).missing == ("[task]",)
+
+
+def test_sums_of_reports_on_a_grid_fit_64_bits() -> None:
+    def summing(capacity: int, *, minibatch: int = 1) -> Campaign:
+        optimizer = Optimizer(rate=0.5, minibatch=minibatch)
+        return replace(
+            CAMPAIGN,
+            design=replace(DESIGN, capacity=capacity),
+            task=replace(TASK, optimizer=optimizer),
+        )
+
+    most = 2**32 - 1
+    assert most * (2**31 - 1) < 2**63
+    assert summing(most).design.capacity == most
+    with pytest.raises(
+        InvalidValue, match=r"capacity = 4294967296: must be at most 4,294,967,295,"
+    ):
+        summing(most + 1)
+    assert summing(most // 10, minibatch=10).design.capacity == most // 10
+    with pytest.raises(InvalidValue, match="at most 429,496,729 with minibatch = 10, or sums"):
+        summing(most // 10 + 1, minibatch=10)
+    simulated = replace(CHOICE, grid=None)
+    design = replace(DESIGN, capacity=10**12)
+    assert replace(CAMPAIGN, randomizer=simulated, design=design).design.capacity == 10**12
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [10**400, -(10**400), Fraction(10**400), 10**5000],
+    ids=["integer", "negative", "fraction", "unprintable"],
+)
+def test_a_number_that_no_float_holds_is_refused_like_any_other(huge: object) -> None:
+    for name in ("epsilon", "delta"):
+        with pytest.raises(InvalidValue, match=f"^{name} = -?inf: must"):
+            replace(CAMPAIGN.budget, **{name: huge})
+    for refuses in (require.positive, require.non_negative, require.open_unit, require.probability):
+        with pytest.raises(InvalidValue, match=r"^x = -?inf: must"):
+            refuses(x=huge)
+    with pytest.raises(InvalidValue, match=r"^minibatch = .*: must be a whole number"):
+        Optimizer(rate=0.5, minibatch=huge)
 
 
 def test_a_choice_becomes_a_mechanism_once_the_dimension_is_known() -> None:

@@ -133,7 +133,8 @@ def test_what_does_not_change_the_price_may_be_left_out() -> None:
         ("clip", "categories = 3", "c.toml:28: [randomizer] categories = 3: does not go with"),
         ("name", 'name = ""', 'c.toml:8: name = "": must be a text of 1 to 200'),
         ("name", "name = 1", "c.toml:8: name = 1: must be a text in quotes"),
-        ("name", "name = ", "c.toml:8: is not TOML: "),
+        ("name", "name = ", "c.toml:8: is not TOML: a value is missing after ="),
+        ("name", "name =  # later", "c.toml:8: is not TOML: a value is missing after ="),
         ("name", "schema = 1", "c.toml:9: is not TOML: Key"),
     ],
 )
@@ -353,6 +354,29 @@ def test_an_inline_section_is_a_section() -> None:
 @pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "9" * 9000, "\0", "a = 1_", "[a"])
 def test_what_is_not_toml_is_refused(text: str) -> None:
     assert refusal(text).startswith("c.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("schema =", "c.toml:1: is not TOML: a value is missing after ="),
+        ("schema = 1\nname = ", "c.toml:2: is not TOML: a value is missing after ="),
+        ("schema = 1\nname", "c.toml:2: is not TOML: the file ends in the middle of a line"),
+        ("schema = x", "c.toml:1: is not TOML: Unexpected character: 'x'"),
+    ],
+)
+def test_a_file_that_breaks_off_says_so(text: str, reason: str) -> None:
+    assert refusal(text) == reason
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "patients.toml"
+    path.write_text(TEXT, encoding="utf-8-sig")
+    assert path.read_bytes().startswith(b"\xef\xbb\xbf")
+    assert read_campaign(path).campaign == read_campaign(PATIENTS).campaign
+    path.write_text("schema = 2", encoding="utf-8-sig")
+    with pytest.raises(InvalidCampaign, match=r"patients.toml:1: schema = 2: must be 1"):
+        read_campaign(path)
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:

@@ -193,13 +193,13 @@ class Campaign:
     @property
     def missing(self) -> tuple[str, ...]:
         """What must be added, or chosen otherwise, before real clients can join."""
-        counts = self.randomizer.kind is RandomizerKind.RANDOMIZED_RESPONSE
+        categorical = self.randomizer.kind is RandomizerKind.RANDOMIZED_RESPONSE
         absent = {
-            "[randomizer] clip": self.randomizer.clip is None
-            and not counts,
+            "[randomizer] clip": self.randomizer.clip is None and not categorical,
             "[randomizer] grid": self.randomizer.grid is None
             and self.randomizer.kind in (RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE),
-            "[randomizer] kind = gaussian, laplace or privunit": counts and self.task is not None,
+            "[randomizer] kind = gaussian, laplace or privunit": categorical
+            and self.task is not None,
             "[task]": self.task is None,
             "[schedule]": self.schedule is None,
         }

@@ -174,13 +174,18 @@ def price(runs: Sequence[RunSoFar], *, compare: bool = False) -> Certificate:
 def _epsilon(runs: tuple[RunSoFar, ...]) -> float:
     """The epsilon of ``price``, remembered: a server asks after every slot."""
     bill = _Bill.of(runs)
-    return smallest_epsilon(
-        bill.designs,
-        delta=bill.budget.delta,
-        adjacency=bill.budget.adjacency,
-        campaigns=bill.campaigns,
-        variation=bill.variation,
-    )
+    try:
+        return smallest_epsilon(
+            bill.designs,
+            delta=bill.budget.delta,
+            adjacency=bill.budget.adjacency,
+            campaigns=bill.campaigns,
+            variation=bill.variation,
+        )
+    except InvalidValue as error:
+        if error.name == "variation":  # it leaves nothing of delta
+            return math.inf
+        raise
 
 
 def _added(variations: Iterable[float]) -> float:
