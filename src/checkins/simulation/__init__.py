@@ -1,0 +1,1 @@
+"""The protocol on a virtual clock: one compiled loop, any population, nothing private."""

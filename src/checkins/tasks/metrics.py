@@ -1,0 +1,87 @@
+"""How good predictions are, from scores and labels, in numpy.
+
+Scores are those of ``Model.scores``: for each row the log-odds of class 1, or one score a class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkins.errors import InvalidValue
+
+Scores = NDArray[Any]
+Labels = NDArray[Any]
+
+
+def accuracy(scores: Scores, labels: Labels) -> float:
+    """The share of rows whose likeliest class is the label; the lower class wins a tie.
+
+    >>> accuracy(np.array([[2.0, 1.0], [0.0, 0.0]]), np.array([0, 1]))
+    0.5
+    """
+    _check(scores, labels)
+    predicted = scores > 0.0 if scores.ndim == 1 else np.argmax(scores, axis=1)
+    return float(np.mean(predicted == labels))
+
+
+def auc(scores: Scores, labels: Labels) -> float:
+    """How often a row of class 1 scores above one of class 0, of all such pairs; a tie counts half.
+
+    Exact: pairs are counted as whole numbers and divided once. Both classes must occur.
+
+    >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 0, 1, 1]))
+    0.875
+    """
+    _check(scores, labels)
+    if scores.ndim == 2:
+        if scores.shape[1] != 2:
+            raise InvalidValue("scores", scores.shape, "the AUC needs two classes")
+        scores = scores[:, 1] - scores[:, 0]
+    true = labels == 1
+    positives = int(true.sum())
+    pairs = positives * (len(labels) - positives)
+    if not pairs:
+        raise InvalidValue("labels", int(labels[0]), "must hold both classes for an AUC")
+    order = np.argsort(scores, kind="stable")
+    ranked = scores[order]
+    # A run of equal scores counts whole: what lies below it, and half of what ties.
+    first = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
+    above = np.add.reduceat(true[order].astype(np.int64), first)
+    below = np.diff(np.append(first, len(ranked))) - above
+    lower = np.cumsum(below) - below
+    halves: int = sum((above * (2 * lower + below)).tolist())
+    return halves / (2 * pairs)
+
+
+def mean_loss(scores: Scores, labels: Labels) -> float:
+    """The mean of −log P(label), the loss that logistic and softmax models are trained on.
+
+    >>> round(mean_loss(np.array([0.0, 0.0]), np.array([0, 1])), 4)
+    0.6931
+    """
+    _check(scores, labels)
+    z = scores.astype(np.float64)
+    if z.ndim == 1:
+        return float(np.mean(np.logaddexp(0.0, np.where(labels == 1, -z, z))))
+    z -= z.max(axis=1, keepdims=True)
+    right = np.take_along_axis(z, labels[:, np.newaxis], axis=1)[:, 0]
+    return float(np.mean(np.log(np.exp(z).sum(axis=1)) - right))
+
+
+def _check(scores: Scores, labels: Labels) -> None:
+    if scores.ndim not in (1, 2) or not len(scores) or labels.shape != scores.shape[:1]:
+        raise InvalidValue(
+            "scores", scores.shape, f"must be 1 or more rows, one for each of {labels.shape} labels"
+        )
+    if not np.all(np.isfinite(scores)):
+        raise InvalidValue("scores", "not finite", "the model has diverged: lower its rate")
+    classes = 2 if scores.ndim == 1 else scores.shape[1]
+    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
+        raise InvalidValue(
+            "labels",
+            np.unique(labels)[:5].tolist(),
+            f"must be whole numbers from 0 to {classes - 1}",
+        )

@@ -1,0 +1,52 @@
+"""Named tensors and the one flat vector that protocol, noise and clipping see.
+
+The order is that in which ``shapes`` names the tensors, each in row-major order; it never depends
+on the values, so every device and the server cut the same vector alike.
+
+>>> shapes = {"weights": (2, 2), "bias": ()}
+>>> flat = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+>>> unflatten(flat, shapes)["weights"].tolist()
+[[1.0, 2.0], [3.0, 4.0]]
+>>> flatten(unflatten(flat, shapes), shapes).tolist()
+[1.0, 2.0, 3.0, 4.0, 5.0]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkins.errors import InvalidValue
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def size(shapes: Shapes) -> int:
+    """How many numbers the tensors hold together."""
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def flatten(tensors: Mapping[str, NDArray[Any]], shapes: Shapes) -> NDArray[Any]:
+    """The tensors as one vector of numpy, of the type that holds them all; refuses other shapes."""
+    if set(tensors) != set(shapes):
+        raise InvalidValue("tensors", sorted(tensors), f"must be {', '.join(sorted(shapes))}")
+    for name, shape in shapes.items():
+        if np.shape(tensors[name]) != tuple(shape):
+            raise InvalidValue(name, np.shape(tensors[name]), f"must have the shape {tuple(shape)}")
+    return np.concatenate([np.ravel(tensors[name]) for name in shapes])
+
+
+def unflatten(flat: Any, shapes: Shapes) -> dict[str, Any]:
+    """The tensors that stand in a vector: views of it in numpy, slices of it under JAX's jit."""
+    if flat.shape != (size(shapes),):
+        raise InvalidValue("flat", flat.shape, f"must be a vector of {size(shapes):,} numbers")
+    tensors, start = {}, 0
+    for name, shape in shapes.items():
+        end = start + math.prod(shape)
+        tensors[name] = flat[start:end].reshape(shape)
+        start = end
+    return tensors
