@@ -194,6 +194,32 @@ def test_each_group_of_each_picture_has_mean_0_and_variance_1(groups):
     assert np.all(np.linalg.norm(normal, axis=1) <= np.sqrt(3969) * (1 + 1e-5))
 
 
+@pytest.mark.parametrize("angles", [2, 8])
+def test_features_are_normalised_roots_with_order_2_relative_to_its_order_1(angles):
+    images = random_pictures(20)
+    scattering = Scattering(28, angles)
+    seen = scattering.transform(images)
+    for one in range(angles):
+        for two in range(angles):
+            seen[:, 1 + 2 * angles + one * angles + two] /= seen[:, 1 + one] + 0.01
+    expected = group_normalised(np.sqrt(seen), scattering.shape[0], floor=5e-3)
+    np.testing.assert_allclose(scattering.features(images), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_features_of_a_fainter_picture_keep_the_arrangement_of_its_edges() -> None:
+    images = random_pictures(4)
+    bright, faint = (Scattering(28).features(scale * images) for scale in (1.0, 0.5))
+    alike = np.sum(bright * faint) / (np.linalg.norm(bright) * np.linalg.norm(faint))
+    assert alike > 0.98
+
+
+@given(hnp.arrays(np.float32, (16, 16), elements=st.floats(0, 1, width=32)))
+def test_features_of_any_picture_are_finite_and_short(picture):
+    features = Scattering(16, 2).features(picture[np.newaxis])
+    assert np.all(np.isfinite(features))
+    assert np.linalg.norm(features) <= np.sqrt(features.size) * (1 + 1e-5)
+
+
 def test_a_picture_is_normalised_by_itself_alone() -> None:
     features = Scattering(28).transform(random_pictures(5))
     np.testing.assert_array_equal(
@@ -211,7 +237,11 @@ def test_a_picture_is_normalised_by_itself_alone() -> None:
         lambda: Scattering(28).transform(np.zeros((28, 28), np.float32)),
         lambda: Scattering(28).transform(np.zeros((2, 32, 32), np.float32)),
         lambda: Scattering(28).transform(np.zeros((2, 28, 28), np.float32), workers=0),
+        lambda: Scattering(28).features(np.full((2, 28, 28), 1.01)),
+        lambda: Scattering(28).features(np.full((2, 28, 28), -0.01)),
+        lambda: Scattering(28).features(np.full((2, 28, 28), np.nan)),
         lambda: group_normalised(np.zeros((2, 81, 7, 7), np.float32), 10),
+        lambda: group_normalised(np.zeros((2, 81, 7, 7), np.float32), 9, floor=0.0),
         lambda: group_normalised(np.zeros((2, 81, 7, 7), np.float32), 0),
     ],
 )

@@ -13,6 +13,8 @@ read off at every fourth pixel: 1 + 2L + L² channels, 81 for eight angles ([Mal
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +34,9 @@ STRIDE = 4  # pixels from one place that is read off to the next
 MARGIN = 4  # pixels of mirrored border, so that opposite edges do not meet
 WIDTH = 0.8  # standard deviation of the smallest wavelet's envelope, in pixels
 FREQUENCY = 0.75 * np.pi  # of the smallest wavelet
-FLOOR = 1e-5  # added to variances: a flat group stays flat
+FLOOR = 1e-5  # of variances, as in [TB21]
+ROOT_FLOOR = 5e-3  # of variances of roots
+FAINT = 0.01  # a response of order 1 that is hardly one, for values in [0, 1]
 SLANT = 0.5  # how much longer a wavelet is across its direction: 1 / SLANT
 _BATCH = 16  # pictures at once: their order-2 responses then fit a processor's cache
 
@@ -64,20 +68,49 @@ class Scattering:
         return 1 + 2 * self.angles + self.angles**2, side, side
 
     def transform(self, images: NDArray[np.floating], *, workers: int = 2) -> Images:
-        """Features of pictures (rows, size, size): (rows, *shape), float32."""
+        """Orders 0 to 2 of pictures (rows, size, size): (rows, *shape), float32."""
+        return self._each(images, self.shape, self._batch, workers)
+
+    def features(self, images: NDArray[np.floating], *, workers: int = 2) -> Images:
+        """What a linear model learns best from, flat, of pictures with values in [0, 1].
+
+        Order 2 is taken relative to the response of order 1 that it comes from, as in [BM13]: it
+        says how edges are arranged, whatever their strength. Then the root, because one bright spot
+        would else outweigh the rest; and each channel is normalised by itself.
+        """
+        if len(images) and not (images.min() >= 0.0 and images.max() <= 1.0):
+            raise InvalidValue("images", "values", "must lie in [0, 1]")
+
+        def of_batch(batch: Images) -> Images:
+            seen = self._batch(batch)
+            first = 1 + 2 * self.angles
+            edges = seen[:, 1 : 1 + self.angles]
+            relative = seen[:, first:].reshape(len(seen), self.angles, -1, *self.shape[1:])
+            relative /= edges[:, :, np.newaxis] + FAINT
+            return group_normalised(np.sqrt(seen), self.shape[0], floor=ROOT_FLOOR)
+
+        return self._each(images, (math.prod(self.shape),), of_batch, workers)
+
+    def _each(
+        self,
+        images: NDArray[np.floating],
+        shape: tuple[int, ...],
+        of_batch: Callable[[Images], Images],
+        workers: int,
+    ) -> Images:
         require.count(workers=workers)
         if images.ndim != 3 or images.shape[1:] != (self.size, self.size):
             raise InvalidValue("images", images.shape, f"must be rows of {self.size} x {self.size}")
-        features = np.empty((len(images), *self.shape), np.float32)
+        filled = np.empty((len(images), *shape), np.float32)
 
         def fill(first: int) -> None:
             batch = np.asarray(images[first : first + _BATCH], np.float32)
-            features[first : first + _BATCH] = self._batch(batch)
+            filled[first : first + _BATCH] = of_batch(batch)
 
         with ThreadPoolExecutor(workers) as pool:
             for _ in pool.map(fill, range(0, len(images), _BATCH)):
                 pass  # to hear of errors
-        return features
+        return filled
 
     def _batch(self, images: Images) -> Images:
         fine, coarse = self._windows
@@ -188,17 +221,19 @@ def _pooled(responses: Images, window: Images) -> Images:
     return pooled
 
 
-def group_normalised(features: Images, groups: int) -> Images:
-    """Each row's channels in ``groups`` of neighbours, each group shifted and scaled to N(0, 1).
+def group_normalised(features: Images, groups: int, *, floor: float = FLOOR) -> Images:
+    """Each row's channels in ``groups`` of neighbours, each brought to mean 0 and variance 1.
 
     A row is normalised by its own values alone, so no statistic of the data is released. Rows come
-    back flat, ready for a linear model. A constant group gives zeros.
+    back flat, ready for a linear model. ``floor`` is added to variances, so that a group in which
+    there is little to see stays small.
     """
     require.count(groups=groups)
+    require.positive(floor=floor)
     if features.ndim < 2 or features.shape[1] % groups:
         raise InvalidValue("groups", groups, "must divide the number of channels")
     grouped = features.reshape(len(features), groups, -1)
     centred: Images = grouped - grouped.mean(axis=2, keepdims=True)
     variance = np.mean(centred**2, axis=2, keepdims=True)
-    centred /= np.sqrt(variance + FLOOR)
+    centred /= np.sqrt(variance + floor)
     return centred.reshape(len(features), -1)
