@@ -41,8 +41,9 @@ def clip_onto(update: Array, *, clip: float, step: float, order: int) -> Units:
 @example(0.1, 3)
 @example(0.1, 9)
 @example(1e-6, 2**31 - 1)
+@example(1e299, 1797693135.0)
 def test_quotients_are_cut_exactly(step: float, quotient: float) -> None:
-    with np.errstate(under="ignore"):
+    with np.errstate(under="ignore", over="ignore"):
         value = float(np.float64(quotient) * step)
     for near in (value, math.nextafter(value, math.inf), math.nextafter(value, -math.inf)):
         if math.isfinite(near) and abs(near) / step < 2.0**45:
