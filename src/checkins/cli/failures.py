@@ -48,19 +48,20 @@ def _explained(error: BaseException) -> tuple[str, int]:
     usage_message = getattr(error, "format_message", None)  # typer's own errors, of any version
     if callable(usage_message):
         command = getattr(getattr(error, "ctx", None), "command_path", "checkins")
-        message = _one_line(str(usage_message())).rstrip(".")
+        message = one_line(str(usage_message())).rstrip(".")
         return f"{message}; see {command} --help", USAGE
     if isinstance(error, Refused | InvalidValue):
-        return _one_line(str(error)), USAGE
+        return one_line(str(error)), USAGE
     if isinstance(error, ComputationFailed):
-        return _one_line(str(error)), FAILURE
+        return one_line(str(error)), FAILURE
     if isinstance(error, MemoryError):
         return "out of memory: the request is too large for this machine", FAILURE
     if isinstance(error, OSError):
-        return _one_line(f"{error.filename or 'input or output'}: {error.strerror}"), FAILURE
-    what = _one_line(f"{type(error).__name__}: {error}")
+        return one_line(f"{error.filename or 'input or output'}: {error.strerror}"), FAILURE
+    what = one_line(f"{type(error).__name__}: {error}")
     return f"internal error: {what}; please report it (CHECKINS_DEBUG=1 shows more)", FAILURE
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A message on one line, whatever it quotes."""
     return " ".join("".join(s if s.isprintable() else " " for s in text).split())

@@ -71,7 +71,7 @@ def verify(
 
 def failed(problem: str) -> typer.Exit:
     """Exit code 1, once one line on standard error has said why."""
-    print(f"checkins: {_one_line(problem)}", file=sys.stderr)
+    print(f"checkins: {failures.one_line(problem)}", file=sys.stderr)
     return typer.Exit(failures.FAILURE)
 
 
@@ -183,7 +183,3 @@ def _parts(verified: Verification) -> Iterator[RenderableType]:
     if verified.simulated:
         yield "Simulated: the noise came from a seed, and protects nobody."
     yield from tables.listed("Notes", verified.notes)
-
-
-def _one_line(text: str) -> str:
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

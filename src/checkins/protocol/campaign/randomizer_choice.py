@@ -14,9 +14,8 @@ from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, Randomizer
 from checkins.randomizers.grid import MOST_UNITS, Grid
 from checkins.randomizers.normal import LEAST_SCALE
+from checkins.randomizers.response import MOST_CATEGORIES
 from checkins.randomizers.rounded import GAUSSIAN_CUT, LAPLACE_CUT
-
-MOST_CATEGORIES = 2**31 - 1
 
 
 class RandomizerKind(StrEnum):
