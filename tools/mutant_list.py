@@ -139,8 +139,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/model_update.py",
-                "Learner(_fixed(self._projected(moved)), None, slots)",
-                "Learner(_fixed(self._projected(moved)), _fixed(gradient), slots)",
+                "Learner(_fixed(self._projected(moved)), None, slots, velocity)",
+                "Learner(_fixed(self._projected(moved)), _fixed(gradient), slots, velocity)",
             ),
         ),
         (MODEL_UPDATE,),

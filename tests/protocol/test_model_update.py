@@ -180,6 +180,128 @@ def test_nobody_can_change_a_model_or_an_accumulator_afterwards() -> None:
                     array[0] = 7.0
 
 
+def by_optax(
+    means: list[Vector], *, rate: float, momentum: float, nesterov: bool, decay: float
+) -> list[Vector]:
+    """The model after each step of optax.sgd in double precision."""
+    optax, jax = pytest.importorskip("optax"), pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        sgd = optax.sgd(
+            lambda count: rate / (count + 1.0) ** decay, momentum=momentum, nesterov=nesterov
+        )
+        model = jax.numpy.asarray(START)
+        state, models = sgd.init(model), []
+        for mean in means:
+            step, state = sgd.update(jax.numpy.asarray(mean), state)
+            model = optax.apply_updates(model, step)
+            models.append(np.asarray(model))
+    return models
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize(("minibatch", "decay"), [(1, 0.0), (3, 0.5)])
+def test_momentum_steps_as_optax_does(
+    nesterov: bool, momentum: float, minibatch: int, decay: float
+) -> None:
+    dice = np.random.default_rng(7)
+    totals = list(dice.normal(size=(12, 2)))
+    update = ModelUpdate(
+        0.3, unit=0.25, minibatch=minibatch, decay=decay, momentum=momentum, nesterov=nesterov
+    )
+    found = [learner.model for learner in after(update, totals)][minibatch - 1 :: minibatch]
+    means = [
+        0.25 / minibatch * np.sum(totals[at : at + minibatch], axis=0)
+        for at in range(0, len(totals), minibatch)
+    ]
+    expected = by_optax(means, rate=0.3, momentum=momentum, nesterov=nesterov, decay=decay)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_velocity_is_what_momentum_remembers_by_hand() -> None:
+    ones = np.array([1.0, 1.0])
+    plain = after(ModelUpdate(1.0, momentum=0.5), [ones, ones, ones])
+    assert [float(learner.velocity[0]) for learner in plain] == [1.0, 1.5, 1.75]
+    assert [float(START[0] - learner.model[0]) for learner in plain] == [1.0, 2.5, 4.25]
+    ahead = after(ModelUpdate(1.0, momentum=0.5, nesterov=True), [ones, ones, ones])
+    assert [float(learner.velocity[0]) for learner in ahead] == [1.0, 1.5, 1.75]
+    assert [float(START[0] - learner.model[0]) for learner in ahead] == [1.5, 3.25, 5.125]
+
+
+def test_without_momentum_there_is_no_velocity() -> None:
+    learners = after(ModelUpdate(1.0, minibatch=2), [np.ones(2)] * 4)
+    assert all(learner.velocity is None for learner in learners)
+
+
+@given(totals=st.lists(vectors, min_size=1, max_size=9), b=st.integers(1, 4))
+def test_velocity_moves_at_multiples_of_the_minibatch_alone(totals: list[Vector], b: int) -> None:
+    before = None
+    for i, learner in enumerate(after(ModelUpdate(1.0, minibatch=b, momentum=0.9), totals), 1):
+        if i % b:
+            assert learner.velocity is before
+        before = learner.velocity
+
+
+def test_an_empty_slot_of_averaged_updates_moves_neither_model_nor_velocity() -> None:
+    update = ModelUpdate(1.0, momentum=0.5)
+    first = update.apply(update.start(START), np.array([2.0, 4.0]), 2)
+    for total in (None, np.zeros(2)):
+        empty = update.apply(first, total, 0)
+        assert (empty.model is first.model, empty.velocity is first.velocity) == (True, True)
+        assert empty.slots == 2
+        after_it = update.apply(empty, np.array([2.0, 4.0]), 2)
+        assert after_it.velocity.tolist() == [1.5, 3.0]
+    assert first.velocity.tolist() == [1.0, 2.0]
+
+
+@given(totals=st.lists(vectors, min_size=2, max_size=8), nesterov=st.booleans())
+def test_a_run_that_goes_on_with_model_and_velocity_is_one_long_run(
+    totals: list[Vector], nesterov: bool
+) -> None:
+    """Without decay: the steps of the next run are counted anew."""
+    update = ModelUpdate(0.1, momentum=0.9, nesterov=nesterov)
+    whole, cut = after(update, totals)[-1], len(totals) // 2
+    first = after(update, totals[:cut])[-1]
+    learner = update.start(first.model, first.velocity)
+    assert learner.slots == 0
+    for total in totals[cut:]:
+        learner = update.apply(learner, total)
+    assert learner.model.tobytes() == whole.model.tobytes()
+    assert learner.velocity.tobytes() == whole.velocity.tobytes()
+
+
+def test_the_model_is_projected_and_the_velocity_is_not() -> None:
+    total = np.array([30.0, 40.0])
+    (learner,) = after(ModelUpdate(1.0, momentum=0.5, diameter=2.0), [total], start=np.zeros(2))
+    assert np.allclose(learner.model, [-0.6, -0.8])
+    assert learner.velocity.tolist() == [30.0, 40.0]
+
+
+def test_integer_totals_become_a_velocity_in_the_model_s_units() -> None:
+    update = ModelUpdate(1.0, unit=0.5, minibatch=2, momentum=0.5)
+    *_, learner = after(update, [np.array([3, -1]), np.array([1, 1])])
+    assert learner.velocity.dtype == np.float64
+    assert learner.velocity.tolist() == [1.0, 0.0]
+
+
+def test_nobody_can_change_a_velocity_afterwards() -> None:
+    mine = np.array([1.0, 1.0])
+    update = ModelUpdate(1.0, momentum=0.5)
+    learner = update.start(START, mine)
+    mine[0] = 99.0
+    assert learner.velocity.tolist() == [1.0, 1.0]
+    for found in (learner, update.apply(learner, np.ones(2))):
+        with pytest.raises(ValueError, match="read-only"):
+            found.velocity[0] = 7.0
+
+
+def test_a_velocity_fits_its_model_and_its_momentum() -> None:
+    with pytest.raises(InvalidValue, match=r"velocity .* momentum only"):
+        ModelUpdate(1.0).start(START, np.zeros(2))
+    with pytest.raises(InvalidValue, match=r"velocity = \(3,\): must be of the shape \(2,\)"):
+        ModelUpdate(1.0, momentum=0.5).start(START, np.zeros(3))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -192,6 +314,11 @@ def test_nobody_can_change_a_model_or_an_accumulator_afterwards() -> None:
         {"rate": 1.0, "decay": math.nan},
         {"rate": 1.0, "diameter": 0.0},
         {"rate": 1.0, "diameter": math.nan},
+        {"rate": 1.0, "momentum": 1.0},
+        {"rate": 1.0, "momentum": -0.1},
+        {"rate": 1.0, "momentum": math.nan},
+        {"rate": 1.0, "nesterov": True},
+        {"rate": 1.0, "momentum": 0.5, "nesterov": 1},
     ],
     ids=str,
 )

@@ -224,6 +224,37 @@ def test_what_cannot_run_is_refused_by_name() -> None:
         server_of(replace(campaign(), task=None), np.zeros(2), ledger=Ledger())
 
 
+MOMENTUM = 'kind = "sgd", rate = 0.5, momentum = 0.9, nesterov = true'
+
+
+def test_a_server_steps_with_the_momentum_of_its_file_and_goes_on_with_a_velocity() -> None:
+    of = campaign(optimizer=MOMENTUM)
+    for server in (
+        server_of(of, np.zeros(2), ledger=Ledger(), velocity=[1.0, 2.0]),
+        rehearsing_server_of(of, np.zeros(2), velocity=[1.0, 2.0]),
+    ):
+        assert (server.rules.update.momentum, server.rules.update.nesterov) == (0.9, True)
+        assert server.learner.velocity.tolist() == [1.0, 2.0]
+    assert server_of(of, np.zeros(2), ledger=Ledger()).learner.velocity is None
+    with pytest.raises(InvalidValue, match="velocity"):
+        rehearsing_server_of(campaign(), np.zeros(2), velocity=np.zeros(2))
+
+
+def test_a_real_campaign_with_momentum_runs_to_its_end_and_replays() -> None:
+    found = played(campaign(optimizer=MOMENTUM))
+    assert found.end.ending is Ending.COMPLETED
+    assert found.end.learner.velocity is not None
+    assert found.replayed().learner.model.tobytes() == found.end.learner.model.tobytes()
+
+
+def test_only_the_simulator_steps_with_optax() -> None:
+    of = campaign(optimizer='kind = "optax:adam", rate = 0.5')
+    with pytest.raises(InvalidValue, match=r"optimizer = 'optax:adam': .* need kind = \"sgd\""):
+        server_of(of, np.zeros(2), ledger=Ledger())
+    with pytest.raises(InvalidValue, match="steps with optax"):
+        rehearsing_server_of(of, np.zeros(2))
+
+
 def test_a_report_is_real_only_if_a_device_made_it() -> None:
     with pytest.raises(InvalidValue, match="DeviceReport"):
         Report.from_device(np.zeros(2, dtype=np.int32))  # type: ignore[arg-type]

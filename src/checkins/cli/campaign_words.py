@@ -10,6 +10,7 @@ NEEDED = {
     "[randomizer] grid": "on devices, reports are whole numbers of it",
     "[randomizer] kind = gaussian, laplace or privunit": "a model cannot step by categories",
     "[task]": "what is learned",
+    '[task] optimizer kind = "sgd"': "optax steps in simulations only",
     "[schedule]": "when slots are; a simulation needs none",
 }
 

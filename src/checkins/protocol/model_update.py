@@ -25,11 +25,15 @@ Total = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learner:
-    """The model θ, the gradient accumulator g, and how many slots have been taken in."""
+    """The model θ, the gradient accumulator g, and how many slots have been taken in.
+
+    ``velocity`` is what momentum remembers: None is zero, and stays None without momentum.
+    """
 
     model: Model
     gradient: Total | None = None
     slots: int = 0
+    velocity: Model | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,9 @@ class ModelUpdate:
     ``unit`` is what one unit of a total is worth: the grid step over the public count that a
     slot's sum is divided by. ``decay`` is the power d of the step size η / i^d of step i: 0, or
     1/2 for the paper's. ``diameter`` is that of the ball around 0 that θ is projected onto.
+
+    With ``momentum`` μ, and g the mean gradient of a minibatch, v ← g + μv and θ ← θ − ηv, or
+    θ ← θ − η(g + μv) with ``nesterov``: the steps of optax.sgd.
     """
 
     rate: float
@@ -46,6 +53,8 @@ class ModelUpdate:
     minibatch: int = 1
     decay: float = 0.0
     diameter: float | None = field(default=None)
+    momentum: float | None = None
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         require.positive(rate=self.rate, unit=self.unit)
@@ -53,6 +62,13 @@ class ModelUpdate:
         require.probability(decay=self.decay)
         if self.diameter is not None:
             require.positive(diameter=self.diameter)
+        require.one_of(bool, nesterov=self.nesterov)
+        if self.momentum is not None:
+            require.probability(momentum=self.momentum)
+            if self.momentum == 1:
+                raise InvalidValue("momentum", self.momentum, "must be below 1")
+        elif self.nesterov:
+            raise InvalidValue("nesterov", True, "goes with momentum only")
 
     @classmethod
     def of(cls, campaign: Campaign) -> ModelUpdate:
@@ -66,6 +82,12 @@ class ModelUpdate:
                 "reports categories, and no model steps by them: use gaussian, laplace or privunit",
             )
         optimizer = campaign.task.optimizer
+        if optimizer.optax is not None:
+            raise InvalidValue(
+                "optimizer",
+                optimizer.kind,
+                'steps with optax, which only the simulator has: real campaigns need kind = "sgd"',
+            )
         grid, capacity = campaign.randomizer.grid, campaign.design.capacity
         return cls(
             rate=optimizer.rate,
@@ -73,11 +95,21 @@ class ModelUpdate:
             minibatch=optimizer.minibatch,
             decay=optimizer.schedule.decay,
             diameter=optimizer.diameter,
+            momentum=optimizer.momentum,
+            nesterov=optimizer.nesterov,
         )
 
-    def start(self, model: Model) -> Learner:
-        """Before the first slot."""
-        return Learner(_fixed(np.array(model, dtype=np.float64)))
+    def start(self, model: Model, velocity: Model | None = None) -> Learner:
+        """Before the first slot; ``velocity`` is that of the run before, if this one goes on."""
+        first = _fixed(np.array(model, dtype=np.float64))
+        if velocity is None:
+            return Learner(first)
+        if self.momentum is None:
+            raise InvalidValue("velocity", "given", "goes with momentum only")
+        carried = _fixed(np.array(velocity, dtype=np.float64))
+        if carried.shape != first.shape:
+            raise InvalidValue("velocity", carried.shape, f"must be of the shape {first.shape}")
+        return Learner(first, velocity=carried)
 
     def apply(
         self, learner: Learner, total: Total | None, contributors: int | None = None
@@ -87,16 +119,23 @@ class ModelUpdate:
         ``contributors`` is given for averaged updates alone (Algorithm 2): the total is divided by
         it, and a slot without any leaves the model as it was.
         """
-        slots = learner.slots + 1
+        slots, velocity = learner.slots + 1, learner.velocity
         if total is None or contributors == 0:
-            return Learner(learner.model, learner.gradient, slots)
+            return Learner(learner.model, learner.gradient, slots, velocity)
         gradient = total.copy() if learner.gradient is None else learner.gradient + total
         if slots % self.minibatch:
-            return Learner(learner.model, _fixed(gradient), slots)
-        step = self.rate * self.unit / self.minibatch
-        step /= _power(slots // self.minibatch, self.decay)
-        moved = learner.model - (step / (contributors or 1)) * gradient.astype(np.float64)
-        return Learner(_fixed(self._projected(moved)), None, slots)
+            return Learner(learner.model, _fixed(gradient), slots, velocity)
+        decayed = _power(slots // self.minibatch, self.decay)
+        if self.momentum is None:
+            step = self.rate * self.unit / self.minibatch / decayed
+            moved = learner.model - (step / (contributors or 1)) * gradient.astype(np.float64)
+        else:
+            mean = (self.unit / self.minibatch / (contributors or 1)) * gradient.astype(np.float64)
+            velocity = mean if velocity is None else mean + self.momentum * velocity
+            ahead = mean + self.momentum * velocity if self.nesterov else velocity
+            moved = learner.model - (self.rate / decayed) * ahead
+            _fixed(velocity)
+        return Learner(_fixed(self._projected(moved)), None, slots, velocity)
 
     def _projected(self, model: Model) -> Model:
         if self.diameter is None:

@@ -9,7 +9,7 @@ from checkins.accounting import require
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign import Campaign, Spending
 from checkins.protocol.ledger import Ledger, earlier_of
-from checkins.protocol.model_update import ModelUpdate
+from checkins.protocol.model_update import Model, ModelUpdate
 from checkins.protocol.participant import Participant
 from checkins.protocol.report import ReportForm
 from checkins.protocol.rules import Rules, window_of
@@ -32,10 +32,13 @@ def participant_of(campaign: Campaign) -> Participant:
     return Participant(campaign.design.participation, window_of(campaign.design))
 
 
-def server_of(campaign: Campaign, model: ArrayLike, *, ledger: Ledger) -> Server:
+def server_of(
+    campaign: Campaign, model: ArrayLike, *, ledger: Ledger, velocity: ArrayLike | None = None
+) -> Server:
     """A real server before the first slot of a run; it stops where its budget does.
 
-    ``ledger`` is that of the campaign's population: what the runs in it have spent is gone.
+    ``ledger`` is that of the campaign's population: what the runs in it have spent is gone. A run
+    that goes on from another with momentum takes its ``velocity`` along with its model.
     """
     start = np.array(model, dtype=np.float64)
     require.count(dimension=start.size)
@@ -50,10 +53,12 @@ def server_of(campaign: Campaign, model: ArrayLike, *, ledger: Ledger) -> Server
     rules = Rules.of(
         campaign.design, affordable=affordable, form=form, update=ModelUpdate.of(campaign)
     )
-    return Server.start(rules, start.ravel())
+    return Server.start(rules, start.ravel(), velocity=_flat(velocity))
 
 
-def rehearsing_server_of(campaign: Campaign, model: ArrayLike) -> Server:
+def rehearsing_server_of(
+    campaign: Campaign, model: ArrayLike, *, velocity: ArrayLike | None = None
+) -> Server:
     """A server for simulated reports: on the campaign's grid if it has one, else any floats.
 
     It runs every slot, whether the budget pays for it or not.
@@ -68,4 +73,8 @@ def rehearsing_server_of(campaign: Campaign, model: ArrayLike) -> Server:
         form=ReportForm(start.size, most_units=most, simulated=True),
         update=ModelUpdate.of(campaign),
     )
-    return Server.start(rules, start.ravel())
+    return Server.start(rules, start.ravel(), velocity=_flat(velocity))
+
+
+def _flat(velocity: ArrayLike | None) -> Model | None:
+    return None if velocity is None else np.array(velocity, dtype=np.float64).ravel()

@@ -54,10 +54,10 @@ class Server:
     slot: Slot | None = None
 
     @classmethod
-    def start(cls, rules: Rules, model: Model) -> Server:
+    def start(cls, rules: Rules, model: Model, *, velocity: Model | None = None) -> Server:
         """Before the first slot; a budget that pays for no slot ends the campaign here."""
         phase = Phase.WAITING if rules.affordable > 0 else Phase.DONE
-        return cls(rules, rules.update.start(model), phase)
+        return cls(rules, rules.update.start(model, velocity), phase)
 
     @property
     def ending(self) -> Ending | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from checkins.protocol.campaign.description import (
     Campaign,
     DataFile,
     DataSet,
+    Features,
     Model,
     Optimizer,
     RandomizerChoice,
@@ -54,14 +56,31 @@ texts = st.text(
 lengths = _powers(1e-6, 1e6)
 rates = _powers(1e-9, 1e9)
 budgets = st.builds(Budget, _powers(1e-3, 100.0), deltas, adjacencies)
-optimizers = st.builds(
-    Optimizer,
-    rate=rates,
-    minibatch=counts(MOST_MINIBATCH),
-    schedule=st.sampled_from(StepSizes),
-    diameter=st.none() | lengths,
-    divide_by=st.none() | counts(),
+momenta = st.none() | st.floats(0.0, 1.0, exclude_max=True)
+arguments = st.dictionaries(
+    st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,9}", fullmatch=True),
+    st.booleans() | st.floats(-1e300, 1e300) | st.integers(-10, 10),
+    max_size=4,
 )
+
+
+@st.composite
+def optimizers(draw: st.DrawFn) -> Optimizer:
+    common = Optimizer(
+        rate=draw(rates),
+        minibatch=draw(counts(MOST_MINIBATCH)),
+        schedule=draw(st.sampled_from(StepSizes)),
+        diameter=draw(st.none() | lengths),
+        divide_by=draw(st.none() | counts()),
+    )
+    if draw(st.booleans()):
+        momentum = draw(momenta)
+        nesterov = momentum is not None and draw(st.booleans())
+        return replace(common, momentum=momentum, nesterov=nesterov)
+    kind = draw(st.sampled_from(["optax:adam", "optax:adamw", "optax:yogi", "optax:_x1"]))
+    return replace(common, kind=kind, arguments=tuple(draw(arguments).items()))
+
+
 offsets = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 
 
@@ -73,14 +92,30 @@ def data_files(draw: st.DrawFn) -> DataFile:
     ranges = [
         tuple(sorted(draw(st.lists(ends, min_size=2, max_size=2, unique=True)))) for _ in features
     ]
-    return DataFile(draw(texts), client, label, tuple(features), tuple(ranges))
+    return DataFile(
+        draw(texts),
+        client,
+        label,
+        tuple(features),
+        tuple(ranges),
+        draw(st.none() | st.integers(2, 10**6)),
+        draw(st.just(0.0) | st.floats(0.0, 1.0, exclude_max=True)),
+    )
 
 
 @st.composite
 def tasks(draw: st.DrawFn) -> Task:
     named = st.sampled_from([str(data) for data in DataSet])
     models = st.sampled_from([*(str(model) for model in Model), "mine:model", "a.b_2:C"])
-    return Task(draw(named | data_files()), draw(models), draw(optimizers), draw(counts(10**6)))
+    data, steps = draw(named | data_files()), draw(counts(10**6))
+    return Task(
+        data,
+        draw(models),
+        draw(optimizers()),
+        steps,
+        None if steps == 1 else draw(st.none() | rates),
+        draw(st.none() | st.sampled_from(Features)) if data == "fashion-mnist" else None,
+    )
 
 
 @st.composite
@@ -164,19 +199,12 @@ def campaigns(draw: st.DrawFn, most_slots: int = MOST_SLOTS) -> Campaign:
         budget = Budget(budget.epsilon, budget.delta, Adjacency.REPLACE_ONE)
     task = draw(st.none() | tasks())
     if task is not None:
-        optimizer = task.optimizer
-        task = Task(
-            task.data,
-            task.model,
-            Optimizer(
-                optimizer.rate,
-                1 if averaged else min(optimizer.minibatch, design.slots),
-                optimizer.schedule,
-                optimizer.diameter,
-                None if averaged else optimizer.divide_by,
-            ),
-            task.local_steps,
+        optimizer = replace(
+            task.optimizer,
+            minibatch=1 if averaged else min(task.optimizer.minibatch, design.slots),
+            divide_by=None if averaged else task.optimizer.divide_by,
         )
+        task = replace(task, optimizer=optimizer)
     return Campaign(
         name=draw(texts),
         population_id=draw(st.none() | texts),
@@ -193,7 +221,7 @@ DESCRIPTIONS: dict[type, SearchStrategy[object]] = {
     Budget: budgets,
     Campaign: campaigns(),
     DataFile: data_files(),
-    Optimizer: optimizers,
+    Optimizer: optimizers(),
     RandomizerChoice: randomizer_choices(),
     Schedule: schedules(),
     Task: tasks(),

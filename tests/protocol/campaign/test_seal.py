@@ -16,6 +16,7 @@ from checkins.protocol.campaign.description import (
     Budget,
     Campaign,
     DataFile,
+    Features,
     Optimizer,
     RandomizerChoice,
     RandomizerKind,
@@ -56,6 +57,16 @@ def test_the_seal_of_the_example_is_known() -> None:
     assert PATIENTS.seal == (
         "sha256:67dbb34ddfa5907356c6dfc91e413b7257120f9d7e9b179b964893321a87326a"
     )
+
+
+def test_what_a_file_does_not_say_is_not_in_its_canonical_form() -> None:
+    """What was added to the format later leaves the seals of older files as they were."""
+    later = {"momentum", "nesterov", "arguments", "local_rate", "classes", "holdout"}
+    for campaign in (PATIENTS, FILE, SYNTHETIC):
+        task = json.loads(campaign.canonical())["task"]
+        held = {*task, *task["optimizer"], *(task["data"] if campaign is FILE else ())}
+        assert not held & later
+        assert "features" not in task
 
 
 def budgeted(**changes: object) -> Campaign:
@@ -134,6 +145,22 @@ CHANGED = {
     "step sizes": optimized(schedule=StepSizes.INVERSE_SQRT),
     "diameter": optimized(diameter=10.0),
     "divide_by": optimized(divide_by=175),
+    "momentum": optimized(momentum=0.9),
+    "more momentum": optimized(momentum=0.95),
+    "nesterov": optimized(momentum=0.9, nesterov=True),
+    "optimizer's kind": optimized(kind="optax:adam"),
+    "another kind": optimized(kind="optax:adamw"),
+    "arguments": optimized(kind="optax:adam", arguments={"b1": 1.0}),
+    "argument's value": optimized(kind="optax:adam", arguments={"b1": 0.5}),
+    "argument's type": optimized(kind="optax:adam", arguments={"b1": True}),
+    "argument's name": optimized(kind="optax:adam", arguments={"b2": 0.5}),
+    "two arguments": optimized(kind="optax:adam", arguments={"b1": 0.5, "b2": 0.5}),
+    "local_rate": tasked(local_steps=2, local_rate=0.5),
+    "pictures": tasked(data="fashion-mnist"),
+    "scattering": tasked(data="fashion-mnist", features=Features.SCATTERING),
+    "classes": from_file(classes=2),
+    "more classes": from_file(classes=3),
+    "holdout": from_file(holdout=0.2),
     "data file": FILE,
     "file": from_file(file="other.csv"),
     "client_column": from_file(client_column="client"),
@@ -202,6 +229,9 @@ def test_whole_numbers_in_place_of_floats_have_the_same_seal() -> None:
     assert designed(participation=1).seal == designed(participation=1.0).seal
     assert designed(participation=-0.0).seal == designed(participation=0.0).seal
     assert optimized(rate=2, diameter=3).seal == optimized(rate=2.0, diameter=3.0).seal
+    adam = {"b1": 0, "eps_root": 1}, {"eps_root": 1.0, "b1": -0.0}
+    assert len({optimized(kind="optax:adam", arguments=given).seal for given in adam}) == 1
+    assert tasked(local_steps=2, local_rate=3).seal == tasked(local_steps=2, local_rate=3.0).seal
     east = timezone(timedelta(hours=5))
     assert scheduled(start=datetime(2030, 1, 1, 5, tzinfo=east)).seal == PATIENTS.seal
 
@@ -244,6 +274,10 @@ def test_no_number_that_is_not_finite_gets_into_a_campaign(bad: float) -> None:
         lambda: randomized(noise_multiplier=bad),
         lambda: optimized(rate=bad),
         lambda: optimized(diameter=bad),
+        lambda: optimized(momentum=bad),
+        lambda: optimized(kind="optax:adam", arguments={"b1": bad}),
+        lambda: tasked(local_steps=2, local_rate=bad),
+        lambda: from_file(holdout=bad),
         lambda: scheduled(slot_s=bad),
         lambda: scheduled(choose_s=bad),
         lambda: from_file(ranges=((bad, 1.0), (0.0, 1.0))),

@@ -2,10 +2,11 @@
 
 from checkins.protocol.campaign.description import Budget, Campaign, Schedule
 from checkins.protocol.campaign.file import CampaignFile, parse_campaign, read_campaign
+from checkins.protocol.campaign.optimizer import Optimizer, StepSizes
 from checkins.protocol.campaign.randomizer_choice import RandomizerChoice, RandomizerKind
 from checkins.protocol.campaign.seal import campaign_from_canonical
 from checkins.protocol.campaign.spending import RunSoFar, Spending, price
-from checkins.protocol.campaign.task import DataFile, Optimizer, StepSizes, Task
+from checkins.protocol.campaign.task import DataFile, Features, Task
 from checkins.protocol.campaign.toml_source import InvalidCampaign
 from checkins.protocol.campaign.writing import campaign_text
 
@@ -14,6 +15,7 @@ __all__ = [
     "Campaign",
     "CampaignFile",
     "DataFile",
+    "Features",
     "InvalidCampaign",
     "Optimizer",
     "RandomizerChoice",

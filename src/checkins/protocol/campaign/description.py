@@ -19,16 +19,9 @@ from checkins.accounting import (
     require,
 )
 from checkins.errors import InvalidValue
+from checkins.protocol.campaign.optimizer import Optimizer, StepSizes
 from checkins.protocol.campaign.randomizer_choice import RandomizerChoice, RandomizerKind
-from checkins.protocol.campaign.task import (
-    DataFile,
-    DataSet,
-    Model,
-    Optimizer,
-    OptimizerKind,
-    StepSizes,
-    Task,
-)
+from checkins.protocol.campaign.task import DataFile, DataSet, Features, Model, Task
 from checkins.protocol.campaign.texts import require_text
 
 __all__ = [
@@ -36,9 +29,9 @@ __all__ = [
     "Campaign",
     "DataFile",
     "DataSet",
+    "Features",
     "Model",
     "Optimizer",
-    "OptimizerKind",
     "RandomizerChoice",
     "RandomizerKind",
     "Schedule",
@@ -201,6 +194,8 @@ class Campaign:
             "[randomizer] kind = gaussian, laplace or privunit": categorical
             and self.task is not None,
             "[task]": self.task is None,
+            '[task] optimizer kind = "sgd"': self.task is not None
+            and self.task.optimizer.optax is not None,
             "[schedule]": self.schedule is None,
         }
         return tuple(name for name, lacks in absent.items() if lacks)

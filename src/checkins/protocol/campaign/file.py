@@ -16,15 +16,16 @@ from checkins.protocol.campaign.description import (
     Budget,
     Campaign,
     DataFile,
+    Features,
     Optimizer,
-    OptimizerKind,
     RandomizerChoice,
     RandomizerKind,
     Schedule,
     StepSizes,
     Task,
 )
-from checkins.protocol.campaign.task import MOST_LOCAL_STEPS
+from checkins.protocol.campaign.optimizer import Argument, argument, require_kind
+from checkins.protocol.campaign.task import MOST_CLASSES, MOST_LOCAL_STEPS, NOT_PICTURES, fits
 from checkins.protocol.campaign.toml_source import InvalidCampaign, TomlSource
 
 __all__ = ["CampaignFile", "InvalidCampaign", "campaign_of", "parse_campaign", "read_campaign"]
@@ -39,12 +40,17 @@ SECTIONS: Mapping[str, frozenset[str]] = {
     ),
 }
 OPTIONAL_SECTIONS: Mapping[str, frozenset[str]] = {
-    "task": frozenset({"data", "model", "local_steps", "optimizer"}),
+    "task": frozenset({"data", "features", "model", "local_steps", "local_rate", "optimizer"}),
     "schedule": frozenset({"start", "slot_s", "choose_s"}),
 }
 TABLES: Mapping[str, frozenset[str]] = {
-    "task.optimizer": frozenset({"kind", "rate", "minibatch", "schedule", "diameter", "divide_by"}),
-    "task.data": frozenset({"file", "client_column", "label_column", "features", "ranges"}),
+    "task.optimizer": frozenset(
+        {"kind", "rate", "minibatch", "schedule", "diameter", "divide_by"}
+        | {"momentum", "nesterov", "arguments"}
+    ),
+    "task.data": frozenset(
+        {"file", "client_column", "label_column", "features", "ranges", "classes", "holdout"}
+    ),
 }
 TOP = frozenset({"schema", "name", "population_id", *SECTIONS, *OPTIONAL_SECTIONS})
 
@@ -56,6 +62,7 @@ PLACES: Mapping[str, tuple[str, str]] = {
     },
     "name": ("", "name"),
     "population_id": ("", "population_id"),
+    "features": ("task.data", "features"),
     "schedule": ("task.optimizer", "schedule"),
     "protocol": ("protocol", "kind"),
     "campaigns": ("protocol", "repeats"),
@@ -187,18 +194,27 @@ def _randomizer(source: TomlSource) -> RandomizerChoice:
 
 
 def _task(source: TomlSource) -> Task:
+    given = source.section("task")
     named = isinstance(source.need("task", "data"), str)
-    steps = source.get("task", "local_steps")
+    data = source.word("task", "data") if named else _data(source)
+    features = None
+    if "features" in given:
+        features = Features(source.choice("task", "features", Features))
+        if not fits(features, data):
+            source.refuse("task", "features", NOT_PICTURES)  # a table has features too: not that
     return Task(
-        source.word("task", "data") if named else _data(source),
+        data,
         source.word("task", "model"),
         _optimizer(source),
-        1 if steps is None else source.count("task", "local_steps", most=MOST_LOCAL_STEPS),
+        source.count("task", "local_steps", most=MOST_LOCAL_STEPS) if "local_steps" in given else 1,
+        source.number("task", "local_rate") if "local_rate" in given else None,
+        features,
     )
 
 
 def _data(source: TomlSource) -> DataFile:
     table = "task.data"
+    given = source.section(table)
     source.check_keys(table, TABLES[table])
     features = source.words(table, "features")
     source.need(table, "ranges")
@@ -214,6 +230,8 @@ def _data(source: TomlSource) -> DataFile:
         source.word(table, "label_column"),
         features,
         tuple(tuple(ranges[feature]) for feature in features),  # type: ignore[arg-type, misc]  # checked above
+        source.count(table, "classes", most=MOST_CLASSES) if "classes" in given else None,
+        source.number(table, "holdout") if "holdout" in given else 0.0,
     )
 
 
@@ -226,8 +244,10 @@ def _is_number(value: object) -> bool:
 def _optimizer(source: TomlSource) -> Optimizer:
     table = "task.optimizer"
     source.check_keys(table, TABLES[table])
-    if source.need(table, "kind") not in list(OptimizerKind):
-        source.refuse(table, "kind", 'must be "sgd": nothing interprets another optimizer yet')
+    try:
+        require_kind(source.need(table, "kind"))
+    except InvalidValue as error:
+        source.refuse(table, "kind", error.expected)
     given = source.section(table)
     return Optimizer(
         rate=source.number(table, "rate"),
@@ -237,8 +257,21 @@ def _optimizer(source: TomlSource) -> Optimizer:
         else StepSizes.CONSTANT,
         diameter=source.number(table, "diameter") if "diameter" in given else None,
         divide_by=source.count(table, "divide_by") if "divide_by" in given else None,
-        kind=OptimizerKind(source.word(table, "kind")),
+        kind=source.word(table, "kind"),
+        momentum=source.number(table, "momentum") if "momentum" in given else None,
+        nesterov=source.truth(table, "nesterov") if "nesterov" in given else False,
+        arguments=_arguments(source) if "arguments" in given else (),
     )
+
+
+def _arguments(source: TomlSource) -> tuple[Argument, ...]:
+    table, kept = "task.optimizer.arguments", []
+    for name, value in source.section(table).items():
+        try:
+            kept.append(argument(name, value))
+        except InvalidValue as error:
+            source.refuse(table, name, error.expected)
+    return tuple(kept)
 
 
 def _schedule(source: TomlSource) -> Schedule:

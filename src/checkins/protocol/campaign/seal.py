@@ -101,8 +101,10 @@ def _task(task: Task) -> dict[str, object]:
     optimizer = task.optimizer
     return _present(
         data=_data(task.data) if isinstance(task.data, DataFile) else task.data,
+        features=task.features and str(task.features),
         model=task.model,
         local_steps=int(task.local_steps),
+        local_rate=task.local_rate,
         optimizer=_present(
             kind=str(optimizer.kind),
             rate=optimizer.rate,
@@ -110,20 +112,25 @@ def _task(task: Task) -> dict[str, object]:
             schedule=str(optimizer.schedule),
             diameter=optimizer.diameter,
             divide_by=optimizer.divide_by and int(optimizer.divide_by),
+            momentum=optimizer.momentum,
+            nesterov=optimizer.nesterov or None,
+            arguments=dict(optimizer.arguments) or None,
         ),
     )
 
 
 def _data(data: DataFile) -> dict[str, object]:
-    return {
-        "file": data.file,
-        "client_column": data.client_column,
-        "label_column": data.label_column,
-        "features": list(data.features),
-        "ranges": {
+    return _present(
+        file=data.file,
+        client_column=data.client_column,
+        label_column=data.label_column,
+        features=list(data.features),
+        ranges={
             feature: list(ends) for feature, ends in zip(data.features, data.ranges, strict=True)
         },
-    }
+        classes=data.classes and int(data.classes),
+        holdout=data.holdout or None,
+    )
 
 
 def _schedule(schedule: Schedule) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""What is learned, as its campaign seals it: data, model, local work and the server's optimizer.
+"""What is learned, as its campaign seals it: data, features, model and local work.
 
-Public values only. Scaling is a public constant, never fitted on the clients' data; everything the
-optimizer does with a slot's sum is post-processing, so no price depends on this file.
+Public values only. Scaling is a public constant, never fitted on the clients' data; what follows
+from a slot's sum is post-processing, so no price depends on this file.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from enum import StrEnum
 
 from checkins.accounting import require
 from checkins.errors import InvalidValue
+from checkins.protocol.campaign.optimizer import Optimizer
 from checkins.protocol.campaign.texts import require_text
 
 MOST_LOCAL_STEPS = 10**6
 MOST_FEATURES = 10**4
+MOST_CLASSES = 10**6
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
@@ -37,22 +39,13 @@ class Model(StrEnum):
     CNN = "cnn"
 
 
-class OptimizerKind(StrEnum):
-    """What the server does with the sum of a slot."""
+class Features(StrEnum):
+    """Public features that are computed from an example before anything is learned."""
 
-    SGD = "sgd"
+    SCATTERING = "scattering"
 
 
-class StepSizes(StrEnum):
-    """How the step size of step i follows from the rate: c, or the paper's c / sqrt(i)."""
-
-    CONSTANT = "constant"
-    INVERSE_SQRT = "inverse-sqrt"
-
-    @property
-    def decay(self) -> float:
-        """The power d of c / i^d."""
-        return 0.5 if self is StepSizes.INVERSE_SQRT else 0.0
+NOT_PICTURES = 'scattering is for pictures: it goes with data = "fashion-mnist"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,9 @@ class DataFile:
     """Anyone's table: a column that says whose a row is, one that says what to predict, features.
 
     ``ranges`` holds one (low, high) for each feature, in the features' order: public constants that
-    a value is clipped to and scaled by.
+    a value is clipped to and scaled by. ``classes`` is how many labels there are: without it they
+    must be 0, 1, ... up to some number. ``holdout`` is the share of clients that a public hash of
+    the id makes public, to test on: nothing protects those.
     """
 
     file: str
@@ -68,6 +63,8 @@ class DataFile:
     label_column: str
     features: tuple[str, ...]
     ranges: tuple[tuple[float, float], ...]
+    classes: int | None = None
+    holdout: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("file", "client_column", "label_column"):
@@ -86,6 +83,14 @@ class DataFile:
         if len(self.ranges) != len(self.features):
             raise InvalidValue("ranges", len(self.ranges), "must hold one range for each feature")
         object.__setattr__(self, "ranges", tuple(_range(pair) for pair in self.ranges))
+        if self.classes is not None:
+            require.count(most=MOST_CLASSES, classes=self.classes)
+            if self.classes < 2:
+                raise InvalidValue("classes", self.classes, "must be at least 2")
+        require.probability(holdout=self.holdout)
+        if self.holdout == 1:
+            raise InvalidValue("holdout", self.holdout, "must be below 1: it leaves no clients")
+        object.__setattr__(self, "holdout", float(self.holdout) + 0.0)
 
 
 def _range(pair: tuple[float, float]) -> tuple[float, float]:
@@ -101,37 +106,13 @@ def _finite(value: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Optimizer:
-    """Steps of the server: θ ← θ − (rate / minibatch) × the sum of ``minibatch`` slots.
-
-    ``divide_by`` is the fixed public count that a slot's sum is divided by; a campaign fills it in
-    with its capacity, or 1 where every check-in is used; averaged updates have none. ``diameter``
-    is that of the ball around 0 onto which the model is projected.
-    """
-
-    rate: float
-    minibatch: int = 1
-    schedule: StepSizes = StepSizes.CONSTANT
-    diameter: float | None = None
-    divide_by: int | None = None
-    kind: OptimizerKind = OptimizerKind.SGD
-
-    def __post_init__(self) -> None:
-        require.one_of(OptimizerKind, kind=self.kind)
-        require.one_of(StepSizes, schedule=self.schedule)
-        require.positive(rate=self.rate)
-        require.count(minibatch=self.minibatch)
-        object.__setattr__(self, "rate", float(self.rate))
-        if self.diameter is not None:
-            require.positive(diameter=self.diameter)
-            object.__setattr__(self, "diameter", float(self.diameter))
-        if self.divide_by is not None:
-            require.count(divide_by=self.divide_by)
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
     """What is learned from what, and how much of the work a client does.
+
+    With ``local_steps`` above 1 a client takes steps of its own of ``local_step_size`` s, from the
+    model it was given to where they end, and reports (start − end) / s, a sum of gradients. A
+    ``local_rate`` of 1 is the default, and kept as None. ``features`` are computed from an example
+    before learning; None are the data's own.
 
     >>> Task("patients", "linear", Optimizer(rate=0.5))
     Traceback (most recent call last):
@@ -143,6 +124,8 @@ class Task:
     model: str
     optimizer: Optimizer
     local_steps: int = 1
+    local_rate: float | None = None
+    features: Features | None = None
 
     def __post_init__(self) -> None:
         require.one_of((str, DataFile), data=self.data)
@@ -161,3 +144,26 @@ class Task:
                     "model", self.model, f'must be {", ".join(Model)} or "module:function"'
                 )
         object.__setattr__(self, "model", str(self.model))
+        self._check_local_rate()
+        require.one_of((Features, type(None)), features=self.features)
+        if not fits(self.features, self.data):
+            raise InvalidValue("features", str(self.features), NOT_PICTURES)
+
+    def _check_local_rate(self) -> None:
+        if self.local_rate is None:
+            return
+        require.positive(local_rate=self.local_rate)
+        if self.local_steps == 1:
+            raise InvalidValue("local_rate", self.local_rate, "goes with local_steps above 1")
+        rate = float(self.local_rate)
+        object.__setattr__(self, "local_rate", None if rate == 1.0 else rate)
+
+    @property
+    def local_step_size(self) -> float:
+        """The step of a client's own steps."""
+        return 1.0 if self.local_rate is None else self.local_rate
+
+
+def fits(features: Features | None, data: str | DataFile) -> bool:
+    """Whether these features can be computed from this data."""
+    return features is not Features.SCATTERING or data == DataSet.FASHION_MNIST

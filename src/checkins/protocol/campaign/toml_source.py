@@ -145,6 +145,12 @@ class TomlSource:
             self.refuse(section, key, "must be a text in quotes")
         return value
 
+    def truth(self, section: str, key: str) -> bool:
+        value = self.need(section, key)
+        if not isinstance(value, bool):
+            self.refuse(section, key, "must be true or false")
+        return value
+
     def instant(self, section: str, key: str) -> datetime:
         """A date and time; whether it names its offset is for the caller to check."""
         value = self.need(section, key)

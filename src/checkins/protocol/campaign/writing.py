@@ -139,8 +139,12 @@ def _task(campaign: Campaign) -> Iterator[str]:
         yield _line(
             "data", task.data, "patients, fashion-mnist, synthetic, or a table that names a file"
         )
+    if task.features is not None:
+        yield _line("features", str(task.features), "public, computed before learning")
     yield _line("model", task.model, 'logistic, softmax, mlp, cnn, or "module:function"')
     yield _line("local_steps", task.local_steps, "1: one gradient; more: a difference of models")
+    if task.local_rate is not None:
+        yield _line("local_rate", task.local_rate, "the step size of a client's own steps")
     yield _line("optimizer", _optimizer(campaign, task))
     if isinstance(task.data, DataFile):
         yield from _data(task.data)
@@ -159,6 +163,12 @@ def _optimizer(campaign: Campaign, task: Task) -> dict[str, object]:
         table["diameter"] = optimizer.diameter
     if optimizer.divide_by is not None and optimizer.divide_by != (campaign.design.capacity or 1):
         table["divide_by"] = optimizer.divide_by
+    if optimizer.momentum is not None:
+        table["momentum"] = optimizer.momentum
+    if optimizer.nesterov:
+        table["nesterov"] = True
+    if optimizer.arguments:
+        table["arguments"] = dict(optimizer.arguments)
     return table
 
 
@@ -169,6 +179,10 @@ def _data(data: DataFile) -> Iterator[str]:
     yield _line("client_column", data.client_column, "whose row it is: the unit of privacy")
     yield _line("label_column", data.label_column, "what to predict")
     yield _line("features", list(data.features))
+    if data.classes is not None:
+        yield _line("classes", data.classes, "how many labels there are")
+    if data.holdout:
+        yield _line("holdout", data.holdout, "share of clients made public, to test on")
     yield ""
     yield _commented_line("[task.data.ranges]", "public constants: never read off the data")
     for feature, ends in zip(data.features, data.ranges, strict=True):
@@ -210,9 +224,11 @@ def _key(name: str) -> str:
 def _value(value: object) -> str:
     """A value as TOML writes it.
 
-    >>> _value(1e-6), _value([1, 2]), _value({"kind": "sgd", "rate": 0.5})
-    ('1e-6', '[1, 2]', '{ kind = "sgd", rate = 0.5 }')
+    >>> _value(1e-6), _value([1, 2]), _value({"kind": "sgd", "nesterov": True})
+    ('1e-6', '[1, 2]', '{ kind = "sgd", nesterov = true }')
     """
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)  # printable text: TOML escapes the same two
     if isinstance(value, float):
