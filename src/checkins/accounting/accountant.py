@@ -16,8 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from typing import TYPE_CHECKING
 
 from checkins.accounting import exact, require
 from checkins.accounting import variation as total_variation
@@ -34,6 +33,9 @@ from checkins.accounting.divergence import MOST_EPSILON
 from checkins.accounting.findings import Finding, Question
 from checkins.accounting.law import SMALLEST, Rounding, Side
 from checkins.errors import InvalidValue, NotCovered
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 METHODS = {
     "exact": "the exact accountant: one likelihood ratio, summed over slots",

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting.pld.pld_pmf import DensePLDPmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from checkins.accounting.law import Grid, Rounding, Side, blocks, runs
 from checkins.accounting.ratio import FloatArray
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 _MOST_LOSS = 600.0  # e^600: what is surer than that counts as certain
 _DRIFT = 1e-11  # by how much masses may miss 1 from round-off alone
@@ -113,6 +115,10 @@ class Pair:
 
     def to_dp_accounting(self, *, interval: float) -> PrivacyLossDistribution:
         """The pair rounded up onto a grid of losses, as dp_accounting writes it."""
+        # Imported here: it takes longer than everything else of the accountant together.
+        from dp_accounting.pld.pld_pmf import DensePLDPmf
+        from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
         if not len(self.absent):
             certain = DensePLDPmf(interval, 0, np.zeros(1), 1.0, True)
             return PrivacyLossDistribution(certain, certain)
