@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test fast soak mutants demo docs bench clean
+.PHONY: help setup check browser test fast soak mutants demo docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -31,7 +31,10 @@ check: $(INSTALLED)  ## format --check, lint, types (strict), import contract, d
 	@$(BIN)/python tools/links.py
 	@$(BIN)/python tools/generated.py --check
 
-test: check  ## check, then unit, property, contract and doc tests; warnings are errors
+browser:  ## find chromium for the tests that look at pages, or install it where that is possible
+	@bash tools/chromium.sh
+
+test: check browser  ## check, then unit, property, contract and doc tests; warnings are errors
 	@$(BIN)/pytest -q -n $(WORKERS)
 
 fast: $(INSTALLED)  ## the tests that finish in twenty seconds

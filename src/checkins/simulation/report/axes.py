@@ -1,0 +1,151 @@
+"""The plain look of every figure: axes, notes, lines across, and labels that do not touch.
+
+A colour is a name of the stylesheet (``@blue``); ``page.js`` puts the colour of light, dark or
+paper in its place. Every text is escaped: plotly reads tags in labels.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from checkins.simulation.report import numbers
+
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
+LABEL_PX, LETTER_PX = 18, 7.6
+"""Height of a label, and width of a letter at most."""
+WIDE, NARROW = "wide", "narrow"
+"""Names of notes that only a wide or only a narrow plot shows; ``meta.narrow`` has its margins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """What is drawn, what stands above it, and what a reader who cannot see it is told."""
+
+    name: str
+    above: str
+    spoken: str
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+    key: tuple[tuple[str, str], ...] = field(default=())
+    """Names and colours of the lines: always, or where there is no room to name them in place."""
+    key_always: bool = False
+
+
+def escaped(text: object) -> str:
+    """Text that plotly shows as it is."""
+    return html.escape(str(text), quote=False)
+
+
+def plain_layout(height: int, *, x_title: str, y_format: str = "") -> dict[str, Any]:
+    ticks = {
+        "tickfont": {"color": "@soft", "size": 12},
+        "ticklabelstandoff": 5,
+        "tickangle": 0,
+        "fixedrange": True,
+        "zeroline": False,
+    }
+    return {
+        "height": height,
+        "font": {"family": FONT, "size": 13, "color": "@ink"},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "showlegend": False,
+        "dragmode": False,
+        "margin": {"l": 44, "r": 12, "t": 22, "b": 44 if x_title else 28},
+        "xaxis": {
+            **ticks,
+            "showgrid": False,
+            "showline": True,
+            "linecolor": "@rule",
+            "title": {"text": x_title, "font": {"color": "@soft", "size": 12}, "standoff": 8},
+        },
+        "yaxis": {**ticks, "gridcolor": "@rule", "nticks": 6, "tickformat": y_format},
+        "hoverlabel": {
+            "bgcolor": "@paper",
+            "bordercolor": "@rule",
+            "font": {"color": "@ink", "size": 12},
+        },
+        "meta": {"narrow": {}},
+    }
+
+
+def note(text: str, *, colour: str = "@ink", **place: Any) -> dict[str, Any]:
+    return {
+        "text": escaped(text),
+        "showarrow": False,
+        "xanchor": "left",
+        "yanchor": "middle",
+        "font": {"color": colour, "size": 13},
+        **place,
+    }
+
+
+def across(y: float, colour: str) -> dict[str, Any]:
+    line = {"color": colour, "width": 1.5, "dash": "dash"}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
+
+
+def upright(x: float, *, colour: str = "@soft", dash: str = "dot") -> dict[str, Any]:
+    line = {"color": colour, "width": 1.8, "dash": dash}
+    return {
+        "type": "line",
+        "layer": "below",
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "x0": x,
+        "x1": x,
+        "line": line,
+    }
+
+
+def label_room(labels: Iterable[str]) -> int:
+    """Pixels that the longest label takes beside a plot."""
+    return min(230, 20 + round(LETTER_PX * max(map(len, labels))))
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def axis_range(values: Sequence[float], *, logarithmic: bool) -> list[float]:
+    scaled = [math.log10(value) for value in values] if logarithmic else list(values)
+    low, high = min(scaled), max(scaled)
+    room = 0.06 * ((high - low) or abs(high) or 1.0)
+    return [low - room, high + room]
+
+
+def round_ticks(low: float, high: float) -> dict[str, Any]:
+    """Ticks of a logarithmic axis from 10^low to 10^high: 1, 2, 5, or powers of ten alone.
+
+    >>> round_ticks(-0.5, 1.0)["ticktext"]
+    ['0.5', '1', '2', '5', '10']
+    """
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    steps = (1, 2, 5) if high - low <= 2.5 else (1,)
+    values = [step * 10.0**power for power in powers for step in steps]
+    shown = [value for value in values if low - 1e-9 <= math.log10(value) <= high + 1e-9]
+    return {"tickvals": shown, "ticktext": [numbers.nearest(value) for value in shown]}
+
+
+def apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
+    """Places in the same order, at least ``gap`` apart where there is room, close to the wanted.
+
+    >>> apart([1.0, 1.1, 3.0], gap=0.5, low=0.0, high=4.0)
+    [1.0, 1.5, 3.0]
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    places = [0.0] * len(wanted)
+    least = low
+    for index in order:
+        places[index] = max(wanted[index], least)
+        least = places[index] + gap
+    most = high
+    for index in reversed(order):
+        places[index] = min(places[index], most)
+        most = places[index] - gap
+    return places

@@ -1,0 +1,191 @@
+"""The page around a report: templates, with everything that comes from a result escaped.
+
+The page is one file and loads nothing: style, scripts and data are inside, and its own policy
+forbids the rest. Plotly's script comes from the installed package when the page is made.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from checkins.errors import InvalidValue
+from checkins.simulation.report.axes import Plot
+from checkins.simulation.report.numbers import finite
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def text(value: object) -> str:
+    """Any value as text of a page or of an attribute.
+
+    >>> text('<script>"')
+    '&lt;script&gt;&quot;'
+    """
+    return html.escape(str(value), quote=True)
+
+
+def whole_page(*, title: str, body: str, footer: str) -> str:
+    """A page with its style, plotly's script once, and ours."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{text(title)}</title>
+<style>
+{_file("page.css")}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+<footer>
+{footer}
+</footer>
+<script>{_plotly()}</script>
+<script>
+{_file("page.js")}</script>
+</body>
+</html>
+"""
+
+
+def section(name: str, title: str, *parts: str) -> str:
+    content = "\n".join(part for part in parts if part)
+    return f'<section id="{text(name)}">\n<h2>{text(title)}</h2>\n{content}\n</section>'
+
+
+def paragraph(words: str, *, kind: str = "") -> str:
+    if not words:
+        return ""
+    named = f' class="{text(kind)}"' if kind else ""
+    return f"<p{named}>{text(words)}</p>"
+
+
+def heading(words: str) -> str:
+    return f"<h3>{text(words)}</h3>"
+
+
+def bullets(lines: Sequence[str]) -> str:
+    items = "\n".join(f"<li>{text(line)}</li>" for line in lines)
+    return f'<ul class="list">\n{items}\n</ul>'
+
+
+def big_figures(figures: Sequence[tuple[str, str, str, str]]) -> str:
+    """Label, number, what stands small beside it, and a note for each."""
+    items = "\n".join(
+        f'<div><dt>{text(label)}</dt><dd><span class="big">{text(number)}'
+        f' <small>{text(beside)}</small></span><span class="note">{text(note)}</span></dd></div>'
+        for label, number, beside, note in figures
+    )
+    return f'<dl class="figures">\n{items}\n</dl>'
+
+
+def figure(plot: Plot | None, caption: str = "") -> str:
+    """A plot with its title above, a key for narrow screens, and its data beside it."""
+    if plot is None:
+        return ""
+    name = f"plot-{text(plot.name)}"
+    data = json.dumps(_plain({"data": plot.data, "layout": plot.layout}), allow_nan=False)
+    safe = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    key = "".join(
+        f'<li><i style="border-color: {text(_style_colour(colour))}"></i>{text(label)}</li>'
+        for label, colour in plot.key
+    )
+    always = " always" if plot.key_always else ""
+    said = f'<figcaption class="caption">{text(caption)}</figcaption>' if caption else ""
+    return (
+        f'<figure>\n<p class="above">{text(plot.above)}</p>\n'
+        + (f'<ul class="key{always}">{key}</ul>\n' if key else "")
+        + f'<div class="plot" id="{name}" role="img" aria-label="{text(plot.spoken)}"'
+        f' style="height: {plot.layout["height"]}px"></div>\n'
+        f'<script type="application/json" id="{name}-data">{safe}</script>\n{said}</figure>'
+    )
+
+
+def side_by_side(*figures: str) -> str:
+    shown = [one for one in figures if one]
+    return f'<div class="pair">\n{"".join(shown)}\n</div>' if shown else ""
+
+
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numeric: Sequence[int] = (),
+    kind: str = "plain",
+) -> str:
+    """A table of cells, which are markup already."""
+
+    def cell_kind(place: int) -> str:
+        return ' class="number"' if place in numeric else ""
+
+    head = "".join(
+        f"<th{cell_kind(place)}>{text(label)}</th>" for place, label in enumerate(header)
+    )
+    lines = "\n".join(
+        "<tr>"
+        + "".join(
+            f'<td{cell_kind(place)} data-label="{text(header[place])}"><span>{cell}</span></td>'
+            for place, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    body = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody>"
+    return f'<table class="{text(kind)}">\n{body}\n</table>'
+
+
+def folded(summary: str, content: str) -> str:
+    return f"<details>\n<summary>{text(summary)}</summary>\n{content}\n</details>"
+
+
+def listing(words: str) -> str:
+    return f"<pre><code>{text(words)}</code></pre>"
+
+
+def _style_colour(token: str) -> str:
+    """A figure's colour in the words of a stylesheet.
+
+    >>> _style_colour("@blue"), _style_colour("@blue~orange~0.25")
+    ('var(--blue)', 'color-mix(in srgb, var(--blue), var(--orange) 25%)')
+    """
+    first, *mixed = token.removeprefix("@").split("~")
+    if not mixed:
+        return f"var(--{first})"
+    second, share = mixed
+    return f"color-mix(in srgb, var(--{first}), var(--{second}) {100.0 * float(share):g}%)"
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # ships no types
+    except ImportError as error:
+        raise InvalidValue(
+            "report",
+            "report.html",
+            "needs plotly, which is not installed: pip install 'checkins[sim]'",
+        ) from error
+    return str(get_plotlyjs())
+
+
+def _file(name: str) -> str:
+    return resources.files("checkins.simulation.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say: a number that is not finite becomes null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    return finite(value)

@@ -1,0 +1,127 @@
+"""Numbers as a reader of the page sees them: few digits, bounds rounded to claim less.
+
+A value that is missing or not finite is said in a word, so that no page ever shows ``nan``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from numbers import Real
+
+METRICS = ("auc", "accuracy", "loss")
+"""Which metric speaks for a model, the first that there is."""
+METRIC_NAMES = {"auc": "AUC", "accuracy": "accuracy", "loss": "loss"}
+MISSING = "–"
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def finite(value: object) -> float | None:
+    """The number, or None for what is missing, not a number or not finite."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def finite_values(values: Iterable[object]) -> list[float]:
+    return [number for number in map(finite, values) if number is not None]
+
+
+def up(value: object, digits: int = 4) -> str:
+    """Rounded up, as an upper bound must be, from the number as it is written.
+
+    >>> up(0.25052), up(144.31), up(12345.6), up(2.7), up(None)
+    ('0.2506', '144.4', '12,350', '2.7', '–')
+    """
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def down(value: object, digits: int = 4) -> str:
+    """Rounded down, as a lower bound must be.
+
+    >>> down(0.12669)
+    '0.1266'
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def nearest(value: object, digits: int = 4) -> str:
+    """Rounded to nearest, for numbers that promise nothing.
+
+    >>> nearest(0.2134567), nearest(1.5e-7), nearest(3.0)
+    ('0.2135', '1.5·10⁻⁷', '3')
+    """
+    return _rounded(value, digits, ROUND_HALF_EVEN)
+
+
+def count(value: object) -> str:
+    """A whole number with its thousands apart; an expected one is rounded.
+
+    >>> count(17549), count(20311.4), count(None)
+    ('17,549', '20,311', '–')
+    """
+    number = finite(value)
+    return MISSING if number is None else f"{round(number):,}"
+
+
+def short_count(value: object) -> str:
+    """A large count in three digits.
+
+    >>> short_count(335_210), short_count(1_200_000), short_count(999_600), short_count(812)
+    ('335 thousand', '1.2 million', '1 million', '812')
+    """
+    number = finite(value)
+    if number is None:
+        return MISSING
+    rounded = float(f"{number:.3g}")
+    for size, name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if rounded >= max(size, 1e4):
+            return f"{rounded / size:g} {name}"
+    return f"{round(number):,}"
+
+
+def metric_name(name: str) -> str:
+    return METRIC_NAMES.get(name, name)
+
+
+def metric(name: str, value: object) -> str:
+    """A metric as people say it: accuracy in per cent.
+
+    >>> metric("accuracy", 0.90123), metric("auc", 0.845), metric("loss", None)
+    ('90.12 %', '0.8450', '–')
+    """
+    number = finite(value)
+    if number is None:
+        return MISSING
+    if name == "accuracy":
+        return f"{100.0 * number:.2f} %"
+    return f"{number:.4f}" if abs(number) < 10.0 else nearest(number)
+
+
+def spread(name: str, value: object) -> str:
+    """The deviation over seeds, in the unit of the metric; empty with one seed.
+
+    >>> spread("accuracy", 0.00213), spread("auc", 0.00213), spread("auc", None)
+    ('± 0.21', '± 0.0021', '')
+    """
+    number = finite(value)
+    if number is None:
+        return ""
+    if name == "accuracy":
+        return f"± {100.0 * number:.2f}"
+    return f"± {number:.4f}" if number < 1.0 else f"± {nearest(number, 2)}"
+
+
+def _rounded(value: object, digits: int, rounding: str) -> str:
+    number = finite(value)
+    if number is None:
+        return MISSING
+    short = Context(prec=digits, rounding=rounding).create_decimal(Decimal(repr(number)))
+    if number == 0.0 or 1e-4 <= abs(short) < 1e7:
+        return f"{short.normalize():,f}"
+    power = short.adjusted()
+    head = f"{short.scaleb(-power).normalize():f}"
+    tail = f"10{str(power).translate(SUPERSCRIPTS)}"
+    return tail if head == "1" else f"{head}·{tail}"

@@ -1,0 +1,93 @@
+"""A real browser for tests: the system's chromium, driven by playwright.
+
+Tests that look at a page fail when there is no browser; they are never skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Request, Route
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MISSING = (
+    "no chromium found, and this test looks at a page in a real browser: run `make browser`, or"
+    " install the package chromium, or name the program in the variable CHROMIUM"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A page that was opened, with all that it complained of and asked for."""
+
+    page: Page
+    errors: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """Addresses other than files of this machine; each was refused."""
+
+
+def find_chromium() -> str:
+    """The program, or a failed test that says how to get it."""
+    named = os.environ.get("CHROMIUM")
+    found = next(
+        (path for name in ((named,) if named else NAMES) if (path := shutil.which(name))), None
+    )
+    if found is None:
+        pytest.fail(f"CHROMIUM={named}: {MISSING}" if named else MISSING)
+    return found
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """One browser for the tests of a module: a fixture of that scope holds it."""
+    from playwright.sync_api import sync_playwright
+
+    program = find_chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def visit(
+    browser: Browser, path: Path, *, width: int = 1100, height: int = 900, dark: bool = False
+) -> Iterator[Visit]:
+    """Open a file; whatever it asks of a network is refused and remembered."""
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+    )
+    try:
+        seen = Visit(context.new_page())
+        page = seen.page
+        page.on("console", lambda said: _hear(seen, said.type, said.text))
+        page.on("pageerror", lambda error: seen.errors.append(str(error)))
+
+        def refuse(route: Route, request: Request) -> None:
+            if request.url.startswith(("file:", "data:", "blob:")):
+                route.continue_()
+            else:
+                seen.asked.append(request.url)
+                route.abort()
+
+        page.route("**/*", refuse)
+        page.goto(path.resolve().as_uri())
+        yield seen
+    finally:
+        context.close()
+
+
+def _hear(seen: Visit, kind: str, text: str) -> None:
+    if kind in ("error", "warning"):
+        seen.errors.append(f"{kind}: {text}")
