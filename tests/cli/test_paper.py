@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from checkins.cli import paper_utility
+
 PNG = b"\x89PNG\r\n\x1a\n"
+SHORT = ("--slots", "256", "--seeds", "10")
 
 
 @pytest.mark.parametrize("what", ["table1", "figure2", "theorems"])
@@ -57,3 +61,59 @@ def test_a_setting_can_be_changed(checkins) -> None:
     found = json.loads(checkins("paper theorems --clients 5e3 --participation 0 --json").out)
     assert found["setting"]["clients"] == 5000
     assert found["setting"]["participation"] == 0.0
+
+
+def test_utility_is_measured_told_and_drawn(checkins, tmp_path: Path) -> None:
+    outcome = checkins("paper", "utility", *SHORT, "--out", str(tmp_path))
+    assert (outcome.code, outcome.err) == (0, "")
+    *told, picture = outcome.out.splitlines()
+    assert picture == f"Picture: {tmp_path / 'utility.png'}"
+    assert all(len(line) <= 80 for line in told)
+    assert "measurements lie under their bounds" in outcome.out
+    for word in ("absolute", "squared", "logistic", "fixed", "averaged", "smooth", "epsilon"):
+        assert word in outcome.out
+    content = (tmp_path / "utility.png").read_bytes()
+    assert content.startswith(PNG)
+    assert content.endswith(b"IEND\xaeB`\x82")
+    assert len(content) > 50_000
+
+
+def test_the_numbers_of_utility_are_one_object(checkins) -> None:
+    found = json.loads(checkins("paper", "utility", *SHORT, "--json").out)
+    assert found["setting"] == {"slots": 256, "seeds": 10}
+    assert found["holds"] is True
+    assert found["picture"] is None
+    for row in found["measured"]:
+        assert 0.0 < row["risk"] < row["upper"] <= row["bound"] <= row["paper_bound"]
+        assert row["share"] == pytest.approx(row["upper"] / row["bound"])
+    assert found["largest_share_of_bound"] == max(row["share"] for row in found["measured"])
+    telling = [row for row in found["measured"] if row["bound"] < row["worst_model_risk"]]
+    assert found["bounds_below_worst_model"] == len(telling)
+    assert {row["protocol"] for row in found["slopes"]} == {"fixed", "averaged", "averaged-smooth"}
+    for pair in found["comparisons"]:
+        assert pair["ratio"] == pytest.approx(pair["averaged"]["risk"] / pair["fixed"]["risk"])
+
+
+def test_a_measurement_above_its_bound_fails_the_command(checkins, monkeypatch) -> None:
+    def spoiled(**asked):
+        honest = sweep(**asked)
+        why, one = honest.variations[0]
+        worse = replace(one, risk=2.0 * one.trial.bound)
+        return replace(honest, variations=((why, worse), *honest.variations[1:]))
+
+    sweep = paper_utility.sweep
+    monkeypatch.setattr(paper_utility, "sweep", spoiled)
+    outcome = checkins("paper", "utility", *SHORT)
+    assert outcome.code == 1
+    assert "1 of 127 measurements do NOT lie under their bounds" in outcome.out
+    outcome = checkins("paper", "utility", *SHORT, "--json")
+    assert outcome.code == 1
+    assert json.loads(outcome.out)["holds"] is False
+
+
+@pytest.mark.parametrize("wrong", ["--seeds 9", "--seeds 1e9", "--slots 255", "--slots x"])
+def test_utility_refuses_what_it_cannot_measure(checkins, wrong: str) -> None:
+    outcome = checkins(f"paper utility {wrong}")
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"checkins: {wrong}: must be a whole number from")
+    assert outcome.err.count("\n") == 1
