@@ -18,7 +18,7 @@ from tests.protocol.ledger.ledgers import Book, campaign
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENTS = ROOT / "examples" / "patients.toml"
-SYNTHETIC = template_text(Template.SYNTHETIC)
+SYNTHETIC = template_text(Template.SYNTHETIC).replace("capacity = 10 ", "capacity = 1  ")
 KEYS = {
     "name",
     "seal",
@@ -210,7 +210,7 @@ def test_what_is_missing_is_named(checkins, tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("slots = 1000", "slots = 0", "[protocol] slots = 0: must be a whole number"),
-        ("rate = 0.5", "rate = 0", "[task] optimizer.rate = 0: must be a finite number above 0"),
+        ("rate = 5.0", "rate = 0", "[task] optimizer.rate = 0: must be a finite number above 0"),
         ("00:00:00Z", "00:00:00", "[schedule] start = 2030-01-01T00:00:00: must say its offset"),
         ("grid = 1e-5", "grid = 1e-9", "[randomizer] grid = 1e-09: must be at least"),
         (

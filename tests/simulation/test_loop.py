@@ -2,181 +2,298 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from checkins.protocol.model_update import ModelUpdate
-from checkins.protocol.participant import Participant
+from checkins.accounting import NoiseAt, Protocol
+from checkins.protocol.campaign import Campaign, StepSizes
+from checkins.protocol.participant import COIN
 from checkins.protocol.rehearsal import rehearse
-from checkins.protocol.report import Report, ReportForm
-from checkins.protocol.rules import Filling, Rules
-from checkins.protocol.server import Server as PureServer
-from checkins.protocol.window import FixedWindow
-from checkins.randomizers import clip_l2
-from checkins.simulation.loop import Optimizer, Server, Stretch, compiled
-from checkins.simulation.updates import general, linear, updates_of
-from checkins.tasks.dataset import Dataset
+from checkins.protocol.report import Report
+from checkins.protocol.roles import participant_of, rehearsing_server_of
+from checkins.randomizers import Laplace, clip_l1, clip_l2
+from checkins.simulation.crowd import Turnout
+from checkins.simulation.loop import OVER, SKIPPED, Optimizer, Server, Stretch, compiled, noisy
+from checkins.simulation.method import Method
+from checkins.simulation.optimizers import server_of
+from checkins.simulation.permutation import digits, mixed
+from checkins.simulation.training import Scenario, Training
+from checkins.simulation.updates import Clip, LocalWork, linear
+from checkins.tasks.lesson import Lesson
 from checkins.tasks.logistic import Logistic
 from checkins.tasks.mlp import MLP
-from checkins.tasks.model import Model
-from checkins.tasks.softmax import Softmax
-
-CLIENTS, SLOTS, FEATURES, CLASSES = 40, 12, 5, 3
-
-
-def sgd(rate: float) -> Optimizer:
-    return Optimizer(
-        init=lambda model: (), update=lambda gradient, state, model: (-rate * gradient, state)
-    )
-
-
-def dataset(classes: int = CLASSES, rows_each: int = 1) -> Dataset:
-    generator = np.random.default_rng(1)
-    rows = CLIENTS * rows_each
-    return Dataset(
-        "toy",
-        generator.normal(size=(rows, FEATURES)).astype(np.float32),
-        generator.integers(0, classes, rows),
-        np.arange(0, rows + 1, rows_each),
-        classes,
-        np.zeros((0, FEATURES), np.float32),
-        np.zeros(0, np.int64),
-    )
+from tests.simulation.campaigns import (
+    AT_SERVER,
+    CLASSES,
+    FEATURES,
+    LAPLACE,
+    campaign,
+    dataset,
+    lesson,
+)
 
 
-class Draws:
-    """The same draws for both: slots, choices and noise, from a seed."""
+@dataclass(frozen=True, eq=False)
+class Fed(Training):
+    """A training that is fed with noise from outside, and tells whom it used."""
 
-    def __init__(self, dimension: int, capacity: int) -> None:
-        generator = np.random.default_rng(2)
-        self.picks = generator.integers(0, SLOTS, CLIENTS)
-        self.noise = generator.normal(size=(SLOTS, dimension))
-        self.order = generator.random((SLOTS, CLIENTS))
-        self.capacity = capacity
+    noises: Mapping[int, np.ndarray] = field(default_factory=dict)
+    used: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
 
-    def waiting(self, slot: int) -> list[int]:
-        return [client for client in range(CLIENTS) if self.picks[client] == slot - 1]
+    def _noise(self, piece: Any) -> Any:
+        rows = np.zeros((piece.length, self.lesson.model.dimension))
+        given = self.noises[piece.run][piece.first : piece.first + piece.slots]
+        rows[: piece.slots] = given
+        packed = jax.vmap(self._updates.pack)(jnp.asarray(rows))  # noise lies as the model does
+        return packed.reshape(rows.shape)
 
-    def chosen(self, slot: int) -> list[int]:
-        here = self.waiting(slot)
-        ranked = sorted(here, key=lambda client: float(self.order[slot - 1, client]))
-        return ranked[: self.capacity]
+    def _inputs(self, piece: Any) -> Stretch:
+        inputs = super()._inputs(piece)
+        self.used[piece.run, piece.first] = np.asarray(inputs.clients)[: piece.slots]
+        return inputs
+
+
+@dataclass(frozen=True)
+class Play:
+    """One run's draws for the machines: those of the simulator's own crowd, person by person."""
+
+    campaign: Campaign
+    lesson: Lesson
+    turnout: Turnout
+    noise: list[np.ndarray]
+    """For each slot, the noise of each report of it, dummies last; or the server's one."""
+    trained: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def slot_of(self) -> dict[int, int]:
+        """Where each client checks in: the order's next so many people are the slot's."""
+        clients = self.lesson.data.clients
+        order = np.arange(clients, dtype=np.uint32)
+        keys, (high, low) = self.turnout.keys[:, 0], digits(clients)
+        order = np.array(mixed(order, keys, high, low))
+        while (order >= clients).any():
+            order = np.where(order >= clients, mixed(order, keys, high, low), order)
+        slots = np.repeat(np.arange(1, self.turnout.check_ins.size + 1), self.turnout.check_ins)
+        return {int(who): int(slot) for who, slot in zip(order, slots, strict=False)}
+
+    def wakes(self) -> dict[str, int]:
+        window = self.campaign.design.window or 1
+        return {f"{who:03}": max(1, slot - window + 1) for who, slot in self.slot_of.items()}
 
     def coin(self, token: str) -> int:
-        return 0
+        return 0 if int(token) in self.slot_of else COIN - 1
 
     def pick(self, token: str, below: int) -> int:
-        return int(self.picks[int(token)])
+        slot = self.slot_of.get(int(token), 1)
+        return slot - (self.wakes().get(token, 1) if self.campaign.design.window else 1)
 
     def choose(self, slot: int, ranges: Sequence[int]) -> tuple[int, ...]:
-        room = sorted(self.waiting(slot), key=lambda client: f"{slot}/{client:03}")
+        waiting = sorted(who for who, where in self.slot_of.items() if where == slot)
+        first = self.turnout.reports[slot - 1]
+        in_order = [who for who, where in self.slot_of.items() if where == slot][:first]
         draws = []
-        for client in self.chosen(slot)[: len(ranges)]:
-            draws.append(room.index(client))
-            room.remove(client)
+        for who in in_order[: len(ranges)]:
+            draws.append(waiting.index(who))
+            waiting.remove(who)
         return tuple(draws)
 
     def dummies(self, slot: int, count: int) -> tuple[Report, ...]:
-        return ()
+        noises = self.noise[slot - 1]
+        return tuple(Report.from_simulation(row) for row in noises[len(noises) - count :])
+
+    def noise_of_server(self, slot: int) -> Report:
+        return Report.from_simulation(self.noise[slot - 1][0])
+
+    def train(self, token: str, flat: np.ndarray) -> Report:
+        """Clipped, and noised where the noise is the client's."""
+        task, data = self.campaign.task, self.lesson.data
+        assert task is not None
+        who = int(token)
+        slot = self.slot_of[who]
+        rows = data.rows_of(who)
+        here, size = flat, task.local_step_size
+        for _ in range(task.local_steps):
+            slope = self.lesson.model.gradient(here, data.features[rows], data.labels[rows])
+            here = here - size * slope
+        update = (flat - here) / size if task.local_steps > 1 else slope
+        clip = clip_l1 if self.campaign.randomizer.noise_multiplier is None else clip_l2
+        report = clip(update, self.campaign.randomizer.clip or 1.0)
+        mine = self.trained.setdefault(slot, [])
+        if self.campaign.randomizer.noise_at is not NoiseAt.SERVER:
+            report = report + self.noise[slot - 1][len(mine)]
+        mine.append(who)
+        return Report.from_simulation(report)
 
 
-def pure(model: Model, data: Dataset, draws: Any, *, clip: float, minibatch: int) -> np.ndarray:
-    rules = Rules(
-        slots=SLOTS,
-        capacity=draws.capacity,
-        filling=Filling.NOISE,
-        warm_up=0,
-        affordable=SLOTS,
-        form=ReportForm(model.dimension, most_units=None, simulated=True),
-        update=ModelUpdate(rate=0.5, unit=1.0 / draws.capacity, minibatch=minibatch),
-    )
-
-    def train(token: str, flat: np.ndarray) -> Report:
-        rows = data.rows_of(int(token))
-        gradient = model.gradient(flat, data.features[rows], data.labels[rows])
-        return Report.from_simulation(clip_l2(gradient, clip))
+def played(play: Play, model: np.ndarray, velocity: np.ndarray | None) -> Any:
+    """The same run through the machines."""
 
     class Dice:
-        coin, pick, choose, dummies = draws.coin, draws.pick, draws.choose, draws.dummies
+        coin, pick, choose, dummies = play.coin, play.pick, play.choose, play.dummies
+        noise = staticmethod(play.noise_of_server)
 
-        def noise(self, slot: int) -> Report:
-            return Report.from_simulation(draws.noise[slot - 1])
-
-    clients = {
-        f"{client:03}": Participant(1.0, FixedWindow.whole(SLOTS)) for client in range(CLIENTS)
-    }
-    start = PureServer.start(rules, model.start(0))
-    played = rehearse(start, clients, dice=Dice(), train=train)
-    return played.end.learner.model
+    clients = {f"{who:03}": participant_of(play.campaign) for who in range(40)}
+    start = rehearsing_server_of(play.campaign, model, velocity=velocity)
+    end = rehearse(start, clients, dice=Dice(), train=play.train, wakes=play.wakes()).end
+    return end.learner
 
 
-def fast(model: Model, updates: Any, draws: Any, *, minibatch: int) -> np.ndarray:
-    ids = np.full((SLOTS, draws.capacity), -1, np.int32)
-    for slot in range(1, SLOTS + 1):
-        chosen = draws.chosen(slot)
-        ids[slot - 1, : len(chosen)] = chosen
-    server = Server(sgd(0.5), minibatch=minibatch)
-    run = compiled(updates, server, noise=1.0)
-    counts = np.full(SLOTS, float(draws.capacity))
-    inputs = Stretch(
-        jax.numpy.asarray(ids), jax.numpy.asarray(draws.noise), jax.numpy.asarray(counts)
+def noises(method: Method, turnout: Turnout, dimension: int, run: int) -> list[np.ndarray]:
+    """Noise in units of one report's deviation or scale: (reports of the slot, dimension)."""
+    generator = np.random.default_rng([3, run])
+    at_server = method.noise_at is NoiseAt.SERVER
+    each = np.ones_like(turnout.reports) if at_server else method.noises(turnout.reports)
+    return [generator.normal(size=(int(count), dimension)) for count in each]
+
+
+def both(asked: Campaign, taught: Lesson, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """The last model of the machines, and of the loop; whom they used is compared on the way."""
+    task, dimension = asked.task, taught.model.dimension
+    assert task is not None
+    method = Method.of(asked, dimension)
+    training = Fed(
+        method,
+        taught,
+        server_of(task.optimizer),
+        Scenario(taught.data.clients),
+        seed,
+        LocalWork(task.local_steps, task.local_step_size),
+        evaluations=3,
+        dtype=np.float64,
     )
-    state = run(server.start(jax.numpy.asarray(model.start(0))), inputs)
-    return np.asarray(state.model)
-
-
-@pytest.mark.parametrize("minibatch", [1, 3])
-@pytest.mark.parametrize("capacity", [1, 4])
-@pytest.mark.parametrize("kind", ["logistic", "softmax", "mlp", "many rows"])
-def test_the_compiled_loop_and_the_machines_agree_on_the_same_draws(
-    kind: str, capacity: int, minibatch: int
-) -> None:
-    model: Model = {
-        "logistic": Logistic(FEATURES),
-        "mlp": MLP(FEATURES, CLASSES, width=4),
-    }.get(kind, Softmax(FEATURES, CLASSES))
-    data = dataset(2 if kind == "logistic" else CLASSES, 3 if kind == "many rows" else 1)
-    draws = Draws(model.dimension, capacity)
-    slow = pure(model, data, draws, clip=0.7, minibatch=minibatch)
+    randomizer: Any = method.randomizer
+    unit = randomizer.scale if isinstance(randomizer, Laplace) else randomizer.std
+    model, velocity = taught.model.start(seed), None
+    fed, plays = {}, []
+    for run in range(1, asked.repeats + 1):
+        turnout = training.crowd.run(run)
+        drawn = noises(method, turnout, dimension, run)
+        power = (
+            0.0 if isinstance(randomizer, Laplace) else 0.5
+        )  # Gaussian rows are multiplied by √K
+        fed[run] = np.array([rows.sum(axis=0) / max(1, len(rows)) ** power for rows in drawn])
+        play = Play(asked, taught, turnout, [unit * rows for rows in drawn])
+        learner = played(play, model, velocity)
+        model, velocity = learner.model, learner.velocity
+        plays.append(play)
+    training.noises.update(fed)  # type: ignore[attr-defined]
     with jax.enable_x64(True):
-        updates = updates_of(model, data, clip=0.7, dtype=np.float64)
-        quick = fast(model, updates, draws, minibatch=minibatch)
+        for progress in training.steps():
+            last = training.model(progress.position)
+    chosen = [row for _, rows in sorted(training.used.items()) for row in rows]
+    slots = asked.design.slots
+    for number, row in enumerate(chosen):
+        trained = plays[number // slots].trained.get(number % slots + 1, [])
+        assert sorted(row[row >= 0].tolist()) == sorted(trained)
+    return np.asarray(model), np.asarray(last)
+
+
+SLIDING = partial(campaign, protocol=Protocol.SLIDING)
+CASES: dict[str, tuple[Campaign, Lesson]] = {
+    "one report a slot, as in the paper": (campaign(capacity=1, participation=0.4), lesson()),
+    "dummies, minibatches of 3, c/√i": (
+        campaign(capacity=4, minibatch=3, schedule=StepSizes.INVERSE_SQRT),
+        lesson(),
+    ),
+    "noise at the server, everyone, nesterov": (
+        campaign(AT_SERVER, capacity=None, divide_by=6, momentum=0.8, nesterov=True),
+        lesson(Logistic(FEATURES), classes=2),
+    ),
+    "noise at the server, a capacity, projected": (
+        campaign(AT_SERVER, capacity=2, minibatch=3, diameter=0.6, momentum=0.5),
+        lesson(),
+    ),
+    "averaged, with empty slots": (
+        campaign(
+            protocol=Protocol.AVERAGED,
+            slots=60,
+            momentum=0.5,
+            schedule=StepSizes.INVERSE_SQRT,
+            rate=0.2,
+        ),
+        lesson(),
+    ),
+    "sliding, a warm-up that is no whole minibatch": (
+        SLIDING(window=5, capacity=2, minibatch=3, schedule=StepSizes.INVERSE_SQRT, slots=20),
+        lesson(),
+    ),
+    "laplace": (campaign(LAPLACE, capacity=3, rate=0.05), lesson()),
+    "many rows, an MLP, two repeats that carry model and velocity": (
+        campaign(capacity=4, repeats=2, momentum=0.7, minibatch=5, rate=0.1),
+        lesson(MLP(FEATURES, CLASSES, width=3), sizes=(3, 1, 2)),
+    ),
+    "local steps": (
+        campaign(capacity=4, local_steps=3, local_rate=0.25, rate=0.3),
+        lesson(sizes=(2, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_compiled_loop_and_the_machines_agree_on_the_same_draws(name: str) -> None:
+    """The same people in every slot, and models within 1e-9."""
+    slow, quick = both(*CASES[name])
+    assert np.linalg.norm(slow) > 0.01
     assert np.linalg.norm(quick - slow) <= 1e-9 * np.linalg.norm(slow)
 
 
-def test_the_product_and_the_general_way_are_one() -> None:
-    model, data = Softmax(FEATURES, CLASSES), dataset()
-    with jax.enable_x64(True):
-        flat = jax.numpy.asarray(np.random.default_rng(3).normal(size=model.dimension))
-        clients = jax.numpy.asarray([0, 5, -1, 7, 39])
-        one = linear(model, data, clip=0.5, dtype=np.float64)(flat, clients)
-        other = general(model, data, clip=0.5, dtype=np.float64)(flat, clients)
-    assert np.allclose(one, other, rtol=1e-9)
+def test_the_cases_hold_dummies_empty_slots_and_full_ones() -> None:
+    """So that agreeing means something."""
+    for name, (asked, taught) in CASES.items():
+        method = Method.of(asked, taught.model.dimension)
+        turnout = Training(
+            method, taught, Server(Optimizer(lambda _: (), lambda *_: _), 1.0), Scenario(40), 1
+        ).crowd.run(1)
+        if asked.design.protocol is Protocol.AVERAGED:
+            assert (turnout.reports == 0).any(), name
+        elif method.noise_at is NoiseAt.CLIENT:
+            assert method.dummies(turnout.reports) > 0, name
+        if asked.design.capacity is not None:
+            assert (turnout.check_ins > asked.design.capacity).any(), name
 
 
-def test_nobody_is_no_update() -> None:
-    model, data = Softmax(FEATURES, CLASSES), dataset()
-    for way in (linear, general):
-        nothing = way(model, data, clip=0.5)(
-            jax.numpy.zeros(model.dimension), jax.numpy.full(3, -1)
-        )
-        assert not np.asarray(nothing).any()
+SGD = Optimizer(lambda model: (), lambda slope, state, model: (-slope, state))
 
 
-def test_a_slot_without_reports_is_skipped_when_updates_are_averaged() -> None:
-    model, data = Softmax(FEATURES, CLASSES), dataset()
-    server = Server(sgd(0.5))
-    run = compiled(linear(model, data, clip=1.0), server, noise=0.0)
+def ran(counts: list[float], *, minibatch: int = 1) -> Any:
+    """The state after slots with these counts, two clients and no noise in each."""
+    model, data = lesson().model, dataset()
+    updates = linear(model, data, clip=Clip(1.0))  # type: ignore[arg-type]
+    server = Server(SGD, 0.5, minibatch=minibatch)
     inputs = Stretch(
-        jax.numpy.asarray([[0, 1], [-1, -1]]),
-        jax.numpy.zeros((2, model.dimension)),
-        jax.numpy.asarray([2.0, 0.0]),
+        jnp.tile(jnp.array([[0, 1]]), (len(counts), 1)),
+        jnp.zeros((len(counts), model.dimension)),
+        jnp.zeros(len(counts)),
+        jnp.array(counts),
     )
-    first = Stretch(*(part[:1] for part in inputs))
-    both = run(server.start(jax.numpy.zeros(model.dimension)), inputs).model
-    one = run(server.start(jax.numpy.zeros(model.dimension)), first).model
-    assert np.array_equal(both, one)
+    start = server.start(updates.pack(jnp.zeros(model.dimension)))
+    return compiled(noisy(updates), server)(start, inputs, updates.table)
+
+
+def test_a_slot_that_is_skipped_counts_and_moves_nothing() -> None:
+    both, one = ran([2.0, SKIPPED]), ran([2.0])
+    assert np.array_equal(both.model, one.model)
+    assert (int(both.slots), int(one.slots)) == (2, 1)
+
+
+@pytest.mark.parametrize("minibatch", [1, 2])
+def test_a_row_that_fills_up_is_never_heard_of(minibatch: int) -> None:
+    filled = ran([2.0, 2.0, OVER, OVER], minibatch=minibatch)
+    bare = ran([2.0, 2.0], minibatch=minibatch)
+    assert all(map(np.array_equal, jax.tree.leaves(filled), jax.tree.leaves(bare)))
+
+
+def test_a_minibatch_that_is_not_full_moves_nothing_and_the_next_run_forgets_it() -> None:
+    state = ran([2.0], minibatch=2)
+    assert not np.asarray(state.model).any()
+    assert np.asarray(state.gradient).any()
+    after = Server(SGD, 0.5, minibatch=2).next_run(state)
+    assert not np.asarray(after.gradient).any()
+    assert int(after.slots) == 0

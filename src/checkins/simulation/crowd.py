@@ -1,4 +1,4 @@
-"""Who checks in when: the exact joint law of a campaign's check-ins, without a row per client.
+"""Who checks in when: the exact joint law of a run's check-ins, without a row per client.
 
 Clients are exchangeable until one of them is used, so it is enough to draw how many check in to
 each slot, and then who the next one is that is used: the next in a shuffled order of all clients.
@@ -8,22 +8,45 @@ A hundred million clients take no more memory than their slots.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import Design, require
+from checkins.accounting import Design, Protocol, require
 from checkins.simulation.availability import Always, Arrivals, Availability
-from checkins.simulation.permutation import Permutation
+from checkins.simulation.permutation import MOST_CLIENTS, Words, keys_of
 
 Counts = NDArray[np.int64]
 ROWS = 1 << 22
 """Draws held at a time while the cohorts of a sliding window pick their slots."""
 
 
+class Sampling(Enum):
+    """Who decides when a client is used."""
+
+    CHECK_INS = "each client picks its own slot"
+    POISSON = "a server draws every client anew for each slot, independently"
+    SHUFFLED = "a shuffler sends each client's report once, in random order"
+
+
+@dataclass(frozen=True, slots=True)
+class Turnout:
+    """One run: how many check in to slots 1..m, and how many reports reach the server.
+
+    Client number k of the shuffled order, counted from ``first``, is the one that slot uses next.
+    ``keys`` are those of its order: one for all slots, or with Poisson sampling one for each.
+    """
+
+    check_ins: Counts
+    reports: Counts
+    first: Counts
+    keys: Words
+
+
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """A population that takes part in one run of a design; seeded, for simulation alone.
+    """A population that takes part in runs of a design; seeded, for simulation alone.
 
     Theorem:     Algorithm 1, client's side: each client flips a p0-coin and picks uniformly in its
                  window; counts of the slots are multinomial, for each cohort that wakes together.
@@ -33,53 +56,75 @@ class Crowd:
     clients: int
     seed: int
     availability: Availability = field(default_factory=Always)
+    dropout: float = 0.0
+    """The chance that a client which is chosen never reports."""
+    sampling: Sampling = Sampling.CHECK_INS
 
     def __post_init__(self) -> None:
         require.one_of(Design, design=self.design)
-        require.count(clients=self.clients)
+        require.count(most=MOST_CLIENTS, clients=self.clients)
+        require.probability(dropout=self.dropout)
 
-    def check_ins(self) -> Counts:
+    def run(self, number: int = 1) -> Turnout:
+        """Run ``number`` of 1, 2, ...: fresh coins each time."""
+        seeds = np.random.SeedSequence([self.seed, number])
+        check_ins = self.check_ins(np.random.default_rng(seeds.spawn(1)[0]))
+        reports = check_ins
+        if self.design.capacity is not None:
+            reports = np.minimum(check_ins, self.design.capacity)
+        if self.design.window is not None:
+            reports = reports * (np.arange(1, reports.size + 1) >= self.design.window)
+        if self.dropout > 0.0:
+            reports = np.random.default_rng(seeds.spawn(1)[0]).binomial(reports, 1.0 - self.dropout)
+        alone = self.sampling is Sampling.POISSON
+        first = np.zeros_like(check_ins) if alone else np.cumsum(check_ins) - check_ins
+        keys = keys_of(seeds.spawn(1)[0], (check_ins.size,) if alone else (1,))
+        return Turnout(check_ins, reports, first, keys)
+
+    def check_ins(self, generator: np.random.Generator) -> Counts:
         """How many check in to slots 1..m."""
-        generator = np.random.default_rng([self.seed, 1])
-        slots = self.design.slots
-        if self.design.window is None:
-            counts = _spread(generator, self.clients, slots, self.design.participation)
+        slots, chance = self.design.slots, self.design.participation
+        if self.sampling is Sampling.POISSON:
+            counts = generator.binomial(self.clients, chance / self.design.choices, slots)
+        elif self.sampling is Sampling.SHUFFLED:
+            counts = Arrivals(slots).waking(self.clients)
+        elif self.design.protocol is Protocol.SLIDING:
+            counts = self._sliding(generator)
+            if isinstance(self.availability, Arrivals):
+                return counts  # it says when they wake, and has been heeded
         else:
-            waking = Arrivals(slots).waking(self.clients)
-            taking_part = generator.binomial(waking, self.design.participation)
-            counts = _slide(generator, taking_part, self.design.window)
+            takers = int(generator.binomial(self.clients, chance))
+            counts = generator.multinomial(takers, np.full(slots, 1.0 / slots))
         online = self.availability.online(np.arange(1, slots + 1))
         if np.all(online >= 1.0):
             return counts
         return generator.binomial(counts, online)
 
-    def order(self) -> Permutation:
-        """The order in which clients are used, whoever they are."""
-        return Permutation(self.clients, seed=self.seed)
-
-
-def _spread(
-    generator: np.random.Generator, clients: int, slots: int, participation: float
-) -> Counts:
-    """Each client in slot i with probability p0/m, in none with 1 − p0."""
-    takers = int(generator.binomial(clients, participation))
-    return generator.multinomial(takers, np.full(slots, 1.0 / slots))
+    def _sliding(self, generator: np.random.Generator) -> Counts:
+        slots, window = self.design.slots, self.design.window or 1
+        spread = self.availability
+        arrivals = spread if isinstance(spread, Arrivals) else Arrivals(slots)
+        waking = np.zeros(slots, dtype=np.int64)
+        early = arrivals.waking(self.clients)[:slots]
+        waking[: early.size] = early
+        return _slide(generator, generator.binomial(waking, self.design.participation), window)
 
 
 def _slide(generator: np.random.Generator, waking: Counts, window: int) -> Counts:
     """Each cohort spreads over its own window; what falls after the last slot is never used."""
     slots = waking.size
     counts = np.zeros(slots + window, dtype=np.int64)
-    if waking.sum() <= slots * window // 4:  # few clients: let each one pick
-        for start in range(0, slots, max(1, ROWS // max(1, int(waking.max())))):
-            cohort = waking[start : start + max(1, ROWS // max(1, int(waking.max())))]
-            awake = np.repeat(np.arange(start, start + cohort.size), cohort)
-            picked = awake + generator.integers(0, window, awake.size)
-            counts += np.bincount(picked, minlength=counts.size)[: counts.size]
-        return counts[:slots]
+    large = waking > max(1, window // 4)
+    few = np.where(large, 0, waking)  # let each one pick
+    length = max(1, ROWS // max(1, int(few.max())))
+    for start in range(0, slots, length):
+        cohorts = few[start : start + length]
+        awake = np.repeat(np.arange(cohorts.size), cohorts)
+        picked = awake + generator.integers(0, window, awake.size)
+        counts[start : start + cohorts.size + window] += np.bincount(
+            picked, minlength=cohorts.size + window
+        )
     share = np.full(window, 1.0 / window)
-    for start in range(0, slots, max(1, ROWS // window)):
-        rows = generator.multinomial(waking[start : start + max(1, ROWS // window)], share)
-        for row, picked in enumerate(rows, start=start):
-            counts[row : row + window] += picked
+    for row in np.flatnonzero(large):
+        counts[row : row + window] += generator.multinomial(waking[row], share)
     return counts[:slots]

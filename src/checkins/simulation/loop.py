@@ -1,9 +1,8 @@
 """The compiled loop: a stretch of slots as one ``lax.scan``, fed with bulk noise from the host.
 
 A slot is: the sum of the clipped updates of those who are used, plus noise, divided by a public
-count, through the server's optimizer. The noise of the K Gaussian reports of a slot, dummies
-included, is drawn as one Gaussian of their sum's law: the sum is all that anyone ever sees of them.
-Host noise keeps the scan free of the random bits that would take most of its time.
+count, through the server's optimizer. What a report looks like alone matters to PrivUnit only;
+all other noise is that of the sum (``checkins.simulation.noise``).
 """
 
 from __future__ import annotations
@@ -16,7 +15,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from checkins.randomizers import Randomizer
+from checkins.randomizers.compiled import compiled_dummies, compiled_reports
+from checkins.simulation.permutation import digits, mixed
 from checkins.simulation.updates import Updates
+
+SKIPPED, OVER = 0.0, -1.0
+"""Instead of a count: a slot that moves nothing; a row that the learner never hears of, as while
+the server warms up, or where a stretch is filled up."""
+
+UNROLLED = 8
+"""Slots that an accelerator is told of at a time: telling it takes longer than doing them."""
 
 
 class State(NamedTuple):
@@ -27,20 +36,28 @@ class State(NamedTuple):
     """The accumulator g of ModelUpdate; empty when a step is made in every slot."""
     optimizer: Any
     slots: Array
-    """How many slots have been taken in."""
+    """How many slots of this run have been taken in."""
 
 
 class Stretch(NamedTuple):
     """The inputs of some consecutive slots, one row for each."""
 
     clients: Array
+    """Whose updates are used: rows of the data, −1 for nobody."""
     noise: Array
+    """One noise for the sum; or a key, where each report is drawn by itself."""
+    scales: Array
+    """What the noise is multiplied by."""
     counts: Array
-    """What the sum of a slot is divided by; 0 where averaged updates skip it."""
+    """What the sum of a slot is divided by; ``SKIPPED`` or ``OVER``."""
+
+
+Total = Callable[[Any, Array, Stretch], Array]
+"""(the data's table, packed model, one slot) → the sum that the server sees."""
 
 
 class Optimizer(NamedTuple):
-    """An optax transformation, or anything with its two functions."""
+    """A direction to step in, for a step size of 1; an optax transformation is one."""
 
     init: Callable[[Array], Any]
     update: Callable[[Array, Any, Array], tuple[Array, Any]]
@@ -51,6 +68,8 @@ class Server:
     """What the server does with a slot's sum: ModelUpdate of Algorithm 1 with any optimizer."""
 
     optimizer: Optimizer
+    rate: float
+    decay: float = 0.0
     minibatch: int = 1
     diameter: float | None = None
 
@@ -58,42 +77,114 @@ class Server:
         empty = jnp.zeros_like(model) if self.minibatch > 1 else jnp.zeros(0, model.dtype)
         return State(model, empty, self.optimizer.init(model), jnp.zeros((), jnp.int32))
 
-    def take_in(self, state: State, mean: Array, skipped: Array) -> State:
-        """One slot; a skipped one leaves the model as it was."""
-        slots = state.slots + 1
-        if self.minibatch == 1:
-            moved = self._stepped(state.model, mean, state.optimizer)
-            model, optimizer = _where(skipped, (state.model, state.optimizer), moved)
-            return State(model, state.gradient, optimizer, slots)
-        gradient = state.gradient + mean
-        due = slots % self.minibatch == 0
-        moved = self._stepped(state.model, gradient / self.minibatch, state.optimizer)
-        model, optimizer = _where(~due, (state.model, state.optimizer), moved)
-        return State(model, jnp.where(due, 0.0, gradient), optimizer, slots)
+    def next_run(self, state: State) -> State:
+        """The same model and velocity; slots and their accumulator begin anew."""
+        return state._replace(
+            gradient=jnp.zeros_like(state.gradient), slots=jnp.zeros((), jnp.int32)
+        )
 
-    def _stepped(self, model: Array, gradient: Array, optimizer: Any) -> tuple[Array, Any]:
+    def take_in(self, state: State, total: Array, count: Array) -> State:
+        """One slot."""
+        skipped = count <= SKIPPED
+        slots = state.slots + (count > OVER).astype(jnp.int32)
+        mean = total / jnp.maximum(count, 1.0)
+        if self.minibatch == 1:
+            due, gradient, left = ~skipped, mean, state.gradient
+        else:
+            gradient = jnp.where(skipped, state.gradient, state.gradient + mean)
+            due = (slots % self.minibatch == 0) & ~skipped
+            left = jnp.where(due, 0.0, gradient)
+            gradient = gradient / self.minibatch
+        step = slots // self.minibatch
+        moved = self._stepped(state.model, gradient, state.optimizer, step)
+        model, optimizer = _where(due, moved, (state.model, state.optimizer))
+        return State(model, left, optimizer, slots)
+
+    def _stepped(
+        self, model: Array, gradient: Array, optimizer: Any, step: Array
+    ) -> tuple[Array, Any]:
         change, after = self.optimizer.update(gradient, optimizer, model)
-        model = model + change
+        rate: Any = self.rate
+        if self.decay > 0.0:
+            rate = self.rate / jnp.maximum(step, 1).astype(model.dtype) ** self.decay
+        model = model + rate * change
         if self.diameter is None:
             return model, after
         norm = jnp.sqrt(jnp.sum(model * model))
         return model * jnp.minimum(1.0, 0.5 * self.diameter / jnp.maximum(norm, 1e-30)), after
 
 
-def compiled(
-    updates: Updates, server: Server, *, noise: float
-) -> Callable[[State, Stretch], State]:
-    """One stretch of slots; ``noise`` is the deviation of a slot's noise in the model's units."""
+def noisy(updates: Updates) -> Total:
+    """The sum of the updates and one noise."""
 
-    def slot(state: State, inputs: Stretch) -> tuple[State, None]:
-        total = updates(state.model, inputs.clients) + noise * inputs.noise
-        mean = total / jnp.maximum(inputs.counts, 1.0)
-        return server.take_in(state, mean, inputs.counts == 0), None
+    def total(table: Any, model: Array, slot: Stretch) -> Array:
+        noise = slot.noise.reshape(model.shape)
+        return updates.function(table, model, slot.clients) + slot.scales * noise
 
-    def stretch(state: State, inputs: Stretch) -> State:
-        return jax.lax.scan(slot, state, inputs)[0]
+    return total
+
+
+def report_by_report(updates: Updates, randomizer: Randomizer, dimension: int) -> Total:
+    """The sum of reports that are drawn one by one; ``updates`` gives each client's, unclipped.
+
+    Nobody's place holds a dummy.
+    """
+    private = compiled_reports(randomizer, dimension)
+
+    def total(table: Any, model: Array, slot: Stretch) -> Array:
+        ours, dummies = jax.random.split(jax.random.wrap_key_data(slot.noise))
+        places = len(slot.clients)
+        nobody = compiled_dummies(randomizer, dimension, count=places, dtype=model.dtype)
+        reports = private(ours, updates.function(table, model, slot.clients)).values
+        used = (slot.clients >= 0)[:, None]
+        return jnp.sum(jnp.where(used, reports, slot.scales * nobody(dummies).values), axis=0)
+
+    return total
+
+
+def compiled(total: Total, server: Server) -> Callable[[State, Stretch, Any], State]:
+    """One stretch of slots: (state before, inputs, the data's table) → state after."""
+
+    def stretch(state: State, inputs: Stretch, table: Any) -> State:
+        def slot(state: State, inputs: Stretch) -> tuple[State, None]:
+            return server.take_in(state, total(table, state.model, inputs), inputs.counts), None
+
+        return jax.lax.scan(slot, state, inputs, unroll=1 if on_host() else UNROLLED)[0]
 
     return jax.jit(stretch, donate_argnums=0)
+
+
+def on_host() -> bool:
+    """Whether the loop runs on a CPU."""
+    return bool(jax.default_backend() == "cpu")
+
+
+def seating(clients: int, rows: int, width: int) -> Callable[[Array, Array, Array], Array]:
+    """Who is used: (keys, first positions, reports of the slots) → (slots, ``width``) row numbers.
+
+    Clients stand in the order of ``Permutation``; client j holds what row j mod ``rows`` of the
+    data holds. Nobody is −1.
+    """
+    high, low = digits(clients)
+
+    def seated(keys: Array, first: Array, reports: Array) -> Array:
+        most = jnp.uint32(clients)  # a plain number above 2^31 would not fit
+        places = jnp.arange(width, dtype=jnp.uint32)
+        used = places[None, :] < reports.astype(jnp.uint32)[:, None]
+        found = mixed(first.astype(jnp.uint32)[:, None] + places[None, :], keys, high, low)
+
+        def outside(words: Array) -> Array:
+            return jnp.any(words >= most)
+
+        def again(words: Array) -> Array:
+            sent: Array = mixed(words, keys, high, low)
+            return jnp.where(words >= most, sent, words)
+
+        # A position past the last client belongs to nobody, and may lie outside the digits.
+        found = jax.lax.while_loop(outside, again, jnp.where(used, found, 0))
+        return jnp.where(used, (found % jnp.uint32(rows)).astype(jnp.int32), -1)
+
+    return jax.jit(seated)
 
 
 def _where(condition: Array, first: Any, second: Any) -> Any:

@@ -2,12 +2,13 @@
 
 Linear models never materialise a client's gradient: it is an outer product, its norm the product
 of two norms, so clipping scales a row and the sum is one matrix product. Any other loss takes the
-general way, a gradient for each client.
+general way, a gradient for each client, some clients at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,109 +16,200 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from checkins.randomizers.compiled import clip_l1, clip_l2
 from checkins.tasks.dataset import Dataset
 from checkins.tasks.model import LinearModel, Model
 from checkins.tasks.tensors import unflatten
 
-Updates = Callable[[Array, Array], Array]
-"""(flat model, clients (K,), −1 for nobody) → the sum of their clipped updates."""
-Clip = Callable[[Array], Array]
-"""Shortens each row of a matrix of updates."""
+
+def _as_it_is(flat: Array) -> Array:
+    return flat
+
+
+Function = Callable[[Any, Array, Array], Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Updates:
+    """A function of (table, model, clients (K,)), and the table: the data on the device.
+
+    The table is an argument and no constant of the compiled loop, which would be compiled with it.
+    Nobody is −1. The model is an array in the order and shape that computes fastest: ``pack``
+    makes it of the flat vector, ``unpack`` undoes that. Noise knows no order.
+    """
+
+    table: Any
+    function: Function
+    pack: Callable[[Array], Array] = _as_it_is
+    unpack: Callable[[Array], Array] = _as_it_is
+
+    def __call__(self, flat: Array, clients: Array) -> Array:
+        """By the flat vector, to a flat vector."""
+        return self.unpack(self.function(self.table, self.pack(flat), clients))
+
+
+BLOCK_BYTES, ROW_BYTES = 1 << 26, 1 << 28
+"""Held at a time: of gradients, the general way; of clients' rows, the linear one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """The longest update: its L2 norm, or for Laplace noise its L1 norm."""
+
+    bound: float
+    l1: bool = False
+
+    def rows(self, updates: Array) -> Array:
+        """Shorten each row."""
+        return clip_l1(updates, self.bound) if self.l1 else clip_l2(updates, self.bound)
+
+    def norms(self, rows: Array) -> Array:
+        """The length of each row."""
+        return jnp.sum(jnp.abs(rows), axis=1) if self.l1 else jnp.sqrt(jnp.sum(rows * rows, axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """What a client does: one gradient, or several steps of its own (FedAvg).
+
+    With several steps the update is what the client's model lost on the way, over the local rate:
+    a sum of gradients, so that the server's rate means the same.
+    """
+
+    steps: int = 1
+    rate: float = 1.0
 
 
 def updates_of(
     model: Model,
     data: Dataset,
     *,
-    clip: float | None,
-    local_steps: int = 1,
-    local_rate: float = 1.0,
+    clip: Clip,
+    work: LocalWork | None = None,
     dtype: Any = np.float32,
 ) -> Updates:
-    """The fastest way for this model and these data; ``clip`` None is for runs without privacy."""
-    alone = data.most_rows == 1 and local_steps == 1
-    if alone and isinstance(model, LinearModel):
+    """The sum of clipped updates, the fastest way for this model and these data."""
+    work = work or LocalWork()
+    if data.most_rows == 1 and work.steps == 1 and isinstance(model, LinearModel):
         return linear(model, data, clip=clip, dtype=dtype)
-    return general(
-        model, data, clip=clip, local_steps=local_steps, local_rate=local_rate, dtype=dtype
-    )
+    return general(model, data, clip=clip, work=work, dtype=dtype)
 
 
-def linear(
-    model: LinearModel, data: Dataset, *, clip: float | None, dtype: Any = np.float32
-) -> Updates:
-    """A linear model and one row for each client."""
-    rows = jnp.asarray(data.features.reshape(len(data.features), -1), dtype)
-    labels = jnp.asarray(data.labels)
-    lengths = jnp.sqrt(jnp.sum(rows * rows, axis=1) + 1.0)
+def linear(model: LinearModel, data: Dataset, *, clip: Clip, dtype: Any = np.float32) -> Updates:
+    """A linear model and one row for each client.
+
+    The model is one row for each class, its bias last, and every client's row ends in a 1: the sum
+    is then one product of two matrices as they stand, ten times faster for a single client.
+    """
     shapes = model.shapes
+    [features, *_], one_score = shapes["weights"], len(shapes["weights"]) == 1
+    whole = np.ones((len(data.features), features + 1), dtype)
+    whole[:, :-1] = data.features.reshape(len(whole), features)
+    rows = jnp.asarray(whole)
+    table = (rows, jnp.asarray(data.labels), clip.norms(rows))
 
-    def updates(flat: Array, clients: Array) -> Array:
+    def pack(flat: Array) -> Array:
         tensors = unflatten(flat, shapes)
+        weights = tensors["weights"].reshape(features, -1)
+        return jnp.concatenate([weights.T, tensors["bias"].reshape(-1, 1)], axis=1)
+
+    def unpack(by_class: Array) -> Array:
+        return jnp.concatenate([by_class[:, :-1].T.ravel(), by_class[:, -1]])
+
+    def summed(table: Any, by_class: Array, clients: Array) -> Array:
+        rows, labels, lengths = table
         here = jnp.maximum(clients, 0)
         x = rows[here]
-        residuals = model.residuals(x @ tensors["weights"] + tensors["bias"], labels[here])
-        residuals = residuals.reshape(len(clients), -1)
-        scale = (clients >= 0).astype(rows.dtype)
-        if clip is not None:
-            norms = jnp.sqrt(jnp.sum(residuals * residuals, axis=1)) * lengths[here]
-            scale = scale * jnp.minimum(1.0, clip / jnp.maximum(norms, 1e-30))
-        residuals = residuals * scale[:, None]
-        return jnp.concatenate([(x.T @ residuals).ravel(), jnp.sum(residuals, axis=0)])
+        scores = x @ by_class.T
+        residuals = model.residuals(scores[:, 0] if one_score else scores, labels[here])
+        residuals = residuals.reshape(scores.shape)
+        norms = clip.norms(residuals) * lengths[here]
+        scale = jnp.minimum(1.0, clip.bound / jnp.maximum(norms, 1e-30))
+        clipped: Array = residuals * jnp.where(clients >= 0, scale, 0.0)[:, None]
+        total: Array = clipped.T @ x
+        return total
 
-    return updates
+    updates = _in_blocks(summed, ROW_BYTES // (4 * (features + 1)))
+    return Updates(table, updates, jax.jit(pack), jax.jit(unpack))
 
 
 def general(
     model: Model,
     data: Dataset,
     *,
-    clip: float | None,
-    local_steps: int = 1,
-    local_rate: float = 1.0,
+    clip: Clip,
+    work: LocalWork | None = None,
     dtype: Any = np.float32,
 ) -> Updates:
-    """Any loss, any number of rows per client, one gradient or several local steps (FedAvg).
+    """Any loss, any number of rows per client, any local work."""
+    found = each(model, data, work=work or LocalWork(), dtype=dtype)
+    # A client takes as much as its gradient, or as its rows where they are more.
+    numbers = max(model.dimension, data.most_rows * data.dimension)
 
-    With several steps the update is what the client's model lost on the way, over the local rate:
-    a sum of gradients, so that the server's rate means the same.
-    """
-    rows, labels = jnp.asarray(data.features, dtype), jnp.asarray(data.labels)
-    starts = jnp.asarray(data.offsets[:-1], jnp.int32)
-    sizes = jnp.asarray(np.diff(data.offsets), jnp.int32)
+    def summed(table: Any, flat: Array, clients: Array) -> Array:
+        used = (clients >= 0)[:, None]
+        return jnp.sum(
+            jnp.where(used, clip.rows(found.function(table, flat, clients)), 0.0), axis=0
+        )
+
+    return Updates(found.table, _in_blocks(summed, BLOCK_BYTES // (4 * numbers)))
+
+
+def _in_blocks(summed: Function, most: int) -> Function:
+    """The same sum, over at most ``most`` clients at a time: memory is bounded, not the slot."""
+    most = max(1, most)
+
+    def updates(table: Any, model: Array, clients: Array) -> Array:
+        if len(clients) <= most:
+            return summed(table, model, clients)
+        short = -len(clients) % most
+        blocks = jnp.concatenate([clients, jnp.full(short, -1, clients.dtype)]).reshape(-1, most)
+
+        def block(total: Array, some: Array) -> tuple[Array, None]:
+            return total + summed(table, model, some), None
+
+        total: Array = jax.lax.scan(block, jnp.zeros_like(model), blocks)[0]
+        return total
+
+    return updates
+
+
+def each(model: Model, data: Dataset, *, work: LocalWork, dtype: Any = np.float32) -> Updates:
+    """Not the sum but every client's update as it is: (K, dimension)."""
+    table = (
+        jnp.asarray(data.features, dtype),
+        jnp.asarray(data.labels),
+        jnp.asarray(data.offsets[:-1], jnp.int32),
+        jnp.asarray(np.diff(data.offsets), jnp.int32),
+    )
     most, last, shapes = data.most_rows, len(data.features) - 1, model.shapes
 
     def loss(flat: Array, features: Array, label: Array) -> Array:
         return model.loss(unflatten(flat, shapes), features, label)
 
-    def mean_loss(flat: Array, client: Array) -> Array:
+    def mean_loss(flat: Array, client: Array, table: Any) -> Array:
+        rows, labels, starts, sizes = table
         places = jnp.minimum(starts[client] + jnp.arange(most), last)
         losses: Array = jax.vmap(loss, (None, 0, 0))(flat, rows[places], labels[places])
         mine = jnp.arange(most) < sizes[client]
-        return jnp.sum(jnp.where(mine, losses, 0.0)) / sizes[client]
+        mean: Array = jnp.sum(jnp.where(mine, losses, 0.0)) / sizes[client]
+        return mean
 
     gradient = jax.grad(mean_loss)
 
-    def update(flat: Array, client: Array) -> Array:
-        if local_steps == 1:
-            one: Array = gradient(flat, client)
+    def update(flat: Array, client: Array, table: Any) -> Array:
+        if work.steps == 1:
+            one: Array = gradient(flat, client, table)
             return one
         end: Array = jax.lax.fori_loop(
-            0, local_steps, lambda _, here: here - local_rate * gradient(here, client), flat
+            0, work.steps, lambda _, here: here - work.rate * gradient(here, client, table), flat
         )
-        return (flat - end) / local_rate
+        lost: Array = (flat - end) / work.rate
+        return lost
 
-    def updates(flat: Array, clients: Array) -> Array:
-        each = jax.vmap(update, (None, 0))(flat, jnp.maximum(clients, 0))
-        used = (clients >= 0)[:, None]
-        return jnp.sum(jnp.where(used, _clipped(each, clip), 0.0), axis=0)
+    def updates(table: Any, flat: Array, clients: Array) -> Array:
+        here = jnp.maximum(clients, 0)
+        found: Array = jax.vmap(update, (None, 0, None))(flat, here, table)
+        return found
 
-    return updates
-
-
-def _clipped(each: Any, clip: float | None) -> Any:
-    if clip is None:
-        return each
-    from checkins.randomizers.compiled import clip_l2
-
-    return clip_l2(each, clip)
+    return Updates(table, updates)

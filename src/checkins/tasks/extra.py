@@ -8,8 +8,8 @@ from typing import Any
 from checkins.errors import InvalidValue
 
 
-def package(name: str, *, extra: str, wanted_by: str) -> Any:
-    """The module ``name``, or an error that says how to get it.
+def package(name: str, *, extra: str, wanted_by: str, setting: str = "data") -> Any:
+    """The module ``name``, or an error that says how to get it; ``setting`` is what asked for it.
 
     >>> package("no_such_package", extra="data", wanted_by="patients")
     Traceback (most recent call last):
@@ -21,7 +21,7 @@ def package(name: str, *, extra: str, wanted_by: str) -> Any:
     except ImportError as error:
         missing = error.name or name
         raise InvalidValue(
-            "data",
+            setting,
             wanted_by,
             f"needs {missing}, which is not installed: pip install 'checkins[{extra}]'",
         ) from error

@@ -66,6 +66,49 @@ def describe(
     )
 
 
+def described(
+    file: str | os.PathLike[str],
+    *,
+    client_column: str,
+    label_column: str,
+    like: str | DataFile,
+    holdout: float = 0.0,
+) -> tuple[DataFile, bool]:
+    """A table for a simulation, and whether ranges had to be read off it.
+
+    Ranges are those of ``like`` where it is a table too; a column it does not name takes the
+    lowest and highest value it has, which is no secret of a simulation and would be one of a
+    campaign.
+    """
+    path = Path(file)
+    names = table_file.header(path)
+    if label_column == client_column:
+        raise InvalidValue("label_column", label_column, "cannot be the client's column too")
+    features = tuple(name for name in names if name not in (client_column, label_column))
+    known: dict[str, tuple[float, float]] = {}
+    if isinstance(like, DataFile) and set(like.features) <= set(features):
+        features = like.features
+        known = dict(zip(like.features, like.ranges, strict=True))
+    if not features:
+        raise InvalidValue("data", str(path), "has no column besides the client's and the label's")
+    read_off = any(name not in known for name in features)
+    if read_off:
+        cells = table_file.read(path, client=client_column, label=label_column, features=features)
+        for name, column in zip(features, cells.features.T, strict=True):
+            low, high = float(column.min()), float(column.max())
+            known.setdefault(name, (low, high) if low < high else (low - 1.0, low + 1.0))
+    source = DataFile(
+        str(path),
+        client_column=client_column,
+        label_column=label_column,
+        features=features,
+        ranges=tuple(known[name] for name in features),
+        classes=like.classes if isinstance(like, DataFile) else None,
+        holdout=holdout,
+    )
+    return source, read_off
+
+
 def load(
     source: DataFile,
     *,

@@ -45,7 +45,7 @@ def test_the_example_says_what_it_says() -> None:
     assert campaign.design.capacity == 176
     assert campaign.design.population == Population(15_000, 20_000)
     assert campaign.design.randomizer == GaussianNoise(0.1, NoiseAt.CLIENT)
-    assert campaign.task == Task("patients", "logistic", Optimizer(rate=0.5, divide_by=176))
+    assert campaign.task == Task("patients", "logistic", Optimizer(rate=5.0, divide_by=176))
     assert campaign.schedule == Schedule(datetime(2030, 1, 1, tzinfo=UTC), 1.0, 0.3)
     assert campaign.missing == ()
 

@@ -89,7 +89,7 @@ def _patients() -> tuple[str, Campaign]:
             ),
             repeats=1,
             randomizer=_gaussian(noise),
-            task=Task(DataSet.PATIENTS, Model.LOGISTIC, Optimizer(rate=0.5)),
+            task=Task(DataSet.PATIENTS, Model.LOGISTIC, Optimizer(rate=5.0)),
             schedule=SCHEDULE,
         ),
     )
@@ -109,7 +109,7 @@ def _fashion_mnist() -> tuple[str, Campaign]:
             task=Task(
                 DataSet.FASHION_MNIST,
                 Model.SOFTMAX,
-                Optimizer(rate=0.5, divide_by=200),
+                Optimizer(rate=2.0, divide_by=200),
             ),
             schedule=SCHEDULE,
         ),
@@ -126,14 +126,14 @@ def _synthetic() -> tuple[str, Campaign]:
             slots=1000,
             participation=1.0,
             randomizer=LocalRandomizer(2.0),
-            capacity=1,
+            capacity=10,
         ),
         repeats=1,
         randomizer=RandomizerChoice(RandomizerKind.LAPLACE, clip=1.0, grid=1e-5, local_epsilon=2.0),
         task=Task(
             DataSet.SYNTHETIC,
             Model.LOGISTIC,
-            Optimizer(rate=0.5, schedule=StepSizes.INVERSE_SQRT, diameter=10.0),
+            Optimizer(rate=5.0, schedule=StepSizes.INVERSE_SQRT, diameter=10.0),
         ),
         schedule=SCHEDULE,
     )

@@ -15,9 +15,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NoReturn, cast
 
-import tomlkit
-from tomlkit.exceptions import TOMLKitError
-
 from checkins.accounting import require
 from checkins.errors import InvalidValue
 
@@ -81,6 +78,9 @@ class TomlSource:
     @classmethod
     def parse(cls, text: str, *, path: str) -> TomlSource:
         """The values of a text; ``path`` is for messages."""
+        import tomlkit  # here: a simulation of a campaign made in code needs none
+        from tomlkit.exceptions import TOMLKitError
+
         try:
             values = tomlkit.parse(text).unwrap()
         except RecursionError as error:
@@ -231,6 +231,8 @@ def as_written(value: object) -> str:
     >>> as_written("fixed"), as_written(True), as_written([1, 2])
     ('"fixed"', 'true', '[1, 2]')
     """
+    import tomlkit
+
     try:
         text = " ".join(tomlkit.item(value).as_string().split())
     except (ValueError, TypeError):

@@ -1,0 +1,89 @@
+"""How good a model is: on the public holdout, or for want of one on the clients' own rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from checkins.errors import InvalidValue
+from checkins.tasks import metrics
+from checkins.tasks.lesson import Lesson
+from checkins.tasks.own_model import OwnModel
+from checkins.tasks.tensors import unflatten
+
+Metrics = dict[str, float]
+MOST_ROWS = 20_000
+"""Of the clients' own rows, when there is no holdout: the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The model measured once so many slots are over."""
+
+    slots: int
+    metrics: Metrics
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Measures models of a lesson; a device never sees it."""
+
+    lesson: Lesson
+
+    @property
+    def on_holdout(self) -> bool:
+        return len(self.lesson.data.holdout_labels) > 0
+
+    @cached_property
+    def rows(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What it is measured on."""
+        data = self.lesson.data
+        if self.on_holdout:
+            return data.holdout_features, data.holdout_labels
+        return data.features[:MOST_ROWS], data.labels[:MOST_ROWS]
+
+    def __call__(self, flat: NDArray[Any]) -> Metrics:
+        """Loss, and accuracy and AUC where the data and the model have them."""
+        found = {"loss": np.inf}
+        if np.all(np.isfinite(flat)):
+            with np.errstate(over="ignore", invalid="ignore"):  # then the loss is not finite
+                found = self._found(np.asarray(flat, np.float32))
+        if not np.isfinite(found["loss"]):
+            raise InvalidValue("rate", "too large", "the model has diverged: lower the rate")
+        return found
+
+    def _found(self, flat: NDArray[Any]) -> Metrics:
+        model, (features, labels) = self.lesson.model, self.rows
+        own = model if isinstance(model, OwnModel) else None
+        if not self.lesson.data.classes or (own is not None and own.example_scores is None):
+            return {"loss": self._mean_loss(flat)}
+        scores = model.scores(flat, features)
+        loss = metrics.mean_loss(scores, labels) if own is None else self._mean_loss(flat)
+        found = {"loss": loss, "accuracy": metrics.accuracy(scores, labels)}
+        if self.lesson.data.classes == 2 and 0 < np.mean(labels) < 1:
+            found["auc"] = metrics.auc(scores, labels)
+        return found
+
+    def _mean_loss(self, flat: NDArray[Any]) -> float:
+        features, labels = self.rows
+        return float(self._compiled_loss(flat, features, labels))
+
+    @cached_property
+    def _compiled_loss(self) -> Any:
+        model = self.lesson.model
+
+        def mean(flat: Any, features: Any, labels: Any) -> Any:
+            tensors = unflatten(flat, model.shapes)
+            return jnp.mean(
+                jax.lax.map(
+                    lambda row: model.loss(tensors, *row), (features, labels), batch_size=512
+                )
+            )
+
+        return jax.jit(mean)

@@ -1,0 +1,93 @@
+"""Small campaigns and lessons that tests of the simulator share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from checkins.accounting import Adjacency, Design, NoiseAt, Population, Protocol
+from checkins.protocol.campaign import (
+    Budget,
+    Campaign,
+    Optimizer,
+    RandomizerChoice,
+    RandomizerKind,
+    Task,
+)
+from checkins.tasks.dataset import Dataset
+from checkins.tasks.lesson import Lesson
+from checkins.tasks.model import Model
+from checkins.tasks.softmax import Softmax
+
+FEATURES, CLASSES = 5, 3
+
+GAUSSIAN = RandomizerChoice(
+    RandomizerKind.GAUSSIAN, clip=0.7, noise_multiplier=0.8, noise_at=NoiseAt.CLIENT
+)
+AT_SERVER = RandomizerChoice(
+    RandomizerKind.GAUSSIAN, clip=0.7, noise_multiplier=0.8, noise_at=NoiseAt.SERVER
+)
+LAPLACE = RandomizerChoice(RandomizerKind.LAPLACE, clip=0.7, local_epsilon=2.0)
+PRIVUNIT = RandomizerChoice(RandomizerKind.PRIVUNIT, clip=0.7, local_epsilon=4.0)
+
+
+def campaign(
+    randomizer: RandomizerChoice = GAUSSIAN,
+    *,
+    protocol: Protocol = Protocol.FIXED,
+    slots: int = 12,
+    participation: float = 1.0,
+    capacity: int | None = 4,
+    window: int | None = None,
+    repeats: int = 1,
+    local_steps: int = 1,
+    local_rate: float | None = None,
+    model: str = "softmax",
+    **optimizer: Any,
+) -> Campaign:
+    """A campaign whose every number a test can set."""
+    averaged = protocol is Protocol.AVERAGED
+    design = Design(
+        protocol,
+        slots=slots,
+        participation=participation,
+        randomizer=randomizer.promise,
+        capacity=None if averaged else capacity,
+        window=window,
+        population=Population(1, 10**6) if averaged else None,
+    )
+    adjacency = Adjacency.REPLACE_ONE if averaged else Adjacency.ADD_REMOVE
+    steps = Optimizer(**{"rate": 0.5, **optimizer})
+    return Campaign(
+        "test",
+        None,
+        Budget(100.0, 1e-6, adjacency),
+        design,
+        repeats,
+        randomizer,
+        Task("synthetic", model, steps, local_steps=local_steps, local_rate=local_rate),
+    )
+
+
+def dataset(
+    clients: int = 40, *, classes: int = CLASSES, sizes: tuple[int, ...] = (1,), holdout: int = 0
+) -> Dataset:
+    """Clients with so many rows each, in turn; the label follows the features as far as it can."""
+    generator = np.random.default_rng(1)
+    offsets = np.concatenate([[0], np.cumsum(np.resize(sizes, clients))]).astype(np.int64)
+    truth = generator.normal(size=(FEATURES, classes))
+
+    def rows(count: int) -> tuple[Any, Any]:
+        features = generator.normal(size=(count, FEATURES)).astype(np.float32)
+        return features, np.argmax(features @ truth, axis=1)
+
+    features, labels = rows(int(offsets[-1]))
+    held, held_labels = rows(holdout)
+    return Dataset("toy", features, labels, offsets, classes, held, held_labels)
+
+
+def lesson(model: Model | None = None, **given: Any) -> Lesson:
+    """Softmax on a small data set, if nothing else is said."""
+    data = dataset(**given)
+    return Lesson(data, Softmax(FEATURES, data.classes) if model is None else model)

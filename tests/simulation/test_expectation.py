@@ -1,0 +1,158 @@
+"""What theory says of a run is what its runs do, and what the paper's formulas say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from checkins.accounting import Design, LocalRandomizer, Protocol
+from checkins.accounting.paper.occupancy import dummies_fixed, dummies_sliding
+from checkins.simulation import expectation
+from checkins.simulation.availability import Always, Arrivals, Diurnal
+from checkins.simulation.crowd import Crowd, Sampling
+from checkins.simulation.expectation import BARS, dummies, occupancy, reports
+
+RUNS = 1000
+
+
+def design(
+    slots: int,
+    *,
+    participation: float = 1.0,
+    window: int | None = None,
+    capacity: int | None = 1,
+) -> Design:
+    return Design(
+        Protocol.FIXED if window is None else Protocol.SLIDING,
+        slots=slots,
+        participation=participation,
+        randomizer=LocalRandomizer(1.0),
+        capacity=capacity,
+        window=window,
+    )
+
+
+@given(
+    clients=st.integers(1, 10**6),
+    slots=st.integers(1, 10**4),
+    participation=st.sampled_from([0.01, 0.5, 1.0]),
+)
+def test_dummies_of_one_report_a_slot_are_the_papers(
+    clients: int, slots: int, participation: float
+) -> None:
+    """Proposition 3.4: m (1 − p0/m)^n."""
+    expected = dummies_fixed(clients=clients, slots=slots, participation=participation)
+    found = dummies(Crowd(design(slots, participation=participation), clients, 1))
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-9 * slots)
+
+
+@given(clients=st.integers(2, 3000), data=st.data())
+def test_dummies_of_a_sliding_window_are_the_papers(clients: int, data: st.DataObject) -> None:
+    """Proposition 4.4: one client wakes in each of n slots, and (n − m + 1)(1 − 1/m)^m."""
+    window = data.draw(st.integers(1, clients))
+    expected = dummies_sliding(clients=clients, window=window)
+    found = dummies(Crowd(design(clients, window=window), clients, 1))
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-9 * clients)
+
+
+CROWDS: dict[str, Crowd] = {
+    "fixed": Crowd(design(30, participation=0.6, capacity=3), 100, 1),
+    "without a capacity": Crowd(design(30, capacity=None), 100, 2),
+    "dropouts": Crowd(design(30, capacity=4), 100, 3, dropout=0.25),
+    "diurnal": Crowd(design(30, capacity=4), 100, 4, Diurnal(7, 0.1)),
+    "arrivals": Crowd(design(30, capacity=4), 100, 5, Arrivals(20)),
+    "sliding": Crowd(design(30, window=5, capacity=3), 100, 6),
+    "sliding arrivals": Crowd(design(30, window=5, capacity=3), 100, 7, Arrivals(12)),
+    "sliding diurnal": Crowd(
+        design(30, window=5, capacity=3, participation=0.9), 100, 8, Diurnal(6, 0.3), 0.1
+    ),
+    "poisson": Crowd(design(30, capacity=None), 100, 9, sampling=Sampling.POISSON),
+    "shuffled": Crowd(design(30, capacity=4), 100, 10, sampling=Sampling.SHUFFLED),
+    "shuffled, some offline": Crowd(
+        design(30, capacity=4), 100, 11, Diurnal(6, 0.3), sampling=Sampling.SHUFFLED
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CROWDS)
+def test_means_and_shares_are_those_of_many_runs(name: str) -> None:
+    """Reports within the error of 1,000 runs, and shares of slots; 1e-9 each."""
+    crowd = CROWDS[name]
+    runs = [crowd.run(number) for number in range(1, RUNS + 1)]
+    totals = np.array([run.reports.sum() for run in runs])
+    far = float(norm.isf(0.5e-9)) * 1.1
+    error = far * totals.std() / np.sqrt(RUNS) + 1e-9
+    assert abs(totals.mean() - reports(crowd)) < error
+    released = crowd.design.slots - (crowd.design.window or 1) + 1
+    if crowd.design.capacity is not None:
+        assert dummies(crowd) == pytest.approx(
+            crowd.design.capacity * released - reports(crowd), rel=1e-12
+        )
+    counted = np.concatenate([run.check_ins for run in runs])
+    found = occupancy(crowd, counted)
+    measured, expected = np.array(found.measured), np.array(found.expected)
+    # Slots of a run go together: as if a run were one draw of a share between 0 and 1.
+    shares = np.stack([np.histogram(run.check_ins, [*found.edges, 10**9])[0] for run in runs])
+    spread = shares.std(axis=0) / crowd.design.slots
+    cells = float(norm.isf(0.5e-9 / len(measured))) * 1.2
+    assert (np.abs(measured - expected) <= cells * spread / np.sqrt(RUNS) + 2e-4).all()
+    assert sum(found.measured) == pytest.approx(1.0, abs=1e-9)
+    assert sum(found.expected) == pytest.approx(1.0, abs=1e-5)
+
+
+@given(
+    clients=st.integers(1, 10**7),
+    slots=st.integers(1, 300),
+    window=st.sampled_from([None, 1, 20]),
+    participation=st.sampled_from([0.0, 0.1, 1.0]),
+    available=st.sampled_from([Always(), Diurnal(5, 0.0), Arrivals(3), Arrivals(1000)]),
+    dropout=st.sampled_from([0.0, 0.5, 1.0]),
+    capacity=st.sampled_from([None, 1, 50]),
+)
+def test_shares_add_up_to_one_and_dummies_to_a_number(
+    clients: int,
+    slots: int,
+    window: int | None,
+    participation: float,
+    available: Any,
+    dropout: float,
+    capacity: int | None,
+) -> None:
+    given_design = design(
+        slots,
+        participation=participation,
+        window=None if window is None else min(window, slots),
+        capacity=capacity,
+    )
+    crowd = Crowd(given_design, clients, 1, available, dropout)
+    found = occupancy(crowd, crowd.run().check_ins)
+    assert len(found.edges) == len(found.measured) == len(found.expected) <= BARS
+    assert (np.diff(found.edges) == found.width).all()
+    assert sum(found.measured) == pytest.approx(1.0, abs=1e-9)
+    assert sum(found.expected) == pytest.approx(1.0, abs=1e-5)
+    assert 0.0 <= reports(crowd) <= clients * participation * (1 + 1e-9)
+    if capacity is not None:
+        assert -1e-6 <= dummies(crowd) <= capacity * slots
+
+
+def test_many_different_laws_are_weighed_by_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 laws of a warm-up and one of 2,700 slots: a few that stand for all of them do so."""
+    crowd = Crowd(design(3000, window=300), 30_000, 1)
+    measured = crowd.run().check_ins
+    exact, mean = occupancy(crowd, measured), reports(crowd)
+    monkeypatch.setattr(expectation, "MOST_LAWS", 50)
+    some = occupancy(crowd, measured)
+    assert np.allclose(exact.expected, some.expected, atol=0.005)
+    assert reports(crowd) == mean
+
+
+def test_a_period_repeats_the_same_laws() -> None:
+    crowd = Crowd(design(10_000), 1000, 1, Diurnal(24, 0.1))
+    assert expectation._laws(crowd).slots.size <= 24
+    assert reports(replace(crowd, dropout=1.0)) == 0.0

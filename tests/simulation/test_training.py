@@ -1,0 +1,304 @@
+"""A simulated campaign: one seed, one model, however it is cut, measured or padded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import chi2, norm
+
+from checkins.accounting import NoiseAt, Protocol
+from checkins.errors import InvalidValue
+from checkins.protocol.campaign import Campaign, Task
+from checkins.randomizers import Laplace, PrivUnit
+from checkins.simulation.availability import Diurnal
+from checkins.simulation.crowd import Sampling, Turnout
+from checkins.simulation.outcome import training_of
+from checkins.simulation.training import Position, Scenario, Training
+from checkins.tasks.lesson import Lesson
+from checkins.tasks.mlp import MLP
+from tests.simulation.campaigns import (
+    AT_SERVER,
+    CLASSES,
+    FEATURES,
+    GAUSSIAN,
+    LAPLACE,
+    PRIVUNIT,
+    campaign,
+    lesson,
+)
+
+LESSON = lesson(clients=40, holdout=60)
+
+
+def training(asked: Campaign | None = None, **given: Any) -> Training:
+    return training_of(asked or campaign(), **{"lesson": LESSON, **given})
+
+
+def last_model(ours: Training, start: Position | None = None) -> np.ndarray:
+    for progress in ours.steps(start):
+        found = progress.position
+    return np.array(ours.model(found))
+
+
+def test_a_seed_gives_one_model_and_another_seed_another() -> None:
+    one, again, other = (last_model(training(seed=seed)) for seed in (3, 3, 4))
+    assert np.array_equal(one, again)
+    assert not np.allclose(one, other)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        campaign(repeats=2, momentum=0.6, minibatch=5),
+        campaign(LAPLACE, protocol=Protocol.SLIDING, window=4, capacity=2, slots=20),
+    ],
+)
+def test_a_run_that_is_cut_anywhere_and_resumed_is_the_same_bit_for_bit(asked: Campaign) -> None:
+    ours = training(asked, evaluations=7)
+    saved: list[Position] = []
+    for progress in ours.steps():
+        saved.append(jax.tree.map(np.array, progress.position))
+    whole = np.array(ours.model(progress.position))
+    assert len(saved) >= 6
+    for run, slots, state in saved[:-1]:
+        kept = Position(int(run), int(slots), jax.tree.map(jnp.asarray, state))
+        assert np.array_equal(last_model(ours, kept), whole)
+
+
+SLOW = pytest.param(PRIVUNIT, marks=pytest.mark.slow)  # it takes long to compile
+
+
+@pytest.mark.parametrize("randomizer", [GAUSSIAN, LAPLACE, SLOW])
+def test_measuring_changes_the_curve_and_not_the_model(randomizer: Any) -> None:
+    """To the last digits of float32: a loop of another length may be compiled otherwise."""
+    models, curves = [], []
+    for evaluations in (0, 1, 50):
+        ours = training(campaign(randomizer, repeats=2, slots=13), evaluations=evaluations)
+        curve = [progress.metrics for progress in ours.steps() if progress.metrics is not None]
+        curves.append(len(curve))
+        models.append(last_model(ours))
+    assert curves == sorted(curves)
+    assert (curves[0], curves[1], curves[-1]) == (1, 1, 26)
+    for model in models[1:]:
+        assert np.linalg.norm(model - models[0]) <= 1e-5 * np.linalg.norm(models[0])
+
+
+def test_an_accelerators_noise_goes_by_the_slot_too() -> None:
+    """The stream that devices draw themselves, on whatever device there is."""
+    from checkins.simulation.training import _normal
+
+    words = np.array([1, 2], np.uint32)
+    whole = np.asarray(_normal(words, 0, (9, 5), "float32"))
+    assert np.array_equal(np.asarray(_normal(words, 4, (3, 5), "float32")), whole[4:7])
+    assert len({row.tobytes() for row in whole}) == 9
+
+
+@dataclass(frozen=True, eq=False)
+class Wider(Training):
+    """With places for people who never come."""
+
+    def _width(self, turnout: Turnout) -> int:
+        return super()._width(turnout) + 5
+
+
+@pytest.mark.parametrize("taught", [LESSON, lesson(MLP(FEATURES, CLASSES, width=3), clients=40)])
+def test_places_that_nobody_takes_change_nothing(taught: Lesson) -> None:
+    ours = training(campaign(AT_SERVER, capacity=None, divide_by=4), lesson=taught)
+    fields = {name: getattr(ours, name) for name in Training.__dataclass_fields__}
+    assert np.allclose(last_model(ours), last_model(Wider(**fields)), rtol=1e-5, atol=1e-6)
+
+
+def test_a_capacity_far_above_the_check_ins_is_dummies() -> None:
+    ours = training(campaign(capacity=100_000, slots=6))
+    for progress in ours.steps():
+        last = progress
+    tally = ours.tally(last.position)
+    assert (tally.check_ins, tally.reports, tally.dummies) == (40, 40, 600_000 - 40)
+    noise = GAUSSIAN.clip * GAUSSIAN.noise_multiplier * np.sqrt(100_000)  # type: ignore[operator]
+    moved = np.linalg.norm(ours.model(last.position)) / (0.5 / 100_000 * noise * np.sqrt(6))
+    assert moved**2 < chi2.isf(1e-9, LESSON.model.dimension)
+    assert moved**2 > chi2.ppf(1e-9, LESSON.model.dimension)
+
+
+@pytest.mark.parametrize("randomizer", [GAUSSIAN, LAPLACE, SLOW])
+@pytest.mark.parametrize("protocol", [Protocol.FIXED, Protocol.AVERAGED])
+def test_updates_have_the_right_mean_and_spread(randomizer: Any, protocol: Protocol) -> None:
+    """Steps too small to move the gradient: the model is a sum of all reports; 1e-9 each.
+
+    The mean is that of the clipped gradients of those who were used; what is left is noise of the
+    variance that the randomizer states, dummies included.
+    """
+    rate, slots, capacity = 1e-4, 400, 3
+    ours = training(
+        campaign(randomizer, protocol=protocol, slots=slots, capacity=capacity, rate=rate),
+        scenario=Scenario(800),
+        evaluations=0,
+    )
+    model, data = ours.lesson.model, ours.lesson.data
+    zero, clip = np.zeros(model.dimension), ours.method.clip
+    slopes = np.stack(
+        [model.gradient(zero, data.features[one : one + 1], data.labels[one : one + 1])
+         for one in range(40)]
+    )  # fmt: skip
+    slopes = np.asarray(clip.rows(jnp.asarray(slopes)))
+    mechanism: Any = ours.method.randomizer
+    turnout, weight = ours.crowd.run(1), np.zeros(40)
+    variance = 0.0
+    (piece,) = ours._pieces(ours.start())
+    seats = np.asarray(ours._inputs(piece).clients)[:slots]
+    for row, used in zip(seats, turnout.reports, strict=True):
+        if protocol is Protocol.AVERAGED and not used:
+            continue
+        divisor = used if protocol is Protocol.AVERAGED else capacity
+        chosen = row[row >= 0]
+        np.add.at(weight, chosen, 1.0 / divisor)
+        for client in chosen:
+            size = float(np.linalg.norm(slopes[client]))
+            variance += mechanism.variance(dimension=model.dimension, norm=size) / divisor**2
+        if protocol is not Protocol.AVERAGED:
+            nobody = mechanism.variance(dimension=model.dimension) / divisor**2
+            variance += (capacity - used) * nobody
+    off = last_model(ours) / -rate - weight @ slopes
+    each = np.sqrt(variance / model.dimension)
+    if isinstance(mechanism, Laplace | PrivUnit) or protocol is Protocol.AVERAGED:
+        assert weight.sum() > 100
+    assert np.abs(off).max() < float(norm.isf(0.5e-9 / model.dimension)) * 1.1 * each
+    spread = (off**2).sum() / each**2
+    assert chi2.ppf(1e-10, model.dimension) < spread < chi2.isf(1e-10, model.dimension)
+
+
+def test_it_learns() -> None:
+    quiet = replace(GAUSSIAN, noise_multiplier=0.3)
+    ours = training(
+        campaign(quiet, slots=200, capacity=40, rate=2.0, momentum=0.5),
+        scenario=Scenario(6000, Diurnal(10, 0.5), 0.1),
+        evaluations=4,
+    )
+    curve = [progress.metrics for progress in ours.steps() if progress.metrics is not None]
+    assert len(curve) == 4
+    assert curve[-1]["accuracy"] > 0.8
+    assert curve[-1]["loss"] < 0.8 * np.log(CLASSES)
+
+
+@pytest.mark.parametrize("sampling", [Sampling.POISSON, Sampling.SHUFFLED])
+def test_other_ways_to_sample_run_too(sampling: Sampling) -> None:
+    asked = campaign(AT_SERVER, capacity=None, divide_by=4, repeats=2)
+    ours = training(asked)
+    ours = replace(ours, method=replace(ours.method, sampling=sampling))
+    for progress in ours.steps():
+        last = progress.position
+    tally = ours.tally(last)
+    assert tally.dummies == 0
+    assert np.isfinite(ours.model(last)).all()
+    if sampling is Sampling.SHUFFLED:
+        assert tally.contributors == (40, 40)
+        seats = [np.asarray(ours._inputs(piece).clients) for piece in ours._pieces(ours.start())]
+        people = np.concatenate([seat[seat >= 0] for seat in seats])
+        assert np.array_equal(np.sort(people), np.repeat(np.arange(40), 2))
+
+
+def test_a_position_knows_what_was_counted_until_there() -> None:
+    ours = training(campaign(repeats=2, slots=10, capacity=2), evaluations=4)
+    runs = [ours.crowd.run(number) for number in (1, 2)]
+    done = 0
+    for progress in ours.steps():
+        done = progress.slots
+        tally = ours.tally(progress.position)
+        reports = np.concatenate([run.reports for run in runs])[:done]
+        assert (tally.slots, tally.reports) == (done, reports.sum())
+        assert tally.dummies == 2 * done - reports.sum()
+        assert sum(tally.contributors) == tally.reports
+    assert done == ours.slots == 20
+    assert progress.metrics is not None
+
+
+def test_people_hold_the_data_of_the_client_they_stand_for() -> None:
+    """1,000 clients on 40 rows: client j is row j mod 40, each used exactly once in a run."""
+    ours = training(campaign(AT_SERVER, capacity=None), scenario=Scenario(1000))
+    seats = [np.asarray(ours._inputs(piece).clients) for piece in ours._pieces(ours.start())]
+    people = np.concatenate([seat[seat >= 0] for seat in seats])
+    assert np.array_equal(np.bincount(people), np.full(40, 25))
+
+
+OWN = """
+import jax.numpy as jnp
+from checkins.tasks.own_model import OwnModel
+
+def nearest(shape, classes):
+    def scores(own, x):
+        return -jnp.sum((x - own["centres"]) ** 2, axis=1)
+
+    def loss(own, x, label):
+        return -jnp.log(jnp.exp(scores(own, x))[label] / jnp.exp(scores(own, x)).sum() + 1e-9)
+
+    start = jnp.linspace(-1.0, 1.0, classes * shape[0]).reshape(classes, shape[0])
+    return OwnModel({"centres": start}, loss, example_scores=scores)
+"""
+
+
+def test_anyones_own_model_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_centres.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = campaign(
+        replace(GAUSSIAN, noise_multiplier=0.05),
+        model="my_centres:nearest",
+        slots=60,
+        capacity=40,
+        rate=1.0,
+    )
+    assert isinstance(asked.task, Task)
+    ours = training_of(asked, seed=1, evaluations=2)  # loads the campaign's own data too
+    curve = [progress.metrics for progress in ours.steps() if progress.metrics is not None]
+    assert ours.lesson.model.dimension == 2 * 10
+    assert curve[-1]["loss"] < ours.measured(ours.start())["loss"]
+
+
+@pytest.mark.parametrize("rate", [1e38, 3e36])
+@pytest.mark.parametrize("at", [NoiseAt.CLIENT, NoiseAt.SERVER])
+def test_a_rate_that_diverges_is_named(rate: float, at: NoiseAt) -> None:
+    randomizer = replace(GAUSSIAN, noise_at=at, noise_multiplier=9.0)
+    ours = training(campaign(randomizer, rate=rate, slots=60, capacity=2), evaluations=3)
+    with pytest.raises(InvalidValue, match="diverged: lower"):
+        list(ours.steps())
+
+
+MEMORY = """
+import resource
+import numpy as np
+from tests.simulation.campaigns import AT_SERVER, campaign, lesson
+from checkins.simulation.outcome import training_of
+from checkins.simulation.training import Scenario
+
+def peak_after(clients, **given):
+    ours = training_of(campaign(AT_SERVER, **given), lesson=lesson(), scenario=Scenario(clients))
+    for progress in ours.steps():
+        pass
+    assert np.isfinite(ours.model(progress.position)).all()
+    tally = ours.tally(progress.position)
+    return tally.reports, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+few = peak_after(10**5, slots=1000, capacity=None, divide_by=100, rate=0.001)
+chosen = peak_after(10**8, slots=100_000, capacity=4, rate=0.001)
+every = peak_after(10**8, slots=20_000, capacity=None, divide_by=5000, rate=0.001)
+print(chosen[0], every[0], max(chosen[1], every[1]) - few[1])
+"""
+
+
+@pytest.mark.slow
+def test_a_hundred_million_clients_are_trained_on_in_bounded_memory() -> None:
+    """1e5 slots of 4 of them, and 2e4 slots of all of them: 1e8 updates. Megabytes grown."""
+    root = Path(__file__).parents[2]
+    found = subprocess.run(
+        [sys.executable, "-c", MEMORY], cwd=root, capture_output=True, text=True, check=True
+    )
+    chosen, every, grown = found.stdout.split()
+    assert (int(chosen), int(every)) == (400_000, 10**8)
+    assert float(grown) < 300
