@@ -13,6 +13,7 @@ from bench.calibration import calibration
 from bench.device_noise import device_noise
 from bench.gaussian import grid, peer
 from bench.pure import pure
+from bench.simulator import DEVICE, beside_bare, beside_peers, growth, on_device
 from bench.table import table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -26,7 +27,11 @@ def main() -> int:
         f" scipy {scipy.__version__}, {platform.machine()}.\n"
     )
     parts, holds = [head], True
-    for bench in (table, pure, grid, calibration, peer, device_noise):
+    benches = [table, pure, grid, calibration, peer, device_noise]
+    benches += [beside_bare, beside_peers, growth]
+    if DEVICE.exists():
+        benches.append(on_device)
+    for bench in benches:
         section = bench()
         print(section.markdown(), flush=True)
         parts.append(section.markdown())

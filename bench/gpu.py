@@ -1,0 +1,90 @@
+"""The simulator beside bare loops on an accelerator: ``python -m bench.gpu --out DIR``.
+
+Needs jax, numpy, scipy and this package. It writes DIR/gpu.json, which kept as bench/gpu.json
+becomes a table of bench/RESULTS.md, and ends within four minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bench import bare
+from bench.simulator import ours
+
+BUDGET_S = 210.0
+CASES = {1: (8192, 8, 80_000), 1024: (2048, 8, 40_000), 16_384: (512, 8, 20_000)}
+"""Clients a slot: slots of a bare stretch, stretches, slots of a campaign."""
+QUICK = {1: (64, 3, 400), 64: (32, 3, 200)}
+QUICK_ROWS = 2_000
+
+
+def case(per_slot: int, *, quick: bool, deadline: float) -> dict[str, Any]:
+    """Every bare loop once; then the quickest and ours in turn."""
+    stretch, stretches, slots = (QUICK if quick else CASES)[per_slot]
+    rows = QUICK_ROWS if quick else bare.ROWS
+    table = bare.table(*bare.data(rows))
+    loops: dict[str, float] = {}
+    best: tuple[float, Any, Any] = (0.0, None, None)
+    for one in bare.ON_DEVICE:
+        if best[1] is not None and time.perf_counter() > deadline:
+            break
+        if one.slot is bare.elementwise and per_slot > 1:
+            continue  # products of every client by themselves: only sensible for one
+        run = one.ready(table, per_slot=per_slot, stretch=stretch)
+        rate = per_slot * max(run(stretches) for _ in range(2))
+        loops[one.name] = rate
+        best = max(best, (rate, one, run), key=lambda found: found[0])
+    fastest, one, run = best
+    mine = []
+    for turn in range(3):
+        if turn and time.perf_counter() > deadline:
+            break
+        outcome = ours(per_slot=per_slot, slots=slots, rows=rows)
+        mine.append(outcome.updates_per_second)
+        fastest = max(fastest, per_slot * run(stretches))
+    return {
+        "per_slot": per_slot,
+        "bare": fastest,
+        "loop": one.name,
+        "checkins": max(mine),
+        "share": max(mine) / fastest,
+        "checkins_all": mine,
+        "seconds_of_one_campaign": outcome.seconds,
+        "used": outcome.client_updates / (slots * per_slot),
+        "loops": loops,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
+    options = parser.parse_args()
+    began = time.perf_counter()
+    sizes = list(QUICK if options.quick else CASES)
+    found: dict[str, Any] = {
+        "device": jax.devices()[0].device_kind,
+        "backend": jax.default_backend(),
+        "jax": jax.__version__,
+        "quick": options.quick,
+        "cases": [],
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    for number, per_slot in enumerate(sizes, start=1):
+        deadline = began + BUDGET_S * number / len(sizes)
+        found["cases"].append(case(per_slot, quick=options.quick, deadline=deadline))
+        found["seconds"] = time.perf_counter() - began
+        text = json.dumps(found, indent=1) + "\n"
+        (options.out / "gpu.json").write_text(text)  # after each case: a cut run leaves the others
+        print(json.dumps(found["cases"][-1]), flush=True)
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

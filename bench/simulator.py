@@ -1,0 +1,264 @@
+"""The simulator beside bare loops, pfl-research and Flower; how it starts and how it grows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bench import bare
+from bench.measure import Section
+from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
+from checkins.protocol.campaign import (
+    Budget,
+    Campaign,
+    Optimizer,
+    RandomizerChoice,
+    RandomizerKind,
+    Task,
+)
+from checkins.simulation.outcome import Outcome, simulate
+from checkins.simulation.training import Scenario
+from checkins.tasks.dataset import Dataset
+from checkins.tasks.lesson import Lesson
+from checkins.tasks.softmax import Softmax
+
+HERE = Path(__file__).parent
+ENVIRONMENTS = HERE.parent / "out" / "bench"
+DEVICE = HERE / "gpu.json"
+"""What ``bench.gpu`` found, kept: few machines can measure it again."""
+MOST, PFL_LEAST, FLOWER_LEAST, DEVICE_LEAST = 1.3, 50, 500, 0.8
+PER_SLOT, REPEATS = (1, 64), 4
+STRETCH = {1: 512, 64: 256}
+SLOTS = {1: 40_000, 64: 15_000}
+
+
+@cache
+def lesson(rows: int = bare.ROWS) -> Lesson:
+    features, labels = bare.data(rows + 100)
+    data = Dataset.one_row_each(
+        "bench",
+        features[:rows],
+        labels[:rows],
+        bare.CLASSES,
+        holdout_features=features[rows:],
+        holdout_labels=labels[rows:],
+    )
+    return Lesson(data, Softmax(bare.FEATURES, bare.CLASSES))
+
+
+def ours(*, per_slot: int, slots: int, rows: int = bare.ROWS) -> Outcome:
+    """The work as a campaign, by the function that everyone calls; full slots, none measured."""
+    noise = bare.NOISE / per_slot**0.5
+    campaign = Campaign(
+        "bench",
+        None,
+        Budget(1.0, 1e-6, Adjacency.ADD_REMOVE),
+        Design(
+            Protocol.FIXED,
+            slots=slots,
+            participation=1.0,
+            randomizer=GaussianNoise(noise, NoiseAt.CLIENT),
+            capacity=per_slot,
+        ),
+        1,
+        RandomizerChoice(
+            RandomizerKind.GAUSSIAN,
+            clip=bare.CLIP,
+            noise_multiplier=noise,
+            noise_at=NoiseAt.CLIENT,
+        ),
+        Task("synthetic", "softmax", Optimizer(bare.RATE)),
+    )
+    # So many check in that a slot falls short with a chance of one in a million at most.
+    clients = slots * (per_slot + 14 + 8 * round(per_slot**0.5))
+    return simulate(campaign, lesson=lesson(rows), scenario=Scenario(clients), evaluations=0)
+
+
+@cache
+def _beside_bare() -> tuple[Section, float]:
+    """The table, and our client updates a second at 64 a slot."""
+    table = bare.table(*bare.data())
+    rows, holds, fastest = [], True, 0.0
+    for per_slot in PER_SLOT:
+        stretch, slots = STRETCH[per_slot], SLOTS[per_slot]
+        runs = {
+            one: one.ready(table, per_slot=per_slot, stretch=stretch)
+            for one in (*bare.ON_HOST, bare.INSIDE)
+        }
+        found, best = dict.fromkeys(runs, 0.0), 0.0
+        for _ in range(REPEATS):
+            for one, run in runs.items():
+                found[one] = max(found[one], per_slot * run(slots // stretch // 2))
+            best = max(best, ours(per_slot=per_slot, slots=slots).updates_per_second)
+        winner = max(found, key=lambda one: found[one])
+        holds = holds and found[winner] <= MOST * best
+        fastest = best
+        rows.append([str(per_slot), "**checkins**", f"{best:,.0f}", f"{found[winner] / best:.2f}"])
+        for one, rate in found.items():
+            rows.append([str(per_slot), one.name, f"{rate:,.0f}", f"{found[winner] / rate:.2f}"])
+    section = Section(
+        f"The simulator beside bare loops: softmax regression of 784 x 10, {bare.CORES} cores",
+        f"Within {MOST} times of the quickest loop written by hand for this work alone.",
+        holds,
+        ("clients a slot", "loop", "client updates a second", "slower than the quickest"),
+        rows,
+    )
+    return section, fastest
+
+
+def beside_bare() -> Section:
+    return _beside_bare()[0]
+
+
+def environment(peer: str) -> Path:
+    """The Python of a peer's own environment, made from its pins where it is not there yet."""
+    pins, folder = HERE / "peers" / f"{peer}.txt", ENVIRONMENTS / peer
+    python, stamp = folder / "bin" / "python", folder / "pins"
+    wanted = hashlib.sha256(pins.read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        install = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+        subprocess.run([*install, "-r", str(pins)], check=True)
+        stamp.write_text(wanted)
+    return python
+
+
+def peer(name: str, *, way: str, workers: int) -> dict[str, Any]:
+    """What the script of a peer found."""
+    command = [str(environment(name)), "-W", "ignore"]
+    script = [str(HERE / "peers" / f"{name}.py"), "--way", way]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if name == "pfl":
+        variables["PYTHONSAFEPATH"] = "1"  # the script is called like the package that it imports
+        if workers > 1:
+            command += ["-m", "torch.distributed.run", "--standalone"]
+            command += ["--nproc-per-node", str(workers)]
+    else:
+        script += ["--workers", str(workers)]
+    ended = subprocess.run(
+        [*command, *script], env=variables, capture_output=True, text=True, check=False, timeout=600
+    )
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        raise RuntimeError(f"{name} ({way}): {ended.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def beside_peers() -> Section:
+    ours_now = _beside_bare()[1]
+    rows, best = [], {"pfl": 0.0, "flower": 0.0}
+    runs = [("pfl", way, workers) for way in ("torch", "closed") for workers in (1, bare.CORES)]
+    runs += [("flower", way, bare.CORES) for way in ("grid", "strategy")]
+    words = {
+        "torch": "a torch module, as in its examples",
+        "closed": "the gradient in closed form, in numpy",
+        "grid": "a server by hand around its messages, numpy clients",
+        "strategy": "NumPyClient and FedAvg, as in its tutorials",
+    }
+    for name, way, workers in runs:
+        found = peer(name, way=way, workers=workers)
+        rate = found["client_updates_per_second"]
+        best[name] = max(best[name], rate)
+        rows.append(
+            [
+                f"{found['peer']} {found['version']}",
+                words[way],
+                str(workers),
+                f"{rate:,.0f}",
+                f"{ours_now / rate:,.0f} times",
+            ]
+        )
+    rows.append(["checkins", "`simulate`", "-", f"{ours_now:,.0f}", "-"])
+    return Section(
+        "The simulator beside others: the same work, 64 clients a round",
+        f"At least {PFL_LEAST} times the client updates a second of pfl-research and"
+        f" {FLOWER_LEAST} times those of Flower's simulation, each in its fastest form.",
+        ours_now >= PFL_LEAST * best["pfl"] and ours_now >= FLOWER_LEAST * best["flower"],
+        ("simulator", "written as", "processes", "client updates a second", "checkins is faster"),
+        rows,
+    )
+
+
+FIRST_SLOT = """
+from checkins.protocol.campaign import read_campaign
+from checkins.simulation.study import Study
+def first(number, slots, metrics):
+    import os
+    print(slots, flush=True)
+    os._exit(0)
+campaign = read_campaign({file!r}).campaign
+Study((({{}}, campaign),)).prepared().run(watch=first)
+"""
+"""What `checkins simulate` does, until the first slots are over."""
+
+
+def _first_slot() -> float:
+    file = str(HERE.parent / "examples" / "patients.toml")
+    began = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-c", FIRST_SLOT.format(file=file)], check=True, stdout=subprocess.DEVNULL
+    )
+    return time.perf_counter() - began
+
+
+def growth() -> Section:
+    """How long it takes to begin, and what a slot costs in short and in long campaigns."""
+    start = min(_first_slot() for _ in range(3))
+    rows = [["patients, a new process until its first slots are over", "", f"{start:.2f} s", "5 s"]]
+    sizes = (20_000, 40_000, 80_000, 160_000)
+    seconds = []
+    for slots in sizes:
+        quickest = float("inf")
+        for _ in range(3):
+            began = time.perf_counter()
+            ours(per_slot=1, slots=slots)
+            quickest = min(quickest, time.perf_counter() - began)
+        seconds.append(quickest)
+    each = [
+        1e6 * (after - before) / (more - less)
+        for before, after, less, more in zip(seconds, seconds[1:], sizes, sizes[1:], strict=False)
+    ]
+    for number, slots in enumerate(sizes):
+        added = f"{each[number - 1]:.1f} us for each slot more" if number else ""
+        rows.append([f"784 x 10, {slots:,} slots", added, f"{seconds[number]:.2f} s", ""])
+    return Section(
+        "The simulator: start-up and growth",
+        "`patients` is in its first slots within 5 s; a slot costs the same in short and in long"
+        " campaigns, within a quarter.",
+        start < 5.0 and max(each) <= 1.25 * min(each),
+        ("campaign", "cost", "time", "limit"),
+        rows,
+    )
+
+
+def on_device() -> Section:
+    """What was found on a machine that has an accelerator."""
+    found = json.loads(DEVICE.read_text())
+    rows, holds = [], True
+    for one in found["cases"]:
+        share = one["checkins"] / one["bare"]
+        holds = holds and share >= DEVICE_LEAST
+        rows.append(
+            [
+                f"{one['per_slot']:,}",
+                f"{one['checkins']:,.0f}",
+                f"{one['bare']:,.0f} ({one['loop']})",
+                f"{100 * share:.0f} %",
+            ]
+        )
+    return Section(
+        f"The simulator on one {found['device']}",
+        f"At least {100 * DEVICE_LEAST:.0f}% of the client updates a second of the quickest bare"
+        f" loop. Measured by `python -m bench.gpu`, jax {found['jax']}, and kept.",
+        holds,
+        ("clients a slot", "checkins, updates a second", "bare loop", "share"),
+        rows,
+    )
