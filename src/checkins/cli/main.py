@@ -17,6 +17,7 @@ from checkins.cli.account import account
 from checkins.cli.calibrate import calibrate
 from checkins.cli.check import check
 from checkins.cli.init import init
+from checkins.cli.simulate import simulate
 from checkins.cli.verify import verify
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app.command("account")(account)
 app.command("calibrate")(calibrate)
 app.command("init")(init)
 app.command("check")(check)
+app.command("simulate")(simulate)
 app.command("verify")(verify)
 app.add_typer(paper.app, name="paper")
 

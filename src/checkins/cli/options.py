@@ -6,7 +6,7 @@ They stay texts until a command runs: so each refusal is ours and names the opti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated
@@ -98,11 +98,11 @@ class Given:
     unknown: str | None = None
 
     @classmethod
-    def of(cls, context: typer.Context) -> Given:
-        """Every option with a value; one that was given twice is refused."""
+    def of(cls, context: typer.Context, *, several: Sequence[str] = ()) -> Given:
+        """Every option with a value; one that was given twice is refused, unless in ``several``."""
         texts: dict[str, str] = {}
         for name, value in context.params.items():
-            if name != "files" and isinstance(value, list) and value:
+            if name not in ("files", *several) and isinstance(value, list) and value:
                 if len(value) > 1:
                     both = " and ".join(quoted(text) for text in value[:2])
                     raise Refused(f"{option(name)}: was given more than once, as {both}")

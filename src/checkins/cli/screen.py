@@ -34,7 +34,7 @@ def show_plain(line: str) -> None:
 
 def show_json(answer: Mapping[str, object]) -> None:
     """Print one JSON object; a number that is not finite is null."""
-    print(json.dumps(_finite(answer), indent=2, allow_nan=False))
+    print(json.dumps(finite(answer), indent=2, allow_nan=False))
 
 
 @contextmanager
@@ -48,11 +48,12 @@ def working(what: str, *, quiet: bool) -> Iterator[None]:
         yield
 
 
-def _finite(value: object) -> object:
+def finite(value: object) -> object:
+    """The same values with null for every number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

@@ -22,6 +22,10 @@ MOST_ROWS = 20_000
 """Of the clients' own rows, when there is no holdout: the first ones."""
 
 
+class Diverged(InvalidValue):
+    """The model is not finite any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """The model measured once so many slots are over."""
@@ -55,7 +59,7 @@ class Evaluation:
             with np.errstate(over="ignore", invalid="ignore"):  # then the loss is not finite
                 found = self._found(np.asarray(flat, np.float32))
         if not np.isfinite(found["loss"]):
-            raise InvalidValue("rate", "too large", "the model has diverged: lower the rate")
+            raise Diverged("rate", "too large", "the model has diverged: lower the rate")
         return found
 
     def _found(self, flat: NDArray[Any]) -> Metrics:

@@ -1,0 +1,269 @@
+"""A simulation for people: bars while it runs, a table when it is done, files that stay."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from checkins.cli import digits
+from checkins.cli.screen import finite
+from checkins.cli.tables import listed, plain_table
+
+if TYPE_CHECKING:
+    from checkins.simulation.outcome import Outcome
+    from checkins.simulation.study import Prepared
+
+MOST_BARS = 10
+NOT_PRIVATE = (
+    "Randomness is seeded: nothing here is private, and choosing settings by these numbers is not"
+    " covered by the certificate."
+)
+METRICS = {"auc": "AUC", "accuracy": "accuracy", "loss": "loss"}
+
+
+@contextmanager
+def progress_bars(prepared: Prepared, console: Console) -> Iterator[Callable[..., None]]:
+    """One bar for each job that is under way: slots, the latest loss, epsilon so far."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} slots{task.fields[told]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    jobs, labels = prepared.jobs, prepared.labels
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
+        bars: list[Any] = []
+        whole = None
+        if len(jobs) > MOST_BARS:
+            total = sum(job.slots for job in jobs)
+            whole = progress.add_task(f"{len(jobs)} jobs", total=total, told="")
+        else:
+            bars = [
+                progress.add_task(label, total=job.slots, told="")
+                for job, label in zip(jobs, labels, strict=True)
+            ]
+        at: dict[int, int] = {}
+
+        def watch(number: int, slots: int, metrics: Mapping[str, float]) -> None:
+            at[number] = slots
+            epsilon = prepared.epsilon_so_far(number, slots)
+            told = f" loss {metrics['loss']:.3f}" if "loss" in metrics else ""
+            told += f" eps {digits.up(epsilon, 3)}" if epsilon is not None else ""
+            if whole is not None:
+                progress.update(whole, completed=sum(at.values()), told=told)
+                return
+            progress.update(bars[number], completed=slots, told=told)
+
+        yield watch
+
+
+def result_parts(result: Mapping[str, Any]) -> list[RenderableType]:
+    """What came of it."""
+    if "sweep" in result:
+        return _sweep_parts(result["sweep"])
+    return [*_headline(result), *_methods(result), *_foot(result)]
+
+
+def _where(result: Mapping[str, Any], *, complete: bool) -> str:
+    """What metrics are of: on which rows, over which seeds."""
+    found = "on the public holdout"
+    if result["metrics_on"] != "holdout":
+        found = "on the clients' own rows"
+    count = len(result["seeds"])
+    seeds = "" if count == 1 else f": mean ± standard deviation over {count} seeds"
+    return f"{found}{'' if complete else ', so far'}{seeds}."
+
+
+def _headline(result: Mapping[str, Any]) -> list[RenderableType]:
+    name = result["campaign"]["name"]
+    parts: list[RenderableType] = [
+        Text.assemble(
+            ("Simulated", "bold"),
+            f" {name}: {result['slots']:,} slots, {result['check_ins']:,} check-ins of"
+            f" {result['scenario']['clients']:,} clients, {result['client_updates']:,} used,"
+            f" {result['dummies']:,} dummies{_expected(result)}.",
+        ),
+        Text.assemble(
+            (_metrics(result), "bold green"), f" {_where(result, complete=result['complete'])}"
+        ),
+    ]
+    parts.append(_promise(result["certificate"]))
+    if not result["within_budget"]:
+        budget = result["budget"]["epsilon"]
+        parts.append(
+            Text(
+                f"Over its budget of {budget:g}: a real campaign would stop before its end."
+                " See: checkins check",
+                style="bold red",
+            )
+        )
+    return parts
+
+
+def _expected(result: Mapping[str, Any]) -> str:
+    due = result["dummies_expected"]
+    return "" if due is None else f" (theory: {due:,.0f})"
+
+
+def _metrics(result: Mapping[str, Any]) -> str:
+    spread = result["spread"] or {}
+    found = result["metrics"]
+    texts = []
+    for name, word in METRICS.items():
+        if name in found:
+            more = f" ± {spread[name]:.2g}" if name in spread else ""
+            texts.append(f"{word} {_number(found[name])}{more}")
+    return ", ".join(texts)
+
+
+def _number(value: float) -> str:
+    """Four decimals, unless a loss ran away."""
+    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3g}"
+
+
+def _epsilon(value: float | None) -> str:
+    return digits.up(math.inf if value is None else value)
+
+
+def _promise(certificate: Mapping[str, Any]) -> Text:
+    shown = _epsilon(certificate["epsilon"])
+    runs = certificate["campaigns"]
+    repeated = f", {runs:,} campaigns" if runs > 1 else ""
+    return Text.assemble(
+        (f"epsilon <= {shown}", "bold green"),
+        f" at delta = {certificate['delta']!r} ({certificate['adjacency']}{repeated}, method"
+        f" {certificate['method']}, rounded up), had it been run on devices.",
+    )
+
+
+def _methods(result: Mapping[str, Any]) -> list[RenderableType]:
+    if not result["baselines"]:
+        return []
+    names = [name for name in METRICS if name in result["metrics"]][:1]
+    table = plain_table(
+        "method", *(METRICS[name] for name in names), "epsilon", "noise", right=("epsilon",)
+    )
+    certificate = result["certificate"]
+    ours = certificate["adjacency"]
+    table.add_row(
+        "check-ins",
+        *(_with_spread(result, name) for name in names),
+        _epsilon(certificate["epsilon"]),
+        result["noise"],
+        style="bold",
+    )
+    for baseline in result["baselines"]:
+        if baseline["unavailable"]:
+            table.add_row(
+                baseline["name"], *("" for _ in names), "", baseline["unavailable"], style="dim"
+            )
+            continue
+        table.add_row(
+            baseline["name"],
+            *(_with_spread(baseline, name) for name in names),
+            _epsilon(baseline["epsilon"]),
+            baseline["noise"],
+        )
+    said = [
+        f"{other['name']}: {other['what']}"
+        + (f" ({other['adjacency']})" if other["adjacency"] not in (None, ours) else "")
+        for other in result["baselines"]
+    ]
+    return [Text(), table, *listed("Compared with, at the same delta", said)]
+
+
+def _with_spread(found: Mapping[str, Any], name: str) -> str:
+    if name not in found["metrics"]:
+        return ""
+    more = f" ± {found['spread'][name]:.2g}" if found["spread"] else ""
+    return f"{_number(found['metrics'][name])}{more}"
+
+
+def _foot(result: Mapping[str, Any]) -> list[RenderableType]:
+    rate = result["client_updates_per_second"]
+    speed = f"{result['seconds']:.1f} s in slots, {rate:,.0f} client updates/s once compiled. "
+    return [*listed("Mind", result["notes"]), Text(speed + NOT_PRIVATE, style="dim")]
+
+
+def _sweep_parts(results: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    first = results[0]
+    keys = list(first["settings"])
+    baselines = [baseline["name"] for baseline in first["baselines"]]
+    whole = next((result for result in results if result["metrics"]), first)
+    names = [name for name in METRICS if name in whole["metrics"]] or ["loss"]
+    names = names[:1] if baselines or len(keys) > 2 else names
+    table = plain_table(
+        *(key.rpartition(".")[2] for key in keys),
+        *(METRICS[name] for name in names),
+        "epsilon",
+        *baselines,
+        right=("epsilon",),
+    )
+    for result in results:
+        table.add_row(
+            *(str(result["settings"][key]) for key in keys),
+            *(_with_spread(result, name) or "diverged" for name in names),
+            _epsilon(result["certificate"]["epsilon"]) + ("" if result["within_budget"] else " !"),
+            *(_with_spread(baseline, names[0]) or "-" for baseline in result["baselines"]),
+        )
+    complete = all(result["complete"] for result in results)
+    head = Text.assemble(
+        ("Simulated", "bold"),
+        f" {first['campaign']['name']}, {len(results)} ways; metrics are"
+        f" {_where(first, complete=complete)}",
+    )
+    at = {
+        f"{each['delta']!r} ({each['adjacency']})" for each in (r["certificate"] for r in results)
+    }
+    said = f"epsilon, rounded up, is at delta = {' or '.join(sorted(at))}."
+    if not all(result["within_budget"] for result in results):
+        said += " ! is over the budget of the file."
+    if baselines:
+        said += f" Baselines: their {METRICS[names[0]]} at the epsilon of the row."
+    notes = list(dict.fromkeys(note for result in results for note in result["notes"]))
+    return [
+        head,
+        Text(),
+        table,
+        Text(said),
+        *listed("Mind", notes),
+        Text(NOT_PRIVATE, style="dim"),
+    ]
+
+
+def save(
+    result: Mapping[str, Any],
+    prepared: Prepared,
+    outcomes: Sequence[Outcome | None],
+    out: Path,
+) -> Path:
+    """report.html, result.json and the models of the seeds; returns the report.
+
+    In a sweep, the models of its n-th combination are called model-n.
+    """
+    from checkins.simulation.job import lesson_of
+    from checkins.simulation.report import write_report
+    from checkins.tasks.tensors import unflatten
+
+    plain = finite(result)
+    (out / "result.json").write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n")
+    left = iter(outcomes)
+    for number, entry in enumerate(prepared.entries, 1):
+        done = [next(left) for group in entry.groups for _ in group.jobs]
+        first = "model" if len(prepared.entries) == 1 else f"model-{number}"
+        for job, outcome in zip(entry.groups[0].jobs, done, strict=False):
+            if outcome is not None:
+                shapes = lesson_of(job.task, job.folder).model.shapes
+                with (out / f"{first}-seed-{job.seed}.npz").open("wb") as file:
+                    np.savez(file, allow_pickle=False, **unflatten(outcome.model, shapes))
+    write_report(result, out / "report.html")
+    return out / "report.html"

@@ -1,0 +1,104 @@
+"""Several campaigns from one file: a value here and there replaced, every combination once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from checkins.errors import InvalidValue
+from checkins.protocol.campaign import Campaign, InvalidCampaign, campaign_text, parse_campaign
+
+MOST_SETTINGS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A key of the campaign's file and the values it takes in turn.
+
+    >>> Axis.parse("protocol.slots=100, 200")
+    Axis(key='protocol.slots', values=(100, 200))
+    """
+
+    key: str
+    values: tuple[object, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Axis:
+        """``SECTION.KEY=VALUE,VALUE,...``; values as TOML writes them, quotes may be left out."""
+        key, equals, values = text.partition("=")
+        if not equals or not key.strip() or not values.strip():
+            raise InvalidValue("sweep", text, "must be SECTION.KEY=VALUE,VALUE,...")
+        found = _values(values)
+        for place, value in enumerate(found):
+            if value in found[:place]:
+                raise InvalidValue("sweep", text, f"has the value {value} more than once")
+        return cls(key.strip(), found)
+
+
+def settings(axes: Iterable[Axis]) -> Iterator[dict[str, object]]:
+    """Every combination of the axes' values; one empty one without axes."""
+    listed = list(axes)
+    keys = [axis.key for axis in listed]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise InvalidValue("sweep", key, "was given more than once")
+    count = 1
+    for axis in listed:
+        count *= len(axis.values)
+    if count > MOST_SETTINGS:
+        raise InvalidValue("sweep", count, f"makes more than {MOST_SETTINGS:,} campaigns")
+    for values in itertools.product(*(axis.values for axis in listed)):
+        yield dict(zip(keys, values, strict=True))
+
+
+def changed(campaign: Campaign, setting: dict[str, object]) -> Campaign:
+    """The campaign with these keys of its file replaced."""
+    if not setting:
+        return campaign
+    import tomlkit
+
+    document = tomlkit.parse(campaign_text(campaign))
+    for key, value in setting.items():
+        *tables, last = key.split(".")
+        place: object = document
+        for name in tables:
+            place = place.get(name) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            raise InvalidValue("sweep", key, f"the file has no table {'.'.join(tables)!r}")
+        place[last] = value
+    try:
+        return parse_campaign(tomlkit.dumps(document)).campaign
+    except InvalidCampaign as error:
+        _, _, place = error.name.partition(": ")
+        raise InvalidValue("sweep", label(setting), f"{place}: {error.expected}") from error
+
+
+def label(setting: Mapping[str, object]) -> str:
+    """A combination in words.
+
+    >>> label({"protocol.slots": 100, "task.model": "mlp"})
+    'protocol.slots=100, task.model=mlp'
+    """
+    return ", ".join(f"{key}={value}" for key, value in setting.items())
+
+
+def _values(text: str) -> tuple[object, ...]:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        return tuple(tomlkit.parse(f"values = [{text}]").unwrap()["values"])
+    except (TOMLKitError, ValueError):
+        return tuple(_value(word.strip()) for word in text.split(","))
+
+
+def _value(word: str) -> object:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        found: object = tomlkit.parse(f"value = {word}")["value"]
+    except TOMLKitError:
+        return word
+    return found.unwrap() if hasattr(found, "unwrap") else found

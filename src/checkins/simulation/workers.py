@@ -1,0 +1,235 @@
+"""Jobs side by side: in this process, in processes of this machine, or on a Ray cluster.
+
+The same jobs, the same code, the same outcomes; only who does them differs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from checkins.errors import ComputationFailed
+from checkins.simulation.evaluation import Metrics
+from checkins.simulation.job import Job
+from checkins.simulation.outcome import Outcome
+from checkins.tasks.extra import package
+
+Watch = Callable[[int, int, Metrics], None]
+"""Told (number of the job, slots that are over, latest metrics)."""
+
+_POLL_S, _STOP_S = 0.1, 10.0
+
+
+def do_all(
+    jobs: Sequence[Job],
+    *,
+    workers: int = 1,
+    ray: bool = False,
+    keep: Path | None = None,
+    watch: Watch | None = None,
+) -> list[Outcome | None]:
+    """The outcome of each job, in order; after an interruption what there is, or None.
+
+    An interruption (Ctrl-C) stops every job after the stretch it is in.
+    """
+    places: dict[str, list[int]] = {}  # a sweep may ask for the same job more than once
+    for number, job in enumerate(jobs):
+        places.setdefault(job.key, []).append(number)
+    numbers = list(places.values())
+    once = [jobs[same[0]] for same in numbers]
+
+    def told(place: int, slots: int, metrics: Metrics) -> None:
+        if watch is not None:
+            for number in numbers[place]:
+                watch(number, slots, metrics)
+
+    if ray:
+        done = _on_ray(once, keep, told)
+    elif workers == 1 or len(once) == 1:
+        done = _here(once, keep, told)
+    else:
+        done = _in_processes(once, min(workers, len(once)), keep, told)
+    found: list[Outcome | None] = [None] * len(jobs)
+    for same, outcome in zip(numbers, done, strict=True):
+        for number in same:
+            found[number] = outcome
+    return found
+
+
+def require_ray() -> Any:
+    """The package ray, or an error that says how to get it."""
+    return package("ray", extra="ray", wanted_by="--ray", setting="ray")
+
+
+def _here(jobs: Sequence[Job], keep: Path | None, watch: Watch) -> list[Outcome | None]:
+    found: list[Outcome | None] = [None] * len(jobs)
+    with _interruption() as stopped:
+        for number, job in enumerate(jobs):
+            if stopped():
+                break
+            found[number] = job.do(watch=_told(number, watch, stopped), keep=keep)
+    return found
+
+
+def _told(number: int, watch: Watch, stopped: Callable[[], bool]) -> Callable[[int, Metrics], bool]:
+    def tell(slots: int, metrics: Metrics) -> bool:
+        watch(number, slots, metrics)
+        return not stopped()
+
+    return tell
+
+
+@contextmanager
+def _interruption() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C sets a flag that jobs look at; a second one ends the process as ever."""
+    seen: list[bool] = []
+
+    def note(*_: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(True)
+
+    try:
+        before = signal.signal(signal.SIGINT, note)
+    except ValueError:  # not the main thread, where no signal arrives
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(seen)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+_shared: dict[str, Any] = {}
+
+
+def _begin(stop: Any, messages: Any) -> None:
+    """In a new worker: leave Ctrl-C to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _shared.update(stop=stop, messages=messages)
+
+
+def _do(number: int, job: Job, keep: Path | None) -> Outcome | None:
+    stop, messages = _shared["stop"], _shared["messages"]
+    if stop.is_set():
+        return None
+
+    def tell(slots: int, metrics: Metrics) -> bool:
+        messages.put((number, slots, metrics))
+        return not stop.is_set()
+
+    return job.do(watch=tell, keep=keep)
+
+
+def _in_processes(
+    jobs: Sequence[Job], workers: int, keep: Path | None, watch: Watch
+) -> list[Outcome | None]:
+    context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would lose
+    stop, messages = context.Event(), context.SimpleQueue()
+    found: list[Outcome | None] = [None] * len(jobs)
+    with (
+        _interruption() as stopped,
+        _one_thread_each(),
+        ProcessPoolExecutor(
+            workers, mp_context=context, initializer=_begin, initargs=(stop, messages)
+        ) as pool,
+    ):
+        with _undisturbed():  # a worker is started when it is first needed
+            futures = {pool.submit(_do, place, job, keep): place for place, job in enumerate(jobs)}
+        left: set[Future[Outcome | None]] = set(futures)
+        try:
+            while left:
+                done, left = wait(left, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+                while not messages.empty():
+                    watch(*messages.get())
+                for future in done:
+                    found[futures[future]] = future.result()
+                if stopped() and not stop.is_set():
+                    stop.set()
+                    for future in left:
+                        future.cancel()
+                    left = {future for future in left if not future.cancelled()}
+        except BrokenProcessPool as error:
+            if not stopped():
+                raise ComputationFailed(
+                    "a worker process died, of too little memory perhaps: try fewer --workers"
+                ) from error
+        except BaseException:
+            stop.set()
+            for future in left:
+                future.cancel()
+            raise
+    return found
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Processes that are started meanwhile never see Ctrl-C; this one sees it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+ALONE = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+}
+"""A worker computes with one thread and takes what it needs of a GPU, or they would compete."""
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """For workers that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in ALONE}
+    os.environ.update({name: value for name, value in ALONE.items() if before[name] is None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+
+
+def _on_ray(jobs: Sequence[Job], keep: Path | None, watch: Watch) -> list[Outcome | None]:
+    """Each job is one task of the cluster, or of this machine if there is none."""
+    ray = require_ray()
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
+    remote = ray.remote(num_cpus=1, max_retries=0, runtime_env={"env_vars": ALONE})(_do_far)
+    waiting = {remote.remote(job, keep): number for number, job in enumerate(jobs)}
+    found: list[Outcome | None] = [None] * len(jobs)
+    with _interruption() as stopped:
+        while waiting and not stopped():
+            done, _ = ray.wait(list(waiting), timeout=_POLL_S)
+            for reference in done:
+                number = waiting.pop(reference)
+                try:
+                    outcome = found[number] = ray.get(reference)
+                except ray.exceptions.RayTaskError as error:
+                    raise error.cause from error
+                watch(number, jobs[number].slots, outcome.metrics)
+        for reference in waiting:
+            ray.cancel(reference)
+        if waiting:
+            ray.wait(list(waiting), num_returns=len(waiting), timeout=_STOP_S)
+    return found
+
+
+def _do_far(job: Job, keep: Path | None) -> Outcome:
+    """On Ray, where to be cancelled is to be interrupted: what was done by then is kept."""
+    with _interruption() as stopped:
+        return job.do(watch=lambda slots, metrics: not stopped(), keep=keep)

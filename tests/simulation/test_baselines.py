@@ -1,0 +1,195 @@
+"""Baselines spend at most what the campaign spends, by accountants that are not their own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import dp_accounting as dp
+import pytest
+from dp_accounting.pld import PLDAccountant
+
+from checkins.accounting import (
+    Adjacency,
+    Certificate,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Protocol,
+    certify,
+)
+from checkins.accounting.comparison import shuffled
+from checkins.protocol.campaign import Campaign, RunSoFar, price
+from checkins.randomizers import Gaussian, Laplace, PrivUnit
+from checkins.simulation.baselines import WHAT, Alternative, Baseline, alternative
+from checkins.simulation.crowd import Sampling
+from checkins.simulation.method import Method
+from tests.simulation import tiny
+
+DIMENSION = 3
+SERVER = tiny.GAUSSIAN.replace('"client"', '"server"').replace("0.5", "1.5")
+LAPLACE = '[randomizer]\nkind = "laplace"\nlocal_epsilon = 2.0\nclip = 1.0\n'
+PRIVUNIT = LAPLACE.replace("laplace", "privunit")
+ALL = tiny.PROTOCOL.replace("12", '"all"')
+AVERAGED = tiny.PROTOCOL.replace("fixed", "averaged").replace("capacity = 12\n", "")
+SLIDING = tiny.PROTOCOL.replace("fixed", "sliding") + "window = 3\n"
+
+
+def of(
+    baseline: Baseline, campaign: Campaign, *, clients: int = tiny.CLIENTS
+) -> tuple[Alternative, Certificate]:
+    certificate = price([RunSoFar.whole(campaign)])
+    method = Method.of(campaign, DIMENSION)
+    found = alternative(baseline, method, certificate, clients=clients, dimension=DIMENSION)
+    return found, certificate
+
+
+def method_of(found: Alternative) -> Method:
+    assert found.unavailable is None
+    assert found.method is not None
+    return found.method
+
+
+def test_every_baseline_is_explained_in_one_sentence() -> None:
+    assert set(WHAT) == set(Baseline)
+
+
+def test_non_private_learning_spends_without_bound_and_has_no_method() -> None:
+    found, _ = of(Baseline.NON_PRIVATE, tiny.campaign())
+    assert found == Alternative(Baseline.NON_PRIVATE, None, None, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [tiny.text(), tiny.text(randomizer=SERVER, protocol=tiny.PROTOCOL + "repeats = 3\n")],
+    ids=["client", "server, three times"],
+)
+def test_poisson_costs_at_most_the_campaign_by_dp_accounting_too(text: str) -> None:
+    campaign = tiny.campaign(text)
+    found, certificate = of(Baseline.POISSON, campaign)
+    method = method_of(found)
+    assert isinstance(method.randomizer, Gaussian)
+    noise = method.randomizer.noise_multiplier
+
+    def priced(noise: float) -> float:
+        accountant = PLDAccountant(value_discretization_interval=1e-4)
+        step = dp.PoissonSampledDpEvent(1 / tiny.SLOTS, dp.GaussianDpEvent(noise))
+        accountant.compose(step, tiny.SLOTS * campaign.repeats)
+        return float(accountant.get_epsilon(certificate.delta))
+
+    assert priced(noise) <= certificate.epsilon * (1 + 1e-4)
+    assert priced(noise / 1.001) > certificate.epsilon  # and no more noise than that takes
+    assert (method.sampling, method.noise_at) == (Sampling.POISSON, NoiseAt.SERVER)
+    assert (method.runs, method.design.slots) == (campaign.repeats, tiny.SLOTS)
+    assert (found.epsilon, found.delta) == (certificate.epsilon, certificate.delta)
+    assert found.adjacency is Adjacency.ADD_REMOVE
+
+
+@pytest.mark.parametrize("randomizer", [tiny.GAUSSIAN, LAPLACE, PRIVUNIT])
+def test_shuffling_costs_at_most_the_campaign(randomizer: str) -> None:
+    campaign = tiny.campaign(tiny.text(randomizer=randomizer))
+    found, certificate = of(Baseline.SHUFFLING, campaign)
+    method = method_of(found)
+    assert isinstance(method.randomizer, Laplace if randomizer is LAPLACE else PrivUnit)
+    private = method.randomizer.local_epsilon
+
+    def spent(local: float) -> float:
+        return shuffled(local, clients=tiny.CLIENTS, delta=certificate.delta)
+
+    assert spent(private) <= certificate.epsilon < spent(private * 1.001)
+    assert found.adjacency is Adjacency.REPLACE_ONE  # said, whatever the campaign's is
+    assert method.design.slots * (method.design.capacity or 0) >= tiny.CLIENTS
+    assert method.sampling is Sampling.SHUFFLED
+
+
+def test_shuffling_of_fewer_clients_than_slots_takes_one_step_for_each() -> None:
+    method = method_of(of(Baseline.SHUFFLING, tiny.campaign(), clients=4)[0])
+    assert (method.design.slots, method.design.capacity) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        tiny.text(),
+        tiny.text(protocol=SLIDING),
+        tiny.text(protocol=AVERAGED, adjacency="replace-one"),
+        tiny.text(protocol=ALL, randomizer=SERVER),
+        pytest.param(
+            tiny.text(protocol=ALL + "repeats = 3\n", randomizer=SERVER, adjacency="replace-one"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["capacity", "sliding", "averaged", "all", "all, replace-one, three times"],
+)
+def test_without_amplification_the_noise_pays_for_a_known_slot(text: str) -> None:
+    campaign = tiny.campaign(
+        text.replace('"replace-one"\n', '"replace-one"\npopulation = [50, 70]\n')
+    )
+    found, certificate = of(Baseline.NO_AMPLIFICATION, campaign)
+    method = method_of(found)
+    assert isinstance(method.randomizer, Gaussian)
+    noise = method.randomizer.noise_multiplier
+
+    def known(noise: float) -> float:
+        design = Design(
+            Protocol.FIXED,
+            slots=1,
+            participation=1.0,
+            randomizer=GaussianNoise(noise, NoiseAt.SERVER),
+        )
+        return certify(
+            design,
+            delta=certificate.delta,
+            adjacency=certificate.adjacency,
+            campaigns=campaign.repeats,
+        ).epsilon
+
+    assert known(noise) <= certificate.epsilon < known(noise / 1.01)
+    assert method.noise_at is NoiseAt.SERVER
+    assert method.design.capacity is None  # nobody is kept out, so nobody shows by that
+    own = Method.of(campaign, DIMENSION)
+    assert (method.design.slots, method.divide_by) == (own.design.slots, own.divide_by)
+    assert (method.runs, method.sampling) == (own.runs, own.sampling)
+    if own.noise_at is NoiseAt.SERVER:
+        assert isinstance(own.randomizer, Gaussian)
+        assert own.randomizer.noise_multiplier < noise  # what check-ins save
+
+
+@pytest.mark.parametrize("randomizer", [LAPLACE, PRIVUNIT])
+def test_without_amplification_a_pure_report_has_the_whole_epsilon(randomizer: str) -> None:
+    found, certificate = of(
+        Baseline.NO_AMPLIFICATION, tiny.campaign(tiny.text(randomizer=randomizer))
+    )
+    method = method_of(found)
+    assert isinstance(method.randomizer, Laplace | PrivUnit)
+    local = method.randomizer.local_epsilon
+    assert local < 2.0
+    known = Design(Protocol.FIXED, slots=1, participation=1.0, randomizer=LocalRandomizer(local))
+    spent = certify(known, delta=certificate.delta, adjacency=certificate.adjacency)
+    assert certificate.epsilon * 0.999 <= spent.epsilon <= certificate.epsilon
+
+
+@pytest.mark.parametrize(
+    ("baseline", "text", "why"),
+    [
+        (Baseline.POISSON, tiny.text(adjacency="replace-one"), "add-remove"),
+        (Baseline.POISSON, tiny.text(randomizer=LAPLACE), "Gaussian noise"),
+        (Baseline.SHUFFLING, tiny.text(protocol=tiny.PROTOCOL + "repeats = 2\n"), "one report"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(baseline: Baseline, text: str, why: str) -> None:
+    found, _ = of(baseline, tiny.campaign(text))
+    assert found.method is None
+    assert found.unavailable is not None
+    assert why in found.unavailable
+
+
+@pytest.mark.parametrize("baseline", Baseline)
+def test_at_an_unbounded_epsilon_only_non_private_learning_is_compared(baseline: Baseline) -> None:
+    campaign = tiny.campaign()
+    unbounded = replace(price([RunSoFar.whole(campaign)]), epsilon=math.inf)
+    method = Method.of(campaign, DIMENSION)
+    found = alternative(baseline, method, unbounded, clients=tiny.CLIENTS, dimension=DIMENSION)
+    assert (found.unavailable is None) == (baseline is Baseline.NON_PRIVATE)

@@ -1,0 +1,40 @@
+"""Learning without privacy: as good as the data allow, the same from the same seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from checkins.protocol.campaign import Optimizer, Task
+from checkins.simulation.job import lesson_of
+from checkins.simulation.pooled import EPOCHS, pooled
+from tests.simulation import tiny
+
+BEST_KNOWN_AUC = 0.861
+"""Of logistic regression on the patients' 13 features, pooled."""
+
+
+@pytest.mark.slow
+def test_on_the_patients_it_reaches_the_auc_of_logistic_regression() -> None:
+    lesson = lesson_of(Task("patients", "logistic", Optimizer(rate=1.0)), ".")
+    found = pooled(lesson, seed=1)
+    assert abs(found.metrics["auc"] - BEST_KNOWN_AUC) <= 0.01
+    assert found.complete
+    assert found.client_updates == pytest.approx(EPOCHS * len(lesson.data.labels), rel=0.02)
+    assert (found.check_ins, found.dummies, found.contributors) == (0, 0, ())
+
+
+def test_the_same_seed_gives_the_same_model_and_it_can_be_stopped(tmp_path: Path) -> None:
+    tiny.write(tmp_path)
+    task = tiny.campaign().task
+    assert task is not None
+    lesson = lesson_of(task, str(tmp_path))
+    first, again, other = (pooled(lesson, seed=seed) for seed in (1, 1, 2))
+    assert first.model.tobytes() == again.model.tobytes() != other.model.tobytes()
+    passes: list[int] = []
+    part = pooled(lesson, seed=1, watch=lambda done, _: bool(passes.append(done)) or done < 3)
+    assert passes == [1, 2, 3]
+    assert not part.complete
+    assert part.client_updates * EPOCHS == first.client_updates * 3
+    assert part.metrics["loss"] > first.metrics["loss"]

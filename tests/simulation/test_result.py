@@ -1,0 +1,142 @@
+"""A result as plain values: the keys that were promised, finite numbers, true counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+from checkins.simulation.baselines import Baseline
+from checkins.simulation.result import mean, spread
+from checkins.simulation.study import Study
+from tests.simulation import tiny
+
+PROMISED = {
+    "simulated": bool,
+    "complete": bool,
+    "campaign": {"name": str, "seal": str, "text": str},
+    "model": {"name": str, "dimension": int},
+    "data": {"name": str, "clients": int, "rows": int, "classes": int, "holdout_rows": int},
+    "scenario": {"clients": int, "reused": bool, "availability": str, "dropout": float},
+    "metrics": {"accuracy": float, "auc": float, "loss": float},
+    "certificate": {"epsilon": float, "delta": float, "method": str, "assumptions": list},
+    "slots": int,
+    "check_ins": int,
+    "dummies": int,
+    "client_updates": int,
+    "seconds": float,
+    "client_updates_per_second": float,
+    "seeds": list,
+    "spent": {"slots": list, "epsilon": list},
+    "occupancy": {"check_ins": list, "width": int, "measured": list, "expected": list},
+    "dummies_expected": float,
+    "baselines": list,
+    "versions": {"checkins": str, "jax": str, "numpy": str},
+}
+
+
+def holds(found: Any, promised: Any) -> None:
+    if isinstance(promised, dict):
+        for key, inner in promised.items():
+            holds(found[key], inner)
+    else:
+        assert isinstance(found, promised)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("result")
+    tiny.write(folder, tiny.text())
+    study = Study(
+        (({}, tiny.campaign()),),
+        str(folder),
+        seeds=(1, 2),
+        baselines=(Baseline.NON_PRIVATE, Baseline.NO_AMPLIFICATION),
+        evaluations=3,
+        notes=("mind this",),
+    )
+    prepared = study.prepared()
+    try:
+        result = prepared.result(prepared.run())
+    finally:
+        prepared.close()
+    assert result is not None
+    return result
+
+
+def test_every_promised_key_is_there_with_its_type(found: dict[str, Any]) -> None:
+    holds(found, PROMISED)
+    for seed in found["seeds"]:
+        holds(
+            seed,
+            {
+                "seed": int,
+                "metrics": {"loss": float},
+                "check_ins": int,
+                "dummies": int,
+                "client_updates": int,
+                "slots_done": int,
+                "complete": bool,
+                "seconds": float,
+                "curve": {"slots": list, "loss": list, "accuracy": list, "auc": list},
+            },
+        )
+
+
+def test_it_is_finite_json_as_it_stands(found: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_counts_and_shares_add_up(found: dict[str, Any]) -> None:
+    assert found["complete"]
+    assert found["notes"] == ["mind this"]
+    assert found["check_ins"] == tiny.CLIENTS  # participation 1, always online
+    assert found["client_updates"] + found["dummies"] == tiny.SLOTS * 12
+    assert found["data"]["rows"] == 2 * tiny.CLIENTS
+    assert found["seconds"] == pytest.approx(sum(seed["seconds"] for seed in found["seeds"]))
+    bins = found["occupancy"]
+    assert len(bins["check_ins"]) == len(bins["measured"]) == len(bins["expected"]) <= 60
+    assert sum(bins["measured"]) == pytest.approx(1.0)
+    assert sum(bins["expected"]) == pytest.approx(1.0, abs=1e-4)
+    assert found["spent"]["slots"] == [1, 2, 3, 4, 5, 6]
+    assert found["spent"]["epsilon"] == sorted(found["spent"]["epsilon"])
+    assert found["spent"]["epsilon"][-1] == pytest.approx(found["certificate"]["epsilon"])
+
+
+def test_metrics_are_means_over_seeds_and_the_spread_is_theirs(found: dict[str, Any]) -> None:
+    for name in ("loss", "accuracy", "auc"):
+        values = [seed["metrics"][name] for seed in found["seeds"]]
+        assert found["metrics"][name] == fmean(values)
+        assert found["spread"][name] == stdev(values)
+    assert found["metrics_on"] == "clients"  # the table has no holdout
+
+
+def test_baselines_stand_beside_it_with_a_curve_for_each_seed(found: dict[str, Any]) -> None:
+    free, known = found["baselines"]
+    assert (free["name"], known["name"]) == ("non-private", "no-amplification")
+    assert (free["epsilon"], free["adjacency"], free["noise"]) == (None, None, "none")
+    assert known["epsilon"] == found["certificate"]["epsilon"]
+    assert known["noise"].startswith("Gaussian")
+    for baseline in (free, known):
+        assert baseline["unavailable"] is None
+        assert len(baseline["curves"]) == 2
+        assert set(baseline["metrics"]) == set(found["metrics"])
+    assert free["metrics"]["auc"] > found["metrics"]["auc"]
+
+
+def test_the_campaigns_text_is_a_file_that_can_be_simulated(
+    found: dict[str, Any], tmp_path: Path
+) -> None:
+    again = tiny.campaign(found["campaign"]["text"])
+    assert again == tiny.campaign()
+    assert again.seal == found["campaign"]["seal"]
+
+
+def test_one_seed_has_no_spread() -> None:
+    assert spread([{"loss": 1.0}]) is None
+    assert spread([{"loss": 1.0}, {"loss": 3.0}]) == {"loss": pytest.approx(2**0.5)}
+    assert mean([]) == {}
+    assert mean([{"loss": 1.0}, {"loss": 2.0}]) == {"loss": 1.5}

@@ -1,0 +1,224 @@
+"""A study: which clients there are, what is run, and what is said when only part of it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkins.errors import InvalidValue
+from checkins.protocol.campaign import Campaign, RunSoFar, Spending, price
+from checkins.simulation.availability import Diurnal
+from checkins.simulation.baselines import Baseline
+from checkins.simulation.outcome import Outcome
+from checkins.simulation.study import Prepared, Study, World
+from tests.simulation import tiny
+
+AVERAGED = tiny.text(
+    protocol=tiny.PROTOCOL.replace("fixed", "averaged").replace("capacity = 12\n", "repeats = 3\n"),
+    adjacency="replace-one",
+).replace('"replace-one"\n', '"replace-one"\npopulation = [50, 70]\n')
+
+Prepare = Callable[..., Prepared]
+
+
+def promised(low: int, high: int) -> Campaign:
+    text = tiny.text().replace('"add-remove"\n', f'"add-remove"\npopulation = [{low}, {high}]\n')
+    return tiny.campaign(text)
+
+
+@pytest.fixture
+def prepare(tmp_path: Path) -> Iterator[Prepare]:
+    tiny.write(tmp_path)
+    begun: list[Prepared] = []
+
+    def prepared(*campaigns: Campaign, **options: Any) -> Prepared:
+        settings = [{"n": number} for number in range(len(campaigns))] if campaigns[1:] else [{}]
+        study = Study(
+            tuple(zip(settings, campaigns, strict=True)), str(tmp_path), evaluations=3, **options
+        )
+        for campaign in campaigns:
+            study.check(campaign)
+        begun.append(study.prepared())
+        return begun[-1]
+
+    yield prepared
+    for one in begun:
+        one.close()
+
+
+def partly(prepared: Prepared, *slots: int | None) -> list[Outcome | None]:
+    """Outcomes of jobs that were stopped once so many slots were over; None: never begun."""
+    return [
+        None if most is None else job.do(watch=lambda done, _, most=most: done < most)
+        for job, most in zip(prepared.jobs, slots, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("campaign", "world", "clients"),
+    [
+        (tiny.campaign(), World(), 60),
+        (tiny.campaign(), World(7), 7),
+        (tiny.campaign(), World(60), 60),
+        (tiny.campaign(), World(10**8, reuse=True), 10**8),
+        (promised(50, 70), World(), 60),
+        (promised(50, 70), World(reuse=True), 60),
+        (promised(50, 70), World(51), 51),
+        (promised(100, 200), World(reuse=True), 100),
+        (promised(10, 20), World(reuse=True), 20),
+        (promised(100, 200), World(150, reuse=True), 150),
+    ],
+)
+def test_there_are_as_many_clients_as_said_or_as_in_the_data(
+    campaign: Campaign, world: World, clients: int
+) -> None:
+    assert world.scenario(campaign, 60).clients == clients
+
+
+@pytest.mark.parametrize(
+    ("campaign", "world", "said"),
+    [
+        (tiny.campaign(), World(61), "clients = 61: the data has 60: say --reuse-clients"),
+        (promised(100, 200), World(), "the data has 60 clients.*--reuse-clients"),
+        (promised(10, 20), World(), "the data has 60 clients.*--reuse-clients"),
+        (promised(100, 200), World(50), "clients = 50: the file's population is 100 to 200"),
+        (promised(100, 200), World(150), "the data has 60: say --reuse-clients"),
+    ],
+)
+def test_a_population_that_data_or_file_contradict_is_refused(
+    campaign: Campaign, world: World, said: str
+) -> None:
+    with pytest.raises(InvalidValue, match=said):
+        world.scenario(campaign, 60)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"dropout": float("nan")}, "dropout"), ({"dropout": 1.1}, "dropout")]
+    + [({"clients": count}, "clients") for count in (0, -1, True, 10**30)],
+)
+def test_a_world_that_cannot_be_is_refused(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        World(**options)
+    assert caught.value.name == name
+
+
+def test_the_world_reaches_every_job(prepare: Prepare) -> None:
+    world = World(50, availability=Diurnal(3, 0.5), dropout=0.25)
+    prepared = prepare(
+        tiny.campaign(), world=world, seeds=(4, 5), baselines=(Baseline.NON_PRIVATE,)
+    )
+    assert {str(job.scenario) for job in prepared.jobs} == {
+        str(world.scenario(tiny.campaign(), 60))
+    }
+    assert [job.seed for job in prepared.jobs] == [4, 5, 4, 5]
+    assert prepared.labels == [
+        "campaign, seed 4",
+        "campaign, seed 5",
+        "non-private, seed 4",
+        "non-private, seed 5",
+    ]
+
+
+def test_epsilon_so_far_is_the_campaigns_and_never_too_low(prepare: Prepare) -> None:
+    campaign = tiny.campaign()
+    prepared = prepare(campaign, baselines=(Baseline.NON_PRIVATE,))
+    curve = prepared.entries[0].pricing.curve()  # by now all of it is known
+    assert [slots for slots, _ in curve] == [1, 2, 3, 4, 5, 6]
+    for slots in range(1, 7):
+        so_far = prepared.epsilon_so_far(0, slots)
+        assert so_far is not None
+        assert so_far >= Spending(campaign).after(slots).epsilon * (1 - 1e-12)
+        assert prepared.epsilon_so_far(1, slots) is None
+
+
+def test_a_stopped_campaign_is_priced_by_its_slots(prepare: Prepare) -> None:
+    campaign = tiny.campaign()
+    prepared = prepare(campaign, seeds=(1, 2))
+    found = prepared.result(partly(prepared, 2, 4))
+    assert found is not None
+    assert found["complete"] is False
+    assert [one["slots_done"] for one in found["seeds"]] == [2, 4]
+    certificate = found["certificate"]
+    assert certificate["epsilon"] == Spending(campaign).after(4).epsilon  # that of the longer one
+    assert certificate["epsilon"] < price([RunSoFar.whole(campaign)]).epsilon
+    assert all(slots <= 4 for slots in found["spent"]["slots"])
+    assert found["dummies_expected"] < 6 * 12
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_second_seed_alone_is_held_against_its_own_check_ins(prepare: Prepare) -> None:
+    prepared = prepare(tiny.campaign(), seeds=(1, 2))
+    alone = prepared.result(partly(prepared, None, 6))
+    assert alone is not None
+    assert (alone["complete"], len(alone["seeds"]), alone["seeds"][0]["seed"]) == (False, 1, 2)
+    bins = alone["occupancy"]
+    assert bins["width"] == 1
+    counted = sum(n * share for n, share in zip(bins["check_ins"], bins["measured"], strict=True))
+    assert counted * 6 == pytest.approx(alone["check_ins"])
+
+
+def test_nothing_done_is_no_result(prepare: Prepare) -> None:
+    prepared = prepare(tiny.campaign())
+    assert prepared.result([None]) is None
+
+
+def test_a_baseline_that_was_not_reached_says_so(prepare: Prepare) -> None:
+    prepared = prepare(tiny.campaign(), baselines=(Baseline.NON_PRIVATE,))
+    found = prepared.result(partly(prepared, 6, None))
+    assert found is not None
+    assert found["complete"] is False
+    assert found["seeds"][0]["complete"] is True
+    [baseline] = found["baselines"]
+    assert (baseline["metrics"], baseline["curves"]) == ({}, [])
+    assert baseline["unavailable"] == "interrupted before it"
+    whole = price([RunSoFar.whole(tiny.campaign())])
+    assert found["certificate"]["epsilon"] == whole.epsilon
+
+
+@pytest.mark.slow
+def test_averaged_runs_are_priced_by_the_fewest_reports_of_the_longest_seed(
+    prepare: Prepare,
+) -> None:
+    campaign = tiny.campaign(AVERAGED)
+    prepared = prepare(campaign, seeds=(1, 2))
+    stopped, whole = partly(prepared, 6, 18)
+    assert stopped is not None
+    assert whole is not None
+    assert (len(stopped.contributors), len(whole.contributors)) == (1, 3)
+    found = prepared.result([stopped, whole])
+    assert found is not None
+    runs = [RunSoFar(campaign, 6, contributors=count) for count in whole.contributors]
+    assert found["certificate"]["epsilon"] == price(runs).epsilon
+    assert "fewest reports" in found["notes"][0]
+
+
+@pytest.mark.slow
+def test_a_sweep_is_a_list_in_order_and_the_same_job_is_run_once(prepare: Prepare) -> None:
+    campaigns = [tiny.campaign(), tiny.campaign(tiny.text().replace("1e-6", "1e-7"))]
+    prepared = prepare(*campaigns)
+    outcomes = prepared.run()
+    assert outcomes[0] is outcomes[1]  # a budget decides nothing but the price
+    found = prepared.result(outcomes)
+    assert found is not None
+    assert [one["settings"] for one in found["sweep"]] == [{"n": 0}, {"n": 1}]
+    first, second = (one["certificate"]["epsilon"] for one in found["sweep"])
+    assert first < second
+    part = prepared.result([None, outcomes[1]])
+    assert part is not None
+    assert [one["settings"] for one in part["sweep"]] == [{"n": 1}]
+
+
+def test_a_grid_too_coarse_for_delta_is_refused_before_anything_is_run(prepare: Prepare) -> None:
+    coarse = tiny.GAUSSIAN + "grid = 0.16\n"
+    with pytest.raises(InvalidValue, match="too coarse for so small a delta"):
+        prepare(tiny.campaign(tiny.text(randomizer=coarse).replace("1e-6", "1e-80")))
+
+
+def test_a_campaign_without_a_task_is_refused(prepare: Prepare) -> None:
+    with pytest.raises(InvalidValue, match=r"needs a \[task\]"):
+        prepare(tiny.campaign(tiny.text(task="")))

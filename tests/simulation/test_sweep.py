@@ -1,0 +1,90 @@
+"""A sweep: every combination once, each the campaign that its file with those values would be."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkins.errors import InvalidValue
+from checkins.protocol.campaign import parse_campaign
+from checkins.simulation.sweep import MOST_SETTINGS, Axis, changed, label, settings
+from tests.simulation import tiny
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("protocol.slots=100,200", (100, 200)),
+        (" protocol.slots = 1_000 , 2 ", (1000, 2)),
+        ("task.optimizer.rate=1e-2,0.5", (0.01, 0.5)),
+        ("task.model=logistic,mlp", ("logistic", "mlp")),
+        ('task.model="logistic",mlp', ("logistic", "mlp")),
+        ("protocol.capacity=all,5", ("all", 5)),
+        ("task.optimizer.nesterov=true,false", (True, False)),
+        ("task.optimizer.kind=sgd,optax:adam", ("sgd", "optax:adam")),
+        ("budget.population=[10, 20],[30, 40]", ([10, 20], [30, 40])),
+        ("name=a", ("a",)),
+    ],
+)
+def test_values_are_read_as_toml_and_quotes_may_be_left_out(text: str, values: object) -> None:
+    assert Axis.parse(text).values == values
+
+
+@pytest.mark.parametrize("text", ["", "x", "x=", "=1", " = 1", "protocol.slots"])
+def test_what_is_no_axis_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValue, match=r"must be SECTION\.KEY=VALUE"):
+        Axis.parse(text)
+
+
+def test_a_value_twice_and_a_key_twice_are_refused() -> None:
+    with pytest.raises(InvalidValue, match="the value 5 more than once"):
+        Axis.parse("protocol.slots=5,6,5")
+    with pytest.raises(InvalidValue, match="was given more than once"):
+        list(settings([Axis("a", (1,)), Axis("a", (2,))]))
+
+
+def test_settings_are_all_combinations_in_order() -> None:
+    found = list(settings([Axis("a", (1, 2)), Axis("b", ("x", "y"))]))
+    assert [label(one) for one in found] == ["a=1, b=x", "a=1, b=y", "a=2, b=x", "a=2, b=y"]
+    assert list(settings([])) == [{}]
+    with pytest.raises(InvalidValue, match="more than 1,000 campaigns"):
+        list(settings([Axis("a", tuple(range(MOST_SETTINGS + 1)))]))
+
+
+@pytest.mark.parametrize(
+    ("setting", "old", "new"),
+    [
+        ({"protocol.slots": 9}, "slots = 6", "slots = 9"),
+        ({"protocol.capacity": 7}, "capacity = 12", "capacity = 7"),
+        ({"task.optimizer.rate": 2}, "rate = 0.5", "rate = 2"),
+        ({"task.data.holdout": 0.25}, '"y"\n', '"y"\nholdout = 0.25\n'),
+        ({"protocol.repeats": 3}, "capacity = 12", "capacity = 12\nrepeats = 3"),
+        ({"name": "other"}, '"tiny"', '"other"'),
+    ],
+)
+def test_a_changed_campaign_is_that_of_the_changed_file(setting, old: str, new: str) -> None:
+    file = tiny.text()
+    assert file.count(old) == 1
+    wanted = parse_campaign(file.replace(old, new)).campaign
+    assert changed(tiny.campaign(), setting) == wanted
+    assert changed(tiny.campaign(), setting).seal != tiny.campaign().seal
+
+
+def test_nothing_set_is_the_same_campaign() -> None:
+    campaign = tiny.campaign()
+    assert changed(campaign, {}) is campaign
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"protocol.slots": 0}, "sweep = 'protocol.slots=0': .*slots: must be a whole number"),
+        ({"protocol.slot": 5}, "did you mean slots"),
+        ({"nowhere.slots": 5}, "the file has no table 'nowhere'"),
+        ({"protocol.slots.deeper": 5}, "the file has no table 'protocol.slots'"),
+        ({"randomizer.noise_multiplier": 1e-9}, "noise_multiplier: the noise of a slot"),
+    ],
+)
+def test_a_value_that_no_file_may_have_is_refused_in_the_words_of_the_sweep(setting, said) -> None:
+    with pytest.raises(InvalidValue, match=said) as caught:
+        changed(tiny.campaign(), setting)
+    assert caught.value.name == "sweep"
