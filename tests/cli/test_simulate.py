@@ -366,6 +366,21 @@ def test_a_sweep_saves_the_models_of_every_combination(
     ]
 
 
+def test_a_setting_that_diverges_is_said_and_the_others_go_on(
+    folder: Path, checkins: Callable[..., Any]
+) -> None:
+    (folder / "wild.toml").write_text(tiny.WILD)
+    words = "simulate wild.toml --evaluations 0 --workers 1 --sweep task.optimizer.rate=3e38,0.001"
+    found = only_object(checkins(f"{words} --json --out out").out)["sweep"]
+    assert [one["diverged"] for one in found] == [True, False]
+    assert (found[0]["metrics"], found[0]["spread"]) == ({}, None)
+    assert found[0]["certificate"]["epsilon"] == found[1]["certificate"]["epsilon"]
+    assert re.search(r"^ 3e\+38 +diverged", checkins(words).out, re.MULTILINE)
+    alone = checkins("simulate wild.toml --evaluations 0")
+    assert (alone.code, alone.out) == (2, "")
+    assert "diverged: lower the rate" in alone.err
+
+
 def test_a_page_that_cannot_be_made_does_not_hide_the_result(
     folder: Path, checkins: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_what_is_no_optimizer_is_refused_with_the_reason(
 
 def test_without_optax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optax", None)
+    server_of.cache_clear()
     with pytest.raises(CheckinsError, match="sim"):
         server_of(Optimizer(0.1, kind="optax:adam"))
     assert server_of(Optimizer(0.1, momentum=0.9)).rate == 0.1

@@ -77,7 +77,7 @@ def shuffled(local_epsilon: float, *, clients: int, delta: float) -> float:
     Rounding:    up.
 
     >>> round(shuffled(1.0, clients=10_000, delta=1e-6), 4)
-    0.0606
+    0.0432
     """
     campaign = pure.PureCampaign(local_epsilon, clients, 1.0)
     return pure.ReplaceOne(campaign, delta=delta).epsilon(delta).upper
