@@ -9,7 +9,7 @@ the one that was kept: a chain that was rewritten from its beginning is whole ag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ from checkins.protocol.ledger.price import (
     so_far,
     spent,
 )
-from checkins.protocol.model_update import Learner, ModelUpdate
+from checkins.protocol.model_update import Learner, Model, ModelUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +157,20 @@ class _State:
         *before, run = self.ledger.runs
         self._opened_at = number
         self._update = ModelUpdate.of(run.campaign)
-        self._learner = self._update.start(entry.numbers())
+        self._learner = self._update.start(entry.numbers(), self._velocity(before, run, entry))
         budget = run.campaign.budget.epsilon
         if before and budget > before[-1].campaign.budget.epsilon:
             self.notes.append(
                 f"line {number} raises the population's budget from epsilon ="
                 f" {before[-1].campaign.budget.epsilon!r} to {budget!r}"
             )
+
+    def _velocity(self, before: Sequence[Run], run: Run, entry: Opened) -> Model | None:
+        """That of the last run, if this one repeats it and goes on from its model."""
+        if self._learner is None or not before or before[-1].campaign != run.campaign:
+            return None
+        same = hashed(self._learner.model) == hashed(entry.numbers())
+        return self._learner.velocity if same else None
 
     def _replay(self, entry: SlotClosed) -> None:
         run, update, learner = self.ledger.running, self._update, self._learner
