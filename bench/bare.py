@@ -100,6 +100,19 @@ def sfc64(stretch: int, slots: int) -> Any:
     return generator.standard_normal((slots, DIMENSION), np.float32)
 
 
+def words(stretch: int, slots: int) -> Any:
+    """Random words by numpy, made normal by compiled code: how checkins itself does it."""
+    count = slots * DIMENSION
+    raw = np.random.SFC64([3, stretch]).random_raw(-(-count // 2)).view(np.uint32)
+    return _normals(raw[:count].reshape(slots, DIMENSION)).block_until_ready()
+
+
+@jax.jit
+def _normals(words: Array) -> Array:
+    uniform = ((words >> 9).astype(jnp.float32) + 0.5) * np.float32(2.0**-22) - 1.0
+    return np.float32(2**0.5) * jax.lax.erf_inv(uniform)
+
+
 def lanes(stretch: int, slots: int) -> Any:
     """By xoshiro128++, compiled: 7,850 of them side by side, each with a state of its own."""
     words = np.random.Generator(np.random.SFC64([3, stretch])).integers(
@@ -196,6 +209,8 @@ class Bare:
 ON_HOST = (
     Bare("numpy's noise, one thread ahead", threads=1),
     Bare("numpy's noise, a thread for each core", threads=CORES),
+    Bare("numpy's words, a thread for each core", draw=words, threads=CORES),
+    Bare("numpy's words, the same, 2 slots unrolled", draw=words, threads=CORES, unroll=2),
     Bare("compiled noise, one thread ahead", draw=lanes, threads=1),
     Bare("compiled noise, a thread for each core", draw=lanes, threads=CORES),
 )

@@ -26,7 +26,7 @@ from checkins.simulation.report import write_report
 from checkins.simulation.study import Study
 
 CAPACITY = 8_200
-"""Seven standard deviations above the 7,500 check-ins that a slot expects: it hardly ever fills."""
+"""Eight standard deviations above the 7,500 check-ins that a slot expects: it never fills."""
 
 
 def noise_at_clients(campaign: Campaign) -> Campaign:

@@ -274,7 +274,7 @@ def ran(counts: list[float], *, minibatch: int = 1) -> Any:
         jnp.array(counts),
     )
     start = server.start(updates.pack(jnp.zeros(model.dimension)))
-    return compiled(noisy(updates), server)(start, inputs, updates.table)
+    return compiled(noisy(updates), server)(start, inputs, updates.table)[0]
 
 
 def test_a_slot_that_is_skipped_counts_and_moves_nothing() -> None:

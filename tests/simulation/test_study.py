@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from checkins.protocol.campaign import Campaign, RunSoFar, Spending, price
 from checkins.simulation.availability import Diurnal
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.outcome import Outcome
+from checkins.simulation.pricing import FIXED_BEFOREHAND, Pricing
 from checkins.simulation.study import Prepared, Study, World
 from tests.simulation import tiny
 
@@ -181,6 +183,34 @@ def test_a_baseline_that_was_not_reached_says_so(prepare: Prepare) -> None:
 
 
 @pytest.mark.slow
+def test_a_run_without_reports_costs_nothing_and_hides_no_other_seeds_price() -> None:
+    campaign = tiny.campaign(AVERAGED)
+    with ThreadPoolExecutor(1) as pool:
+        pricing = Pricing(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
+        alone = price([RunSoFar(campaign, 6, contributors=5, times=2)])
+        assert pricing.whole.epsilon == alone.epsilon
+        assert pricing.curve() == [(18, alone.epsilon)]
+
+
+def test_baselines_of_averaged_updates_have_the_epsilon_of_what_is_run(prepare: Prepare) -> None:
+    world = World(dropout=0.5)
+    prepared = prepare(tiny.campaign(AVERAGED), world=world, baselines=(Baseline.NO_AMPLIFICATION,))
+    found = prepared.result(prepared.run())
+    assert found is not None
+    assert found["baselines"][0]["epsilon"] == found["certificate"]["epsilon"]
+    assert found["spent"]["epsilon"][-1] == found["certificate"]["epsilon"]
+
+
+def test_a_partial_certificate_says_that_stopping_was_decided_beforehand(prepare: Prepare) -> None:
+    prepared = prepare(tiny.campaign())
+    found = prepared.result(partly(prepared, 2))
+    assert found is not None
+    assert FIXED_BEFOREHAND in found["certificate"]["assumptions"]
+    whole = prepared.result(prepared.run())
+    assert whole is not None
+    assert FIXED_BEFOREHAND not in whole["certificate"]["assumptions"]
+
+
 def test_averaged_runs_are_priced_by_the_fewest_reports_of_the_longest_seed(
     prepare: Prepare,
 ) -> None:

@@ -220,6 +220,22 @@ def test_a_position_knows_what_was_counted_until_there() -> None:
     assert progress.metrics is not None
 
 
+def test_fewer_clients_than_the_data_has_are_drawn_among_all_of_them() -> None:
+    """12 of 40, each once; that seeds 1 to 30 never draw one of the last 20: below 2^-300."""
+    seen: set[int] = set()
+    for seed in range(1, 31):
+        ours = training(scenario=Scenario(12), seed=seed)
+        used = [
+            int(client)
+            for piece in ours._pieces(ours.start())
+            for client in np.asarray(ours._inputs(piece).clients).ravel()
+            if client >= 0
+        ]
+        assert len(set(used)) == len(used) <= 12
+        seen |= set(used)
+    assert max(seen) >= 20
+
+
 def test_people_hold_the_data_of_the_client_they_stand_for() -> None:
     """1,000 clients on 40 rows: client j is row j mod 40, each used exactly once in a run."""
     ours = training(campaign(AT_SERVER, capacity=None), scenario=Scenario(1000))

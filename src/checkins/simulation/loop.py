@@ -24,7 +24,7 @@ SKIPPED, OVER = 0.0, -1.0
 """Instead of a count: a slot that moves nothing; a row that the learner never hears of, as while
 the server warms up, or where a stretch is filled up."""
 
-UNROLLED = 8
+UNROLLED, UNROLLED_ON_HOST = 8, 2
 """Slots that an accelerator is told of at a time: telling it takes longer than doing them."""
 
 
@@ -142,14 +142,22 @@ def report_by_report(updates: Updates, randomizer: Randomizer, dimension: int) -
     return total
 
 
-def compiled(total: Total, server: Server) -> Callable[[State, Stretch, Any], State]:
-    """One stretch of slots: (state before, inputs, the data's table) → state after."""
+Advance = Callable[[State, Stretch, Any], tuple[State, Array]]
 
-    def stretch(state: State, inputs: Stretch, table: Any) -> State:
+
+def compiled(total: Total, server: Server) -> Advance:
+    """One stretch of slots: (state before, inputs, the data's table) → state after, a token.
+
+    The state before is used up. The token is there once the stretch is over, and outlives the next.
+    """
+
+    def stretch(state: State, inputs: Stretch, table: Any) -> tuple[State, Array]:
         def slot(state: State, inputs: Stretch) -> tuple[State, None]:
             return server.take_in(state, total(table, state.model, inputs), inputs.counts), None
 
-        return jax.lax.scan(slot, state, inputs, unroll=1 if on_host() else UNROLLED)[0]
+        unroll = UNROLLED_ON_HOST if on_host() else UNROLLED
+        after: State = jax.lax.scan(slot, state, inputs, unroll=unroll)[0]
+        return after, after.slots + 0
 
     return jax.jit(stretch, donate_argnums=0)
 

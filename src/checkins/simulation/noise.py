@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 Rows = NDArray[Any]
 
-BLOCK = 1 << 17
+BLOCK = 1 << 18
 """Numbers, about: so many slots at a time have a stream of random bits of their own."""
 
 THREADS = 2
@@ -75,6 +75,11 @@ def _aligned(size: int, dtype: Any) -> Rows:
     return raw[start : start + length].view(dtype)
 
 
+def block_slots(dimension: int) -> int:
+    """How many slots share a stream of random bits."""
+    return max(1, BLOCK // dimension)
+
+
 def drawn(
     law: Law,
     reports: NDArray[np.int64],
@@ -95,7 +100,7 @@ def drawn(
     float32 it is the inverse of the distribution function at the middle of one of 2^23 equal
     parts, as JAX draws it: no draw is beyond 5.3 deviations.
     """
-    size = max(1, BLOCK // dimension)
+    size = block_slots(dimension)
     fast = law is Law.GAUSSIAN and dtype == np.float32
     if fast:
         found = ring.take((rows, dimension), np.uint32)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from itertools import zip_longest
+from dataclasses import replace
 
 from checkins.accounting import Certificate, Protocol
 from checkins.protocol.campaign import Campaign, RunSoFar, Spending, price
+
+FIXED_BEFOREHAND = "that it stops here was decided beforehand, not by what was released"
 
 _POINTS = 10
 
@@ -17,14 +18,23 @@ _POINTS = 10
 class Pricing:
     """The price along the way, as far as it is known by now."""
 
-    def __init__(self, campaign: Campaign, pool: Executor) -> None:
-        """The certificate is worked out from now on, what it costs on the way once asked for."""
+    def __init__(
+        self, campaign: Campaign, pool: Executor, contributors: Sequence[Sequence[int]] = ()
+    ) -> None:
+        """The certificate is worked out from now on, what it costs on the way once asked for.
+
+        ``contributors`` are the reports of each run of each seed: averaged updates are priced by
+        them.
+        """
         self._campaign = campaign
         self._pool = pool
         self._spending = Spending(campaign)
         self._known: list[tuple[int, float]] = []
         self._stopping = False
-        self._certificate = pool.submit(price, (RunSoFar.whole(campaign),), compare=True)
+        runs: Sequence[RunSoFar] = (RunSoFar.whole(campaign),)
+        if self._averaged:
+            runs = self._dearest(contributors)
+        self._certificate = pool.submit(price, runs, compare=True)
         self._curve: Future[None] | None = None
 
     def begin_curve(self) -> Future[None]:
@@ -33,8 +43,27 @@ class Pricing:
             self._curve = self._pool.submit(self._work)
         return self._curve
 
+    @property
+    def _averaged(self) -> bool:
+        return self._campaign.design.protocol is Protocol.AVERAGED
+
+    def _dearest(self, contributors: Sequence[Sequence[int]]) -> list[RunSoFar]:
+        """Runs that cost at least what those of any seed do: the fewest reports cost most.
+
+        A run without any report costs nothing, and says nothing of the others.
+        """
+        slots = self._campaign.design.slots
+        times = max((sum(count > 0 for count in runs) for runs in contributors), default=0)
+        if not times:
+            return [RunSoFar(self._campaign, slots, contributors=0)]
+        fewest = min(count for runs in contributors for count in runs if count)
+        return [RunSoFar(self._campaign, slots, contributors=fewest, times=times)]
+
     def _work(self) -> None:
         slots = self._spending.slots
+        if self._averaged:  # it costs the same after any slot
+            self._known.append((slots, self.whole.epsilon))
+            return
         for count in sorted({max(1, slots * part // _POINTS) for part in range(1, _POINTS + 1)}):
             if self._stopping:
                 return
@@ -62,16 +91,14 @@ class Pricing:
 
     def certificate(self, slots: int, contributors: Sequence[Sequence[int]]) -> Certificate:
         """What was run: so many slots; for averaged updates the fewest reports of any seed."""
-        campaign = self._campaign
-        if campaign.design.protocol is Protocol.AVERAGED:
-            # A seed that was stopped has fewer runs than another, and still the same price.
-            fewest = [min(runs) for runs in zip_longest(*contributors, fillvalue=math.inf)]
-            whole = campaign.design.slots
-            return price([RunSoFar(campaign, whole, contributors=int(n)) for n in fewest])
         if slots >= self._spending.slots:
             return self.whole
-        run, slot = divmod(max(slots - 1, 0), campaign.design.slots)
-        return self._spending.after(slot + (slots > 0), run=run + 1)
+        if self._averaged:
+            found = price(self._dearest(contributors))
+        else:
+            run, slot = divmod(max(slots - 1, 0), self._campaign.design.slots)
+            found = self._spending.after(slot + (slots > 0), run=run + 1)
+        return replace(found, assumptions=(*found.assumptions, FIXED_BEFOREHAND))
 
     def close(self) -> None:
         """Stop after the point that is being worked out."""

@@ -137,7 +137,9 @@ class Study:
         dimension = lesson.model.dimension
         scenario = self.world.scenario(campaign, lesson.data.clients)
         method = Method.of(campaign, dimension)
-        pricing = Pricing(campaign, pool)
+        averaged = campaign.design.protocol is Protocol.AVERAGED
+        counted = [self._reports(method, scenario, seed) for seed in self.seeds] if averaged else []
+        pricing = Pricing(campaign, pool, counted)
 
         def group(label: str, method: Method | None, found: Alternative | None) -> _Group:
             lenient = found is not None or len(self.campaigns) > 1
@@ -159,6 +161,12 @@ class Study:
             else:
                 groups.append(_Group(str(baseline), (), found))
         return _Entry(setting, campaign, pricing, tuple(groups))
+
+    @staticmethod
+    def _reports(method: Method, scenario: Scenario, seed: int) -> list[int]:
+        """How many reports each run of a seed will have."""
+        crowd = scenario.crowd(method, seed)
+        return [int(crowd.run(run).reports.sum()) for run in range(1, method.runs + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +254,7 @@ class Prepared:
         notes = list(self.study.notes)
         averaged = entry.campaign.design.protocol is Protocol.AVERAGED
         if averaged and certificate.adjacency is Adjacency.REPLACE_ONE:
-            notes.append("averaged updates are priced by the fewest reports of any seed")
+            notes.append("averaged updates are priced by the fewest reports of any run of any seed")
         return result(
             entry.campaign,
             begun,

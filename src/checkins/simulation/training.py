@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpy.typing import NDArray
 
 from checkins.randomizers import Randomizer
@@ -32,11 +33,11 @@ from checkins.simulation.loop import (
     seating,
 )
 from checkins.simulation.method import Method
-from checkins.simulation.noise import Law, Ring, ahead, drawn
+from checkins.simulation.noise import Law, Ring, ahead, block_slots, drawn
 from checkins.simulation.updates import Clip, LocalWork, Updates, each, updates_of
 from checkins.tasks.lesson import Lesson
 
-HOST_BYTES, DEVICE_BYTES = 1 << 23, 1 << 28
+HOST_BYTES, DEVICE_BYTES = 1 << 24, 1 << 28
 """Inputs of a stretch: small enough for a CPU's cache, large enough to keep a GPU busy."""
 
 
@@ -44,12 +45,19 @@ HOST_BYTES, DEVICE_BYTES = 1 << 23, 1 << 28
 class Scenario:
     """What the world does, which no file seals: who there is, and who can be reached.
 
-    ``clients`` may be more than the data has: client j then holds what client j mod rows holds.
+    ``clients`` may be more than the data has: client j then holds what client j mod n of the data
+    holds. If they are fewer, each seed draws its own among those of the data.
     """
 
     clients: int
     availability: Availability = field(default_factory=Always)
     dropout: float = 0.0
+
+    def crowd(self, method: Method, seed: int) -> Crowd:
+        """Who takes part in a method's runs."""
+        return Crowd(
+            method.design, self.clients, seed, self.availability, self.dropout, method.sampling
+        )
 
 
 class Position(NamedTuple):
@@ -113,14 +121,7 @@ class Training:
 
     @cached_property
     def crowd(self) -> Crowd:
-        return Crowd(
-            self.method.design,
-            self.scenario.clients,
-            self.seed,
-            self.scenario.availability,
-            self.scenario.dropout,
-            self.method.sampling,
-        )
+        return self.scenario.crowd(self.method, self.seed)
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -157,20 +158,31 @@ class Training:
         """Every stretch from there on. A position is good until the next one is asked for."""
         position = self.start() if start is None else start
         state, updates = position.state, self._updates
+        before = jnp.zeros(())
         every = self.slots / self.evaluations if self.evaluations else self.slots
         done = (position.run - 1) * self.method.design.slots + position.slots
         due = (int(done / every) + 1) * every
         for piece, inputs in ahead(self._pieces(position), self._inputs):
             if piece.first == 0 and piece.run > 1:
                 state = self.server.next_run(state)
-            state = self._advance(state, inputs, updates.table)
-            state.slots.block_until_ready()
+            state, token = self._advance(state, inputs, updates.table)
+            before.block_until_ready()  # one stretch is under way while the next is made ready
+            before = token
             done += piece.slots
             here = Position(piece.run, piece.first + piece.slots, state)
             found = None
             if done >= due or done == self.slots:
                 found, due = self.measured(here), (int(done / every) + 1) * every
             yield Progress(here, done, found)
+
+    @cached_property
+    def _present(self) -> Array | None:
+        """Who of the data takes part, where not everyone does."""
+        in_data, wanted = self.lesson.data.clients, self.scenario.clients
+        if wanted >= in_data:
+            return None
+        drawn = np.random.default_rng([self.seed, 4]).choice(in_data, wanted, replace=False)
+        return jnp.asarray(drawn, jnp.int32)
 
     @cached_property
     def _ring(self) -> Ring:
@@ -210,10 +222,15 @@ class Training:
         """Slots of a stretch: what memory allows, at most what lies between two measurements."""
         room = HOST_BYTES if on_host() else DEVICE_BYTES
         slots = self.method.design.slots
+        block = block_slots(self.lesson.model.dimension)
         most = max(1, room // (4 * max(self.lesson.model.dimension, width)))
+        most = max(most - most % block, min(most, block))
         if self.evaluations:
             most = min(most, max(1, -(-self.slots // self.evaluations)))
-        return -(-slots // -(-slots // min(most, slots)))
+        if most >= slots:
+            return slots
+        even = -(-slots // -(-slots // most))  # stretches of one length, if blocks allow it
+        return even if even % block == 0 or most < block else most
 
     def _inputs(self, piece: _Piece) -> Stretch:
         with jax.enable_x64(np.dtype(self.dtype) == np.float64):  # each thread has its own setting
@@ -266,6 +283,8 @@ class _Piece(NamedTuple):
         clients = seated(
             keys[:, :, np.newaxis], self.padded(turnout.first, 0), self.padded(turnout.reports, 0)
         )
+        if (present := training._present) is not None:
+            clients = jnp.where(clients >= 0, present[jnp.maximum(clients, 0)], -1)
         return Stretch(
             clients,
             jax.device_put(noise),  # read where it stands, not copied
