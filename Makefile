@@ -48,6 +48,7 @@ mutants: $(INSTALLED)  ## plant known bugs one at a time: the tests must notice 
 
 demo: $(INSTALLED)  ## the main job, end to end
 	@$(BIN)/python examples/demo.py
+	@$(BIN)/checkins simulate examples/patients.toml --out out/demo/patients
 
 docs: $(INSTALLED)  ## refill the generated blocks, check links, run every code block
 	@$(BIN)/python tools/generated.py

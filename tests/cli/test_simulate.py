@@ -228,7 +228,10 @@ def test_an_unknown_label_is_refused_where_the_classes_are_declared(
         ("--data rows.csv --client-column who --label-column y --holdout x", "--holdout x: must b"),
         ("--clients 61", "--clients 61: the data has 60: say --reuse-clients"),
         ("--clients 0", "--clients 0: must be at least 1"),
-        ("--clients 1e3", "--clients 1e3: must be a whole number"),
+        ("--clients 1e3", "--clients 1e3: the data has 60: say --reuse-clients"),
+        ("--clients 1.5", "--clients 1.5: must be a whole number"),
+        ("--clients 1e999999999", "--clients 1e999999999: must be a whole number"),
+        ("--seeds 1e6", "--seeds 1e6: must be at most 10,000"),
         ("--seeds 0", "--seeds 0: must be at least 1"),
         ("--seeds two", "--seeds two: must be a whole number"),
         ("--seeds 1000000000000", "--seeds 1000000000000: must be at most 10,000"),
@@ -318,6 +321,25 @@ def test_clients_are_reused_where_it_is_said(folder: Path, checkins: Callable[..
         "dropout": 0.0,
     }
     assert found["check_ins"] == 100
+
+
+def test_clients_beyond_the_promise_of_the_file_are_told_what_to_change(
+    folder: Path, checkins: Callable[..., Any]
+) -> None:
+    (folder / "more.toml").write_text(with_population(tiny.text(), 100, 200))
+    done = checkins("simulate more.toml --clients 50")
+    said = "the file's population is 100 to 200: change or remove [budget] population"
+    assert (done.code, done.err) == (2, f"checkins: --clients 50: {said}\n")
+
+
+def test_whole_numbers_may_have_an_exponent_and_one_is_singular(
+    folder: Path, checkins: Callable[..., Any]
+) -> None:
+    words = "--clients 1e0 --seeds 1e0 --evaluations 1e9 --workers 1e0 --seed 2e0"
+    (folder / "one.toml").write_text(tiny.text(protocol=tiny.PROTOCOL.replace("= 6", "= 1")))
+    done = checkins(f"simulate one.toml {words}")
+    assert (done.code, done.err) == (0, "")
+    assert ": 1 slot, 1 check-in of 1 client, 1 used, 11 dummies" in " ".join(done.out.split())
 
 
 def test_without_ray_it_says_how_to_get_it_before_anything_else(

@@ -98,6 +98,24 @@ def sweep(key: str = "protocol.slots", values: tuple[Any, ...] = (50, 100, 200, 
     return {"sweep": runs}
 
 
+def over_budget(budget: float = 0.2) -> Result:
+    """A campaign that costs more than it may."""
+    result = patients()
+    result |= {"within_budget": False, "noise": "Gaussian, 0.1 clips on each report, 0.98 on a sum"}
+    result["budget"] = {"epsilon": budget, "delta": 1e-6, "adjacency": "add-remove"}
+    return result
+
+
+def sweep_over_budget(over: tuple[int, ...] = (1,), diverged: tuple[int, ...] = ()) -> Result:
+    """A sweep whose settings at some places cost too much, or have no model in the end."""
+    result = sweep()
+    for place, run in enumerate(result["sweep"]):
+        run |= {"within_budget": place not in over, "diverged": place in diverged}
+        if place in diverged:
+            run |= {"metrics": {}, "spread": {}}
+    return result
+
+
 def certificate() -> Result:
     return {
         "epsilon": 0.2505022389725925,

@@ -247,6 +247,84 @@ def test_every_colour_of_a_figure_is_in_the_stylesheet(light: None) -> None:
         assert f"--{name}: #" in pages
 
 
+# Over budget
+
+
+def test_a_campaign_over_its_budget_says_so_at_the_top(light: None) -> None:
+    page = report_page(results.over_budget())
+    said = (
+        "Over its budget: it costs ε ≤ 0.2506, its budget is 0.2;"
+        " a real campaign would stop before its end."
+    )
+    assert said in text_of(page.split("<h2>")[0] + "<footer>")
+    assert '<div class="marked"><dt>Privacy spent, ε</dt>' in page
+    assert "over budget; add-remove" in page
+    within = report_page(results.patients())
+    assert "Over its budget" not in within
+    assert 'class="marked"' not in within
+
+
+def test_a_price_without_a_bound_is_over_any_budget(light: None) -> None:
+    result = results.over_budget()
+    result["certificate"]["epsilon"] = None
+    assert "Over its budget: no ε could be bounded, its budget is 0.2;" in report_page(result)
+
+
+def test_a_result_that_does_not_say_is_judged_by_its_numbers(light: None) -> None:
+    result = results.over_budget()
+    del result["within_budget"]
+    assert "Over its budget" in report_page(result)
+    result["budget"]["epsilon"] = result["certificate"]["epsilon"]
+    assert "Over its budget" not in report_page(result)
+
+
+def test_the_noise_is_said_as_the_result_says_it(light: None) -> None:
+    page = report_page(results.over_budget())
+    assert "Gaussian, 0.1 clips on each report, 0.98 on a sum" in page
+    assert "0.1 × clip at the client" not in page
+    assert "0.1 × clip at the client" in report_page(results.patients())
+
+
+def test_a_model_that_diverged_is_not_blamed_on_the_holdout(light: None) -> None:
+    result = results.without_holdout()
+    result["diverged"] = True
+    text = text_of(report_page(result))
+    assert "Quality diverged" in text
+    assert "no public holdout" not in text
+
+
+# Labels and edges
+
+
+@pytest.mark.parametrize(("capacity", "anchor"), [(60, "left"), (88, "center"), (124, "right")])
+def test_the_name_of_the_capacity_stays_inside_the_plot(
+    capacity: int, anchor: str, light: None
+) -> None:
+    result = results.patients()
+    text = result["campaign"]["text"]
+    result["campaign"]["text"] = text.replace("capacity = 96", f"capacity = {capacity}")
+    (note,) = plots_of(report_page(result))["occupancy"]["layout"]["annotations"]
+    assert (note["text"], note["xanchor"]) == (f"capacity {capacity}", anchor)
+
+
+def test_large_losses_have_short_ticks_and_room(light: None) -> None:
+    layout = plots_of(report_page(large_losses()))["learning-loss"]["layout"]
+    assert layout["yaxis"]["automargin"] == "left"
+    assert max(map(len, layout["yaxis"]["ticktext"])) <= 5
+    assert "100k" in layout["yaxis"]["ticktext"]
+
+
+def large_losses() -> results.Result:
+    """Losses over many powers of ten, and a capacity at the right edge."""
+    result = results.over_budget()
+    text = result["campaign"]["text"]
+    result["campaign"]["text"] = text.replace("capacity = 96", "capacity = 124")
+    for seed in result["seeds"]:
+        curve = seed["curve"]
+        curve["loss"] = [3e6 / 10.0**k for k in range(6)] + [3.0] * (len(curve["slots"]) - 6)
+    return result
+
+
 # A sweep
 
 
@@ -255,6 +333,38 @@ def test_a_sweep_is_one_page_with_a_row_for_each_setting(light: None) -> None:
     assert set(plots_of(page)) == {"settings", "learning-auc"}
     assert page.count("<tr>") == 1 + 4
     assert "ε ≤ 0.4009" in page
+    assert "4 settings of protocol.slots, on patients." in page
+
+
+def test_a_setting_over_budget_is_marked_and_never_the_best(light: None) -> None:
+    assert "with slots 100;" in text_of(report_page(results.sweep()))
+    page = report_page(results.sweep_over_budget(over=(1,)))
+    text = text_of(page)
+    assert "Over budget: 1 of 4 settings cost more" in page.split("<h2>")[0]
+    assert page.count('<span class="over">over budget</span>') == 1
+    assert "Best AUC within budget" in text
+    assert "with slots 100;" not in text
+    assert "Ring: over budget." in text
+    assert "slots 100 (over budget): ε ≤ 0.3007" in text
+
+
+def test_a_sweep_without_a_setting_in_budget_says_so(light: None) -> None:
+    text = text_of(report_page(results.sweep_over_budget(over=(0, 1, 2, 3))))
+    assert "No setting is within its budget;" in text
+    assert "Best AUC, over budget" in text
+    assert "no setting is within its budget; with slots 100;" in text
+
+
+def test_a_setting_over_budget_is_not_crowned_because_the_others_diverged(light: None) -> None:
+    page = report_page(results.sweep_over_budget(over=(1,), diverged=(0, 2, 3)))
+    assert "no setting within its budget has a metric" in page
+    assert page.count("<span>diverged</span>") == 3
+
+
+def test_a_sweep_whose_models_all_diverged_says_so(light: None) -> None:
+    page = report_page(results.sweep_over_budget(over=(), diverged=(0, 1, 2, 3)))
+    assert "No setting has a metric: their models diverged." in page
+    assert page.count("(diverged)") == 4
 
 
 @pytest.mark.parametrize(
@@ -449,6 +559,27 @@ def test_no_screen_scrolls_sideways(campaign: browser.Visit, width: int) -> None
     screen(campaign, width=width)
     campaign.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert campaign.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [320, 1100])
+def test_no_label_is_cut_at_an_edge(chromium: Any, tmp_path: Path, width: int) -> None:
+    place = tmp_path / "report.html"
+    write_report(large_losses(), place)
+    with browser.visit(chromium, place, width=width) as visit:
+        visit.page.wait_for_selector("html.drawn")
+        cut = visit.page.evaluate(
+            """() => Array.from(document.querySelectorAll(".plot")).flatMap(box => {
+              const edge = box.getBoundingClientRect();
+              return Array.from(box.querySelectorAll(".annotation text, .xtick text, .ytick text"))
+                .filter(label => {
+                  const place = label.getBoundingClientRect();
+                  return place.left < edge.left - 1 || place.right > edge.right + 1;
+                })
+                .map(label => `${box.id}: ${label.textContent}`);
+            })"""
+        )
+        assert cut == []
 
 
 @pytest.mark.slow

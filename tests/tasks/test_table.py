@@ -223,8 +223,25 @@ def test_labels_must_be_those_that_were_said(tmp_path: Path) -> None:
     message = refused(tmp_path, source, classes=2)
     assert message == "column 'outcome', row 4 = 2: is an unknown label: must be 0 to 1"
     gap = write(tmp_path, changed(3, "outcome", 7))
-    assert "holds the labels 0, 1, 7: recode them as 0 to 2" in refused(tmp_path, gap)
+    said = "holds the labels 0, 1, 7: recode them as 0 to 2, or say how many classes there are"
+    assert said in refused(tmp_path, gap)
     assert load(gap, folder=tmp_path, classes=8).classes == 8
+    from_one = write(tmp_path, [[*row[:3], int(str(row[3])) + 1] for row in ROWS])
+    assert refused(tmp_path, from_one).endswith("holds the labels 1, 2: recode them as 0 to 1")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_column_of_words_can_be_left_out_unless_it_is_the_label(
+    tmp_path: Path, kind: str
+) -> None:
+    for column, more in (
+        ("age", ", or leave the column out: list features in [task.data]"),
+        ("outcome", ""),
+    ):
+        place = HEADER.index(column)
+        rows = [[*row[:place], "red", *row[place + 1 :]] for row in ROWS]
+        message = refused(tmp_path, write(tmp_path, rows, kind))
+        assert message.endswith(f"is not a number: encode categories as numbers{more}")
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -238,7 +255,22 @@ def test_an_empty_table_is_refused(tmp_path: Path, kind: str) -> None:
         (b"", "is empty: must begin with a header"),
         (b"person,age,weight_kg,outcome\nann,1,2\n", "row 1 = 3: must have 4 cells"),
         (b"person,age,weight_kg,outcome\nann,1,2,0,5\n", "row 1 = 5: must have 4 cells"),
-        (b"person;age;weight_kg;outcome\nann;1;2;0\n", "separated by commas"),
+        (
+            b"person;age;weight_kg;outcome\nann;1;2;0\n",
+            "; cells are separated by ; : save it with commas",
+        ),
+        (
+            b"person;age, years;weight_kg;outcome\nann;1;2;0\n",
+            "; cells are separated by ; : save it with commas",
+        ),
+        (
+            b'"age, years";person;weight_kg;outcome\n1;ann;2;0\n',
+            "; cells are separated by ; : save it with commas",
+        ),
+        (
+            b"person\tage\tweight_kg\toutcome\nann\t1\t2\t0\n",
+            "; cells are separated by tabs: save it with commas",
+        ),
         (b"person,age,weight_kg,outcome\n\xff\xfe,1,2,0\n", "is not UTF-8 text"),
         (b'person,age,weight_kg,outcome\n"ann,1,2,0\n', "is not well-formed CSV"),
     ],
@@ -272,7 +304,9 @@ def test_a_missing_file_is_guessed(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    assert "must end in .csv or .parquet" in refused(tmp_path, replace(SOURCE, file="a.xlsx"))
+    assert refused(tmp_path, replace(SOURCE, file="a.xlsx")).endswith(".csv or .parquet")
+    message = refused(tmp_path, replace(SOURCE, file="a.tsv"))
+    assert message.endswith("must end in .csv or .parquet: save it as CSV with commas")
     (tmp_path / "folder.csv").mkdir()
     assert "is not a file" in refused(tmp_path, replace(SOURCE, file="folder.csv"))
     pytest.importorskip("pyarrow")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -79,7 +80,9 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without Greek still gets the numbers
     if not sys.warnoptions and os.environ.get("CHECKINS_DEBUG") != "1":
         warnings.simplefilter("ignore")
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to stop
+    sys.exit(code)
 
 
 def _reader_has_left() -> int:

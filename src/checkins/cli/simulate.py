@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,8 @@ from checkins.cli.simulate_study import study_of, whole
 
 if TYPE_CHECKING:
     from checkins.simulation.study import Prepared
+
+PATIENCE_S = 5.0
 
 File = Annotated[str, typer.Argument(metavar="CAMPAIGN.TOML", show_default=False)]
 Data = Annotated[
@@ -124,23 +128,52 @@ def simulate(
     with screen.working("loading the data and pricing the campaign", quiet=json):
         prepared = study_of(given, file, axes, reuse=reuse_clients).prepared()
     keep = None if out is None else _kept(out, prepared, resume=resume)
-    try:
-        with _progress(prepared, quiet=json) as watch:
-            outcomes = prepared.run(
-                processes=processes or _processes(prepared), ray=ray, keep=keep, watch=watch
-            )
-        with screen.working("working out the certificate", quiet=json):
-            result = prepared.result(outcomes)
-    finally:
-        prepared.close()
-    complete = all(outcome is not None and outcome.complete for outcome in outcomes)
-    if result is not None:
-        result["command"] = shlex.join(["checkins", *_arguments(context)])
-        _shown(result, prepared, out, outcomes, json=json)
-    if not complete:
+    with _stopping_at_once():
+        try:
+            with _progress(prepared, quiet=json) as watch:
+                outcomes = prepared.run(
+                    processes=processes or _processes(prepared), ray=ray, keep=keep, watch=watch
+                )
+            with screen.working("working out the certificate", quiet=json):
+                result = prepared.result(outcomes)
+        finally:
+            prepared.close()
+        if result is not None:
+            result["command"] = shlex.join(["checkins", *_arguments(context)])
+            _shown(result, prepared, out, outcomes, file=file, json=json)
+    if not all(outcome is not None and outcome.complete for outcome in outcomes):
         again = " Go on with --resume." if out is not None else ""
         print(f"checkins: interrupted before the end.{again}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def _stopping_at_once() -> Iterator[None]:
+    """A Ctrl-C that nobody takes as a wish to stop soon: one line, and deaf to further ones."""
+    since: list[float] = []
+
+    def stop(*_: object) -> None:
+        if not since:
+            since.append(time.monotonic())
+            raise KeyboardInterrupt
+        if time.monotonic() - since[0] > PATIENCE_S:  # the way out hangs
+            os._exit(INTERRUPTED)
+
+    try:
+        before = signal.signal(signal.SIGINT, stop)
+    except ValueError:  # not the main thread, where no signal arrives
+        yield
+        return
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not since:
+            raise
+        print("checkins: stopped at once; nothing of the slots under way was kept", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        if not since:  # the process ends
+            signal.signal(signal.SIGINT, before)
 
 
 def _arguments(context: typer.Context) -> list[str]:
@@ -214,7 +247,13 @@ def _progress(prepared: Prepared, *, quiet: bool) -> Iterator[Callable[..., None
 
 
 def _shown(
-    result: dict[str, Any], prepared: Prepared, out: Path | None, outcomes: Any, *, json: bool
+    result: dict[str, Any],
+    prepared: Prepared,
+    out: Path | None,
+    outcomes: Any,
+    *,
+    file: str,
+    json: bool,
 ) -> None:
     from checkins.cli import simulate_words
 
@@ -224,6 +263,6 @@ def _shown(
         if json:
             screen.show_json(result)
         else:
-            screen.show(*simulate_words.result_parts(result))
+            screen.show(*simulate_words.result_parts(result, file=file))
     if saved is not None and not json:
         screen.show_plain(f"Saved: {saved}")

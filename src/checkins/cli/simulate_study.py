@@ -136,13 +136,17 @@ def _baselines(given: Given) -> tuple[Any, ...]:
 
 
 def whole(given: Given, name: str, *, default: int, least: int = 1) -> int:
-    """The whole number that an option says."""
+    """The whole number that an option says; ``1e6`` is one too."""
+    from checkins.cli import values
+
     if name not in given:
         return default
+    text = given.texts[name].replace(",", "").replace("_", "")
     try:
-        value = int(given.texts[name].replace(",", "").replace("_", ""))
+        value = int(text)
     except ValueError:
-        raise given.contradiction(name, "must be a whole number") from None
+        with given.in_own_words():
+            value = values.whole(name, text)
     if value < least:
         raise given.contradiction(name, f"must be at least {least}")
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,11 +67,11 @@ def progress_bars(prepared: Prepared, console: Console) -> Iterator[Callable[...
         yield watch
 
 
-def result_parts(result: Mapping[str, Any]) -> list[RenderableType]:
-    """What came of it."""
+def result_parts(result: Mapping[str, Any], *, file: str) -> list[RenderableType]:
+    """What came of the campaign of a file."""
     if "sweep" in result:
         return _sweep_parts(result["sweep"])
-    return [*_headline(result), *_methods(result), *_foot(result)]
+    return [*_headline(result, file), *_methods(result), *_foot(result)]
 
 
 def _where(result: Mapping[str, Any], *, complete: bool) -> str:
@@ -83,14 +84,25 @@ def _where(result: Mapping[str, Any], *, complete: bool) -> str:
     return f"{found}{'' if complete else ', so far'}{seeds}."
 
 
-def _headline(result: Mapping[str, Any]) -> list[RenderableType]:
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A count and its noun.
+
+    >>> counted(1, "slot"), counted(2000, "slot"), counted(1, "dummy", "dummies")
+    ('1 slot', '2,000 slots', '1 dummy')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _headline(result: Mapping[str, Any], file: str) -> list[RenderableType]:
     name = result["campaign"]["name"]
     parts: list[RenderableType] = [
         Text.assemble(
             ("Simulated", "bold"),
-            f" {name}: {result['slots']:,} slots, {result['check_ins']:,} check-ins of"
-            f" {result['scenario']['clients']:,} clients, {result['client_updates']:,} used,"
-            f" {result['dummies']:,} dummies{_expected(result)}.",
+            f" {name}: {counted(result['slots'], 'slot')},"
+            f" {counted(result['check_ins'], 'check-in')} of"
+            f" {counted(result['scenario']['clients'], 'client')},"
+            f" {result['client_updates']:,} used,"
+            f" {counted(result['dummies'], 'dummy', 'dummies')}{_expected(result)}.",
         ),
         Text.assemble(
             (_metrics(result), "bold green"), f" {_where(result, complete=result['complete'])}"
@@ -101,8 +113,8 @@ def _headline(result: Mapping[str, Any]) -> list[RenderableType]:
         budget = result["budget"]["epsilon"]
         parts.append(
             Text(
-                f"Over its budget of {budget:g}: a real campaign would stop before its end."
-                " See: checkins check",
+                f"Over its budget of {budget:g}: a real campaign would stop before its end;"
+                f" checkins check {shlex.quote(file)} says where.",
                 style="bold red",
             )
         )
@@ -218,7 +230,7 @@ def _sweep_parts(results: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     complete = all(result["complete"] for result in results)
     head = Text.assemble(
         ("Simulated", "bold"),
-        f" {first['campaign']['name']}, {len(results)} ways; metrics are"
+        f" {first['campaign']['name']}, {counted(len(results), 'way')}; metrics are"
         f" {_where(first, complete=complete)}",
     )
     at = {

@@ -26,6 +26,24 @@ class Diverged(InvalidValue):
     """The model is not finite any more."""
 
 
+def check_loss(lesson: Lesson, name: str) -> None:
+    """Refuse a model whose loss fails at a row of the data, or is not one number."""
+    model, data = lesson.model, lesson.data
+
+    def loss(flat: Any) -> Any:
+        tensors = unflatten(flat, model.shapes)
+        return model.loss(tensors, jnp.asarray(data.features[0]), jnp.asarray(data.labels[0]))
+
+    try:
+        found = jax.eval_shape(loss, jnp.zeros(model.dimension))
+        shape = found.shape
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise InvalidValue("model", name, f"its loss fails at the first row: {said}") from error
+    if shape != ():
+        raise InvalidValue("model", name, f"its loss must be one number, and has the shape {shape}")
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """The model measured once so many slots are over."""

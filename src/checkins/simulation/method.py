@@ -107,10 +107,12 @@ class Method:
         """The noise in words, for a table."""
         r: Any = self.randomizer
         if isinstance(r, Gaussian):
+            shown = f"{r.noise_multiplier:.4g}"
+            noise = f"Gaussian, {shown} {'clip' if shown == '1' else 'clips'}"
             if self.noise_at is NoiseAt.SERVER:
-                return f"Gaussian, {r.noise_multiplier:.4g} clips on the sum of a slot"
+                return f"{noise} on the sum of a slot"
             if self.averaged or not self.design.capacity:
-                return f"Gaussian, {r.noise_multiplier:.4g} clips on each report"
+                return f"{noise} on each report"
             total = math.sqrt(self.design.capacity) * r.noise_multiplier
-            return f"Gaussian, {r.noise_multiplier:.4g} clips on each report, {total:.4g} on a sum"
+            return f"{noise} on each report, {total:.4g} on a sum"
         return f"{type(r).__name__}, local epsilon {r.local_epsilon:.4g}"

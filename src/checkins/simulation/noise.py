@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 Rows = NDArray[Any]
 
-BLOCK = 1 << 18
+BLOCK = 1 << 17
 """Numbers, about: so many slots at a time have a stream of random bits of their own."""
 
 THREADS = 2

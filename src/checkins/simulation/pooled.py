@@ -22,12 +22,14 @@ from checkins.tasks.lesson import Lesson
 from checkins.tasks.tensors import unflatten
 
 EPOCHS, BATCH, RATE = 20, 256, 0.01
+FEWEST_STEPS = 250
+"""Of a pass: few rows are gone over more than once in it."""
 
 
 def pooled(
     lesson: Lesson, *, seed: int, watch: Callable[[int, Metrics], bool] | None = None
 ) -> Outcome:
-    """The last model of ``EPOCHS`` passes over the clients' rows.
+    """The last model of ``EPOCHS`` passes over the clients' rows, of many steps each.
 
     ``watch`` is told how many passes are over; False stops there.
     """
@@ -36,7 +38,7 @@ def pooled(
     data, model = lesson.data, lesson.model
     rows, labels = jnp.asarray(data.features), jnp.asarray(data.labels)
     batch = min(BATCH, len(rows))
-    steps = len(rows) // batch
+    steps = max(len(rows) // batch, FEWEST_STEPS)
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, EPOCHS * steps))
 
     def mean_loss(flat: Any, some: Any, rows: Any, labels: Any) -> Any:
@@ -58,8 +60,10 @@ def pooled(
     state = (flat, optimizer.init(flat))
     passes = 0
     while passes < EPOCHS:
-        order = generator.permutation(len(rows))[: steps * batch].reshape(steps, batch)
-        state = epoch(state, jnp.asarray(order), rows, labels)
+        times = -(-steps * batch // len(rows))
+        order = np.concatenate([generator.permutation(len(rows)) for _ in range(times)])
+        some = jnp.asarray(order[: steps * batch].reshape(steps, batch))
+        state = epoch(state, some, rows, labels)
         passes += 1
         if watch is not None and not watch(passes, {}):
             break

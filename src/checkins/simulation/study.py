@@ -14,7 +14,7 @@ from checkins.protocol.campaign import Campaign, RunSoFar
 from checkins.simulation import workers
 from checkins.simulation.availability import Always, Availability
 from checkins.simulation.baselines import Alternative, Baseline, alternative
-from checkins.simulation.evaluation import Metrics
+from checkins.simulation.evaluation import Metrics, check_loss
 from checkins.simulation.job import Job, lesson_of
 from checkins.simulation.method import Method
 from checkins.simulation.optimizers import server_of
@@ -26,6 +26,9 @@ from checkins.simulation.sweep import label
 from checkins.simulation.training import Scenario
 
 Setting = dict[str, object]
+
+MOST_SLOTS = 50_000_000
+"""Of a run: their counts are held in memory, some fifty bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class World:
             raise InvalidValue(
                 "clients",
                 clients,
-                f"the file's population is {declared.fewest:,} to {declared.most:,}",
+                f"the file's population is {declared.fewest:,} to {declared.most:,}: change or"
+                " remove [budget] population",
             )
         if clients > in_data and not self.reuse:
             raise InvalidValue(
@@ -111,7 +115,12 @@ class Study:
         if campaign.task is None:
             raise InvalidValue("task", None, "a campaign that learns needs a [task]")
         lesson = lesson_of(campaign.task, self.folder)
+        check_loss(lesson, campaign.task.model)
         self.world.scenario(campaign, lesson.data.clients)
+        if campaign.design.slots > MOST_SLOTS:
+            raise InvalidValue(
+                "slots", campaign.design.slots, f"must be at most {MOST_SLOTS:,} to be simulated"
+            )
         Method.of(campaign, lesson.model.dimension)
         server_of(campaign.task.optimizer)
         if not (variation := RunSoFar.whole(campaign).variation) < campaign.budget.delta:

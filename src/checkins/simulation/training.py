@@ -17,10 +17,11 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from checkins.errors import InvalidValue
 from checkins.randomizers import Randomizer
 from checkins.simulation.availability import Always, Availability
 from checkins.simulation.crowd import Counts, Crowd, Turnout
-from checkins.simulation.evaluation import Evaluation, Metrics
+from checkins.simulation.evaluation import Diverged, Evaluation, Metrics
 from checkins.simulation.loop import (
     OVER,
     Server,
@@ -152,7 +153,17 @@ class Training:
         return found
 
     def measured(self, position: Position) -> Metrics:
-        return self.evaluation(self.model(position))
+        try:
+            return self.evaluation(self.model(position))
+        except Diverged as error:
+            if (position.run, position.slots) == (1, 0):
+                raise InvalidValue(
+                    "model",
+                    type(self.lesson.model).__name__,
+                    "has a loss that is not finite at"
+                    " its initial weights: check the model and the data",
+                ) from error
+            raise Diverged("rate", self.server.rate, error.expected) from error
 
     def steps(self, start: Position | None = None) -> Iterator[Progress]:
         """Every stretch from there on. A position is good until the next one is asked for."""

@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from checkins.errors import ComputationFailed
@@ -88,16 +89,20 @@ def _told(number: int, watch: Watch, stopped: Callable[[], bool]) -> Callable[[i
 
 @contextmanager
 def _interruption() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C sets a flag that jobs look at; a second one ends the process as ever."""
+    """Ctrl-C sets a flag that jobs look at; a second one does what it did before."""
     seen: list[bool] = []
+    before = signal.getsignal(signal.SIGINT)
 
-    def note(*_: object) -> None:
-        if seen:
+    def note(number: int, frame: FrameType | None) -> None:
+        if not seen:
+            seen.append(True)
+        elif callable(before):
+            before(number, frame)
+        else:
             raise KeyboardInterrupt
-        seen.append(True)
 
     try:
-        before = signal.signal(signal.SIGINT, note)
+        signal.signal(signal.SIGINT, note)
     except ValueError:  # not the main thread, where no signal arrives
         yield lambda: False
         return
@@ -134,6 +139,7 @@ def _in_processes(
     context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would lose
     stop, messages = context.Event(), context.SimpleQueue()
     found: list[Outcome | None] = [None] * len(jobs)
+    others = multiprocessing.active_children()
     with (
         _interruption() as stopped,
         _one_thread_each(),
@@ -161,6 +167,11 @@ def _in_processes(
                 raise ComputationFailed(
                     "a worker process died, of too little memory perhaps: try fewer --workers"
                 ) from error
+        except KeyboardInterrupt:  # nobody waits for slots under way any more
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.kill()
+            raise
         except BaseException:
             stop.set()
             for future in left:

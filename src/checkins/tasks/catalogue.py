@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
+import sys
 
 from checkins.errors import InvalidValue
 from checkins.tasks.cnn import CNN
@@ -15,11 +17,18 @@ from checkins.tasks.softmax import Softmax
 NAMES = ("logistic", "softmax", "mlp", "cnn")
 
 
-def from_name(name: str, features_shape: tuple[int, ...], classes: int) -> Model:
+def from_name(
+    name: str,
+    features_shape: tuple[int, ...],
+    classes: int,
+    *,
+    folder: str | os.PathLike[str] = ".",
+) -> Model:
     """The model of this name for rows of this shape; ``module:function`` calls that function.
 
     Such a function takes (features_shape, classes) and returns an ``OwnModel``, or anything that
-    has what ``Model`` asks for. Its module is looked for as ``import`` would.
+    has what ``Model`` asks for. Its module is looked for as ``import`` would, then in ``folder``
+    and in the current one.
 
     >>> from_name("softmax", (28, 28), 10)
     Softmax(features=784, classes=10)
@@ -42,22 +51,28 @@ def from_name(name: str, features_shape: tuple[int, ...], classes: int) -> Model
             )
         height, width, channels = (*shape, 1)[:3]
         return CNN(height=height, width=width, classes=classes, channels=channels)
-    return _own(name, shape, classes)
+    return _own(name, shape, classes, folder)
 
 
-def _own(name: str, shape: tuple[int, ...], classes: int) -> Model:
+def _own(name: str, shape: tuple[int, ...], classes: int, folder: str | os.PathLike[str]) -> Model:
     module_name, colon, function_name = name.partition(":")
     if not (module_name and colon and function_name):
         raise InvalidValue("model", name, f'must be {", ".join(NAMES)} or "module:function"')
+    for place in (os.path.abspath(folder), os.getcwd()):
+        if place not in sys.path:
+            sys.path.append(place)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InvalidValue("model", name, f"cannot be imported: {error}") from error
+    except Exception as error:
+        raise InvalidValue("model", name, f"cannot be imported: {_said(error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         found = "is not a function" if hasattr(module, function_name) else "does not exist"
         raise InvalidValue("model", name, f"{function_name} {found} in {module_name}")
-    model = function(shape, classes)
+    try:
+        model = function(shape, classes)
+    except Exception as error:
+        raise InvalidValue("model", name, f"{function_name} failed: {_said(error)}") from error
     missing = [
         member
         for member in ("shapes", "dimension", "start", "loss", "gradient", "scores")
@@ -72,3 +87,7 @@ def _own(name: str, shape: tuple[int, ...], classes: int) -> Model:
         )
     own: Model = model
     return own
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -24,7 +24,7 @@ class Lesson:
     def of(cls, task: Task, *, folder: str | os.PathLike[str] = ".") -> Lesson:
         """Get the data of a task; a relative file name counts from ``folder``."""
         data = featured(_loaded(task.data, folder), task.features)
-        return cls(data, catalogue.from_name(task.model, data.shape, data.classes))
+        return cls(data, catalogue.from_name(task.model, data.shape, data.classes, folder=folder))
 
 
 def featured(data: Dataset, features: Features | None) -> Dataset:

@@ -205,7 +205,7 @@ def _labels(
             raise InvalidValue(
                 "label_column",
                 column,
-                f"holds the labels {shown}: recode them as 0 to {classes - 1}, or say how many "
-                "classes there are",
+                f"holds the labels {shown}: recode them as 0 to {classes - 1}"
+                + (", or say how many classes there are" if present[0] == 0 else ""),
             )
     return labels, classes

@@ -23,7 +23,9 @@ from checkins.tasks.extra import package
 CSV, PARQUET = ".csv", ".parquet"
 _BLOCK = 65_536  # rows turned into numbers at once: text takes ten times the memory
 _SHOWN = 12
+_MARKS = {";": "; ", "\t": "tabs", "|": "| "}
 _FILL = "fill it in with a public constant or leave the row out"
+_LEAVE = ", or leave the column out: list features in [task.data]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +72,8 @@ def bad_cell(column: str, row: int, value: object, expected: str) -> InvalidValu
 
 def _check_file(path: Path) -> None:
     if path.suffix.lower() not in (CSV, PARQUET):
-        raise InvalidValue("file", str(path), "must end in .csv or .parquet")
+        remedy = ": save it as CSV with commas" if path.suffix.lower() == ".tsv" else ""
+        raise InvalidValue("file", str(path), f"must end in .csv or .parquet{remedy}")
     if not path.exists():
         near = _nearest(path.name, _siblings(path))
         raise InvalidValue("file", str(path), f"does not exist{near}")
@@ -89,8 +92,7 @@ def _check_column(path: Path, kind: str, column: str, names: tuple[str, ...]) ->
     if column not in names:
         shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
         near = _nearest(column, names)
-        separated = len(names) == 1 and any(mark in names[0] for mark in ";\t|")
-        hint = "; cells must be separated by commas" if separated else ""
+        hint = _separated(path)
         raise InvalidValue(
             kind, column, f"is no column of {path.name} ({shown or 'none'}){near}{hint}"
         )
@@ -101,6 +103,18 @@ def _check_column(path: Path, kind: str, column: str, names: tuple[str, ...]) ->
             f"stands {names.count(column)} times in the header of {path.name}: "
             "rename or remove all but one",
         )
+
+
+def _separated(path: Path) -> str:
+    """What to say of a CSV file whose header has more of another mark than commas."""
+    if path.suffix.lower() != CSV:
+        return ""
+    with path.open(encoding="utf-8-sig", errors="replace") as text:
+        line = next((line for line in text if line.strip()), "")
+    mark = max(_MARKS, key=line.count)
+    if line.count(mark) <= line.count(","):
+        return ""
+    return f"; cells are separated by {_MARKS[mark]}: save it with commas"
 
 
 def _nearest(name: str, names: tuple[str, ...] | list[str]) -> str:
@@ -122,7 +136,9 @@ def _rows(path: Path) -> Iterator[tuple[tuple[str, ...], Iterator[list[str]]]]:
     except UnicodeDecodeError as error:
         raise InvalidValue("file", str(path), "is not UTF-8 text: save it as UTF-8") from error
     except csv.Error as error:
-        raise InvalidValue("file", str(path), f"is not well-formed CSV: {error}") from error
+        raise InvalidValue(
+            "file", str(path), f"is not well-formed CSV: {error}{_separated(path)}"
+        ) from error
     except OSError as error:
         raise InvalidValue("file", str(path), f"cannot be read: {error.strerror}") from error
 
@@ -142,30 +158,31 @@ def _read_csv(
                         f"row {number:,}", len(row), f"must have {len(names)} cells, as the header"
                     )
                 clients.append(_client(row[whose], client, number))
-            blocks.append(
-                _numbers([[row[place] for place in places] for row in block], numeric, start)
-            )
+            cells = [[row[place] for place in places] for row in block]
+            blocks.append(_numbers(cells, numeric, start, label=numeric[0]))
     return clients, np.concatenate(blocks)
 
 
-def _numbers(cells: list[list[str]], columns: tuple[str, ...], start: int) -> NDArray[np.float64]:
+def _numbers(
+    cells: list[list[str]], columns: tuple[str, ...], start: int, *, label: str
+) -> NDArray[np.float64]:
     try:
         return np.array(cells, dtype=np.float64)
     except ValueError:
         for number, row in enumerate(cells, start):
             for column, cell in zip(columns, row, strict=True):
-                _check_number(cell, column, number)
+                _check_number(cell, column, number, remedy="" if column == label else _LEAVE)
         raise
 
 
-def _check_number(cell: str, column: str, number: int) -> None:
+def _check_number(cell: str, column: str, number: int, *, remedy: str) -> None:
     if not cell.strip():
         raise bad_cell(column, number, cell, f"is empty: {_FILL}")
     try:
         float(cell)
     except ValueError:
         raise bad_cell(
-            column, number, cell, "is not a number: encode categories as numbers"
+            column, number, cell, f"is not a number: encode categories as numbers{remedy}"
         ) from None
 
 
@@ -208,7 +225,7 @@ def _read_parquet(
     numbers = np.empty((len(clients), len(numeric)))
     if clients:
         for place, column in enumerate(numeric):
-            numbers[:, place] = _arrow_numbers(columns.column(column), column)
+            numbers[:, place] = _arrow_numbers(columns.column(column), column, label=numeric[0])
     return clients, numbers
 
 
@@ -224,7 +241,7 @@ def _arrow_clients(column: Any, name: str) -> list[str]:
     ]
 
 
-def _arrow_numbers(column: Any, name: str) -> NDArray[np.float64]:
+def _arrow_numbers(column: Any, name: str, *, label: str) -> NDArray[np.float64]:
     types = package("pyarrow.types", extra="data", wanted_by=name)
     kind = column.type
     if column.null_count:
@@ -235,5 +252,6 @@ def _arrow_numbers(column: Any, name: str) -> NDArray[np.float64]:
     if types.is_decimal(kind):
         return np.array([float(value) for value in column.to_pylist()], dtype=np.float64)
     if types.is_dictionary(kind) or types.is_string(kind) or types.is_large_string(kind):
-        return _numbers([[str(value)] for value in column.to_pylist()], (name,), 1).ravel()
+        cells = [[str(value)] for value in column.to_pylist()]
+        return _numbers(cells, (name,), 1, label=label).ravel()
     raise InvalidValue(f"column {name!r}", str(kind), "must hold numbers")

@@ -63,7 +63,13 @@ def plain_layout(height: int, *, x_title: str, y_format: str = "") -> dict[str, 
             "linecolor": "@rule",
             "title": {"text": x_title, "font": {"color": "@soft", "size": 12}, "standoff": 8},
         },
-        "yaxis": {**ticks, "gridcolor": "@rule", "nticks": 6, "tickformat": y_format},
+        "yaxis": {
+            **ticks,
+            "automargin": "left",
+            "gridcolor": "@rule",
+            "nticks": 6,
+            "tickformat": y_format,
+        },
         "hoverlabel": {
             "bgcolor": "@paper",
             "bordercolor": "@rule",
@@ -82,6 +88,17 @@ def note(text: str, *, colour: str = "@ink", **place: Any) -> dict[str, Any]:
         "font": {"color": colour, "size": 13},
         **place,
     }
+
+
+def beside(x: float, low: float, high: float) -> dict[str, Any]:
+    """How a label of an upright line is held, so that no edge of the plot from low to high cuts it.
+
+    >>> beside(99.0, 0.0, 100.0)["xanchor"], beside(50.0, 0.0, 100.0)["xanchor"]
+    ('right', 'center')
+    """
+    share = (x - low) / (high - low)
+    anchor = "left" if share < 0.15 else "right" if share > 0.7 else "center"
+    return {"xanchor": anchor}
 
 
 def across(y: float, colour: str) -> dict[str, Any]:
@@ -129,7 +146,7 @@ def round_ticks(low: float, high: float) -> dict[str, Any]:
     steps = (1, 2, 5) if high - low <= 2.5 else (1,)
     values = [step * 10.0**power for power in powers for step in steps]
     shown = [value for value in values if low - 1e-9 <= math.log10(value) <= high + 1e-9]
-    return {"tickvals": shown, "ticktext": [numbers.nearest(value) for value in shown]}
+    return {"tickvals": shown, "ticktext": [numbers.compact(value) for value in shown]}
 
 
 def apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:

@@ -90,6 +90,8 @@ class Point:
     value: float
     spread: float | None
     colour: str
+    ring: bool = False
+    """Drawn hollow."""
 
 
 def against(metric: str, points: Sequence[Point], *, title: str, where: str) -> Plot:
@@ -122,7 +124,12 @@ def against(metric: str, points: Sequence[Point], *, title: str, where: str) -> 
         "mode": "markers",
         "x": places,
         "y": values,
-        "marker": {"color": [point.colour for point in ordered], "size": 13},
+        "marker": {
+            "color": [point.colour for point in ordered],
+            "symbol": ["circle-open" if point.ring else "circle" for point in ordered],
+            "size": 13,
+            "line": {"width": 2.5, "color": [point.colour for point in ordered]},
+        },
         "hovertemplate": f"{escaped(title)} %{{x}}: %{{y:{shown}}}<extra></extra>",
     }
     layout = plain_layout(320, x_title=escaped(title), y_format=per_cent(metric, values))

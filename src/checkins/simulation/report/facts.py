@@ -84,6 +84,20 @@ def budget(result: Result) -> float | None:
     return finite(setting(result, "budget", "epsilon"))
 
 
+def over_budget(result: Result) -> bool:
+    """Whether the campaign costs more than it may: as the result says, else by its numbers."""
+    stated = result.get("within_budget")
+    if isinstance(stated, bool):
+        return not stated
+    epsilon, allowed = finite(certificate(result).get("epsilon")), budget(result)
+    return epsilon is not None and allowed is not None and not epsilon <= allowed
+
+
+def diverged(result: Result) -> bool:
+    """Whether the numbers of its model grew beyond all bounds, so that it has no metric."""
+    return result.get("diverged") is True
+
+
 def capacity(result: Result) -> float | None:
     """How many check-ins a slot uses at most; None where it uses all."""
     return finite(setting(result, "protocol", "capacity"))

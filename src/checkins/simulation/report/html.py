@@ -78,10 +78,14 @@ def bullets(lines: Sequence[str]) -> str:
     return f'<ul class="list">\n{items}\n</ul>'
 
 
-def big_figures(figures: Sequence[tuple[str, str, str, str]]) -> str:
-    """Label, number, what stands small beside it, and a note for each."""
+def big_figures(figures: Sequence[tuple[str, str, str, str]], *, marked: Sequence[str] = ()) -> str:
+    """Label, number, what stands small beside it, and a note for each; some labels marked."""
+
+    def kind(label: str) -> str:
+        return ' class="marked"' if label in marked else ""
+
     items = "\n".join(
-        f'<div><dt>{text(label)}</dt><dd><span class="big">{text(number)}'
+        f'<div{kind(label)}><dt>{text(label)}</dt><dd><span class="big">{text(number)}'
         f' <small>{text(beside)}</small></span><span class="note">{text(note)}</span></dd></div>'
         for label, number, beside, note in figures
     )

@@ -82,6 +82,21 @@ def short_count(value: object) -> str:
     return f"{round(number):,}"
 
 
+def compact(value: object) -> str:
+    """A number as short as the place beside an axis.
+
+    >>> compact(5000.0), compact(20_000.0), compact(1e6), compact(5e13), compact(0.5)
+    ('5,000', '20k', '1M', '5·10¹³', '0.5')
+    """
+    number = finite(value)
+    if number is None or not 1e4 <= abs(number) < 1e12:
+        return nearest(value)
+    size, name = next(
+        step for step in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if abs(number) >= step[0]
+    )
+    return f"{nearest(number / size)}{name}"
+
+
 def metric_name(name: str) -> str:
     return METRIC_NAMES.get(name, name)
 

@@ -15,6 +15,7 @@ from checkins.simulation.report.axes import (
     across,
     apart,
     axis_range,
+    beside,
     capital,
     escaped,
     label_room,
@@ -167,13 +168,13 @@ def occupancy(result: Result) -> Plot | None:
     capacity, first, last = facts.capacity(result), middle[0] - width, middle[-1] + width
     if capacity is not None and within_sight(result):
         layout["shapes"] = [upright(capacity)]
+        first, last = min(first, capacity - width), max(last, capacity + width)
         layout["annotations"] = [
             note(
                 f"capacity {numbers.count(capacity)}", x=capacity, y=1, yref="paper", colour="@soft"
             )
-            | {"yanchor": "bottom", "xanchor": "center"}
+            | {"yanchor": "bottom", **beside(capacity, first, last)}
         ]
-        first, last = min(first, capacity - width), max(last, capacity + width)
     layout["xaxis"]["range"] = [first, last]
     spoken = "Share of slots by their number of check-ins, as measured and as theory says."
     key = (("measured", "@blue"), ("theory", "@orange"))
@@ -221,7 +222,7 @@ def dummies(result: Result) -> Plot | None:
     layout["shapes"] = [upright(expected, colour="@orange", dash="solid")]
     layout["annotations"] = [
         note(f"theory {numbers.count(expected)}", x=expected, y=1, yref="paper", colour="@orange")
-        | {"yanchor": "bottom", "xanchor": "center"}
+        | {"yanchor": "bottom", **beside(expected, least - room, most + room)}
     ]
     spoken = f"Dummies of each seed beside the {numbers.count(expected)} that theory expects."
     return Plot("dummies", "Dummies, one dot for each seed", spoken, [dots], layout)

@@ -15,6 +15,8 @@ from checkins.simulation.report import facts, numbers, sections, sweep, words
 from checkins.simulation.report import html as page
 from checkins.simulation.report.facts import Result
 
+PRICE = "Privacy spent, ε"
+
 
 def report_page(result: Mapping[str, Any]) -> str:
     """The whole page as HTML: self-contained, nothing is loaded from anywhere."""
@@ -57,7 +59,10 @@ def _top(result: Result) -> str:
             f"<h1>{page.text(facts.campaign_name(result))}</h1>",
             page.paragraph(words.subtitle(result), kind="lede"),
             page.paragraph(words.partial(result), kind="notice"),
-            page.big_figures(_figures(result)),
+            page.paragraph(words.over_budget(result), kind="notice"),
+            page.big_figures(
+                _figures(result), marked=(PRICE,) if facts.over_budget(result) else ()
+            ),
             '<div class="meaning">',
             *(page.paragraph(sentence) for sentence in words.meaning(result)),
             page.paragraph(words.scenario(result)),
@@ -74,15 +79,16 @@ def _figures(result: Result) -> list[tuple[str, str, str, str]]:
     expected = result.get("dummies_expected")
     epsilon = numbers.finite(certificate.get("epsilon"))
     price = "not bounded" if epsilon is None else f"≤ {numbers.up(epsilon)}"
+    over = "over budget; " if facts.over_budget(result) else ""
     rate = numbers.short_count(result.get("client_updates_per_second"))
     return [
         _quality(result, seeds),
         (
-            "Privacy spent, ε",
+            PRICE,
             price,
             f"at δ = {numbers.nearest(certificate.get('delta'))}",
-            f"{facts.said(certificate, 'adjacency')}, method {facts.said(certificate, 'method')},"
-            " rounded up",
+            f"{over}{facts.said(certificate, 'adjacency')},"
+            f" method {facts.said(certificate, 'method')}, rounded up",
         ),
         (
             "Check-ins",
@@ -101,6 +107,8 @@ def _figures(result: Result) -> list[tuple[str, str, str, str]]:
 
 def _quality(result: Result, seeds: int) -> tuple[str, str, str, str]:
     metric, values = facts.headline(result), result.get("metrics") or {}
+    if metric is None and facts.diverged(result):
+        return "Quality", "diverged", "", "the rate is too large for this noise"
     if metric is None:
         return "Quality", "not measured", "", "the campaign has no public holdout"
     deviation = numbers.spread(metric, (result.get("spread") or {}).get(metric))

@@ -13,7 +13,9 @@ def learning(result: Result) -> str:
     main = None if metric is None else plots.learning(result, metric)
     if metric is None or main is None:
         missing = "There is no public holdout, so there is no learning curve to show."
-        if metric is not None:
+        if facts.diverged(result):
+            missing = "The model diverged, so there is no learning curve to show."
+        elif metric is not None:
             missing = "No learning curve was recorded."
         return page.section("learning", title, page.paragraph(missing))
     counted = len(seed_curves(result))
@@ -88,7 +90,9 @@ def _own(result: Result) -> Result:
     noise = numbers.finite(facts.setting(result, "randomizer", "noise_multiplier"))
     local = numbers.finite(facts.setting(result, "randomizer", "local_epsilon"))
     said = numbers.MISSING
-    if noise is not None:
+    if result.get("noise"):  # in the words of the baselines, so that rows can be compared
+        said = str(result["noise"])
+    elif noise is not None:
         where = facts.setting(result, "randomizer", "noise_at")
         said = f"{numbers.nearest(noise)} × clip at the {where}"
     elif local is not None:

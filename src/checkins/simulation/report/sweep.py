@@ -11,6 +11,8 @@ from checkins.simulation.report.axes import Plot
 from checkins.simulation.report.curves import band, seed_curves
 from checkins.simulation.report.facts import Result
 
+OVER = "over budget"
+PRICE = "Privacy spent, ε ≤"
 STEPS = ("blue", "purple", "orange")
 """Colours that an ordered row of settings runs through."""
 
@@ -50,6 +52,11 @@ def _label(run: Result, varied: Sequence[str]) -> str:
     return ", ".join(f"{key.rsplit('.', 1)[-1]} {_said(settings.get(key))}" for key in varied)
 
 
+def _marked_label(run: Result, varied: Sequence[str]) -> str:
+    """The setting, and in words that it costs too much where it does."""
+    return _label(run, varied) + (f" ({OVER})" if facts.over_budget(run) else "")
+
+
 def _said(value: Any) -> str:
     return str(value) if numbers.finite(value) is None else numbers.nearest(value)
 
@@ -68,6 +75,8 @@ def _colours(runs: Sequence[Result]) -> list[str]:
 
 def _top(runs: Sequence[Result], name: str, metric: str | None, varied: Sequence[str]) -> str:
     stopped = sum(not run.get("complete", True) for run in runs)
+    held = str(((runs[0].get("data") or {}) if runs else {}).get("name") or "")
+    data = f", on {held}" if held else ""
     notice = f"Partial result: {stopped} of {len(runs)} settings were stopped before their end."
     return "\n".join(
         part
@@ -76,14 +85,31 @@ def _top(runs: Sequence[Result], name: str, metric: str | None, varied: Sequence
             f"<h1>{page.text(name)}</h1>",
             page.paragraph(
                 f"Simulated on a computer: no device took part. {len(runs)} settings of"
-                f" {', '.join(varied) or 'one campaign'}.",
+                f" {', '.join(varied) or 'one campaign'}{data}.",
                 kind="lede",
             ),
             page.paragraph(notice if stopped else "", kind="notice"),
-            page.big_figures(_figures(runs, metric, varied)) if runs else "",
+            page.paragraph(_over_budget(runs), kind="notice"),
+            page.big_figures(
+                _figures(runs, metric, varied),
+                marked=(PRICE,) if any(map(facts.over_budget, runs)) else (),
+            )
+            if runs
+            else "",
         )
         if part
     )
+
+
+def _over_budget(runs: Sequence[Result]) -> str:
+    """How many settings cost too much; empty where none does."""
+    over = sum(map(facts.over_budget, runs))
+    if not over:
+        return ""
+    said = "No setting is within its budget"
+    if over < len(runs):
+        said = f"Over budget: {over} of {len(runs)} settings cost more than their budget"
+    return f"{said}; a real campaign at such a setting would stop before its end."
 
 
 def _figures(
@@ -94,6 +120,8 @@ def _figures(
     if prices:
         low, high = numbers.up(min(prices), 3), numbers.up(max(prices), 3)
         price = low if low == high else f"{low}–{high}"
+    dear = sum(map(facts.over_budget, runs))
+    over = f"{dear} of {len(runs)} {OVER}; " if dear else ""
     shown = [
         (
             "Settings",
@@ -102,24 +130,35 @@ def _figures(
             f"{seeds} seed{'' if seeds == 1 else 's'} each, run side by side",
         ),
         (
-            "Privacy spent, ε ≤",
+            PRICE,
             price,
             f"at δ = {numbers.nearest(facts.certificate(runs[0]).get('delta'))}",
-            f"{facts.said(facts.certificate(runs[0]), 'adjacency')}, rounded up",
+            f"{over}{facts.said(facts.certificate(runs[0]), 'adjacency')}, rounded up",
         ),
     ]
-    known = [run for run in runs if metric and _value(run, metric) is not None]
-    if metric and known:
-        best = (min if metric == "loss" else max)(known, key=lambda run: _value(run, metric) or 0.0)
-        label = numbers.metric_name(metric)
-        quality = (
-            f"Best {label}",
-            numbers.metric(metric, _value(best, metric)),
-            numbers.spread(metric, (best.get("spread") or {}).get(metric)),
-            f"with {_label(best, varied)}; choosing it by clients' data would not be covered",
-        )
-        shown.insert(0, quality)
+    if metric:
+        shown.insert(0, _best(runs, metric, varied))
     return shown
+
+
+def _best(runs: Sequence[Result], metric: str, varied: Sequence[str]) -> tuple[str, str, str, str]:
+    """The best of the settings that keep their budget; of all only where none keeps it."""
+    kept = [run for run in runs if not facts.over_budget(run)]
+    title, among = f"Best {numbers.metric_name(metric)}", ""
+    if not kept:
+        title, among = f"{title}, {OVER}", "no setting is within its budget; "
+    elif len(kept) < len(runs):
+        title = f"{title} within budget"
+    known = [run for run in kept or runs if _value(run, metric) is not None]
+    if not known:
+        return title, numbers.MISSING, "", "no setting within its budget has a metric"
+    best = (min if metric == "loss" else max)(known, key=lambda run: _value(run, metric) or 0.0)
+    return (
+        title,
+        numbers.metric(metric, _value(best, metric)),
+        numbers.spread(metric, (best.get("spread") or {}).get(metric)),
+        f"{among}with {_label(best, varied)}; choosing it by clients' data would not be covered",
+    )
 
 
 def _value(run: Result, metric: str) -> float | None:
@@ -132,21 +171,32 @@ def _settings(runs: Sequence[Result], metric: str | None, varied: Sequence[str])
     rows = []
     for run in runs:
         settings = run.get("settings") or {}
-        cells = [_said(settings.get(key)) for key in varied]
-        cells.append(numbers.up(facts.certificate(run).get("epsilon")))
+        cells = [page.text(_said(settings.get(key))) for key in varied]
+        mark = f'<span class="over">{OVER}</span>' if facts.over_budget(run) else ""
+        cells.append(page.text(numbers.up(facts.certificate(run).get("epsilon"))) + mark)
         if metric is not None:
             deviation = numbers.spread(metric, (run.get("spread") or {}).get(metric))
-            cells.append(f"{numbers.metric(metric, _value(run, metric))} {deviation}".strip())
-        cells.append(numbers.count(run.get("dummies")))
+            value = f"{numbers.metric(metric, _value(run, metric))} {deviation}".strip()
+            lost = facts.diverged(run) and _value(run, metric) is None
+            cells.append("diverged" if lost else page.text(value))
+        elif facts.diverged(run):
+            cells[0] += " (diverged)"
+        cells.append(page.text(numbers.count(run.get("dummies"))))
         if not run.get("complete", True):
             cells[0] += " (partial)"
-        rows.append([page.text(cell) for cell in cells])
-    missing = "" if metric else "There is no public holdout, so no setting has a metric."
+        rows.append(cells)
+    missing = "There is no public holdout, so no setting has a metric."
+    if any(map(facts.diverged, runs)):
+        missing = "No setting has a metric: their models diverged."
+    said = "Dot: mean over seeds; line: one standard deviation to either side."
+    ringed = plot is not None and plot.data[-1]["marker"].get("symbol")
+    if ringed and any(map(facts.over_budget, runs)):
+        said += f" Ring: {OVER}."
     return page.section(
         "settings",
         "Setting by setting",
-        page.paragraph(missing),
-        page.figure(plot, "Dot: mean over seeds; line: one standard deviation to either side."),
+        page.paragraph("" if metric else missing),
+        page.figure(plot, said),
         page.table(heads, rows, numeric=range(len(varied), len(heads)), kind="named"),
     )
 
@@ -165,12 +215,12 @@ def _by_setting(runs: Sequence[Result], metric: str, varied: Sequence[str]) -> P
     axis = [place for place in places if place is not None]
     if len(varied) == 1 and len(axis) == len(known):
         points = [
-            dots.Point(place, value, spread, colour)
-            for place, (_, value, colour), spread in zip(axis, known, spreads, strict=True)
+            dots.Point(place, value, spread, colour, ring=facts.over_budget(run))
+            for place, (run, value, colour), spread in zip(axis, known, spreads, strict=True)
         ]
         return dots.against(metric, points, title=varied[0], where=facts.where(runs[0]))
     rows = [
-        (_label(run, varied), value, spread, colour)
+        (_marked_label(run, varied), value, spread, colour)
         for (run, value, colour), spread in zip(known, spreads, strict=True)
     ]
     return dots.dots_plot("settings", metric, rows, where=facts.where(runs[0]))
@@ -179,7 +229,7 @@ def _by_setting(runs: Sequence[Result], metric: str, varied: Sequence[str]) -> P
 def _curves(runs: Sequence[Result], metric: str | None, varied: Sequence[str]) -> str:
     title = "How well each learns"
     curves = [
-        plots.Curve(_label(run, varied), colour, found, 2.0, False)
+        plots.Curve(_marked_label(run, varied), colour, found, 2.0, False)
         for run, colour in zip(runs, _colours(runs), strict=True)
         if metric and (found := band(seed_curves(run), metric)) is not None
     ]
@@ -199,7 +249,8 @@ def _certificates(runs: Sequence[Result], varied: Sequence[str]) -> str:
         ),
         *(
             page.folded(
-                f"{_label(run, varied)}: ε ≤ {numbers.up(facts.certificate(run).get('epsilon'))}",
+                f"{_marked_label(run, varied)}: ε ≤"
+                f" {numbers.up(facts.certificate(run).get('epsilon'))}",
                 page.paragraph(words.promise(run), kind="claim")
                 + page.bullets(words.promised(run))
                 + page.heading("If these hold")

@@ -65,6 +65,21 @@ def partial(result: Result) -> str:
     )
 
 
+def over_budget(result: Result) -> str:
+    """That a campaign costs too much; empty for one that keeps its budget.
+
+    >>> over_budget({"within_budget": False, "certificate": {"epsilon": 3.2}, "budget": {}})
+    'Over its budget: it costs ε\xa0≤\xa03.2; a real campaign would stop before its end.'
+    """
+    if not facts.over_budget(result):
+        return ""
+    epsilon = numbers.finite(facts.certificate(result).get("epsilon"))
+    allowed = facts.budget(result)
+    costs = "no ε could be bounded" if epsilon is None else f"it costs {_price(epsilon)}"
+    limit = "" if allowed is None else f", its budget is {numbers.down(allowed)}"
+    return f"Over its budget: {costs}{limit}; a real campaign would stop before its end."
+
+
 def meaning(result: Result) -> list[str]:
     """What it means, in three sentences."""
     return [_learned(result), promise(result), _compared(result)]
@@ -73,6 +88,11 @@ def meaning(result: Result) -> list[str]:
 def _learned(result: Result) -> str:
     metric, data = facts.headline(result), result.get("data") or {}
     who = numbers.count((result.get("scenario") or {}).get("clients", data.get("clients")))
+    if metric is None and facts.diverged(result):
+        return (
+            f"{who} simulated clients each chose their own moment, but the model they trained"
+            " diverged: its rate is too large for this noise."
+        )
     if metric is None:
         return (
             f"{who} simulated clients each chose their own moment and trained a model together;"
