@@ -33,6 +33,15 @@ class InvalidValue(CheckinsError, ValueError):
         return type(self), (self.name, self.value, self.expected)
 
 
+def first_line(error: Exception) -> str:
+    """What went wrong in code that is not ours, on one line.
+
+    >>> first_line(KeyError("x"))
+    "KeyError: 'x'"
+    """
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
 class NotCovered(InvalidValue):
     """No theorem covers the configuration that ``name = value`` asks for."""
 

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from checkins.accounting import Adjacency, Design, NoiseAt, Population, Protocol
+from checkins.accounting import (
+    Adjacency,
+    Design,
+    LocalRandomizer,
+    NoiseAt,
+    Population,
+    Protocol,
+)
 from checkins.protocol.campaign import (
     Budget,
     Campaign,
@@ -91,3 +98,20 @@ def lesson(model: Model | None = None, **given: Any) -> Lesson:
     """Softmax on a small data set, if nothing else is said."""
     data = dataset(**given)
     return Lesson(data, Softmax(FEATURES, data.classes) if model is None else model)
+
+
+def pure_design(
+    slots: int = 40,
+    participation: float = 1.0,
+    window: int | None = None,
+    capacity: int | None = 1,
+) -> Design:
+    """Who checks in when, and nothing else that matters."""
+    return Design(
+        Protocol.FIXED if window is None else Protocol.SLIDING,
+        slots=slots,
+        participation=participation,
+        randomizer=LocalRandomizer(1.0),
+        capacity=capacity,
+        window=window,
+    )

@@ -13,31 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, chi2, norm
 
-from checkins.accounting import Design, LocalRandomizer, Protocol
 from checkins.errors import InvalidValue
 from checkins.simulation.availability import Always, Arrivals, Diurnal, parse
 from checkins.simulation.crowd import Crowd, Sampling, Turnout
 from checkins.simulation.loop import seating
+from tests.simulation.campaigns import pure_design as design
 
 SLOTS, CLIENTS, RUNS = 40, 500, 2000
 DEVIATIONS = float(norm.isf(0.5e-9 / (4 * SLOTS)))
 """For each of four times as many means as there are slots: 1e-9 for all of them together."""
-
-
-def design(
-    slots: int = SLOTS,
-    participation: float = 1.0,
-    window: int | None = None,
-    capacity: int | None = 1,
-) -> Design:
-    return Design(
-        Protocol.FIXED if window is None else Protocol.SLIDING,
-        slots=slots,
-        participation=participation,
-        randomizer=LocalRandomizer(1.0),
-        capacity=capacity,
-        window=window,
-    )
 
 
 def counted(crowd: Crowd, runs: int = RUNS) -> np.ndarray:

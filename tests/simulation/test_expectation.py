@@ -11,31 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from checkins.accounting import Design, LocalRandomizer, Protocol
 from checkins.accounting.paper.occupancy import dummies_fixed, dummies_sliding
 from checkins.simulation import expectation
 from checkins.simulation.availability import Always, Arrivals, Diurnal
 from checkins.simulation.crowd import Crowd, Sampling
 from checkins.simulation.expectation import BARS, dummies, occupancy, reports
+from tests.simulation.campaigns import pure_design as design
 
 RUNS = 1000
-
-
-def design(
-    slots: int,
-    *,
-    participation: float = 1.0,
-    window: int | None = None,
-    capacity: int | None = 1,
-) -> Design:
-    return Design(
-        Protocol.FIXED if window is None else Protocol.SLIDING,
-        slots=slots,
-        participation=participation,
-        randomizer=LocalRandomizer(1.0),
-        capacity=capacity,
-        window=window,
-    )
 
 
 @given(

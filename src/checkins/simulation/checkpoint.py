@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +32,17 @@ def arrays_of(path: Path) -> Iterator[Any]:
         ) from error
 
 
+def write_arrays(path: Path, about: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Replace what was there; a crash leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    with beside.open("wb") as file:
+        np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
 @dataclass(frozen=True, slots=True)
 class Saved:
     """What a checkpoint holds."""
@@ -56,14 +67,9 @@ class Checkpoint:
             "seconds": seconds,
             "curve": [asdict(point) for point in curve],
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(".part")
-        with beside.open("wb") as file:
-            arrays = {f"leaf_{number}": leaf for number, leaf in enumerate(leaves)}
-            np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self.path)
+        write_arrays(
+            self.path, about, {f"leaf_{number}": leaf for number, leaf in enumerate(leaves)}
+        )
 
     def read(self, like: Position) -> Saved | None:
         """What was saved, in the shape of ``like``; None if nothing was."""

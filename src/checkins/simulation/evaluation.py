@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.errors import InvalidValue
+from checkins.errors import InvalidValue, first_line
 from checkins.tasks import metrics
 from checkins.tasks.lesson import Lesson
 from checkins.tasks.own_model import OwnModel
@@ -38,8 +38,9 @@ def check_loss(lesson: Lesson, name: str) -> None:
         found = jax.eval_shape(loss, jnp.zeros(model.dimension))
         shape = found.shape
     except Exception as error:
-        said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise InvalidValue("model", name, f"its loss fails at the first row: {said}") from error
+        raise InvalidValue(
+            "model", name, f"its loss fails at the first row: {first_line(error)}"
+        ) from error
     if shape != ():
         raise InvalidValue("model", name, f"its loss must be one number, and has the shape {shape}")
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import file_digest, sha256
 from pathlib import Path
 
-import numpy as np
-
 from checkins import __version__
 from checkins.protocol.campaign import DataFile, Optimizer, Task
-from checkins.simulation.checkpoint import Checkpoint, arrays_of
-from checkins.simulation.evaluation import Diverged, Metrics, Point
+from checkins.simulation.evaluation import Diverged, Metrics
+from checkins.simulation.kept import Kept
 from checkins.simulation.method import Method
 from checkins.simulation.optimizers import server_of
 from checkins.simulation.outcome import Outcome, train
@@ -62,7 +58,7 @@ class Job:
             return Outcome.of_divergence(self.seed)
 
     def _done(self, watch: Watch | None, keep: Path | None) -> Outcome:
-        kept = None if keep is None else _Kept(keep, self.key)
+        kept = None if keep is None else Kept(keep, self.key)
         if kept is not None and (found := kept.outcome()) is not None:
             if watch is not None:
                 watch(self.slots, found.metrics)
@@ -126,45 +122,3 @@ def _lesson(task: Task, folder: str, content: str) -> Lesson:
 
 def _watching(watch: Watch) -> Callable[[Progress, Metrics], bool]:
     return lambda progress, metrics: watch(progress.slots, metrics)
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """Files of one job in a folder: its outcome once it is done, a checkpoint until then."""
-
-    folder: Path
-    key: str
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.folder / f"{self.key}.checkpoint.npz")
-
-    def outcome(self) -> Outcome | None:
-        path = self.folder / f"{self.key}.npz"
-        if not path.exists():
-            return None
-        with arrays_of(path) as arrays:
-            about, model = json.loads(str(arrays["about"])), arrays["model"]
-        curve = tuple(Point(point["slots"], point["metrics"]) for point in about.pop("curve"))
-        contributors = tuple(about.pop("contributors"))
-        return Outcome(**about, contributors=contributors, curve=curve, model=model)
-
-    def write(self, outcome: Outcome) -> None:
-        about = {
-            name: getattr(outcome, name)
-            for name in outcome.__dataclass_fields__
-            if name not in ("model", "curve")
-        }
-        about["curve"] = [
-            {"slots": point.slots, "metrics": point.metrics} for point in outcome.curve
-        ]
-        self.folder.mkdir(parents=True, exist_ok=True)
-        beside = self.folder / f"{self.key}.part"
-        with beside.open("wb") as file:
-            np.savez(
-                file, allow_pickle=False, about=np.array(json.dumps(about)), model=outcome.model
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self.folder / f"{self.key}.npz")
-        self.checkpoint.remove()

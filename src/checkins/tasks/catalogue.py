@@ -7,7 +7,7 @@ import math
 import os
 import sys
 
-from checkins.errors import InvalidValue
+from checkins.errors import InvalidValue, first_line
 from checkins.tasks.cnn import CNN
 from checkins.tasks.logistic import Logistic
 from checkins.tasks.mlp import MLP
@@ -64,7 +64,7 @@ def _own(name: str, shape: tuple[int, ...], classes: int, folder: str | os.PathL
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise InvalidValue("model", name, f"cannot be imported: {_said(error)}") from error
+        raise InvalidValue("model", name, f"cannot be imported: {first_line(error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         found = "is not a function" if hasattr(module, function_name) else "does not exist"
@@ -72,7 +72,7 @@ def _own(name: str, shape: tuple[int, ...], classes: int, folder: str | os.PathL
     try:
         model = function(shape, classes)
     except Exception as error:
-        raise InvalidValue("model", name, f"{function_name} failed: {_said(error)}") from error
+        raise InvalidValue("model", name, f"{function_name} failed: {first_line(error)}") from error
     missing = [
         member
         for member in ("shapes", "dimension", "start", "loss", "gradient", "scores")
@@ -87,7 +87,3 @@ def _own(name: str, shape: tuple[int, ...], classes: int, folder: str | os.PathL
         )
     own: Model = model
     return own
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
