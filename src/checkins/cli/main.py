@@ -18,6 +18,7 @@ from checkins.cli.account import account
 from checkins.cli.calibrate import calibrate
 from checkins.cli.check import check
 from checkins.cli.init import init
+from checkins.cli.serve import serve
 from checkins.cli.simulate import simulate
 from checkins.cli.verify import verify
 
@@ -35,6 +36,7 @@ app.command("calibrate")(calibrate)
 app.command("init")(init)
 app.command("check")(check)
 app.command("simulate")(simulate)
+app.command("serve")(serve)
 app.command("verify")(verify)
 app.add_typer(paper.app, name="paper")
 

@@ -41,19 +41,24 @@ def server_of(
     that goes on from another with momentum takes its ``velocity`` along with its model.
     """
     start = np.array(model, dtype=np.float64)
-    require.count(dimension=start.size)
-    sampler = sampler_of(campaign, dimension=start.size)
+    affordable = Spending(campaign, earlier_of(ledger)).affordable()
+    rules = rules_of(campaign, dimension=start.size, affordable=affordable)
+    return Server.start(rules, start.ravel(), velocity=_flat(velocity))
+
+
+def rules_of(campaign: Campaign, *, dimension: int, affordable: int) -> Rules:
+    """The rules of a real campaign whose budget pays for ``affordable`` slots."""
+    require.count(dimension=dimension)
+    sampler = sampler_of(campaign, dimension=dimension)
     form = ReportForm(
-        start.size,
+        dimension,
         most_units=sampler.most_units,
         simulated=False,
         step=sampler.grid.step,
     )
-    affordable = Spending(campaign, earlier_of(ledger)).affordable()
-    rules = Rules.of(
+    return Rules.of(
         campaign.design, affordable=affordable, form=form, update=ModelUpdate.of(campaign)
     )
-    return Server.start(rules, start.ravel(), velocity=_flat(velocity))
 
 
 def rehearsing_server_of(

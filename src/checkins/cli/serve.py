@@ -1,0 +1,275 @@
+"""`checkins serve`: the coordinator of a campaign, for devices that come and go."""
+
+from __future__ import annotations
+
+import json as jsons
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from checkins.cli import options, screen, values
+from checkins.cli.failures import Refused, quoted
+from checkins.cli.options import Given, Texts, text
+
+if TYPE_CHECKING:
+    from checkins.protocol.campaign import Campaign
+    from checkins.service.settings import Enrolment, Limits, Settings
+
+STORE = "sqlite:///checkins.db"
+HOST, PORT = "127.0.0.1", 8470
+OPERATOR = "CHECKINS_OPERATOR_TOKEN"
+
+File = Annotated[str | None, typer.Argument(metavar="[CAMPAIGN.TOML]", show_default=False)]
+Store = Annotated[
+    Texts,
+    text("--store", "URL", f"sqlite:///FILE.db, or postgresql://... Default {STORE}."),
+]
+Host = Annotated[Texts, text("--host", "H", f"Address to listen on. Default {HOST}.")]
+Port = Annotated[Texts, text("--port", "P", f"0 picks a free one. Default {PORT}.")]
+Workers = Annotated[
+    Texts, text("--workers", "N", "Processes on one address; more than 1 need PostgreSQL.")
+]
+StartAt = Annotated[
+    Texts,
+    text(
+        "--start",
+        "now|+SECONDS|INSTANT",
+        "Begin then, whatever the file says; the campaign is sealed with it.",
+    ),
+]
+EnrolmentKind = Annotated[
+    Texts, text("--enrolment", "open|secret|allow-list", "Who may enrol. Default open.")
+]
+SecretFile = Annotated[
+    Texts, text("--secret-file", "FILE", "Holds the secret that every client shows to enrol.")
+]
+AllowList = Annotated[
+    Texts,
+    text("--allow-list", "FILE", "One key a line, or sha256:HEX of it; each enrols once a run."),
+]
+TokenFile = Annotated[
+    Texts,
+    text(
+        "--operator-token-file",
+        "FILE",
+        f"Holds the operator's token; or set {OPERATOR}. Without either one is made and shown.",
+    ),
+]
+Witness = Annotated[
+    Texts,
+    text(
+        "--witness",
+        "FILE",
+        "Remembers outside the store how far it came. Default for SQLite: FILE.db.witness.",
+    ),
+]
+Restore = Annotated[
+    bool,
+    typer.Option(
+        "--restore",
+        help="Use a store that was rolled back: ends every campaign that was running in it.",
+    ),
+]
+Rate = Annotated[
+    Texts, text("--rate", "R", "Requests a second of one address; 0: any. Default 1000.")
+]
+Connections = Annotated[
+    Texts, text("--connections", "C", "Open at once, of one worker. Default 15000.")
+]
+LogFile = Annotated[Texts, text("--log-file", "FILE", "JSON lines. Default: standard error.")]
+UntilDone = Annotated[bool, typer.Option("--until-done", help="Leave once the campaign is over.")]
+
+
+def serve(
+    context: typer.Context,
+    file: File = None,
+    store: Store = None,
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = None,
+    start: StartAt = None,
+    enrolment: EnrolmentKind = None,
+    secret_file: SecretFile = None,
+    allow_list: AllowList = None,
+    operator_token_file: TokenFile = None,
+    witness: Witness = None,
+    restore: Restore = False,
+    rate: Rate = None,
+    connections: Connections = None,
+    log_file: LogFile = None,
+    until_done: UntilDone = False,
+    json: options.Json = False,
+) -> None:
+    """Run the coordinator of a campaign until it is told to stop.
+
+    Started again with the same file and store, it goes on where it was. Without a file it serves
+    what the store holds, and campaigns that the operator posts.
+    """
+    given = Given.of(context)
+    _require_service()
+    from checkins.service import preparing, server
+
+    campaign, folder = (None, Path.cwd()) if file is None else _campaign(file)
+    with given.in_own_words():
+        begins = preparing.Start()
+        if "start" in given:
+            begins = preparing.parsed_start(given.texts["start"])
+        settings, made = _settings(given, folder)
+        count = _whole(given, "workers", 1)
+        listen_port = _whole(given, "port", PORT, least=0, most=65535)
+    if count > 1 and settings.store.startswith("sqlite"):
+        raise given.contradiction("workers", "SQLite has one: give --store postgresql://...")
+    if until_done and (campaign is None or count > 1):
+        raise Refused("--until-done: goes with a campaign file and one worker")
+    try:
+        with screen.working("opening the campaign", quiet=json):
+            terms = preparing.prepare(settings, campaign, start=begins, restore=restore)
+    except Exception as error:
+        raise _explained(error, settings) from error
+    listen_host = given.texts.get("host", HOST)
+    with given.in_own_words():
+        listener = server.bind(listen_host, listen_port)
+    shown = f"[{listen_host}]" if ":" in listen_host else listen_host
+    url = f"http://{shown}:{listener.getsockname()[1]}"
+    answer: dict[str, object] = {
+        "url": url,
+        "campaign": None if terms is None else terms.id,
+        "seal": None if terms is None else terms.seal,
+        "start": None if terms is None else _instant(terms.begins(1)),
+        "store": settings.shown_store,
+        "workers": count,
+        "operator_token": settings.operator_token if made else None,
+    }
+
+    def ready() -> None:
+        if json:
+            print(jsons.dumps(answer), flush=True)
+        else:
+            _tell(answer)
+            sys.stdout.flush()
+
+    if count == 1:
+        server.serve(
+            settings,
+            listener,
+            ready=ready,
+            until_done=terms.id if until_done and terms is not None else None,
+        )
+    else:
+        server.serve_with_workers(settings, listener, workers=count, ready=ready)
+
+
+def _require_service() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import sqlalchemy  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise Refused(
+            f"serve needs the extra service ({error.name} is missing):"
+            " pip install 'checkins[service]'"
+        ) from error
+
+
+def _campaign(file: str) -> tuple[Campaign, Path]:
+    from checkins.protocol.campaign import read_campaign
+
+    found = read_campaign(file).campaign
+    if found.missing:
+        raise Refused(f"{quoted(file)}: cannot be served without {', '.join(found.missing)}")
+    return found, Path(file).resolve().parent
+
+
+def _settings(given: Given, folder: Path) -> tuple[Settings, bool]:
+    from checkins.service.server import default_witness
+    from checkins.service.settings import Settings, read_secret
+
+    store = given.texts.get("store", STORE)
+    token, made = os.environ.get(OPERATOR), False
+    if "operator_token_file" in given:
+        path = Path(given.texts["operator_token_file"])
+        token = read_secret(path, name="operator_token_file")
+    if token is None:
+        token, made = secrets.token_urlsafe(24), True
+    witness = Path(given.texts["witness"]) if "witness" in given else default_witness(store)
+    settings = Settings(
+        store=store,
+        enrolment=_enrolment(given),
+        operator_token=token,
+        limits=_limits(given),
+        folder=folder,
+        witness=witness,
+        log_file=Path(given.texts["log_file"]) if "log_file" in given else None,
+    )
+    return settings, made
+
+
+def _enrolment(given: Given) -> Enrolment:
+    from checkins.service.settings import Enrolment, EnrolmentKind
+
+    inferred = (
+        "secret" if "secret_file" in given else "allow-list" if "allow_list" in given else "open"
+    )
+    kind = values.one_of("enrolment", given.texts.get("enrolment", inferred), EnrolmentKind)
+    if kind is EnrolmentKind.SECRET:
+        return Enrolment.from_secret_file(Path(given.need("secret_file", "a file")))
+    if kind is EnrolmentKind.ALLOW_LIST:
+        return Enrolment.from_allow_list_file(Path(given.need("allow_list", "a file")))
+    return Enrolment.open()
+
+
+def _limits(given: Given) -> Limits:
+    from checkins.accounting import require
+    from checkins.service.settings import Limits
+
+    rate = values.real("rate", given.texts.get("rate", "1000"), require.non_negative)
+    return Limits(requests_per_s=rate, connections=_whole(given, "connections", 15_000, least=0))
+
+
+def _whole(given: Given, name: str, default: int, *, least: int = 1, most: int = 10**6) -> int:
+    from checkins.errors import InvalidValue
+
+    text = given.texts.get(name, str(default))
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not least <= number <= most:
+        raise InvalidValue(name, text, f"must be a whole number from {least} to {most:,}")
+    return number
+
+
+def _explained(error: Exception, settings: Settings) -> Exception:
+    from sqlalchemy.exc import DBAPIError
+
+    from checkins.service.witness import RolledBack
+
+    if isinstance(error, RolledBack):
+        return Refused(f"{settings.shown_store}: {error}")
+    if isinstance(error, DBAPIError):
+        return Refused(
+            f"--store {settings.shown_store}: cannot be used"
+            f" ({type(error.orig).__name__}): is it there, and may we write to it?"
+        )
+    return error
+
+
+def _instant(moment: float) -> str:
+    from checkins.service.view import instant
+
+    return instant(moment)
+
+
+def _tell(answer: dict[str, object]) -> None:
+    screen.show_plain(f"The page:  {answer['url']}/")
+    if answer["campaign"] is not None:
+        screen.show_plain(f"Campaign:  {answer['campaign']}, first slot at {answer['start']}")
+        screen.show_plain(f"To join:   checkins join {answer['url']} --data FILE --state DIR")
+    screen.show_plain(f"Store:     {answer['store']}")
+    if answer["operator_token"] is not None:
+        screen.show_plain(f"Operator's token, made for this start: {answer['operator_token']}")
+    screen.show_plain("Ctrl-C stops it; started again, it goes on.")

@@ -1,0 +1,88 @@
+"""Reports and models as bytes: safetensors, so that nothing that is read can run.
+
+A report is one flat tensor of 32-bit integers in grid units, under the name ``report``. A model is
+its named tensors in float64, exactly as released: laid flat in their order, their bytes are those
+that the ledger holds the hash of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkins.errors import InvalidValue, ProtocolViolation, first_line
+
+REPORT = "report"
+MEDIA_TYPE = "application/octet-stream"
+MOST_HEADER_BYTES = 1024
+"""Of a report: its one tensor needs about a hundred."""
+ORDER = "order"
+"""Metadata: the names of a model's tensors in their order, as a JSON list."""
+
+
+def report_to_bytes(units: NDArray[np.int32]) -> bytes:
+    """A report as it is sent; the same units are the same bytes.
+
+    >>> report_from_bytes(report_to_bytes(np.array([1, -2], dtype=np.int32)), dimension=2).tolist()
+    [1, -2]
+    """
+    from safetensors.numpy import save
+
+    return save({REPORT: np.ascontiguousarray(units, dtype=np.int32)})
+
+
+def report_from_bytes(data: bytes, *, dimension: int) -> NDArray[np.int32]:
+    """The units of a report; anything else than one flat int32 tensor of this size is refused."""
+    from safetensors import SafetensorError, deserialize
+
+    if len(data) > 8 + MOST_HEADER_BYTES + 4 * dimension:
+        raise ProtocolViolation(f"a report of {dimension:,} coordinates is not that long")
+    try:
+        tensors = deserialize(bytes(data))  # type: ignore[no-untyped-call]
+    except (SafetensorError, ValueError, OverflowError) as error:
+        raise ProtocolViolation(
+            f"a report is safetensors, and this is not: {_told(error)}"
+        ) from None
+    if [name for name, _ in tensors] != [REPORT]:
+        raise ProtocolViolation(f'a report holds one tensor, "{REPORT}", and nothing else')
+    tensor: Mapping[str, Any] = tensors[0][1]
+    if tensor["dtype"] != "I32":
+        raise ProtocolViolation("a report holds 32-bit integers in grid units (I32)")
+    if list(tensor["shape"]) != [dimension]:
+        raise ProtocolViolation(f"a report has the shape [{dimension}]: one unit a coordinate")
+    return np.frombuffer(bytes(tensor["data"]), dtype="<i4").astype(np.int32, copy=False)
+
+
+def model_to_bytes(
+    tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """Named tensors in float64, with what is known of them."""
+    from safetensors.numpy import save
+
+    whole = {name: np.array(tensor, dtype=np.float64) for name, tensor in tensors.items()}
+    return save(whole, {**(metadata or {}), ORDER: json.dumps(list(whole))})
+
+
+def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[str, str]]:
+    """The tensors of a model in their order, and what is known of them."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(data)
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length])
+        metadata = {str(k): str(v) for k, v in header.get("__metadata__", {}).items()}
+        order = json.loads(metadata.pop(ORDER, "null")) or list(tensors)
+        return {name: np.asarray(tensors[name], np.float64) for name in order}, metadata
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise InvalidValue("model", f"{len(data)} bytes", f"is not ours: {_told(error)}") from None
+
+
+def _told(error: Exception) -> str:
+    """What a foreign parser said, without what it quotes of the input."""
+    return first_line(error)[:120]

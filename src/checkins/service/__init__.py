@@ -1,0 +1,1 @@
+"""The network service: slots that close by the clock, over HTTP and one database."""

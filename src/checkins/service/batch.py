@@ -1,0 +1,65 @@
+"""Group commit: whatever arrives while one transaction runs goes into the next one together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Generic, TypeVar
+
+M = TypeVar("M")
+A = TypeVar("A")
+
+
+class Batch(Generic[M, A]):
+    """Messages in, answers out once they are durable; one transaction at a time.
+
+    ``commit`` runs on ``threads`` and returns an answer, or an exception, for each message.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[Sequence[M]], Sequence[A | Exception]],
+        *,
+        threads: Executor,
+        most: int = 500,
+        seen: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self._commit = commit
+        self._threads = threads
+        self._most = most
+        self._seen = seen
+        self._waiting: list[tuple[M, asyncio.Future[A]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def submit(self, message: M) -> A:
+        """The answer to one message; raises what ``commit`` says of it."""
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.append((message, answer))
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
+        return await answer
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                messages = [message for message, _ in batch]
+                began = loop.time()
+                answers: Sequence[A | Exception]
+                try:
+                    answers = await loop.run_in_executor(self._threads, self._commit, messages)
+                except Exception as error:
+                    answers = [error] * len(batch)
+                if self._seen is not None:
+                    self._seen(len(batch), loop.time() - began)
+                for (_, future), answer in zip(batch, answers, strict=True):
+                    if future.done():
+                        continue  # the client has left; what it sent is durable all the same
+                    if isinstance(answer, Exception):
+                        future.set_exception(answer)
+                    else:
+                        future.set_result(answer)
+        finally:
+            self._task = None

@@ -1,0 +1,199 @@
+"""Connections that are given up: slow senders, endless heads, slow readers, one too many.
+
+A uvicorn protocol for ``uvicorn.Config(http=guarded(limits))``. It adds to uvicorn's own:
+
+| what | limit | end of the connection |
+|---|---|---|
+| a request head, also a connection's first | ``head_s`` to arrive | 408; closed if nothing came |
+| a head, or trailers and framing that carry no body | ``head_bytes`` | 431 |
+| an answer that is not taken | ``answer_s`` for a full send buffer | aborted |
+| connections in all, and of one address | ``connections``, ``per_address`` | 503 |
+
+A body's length and time are the guard's. An idle connection after an answer is uvicorn's
+(``timeout_keep_alive``). Websockets are not spoken here. Counts are those of one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from checkins.service.settings import Limits
+
+Heard = Callable[[str], object]
+_FRAMING = 9  # bytes around a chunk of one byte, and that byte: the most an honest sender spends
+
+
+@dataclass(slots=True)
+class Counts:
+    """Connections that are open now, of one process."""
+
+    limits: Limits
+    total: int = 0
+    of_address: dict[str, int] = field(default_factory=dict)
+
+    def admit(self, address: str) -> bool:
+        """Count one more, if the limits allow it."""
+        here = self.of_address.get(address, 0)
+        if 0 < self.limits.connections <= self.total or 0 < self.limits.per_address <= here:
+            return False
+        self.total += 1
+        self.of_address[address] = here + 1
+        return True
+
+    def release(self, address: str) -> None:
+        """One that was admitted is gone."""
+        self.total -= 1
+        here = self.of_address.pop(address) - 1
+        if here:
+            self.of_address[address] = here
+
+
+def guarded(
+    limits: Limits,
+    *,
+    opened: Callable[[int], object] | None = None,
+    refused: Heard | None = None,
+) -> type[HttpToolsProtocol]:
+    """The protocol class under these limits.
+
+    ``opened`` hears the number of open connections when it changes, ``refused`` a reason each
+    time: too-many-connections, slow-head, long-head, slow-reader or not-http.
+    """
+    counts = Counts(limits)
+    tell_open = opened or (lambda number: None)
+    tell_refused = refused or (lambda reason: None)
+
+    class GuardedProtocol(HttpToolsProtocol):
+        """One connection."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.address: str | None = None  # of an admitted connection
+            self.in_head = False
+            self.heard = False
+            self.idle_bytes = 0  # that were neither body nor a complete head
+            self.head_timer: asyncio.TimerHandle | None = None
+            self.answer_timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            peer = transport.get_extra_info("peername")
+            address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+            if not counts.admit(address):
+                tell_refused("too-many-connections")
+                self.transport = transport
+                self._end(b"503 Service Unavailable", b"retry-after: 5\r\n")
+                return
+            self.address = address
+            tell_open(counts.total)
+            super().connection_made(transport)
+            self._expect_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            _cancel(self.head_timer)
+            self.head_timer = None
+            _cancel(self.answer_timer)
+            self.answer_timer = None
+            if self.address is not None:
+                counts.release(self.address)
+                self.address = None
+                tell_open(counts.total)
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing() or self.address is None:
+                return
+            self.heard = True
+            self.idle_bytes += len(data)
+            super().data_received(data)
+            if self.transport.is_closing():
+                return
+            if self.idle_bytes > limits.head_bytes:
+                tell_refused("long-head")
+                self._end(b"431 Request Header Fields Too Large")
+            elif self.head_timer is None and (self.in_head or not self._answering()):
+                # Also bytes that begin no head, or belong to a body nobody reads any more: uvicorn
+                # stopped its keep-alive timer at them and would wait for ever.
+                self._expect_head()
+
+        def on_message_begin(self) -> None:
+            self.in_head = True
+            super().on_message_begin()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if self.in_head:  # a trailer must not change the head of the running request
+                super().on_header(name, value)
+
+        def on_headers_complete(self) -> None:
+            self.in_head = False
+            self.idle_bytes = 0
+            _cancel(self.head_timer)
+            self.head_timer = None
+            super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self.idle_bytes = max(0, self.idle_bytes - _FRAMING * len(body))
+            super().on_body(body)
+
+        def send_400_response(self, msg: str) -> None:
+            tell_refused("not-http")
+            super().send_400_response(msg)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self.answer_timer is None:
+                self.answer_timer = self.loop.call_later(limits.answer_s, self._not_taken)
+
+        def resume_writing(self) -> None:
+            _cancel(self.answer_timer)
+            self.answer_timer = None
+            super().resume_writing()
+
+        def _should_upgrade_to_ws(self) -> bool:
+            return False
+
+        def _unsupported_upgrade_warning(self) -> None:
+            """Nothing: a line for each such request is a line per client."""
+
+        def _answering(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def _expect_head(self) -> None:
+            self.head_timer = self.loop.call_later(limits.head_s, self._head_late)
+
+        def _head_late(self) -> None:
+            self.head_timer = None
+            if self.transport.is_closing():
+                return
+            if self._answering():  # a pipelined head: reading may be paused by us
+                self._expect_head()
+                return
+            tell_refused("slow-head")
+            if self.heard:
+                self._end(b"408 Request Timeout")
+            else:
+                self.transport.close()
+
+        def _not_taken(self) -> None:
+            self.answer_timer = None
+            tell_refused("slow-reader")
+            self.transport.abort()
+
+        def _end(self, status: bytes, headers: bytes = b"") -> None:
+            if not self._answering():
+                self.transport.write(
+                    b"HTTP/1.1 " + status + b"\r\n" + headers
+                    + b"content-length: 0\r\nconnection: close\r\n\r\n"
+                )  # fmt: skip
+            self.transport.close()
+
+    return GuardedProtocol
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

@@ -1,0 +1,59 @@
+"""How good a released model is, on the public holdout of its task: post-processing of a release."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkins.errors import CheckinsError
+from checkins.protocol.campaign import DataFile, Task
+from checkins.tasks import metrics
+from checkins.tasks.lesson import Lesson
+
+Metrics = dict[str, float]
+POINTS = 200
+"""Of a curve, at most."""
+
+
+class Holdout:
+    """The public rows that models are measured on."""
+
+    def __init__(self, lesson: Lesson) -> None:
+        self._model = lesson.model
+        self._features = lesson.data.holdout_features
+        self._labels = lesson.data.holdout_labels
+        self._classes = lesson.data.classes
+
+    @classmethod
+    def of(cls, task: Task, *, folder: Path) -> Holdout | None:
+        """The holdout that a task declares; None if it has none, or it is not on this machine."""
+        if isinstance(task.data, DataFile) and not task.data.holdout:
+            return None
+        try:
+            lesson = Lesson.of(task, folder=folder)
+        except (CheckinsError, OSError, ImportError):
+            return None
+        return cls(lesson) if len(lesson.data.holdout_labels) else None
+
+    def measure(self, model: NDArray[np.float64]) -> Metrics:
+        """Loss, accuracy and AUC, where the task has them; only finite ones."""
+        found: Metrics = {}
+        with np.errstate(all="ignore"):
+            try:
+                scores: Any = self._model.scores(model.astype(np.float32), self._features)
+                found["loss"] = metrics.mean_loss(scores, self._labels)
+                found["accuracy"] = metrics.accuracy(scores, self._labels)
+                if self._classes == 2:
+                    found["auc"] = metrics.auc(scores, self._labels)
+            except CheckinsError:
+                return {}  # a model that has diverged has no figures
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def is_measured(slots: int, *, closed: int) -> bool:
+    """Whether the model after ``closed`` of ``slots`` is a point of the curve."""
+    return closed == slots or closed % max(1, slots // POINTS) == 0

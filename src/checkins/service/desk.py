@@ -1,0 +1,134 @@
+"""One run in this process: where it stands, and those who wait to hear of it.
+
+A desk never decides anything. It holds what was last read from the database, so that thousands can
+ask without the database being asked, and wakes them when it changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from checkins.protocol import slot as slots
+from checkins.protocol.server import Phase
+from checkins.protocol.slot import Asked, Invite, Slot
+from checkins.service.advancing import Choice
+from checkins.service.batch import Batch
+from checkins.service.store.progress import Curve, Prices
+from checkins.service.store.records import Standing
+from checkins.service.taking import CheckIn, Submission
+from checkins.service.terms import Terms
+
+EARLY_S = 2.0
+"""A client whose clock is a little fast is kept waiting; one that is earlier is sent away."""
+
+
+class Desk:
+    """A run as this process knows it."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        standing: Standing,
+        *,
+        check_ins: Batch[CheckIn, str],
+        reports: Batch[Submission, None],
+    ) -> None:
+        self.terms = terms
+        self.standing = standing
+        self.check_ins = check_ins
+        self.reports = reports
+        self.prices: Prices = []
+        self.curve: Curve = []
+        self.next_run: str | None = None
+        self.issued: dict[str, int] = {}
+        self._choice: Choice | None = None
+        self._change = asyncio.Event()
+
+    @property
+    def status(self) -> str:
+        """waiting, running, completed or stopped."""
+        stage = self.standing.stage
+        if stage.ending is not None:
+            return str(stage.ending)
+        return "waiting" if stage.phase is Phase.WAITING and stage.closed == 0 else "running"
+
+    @property
+    def is_over(self) -> bool:
+        return self.standing.stage.ending is not None
+
+    @property
+    def needs_choice(self) -> bool:
+        """Whether a choice is durable that this desk has not read."""
+        stage = self.standing.stage
+        if stage.slot_phase is not slots.Phase.CHOOSING:
+            return False
+        return self._choice is None or self._choice.slot != stage.slot
+
+    def moved(self, standing: Standing, choice: Choice | None = None) -> None:
+        """Take over what the database says now, and wake everyone."""
+        if standing.stage.closed != self.standing.stage.closed:
+            self.issued.clear()
+        self.standing = standing
+        if choice is not None:
+            self._choice = choice
+        self.wake()
+
+    def wake(self) -> None:
+        """Let everyone who waits look again."""
+        self._change.set()
+        self._change = asyncio.Event()
+
+    async def change(self, *, most_s: float) -> bool:
+        """Wait for a change; False when time is up."""
+        try:
+            async with asyncio.timeout(most_s):
+                await self._change.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def is_early(self, slot: int) -> bool:
+        """Whether a slot has not begun, as far as this desk knows."""
+        stage = self.standing.stage
+        if self.is_over or stage.phase is Phase.DONE:
+            return False
+        return slot > stage.slot or (slot == stage.slot and stage.phase is Phase.WAITING)
+
+    def outcome(self, slot: int, receipt: str) -> str | None:
+        """waiting, chosen or dismissed, as the machine tells it; None once the slot is over."""
+        stage = self.standing.stage
+        if slot != stage.slot or stage.slot_phase is None:
+            return None
+        if self.needs_choice or stage.slot_phase is slots.Phase.COLLECTING:
+            return "waiting"
+        choice = self._choice
+        if choice is None or receipt not in choice.waiting:
+            return None
+        shown = Slot(
+            slot,
+            self.terms.rules,
+            slots.Phase.TRAINING,
+            waiting={"": receipt},
+            chosen=(receipt,) if receipt in choice.chosen else (),
+        )
+        _, (told,) = slots.step(shown, Asked(slot, receipt))
+        return "chosen" if isinstance(told, Invite) else "dismissed"
+
+    def is_chosen(self, slot: int, receipt: str) -> bool:
+        """Whether a report is asked of this client."""
+        return self.outcome(slot, receipt) == "chosen"
+
+    @property
+    def spent(self) -> Mapping[str, Any] | None:
+        """The price of the first priced count of slots that covers what is over; rounded up."""
+        closed = self.standing.stage.closed
+        if self.is_over:
+            return {"epsilon": self.standing.certificate.get("epsilon"), "slots": closed}
+        if closed == 0 and self.terms.number == 1 and not self.standing.ledger.closed:
+            return {"epsilon": 0.0, "slots": 0}
+        for slots_, epsilon in self.prices:
+            if slots_ >= closed:
+                return {"epsilon": epsilon, "slots": slots_}
+        return None

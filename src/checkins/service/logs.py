@@ -1,0 +1,303 @@
+"""Structured logs that cannot say who took part: one JSON object a line, fields by allow-list.
+
+There is no line per request. Lines of the schedule (started, slot closed) carry their time to the
+second, which the schedule tells anyway; a failure, which a single client may have caused, carries
+the minute only, and the same failure is written once a minute with its count.
+
+A field is written only if its name is in ``FIELDS`` and its value has that field's shape, so that
+a token, a receipt, an address or a report given by mistake is refused: with an error before
+``configure`` and under ``strict``, else by leaving the field out and saying which. Of a message from
+a library, only the place of the call and the types of its exception are kept: its text may hold
+an address (uvicorn), a statement's parameters (SQLAlchemy) or any other input.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import IO, Any, Self, TypeVar
+
+from checkins.accounting import require
+from checkins.errors import InvalidValue
+
+UVICORN: Mapping[str, Any] = MappingProxyType({"log_config": None, "access_log": False})
+"""What ``uvicorn.Config`` must be given so that it leaves these logs alone."""
+
+Failure = TypeVar("Failure", bound=BaseException)
+
+_WORD = r"[a-z][a-z-]{0,24}"
+_COUNT = r"[0-9]{1,15}"
+_NUMBER = r"-?[0-9]{1,15}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?|inf|nan"
+_TYPE = r"[A-Za-z_][A-Za-z_0-9]{0,59}"
+_ROUTE = r"/|(/([a-z][a-z-]{0,19}(\.[a-z]{1,8}){0,2}|\{[a-z_]{1,20}(:path)?\}))+"
+
+FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        name: re.compile(shape)
+        for name, shape in {
+            "campaign": r"[0-9a-f]{12}-[0-9]{1,7}",
+            "seal": r"[0-9a-f]{64}",
+            "head": r"[0-9a-f]{64}",
+            "model_hash": r"[0-9a-f]{64}",
+            "status": r"waiting|running|completed|stopped|[1-5][0-9][0-9]",
+            "store": r"sqlite|postgresql",
+            "route": _ROUTE,
+            "reason": _WORD,
+            "version": r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}([a-z]{1,4}[0-9]{1,4})?",
+            **dict.fromkeys(("run", "repeats", "slot", "slots", "slots_closed"), _COUNT),
+            **dict.fromkeys(("entries", "epoch", "workers", "worker", "port"), _COUNT),
+            **dict.fromkeys(("count", "requests", "connections", "revision"), _COUNT),
+            **dict.fromkeys(("seconds", "late_s", "epsilon", "delta"), _NUMBER),
+        }.items()
+    }
+)
+"""Every field a caller may give, and the only shape its value may have.
+
+Besides these, ``error`` takes an exception and writes its types and place. Tokens and receipts
+must not be 64 hex digits, the shape of a hash.
+"""
+OWN_FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        "error": re.compile(_TYPE),
+        "cause": re.compile(_TYPE),
+        "field": re.compile(_TYPE),
+        "place": re.compile(r"[A-Za-z_0-9<][A-Za-z_0-9./<>-]{0,99}:[0-9]{1,6}"),
+        "library": re.compile(r"[A-Za-z_][A-Za-z_0-9.]{0,59}"),
+    }
+)
+"""Names of code, which only this module writes: a token may look like a name."""
+
+_EVENT = re.compile(_WORD)
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_LOGGERS = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_TOLD = "told in the service's log"
+_PER_REQUEST = (  # a line for each would be a line per client, and a way to fill disks
+    "Invalid HTTP request received.",
+    "Unsupported upgrade request.",
+    "No supported WebSocket library",
+    "Exceeded concurrency limit.",
+)
+_LIFE = {
+    "Application startup complete.": "ready",
+    "Application startup failed. Exiting.": "startup-failed",
+    "Shutting down": "stopping",
+    "Application shutdown complete.": "stopped",
+    "Application shutdown failed. Exiting.": "shutdown-failed",
+}
+
+
+@dataclass(slots=True)
+class Log:
+    """Where lines go; ``strict`` makes a refused field an error."""
+
+    stream: IO[str] | None = None
+    level: int = _LEVELS["info"]
+    strict: bool = True
+    repeated: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
+    saved: dict[str, tuple[list[logging.Handler], int, bool]] = field(default_factory=dict)
+
+    def write(
+        self,
+        level: str,
+        name: str,
+        fields: Mapping[str, object],
+        *,
+        unit_s: int,
+        own: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """One line; the time is rounded down to ``unit_s``; ``own`` are names of code."""
+        if not _EVENT.fullmatch(name):
+            raise InvalidValue("event", name[:40], "must be lower-case words joined by -")
+        kept: dict[str, object] = {
+            key: value for key, value in own.items() if OWN_FIELDS[key].fullmatch(value)
+        }
+        for key, value in fields.items():
+            if value is None:
+                continue
+            if key == "error" and isinstance(value, BaseException):
+                kept |= _told(value)
+            elif _fits(key, value):
+                kept[key] = value
+            elif self.strict:
+                raise InvalidValue(
+                    "field", key[:40], f"must be one of {', '.join(FIELDS)}, in shape"
+                )
+            else:
+                kept["field"] = key if OWN_FIELDS["field"].fullmatch(key) else "unknown"
+        if _LEVELS[level] < self.level:
+            return
+        now = int(time.time()) // unit_s * unit_s
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        line = json.dumps({"time": stamp, "level": level, "event": name, **kept}) + "\n"
+        stream = self.stream or sys.stderr
+        stream.write(line)  # one write of a short line: lines of several workers do not mix
+        stream.flush()
+
+    def once_a_minute(self, *key: str) -> int:
+        """How often this happened since it was last written, itself included; 0: not to write."""
+        minute = int(time.time()) // 60
+        last, count = self.repeated.pop(key, (-1, 0))
+        self.repeated[key] = (minute, 0) if last != minute else (last, count + 1)
+        if len(self.repeated) > 1000:
+            self.repeated.pop(next(iter(self.repeated)))
+        return count + 1 if last != minute else 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the loggers of the process back as they were found."""
+        global _log
+        for name, (handlers, level, propagate) in self.saved.items():
+            logger = logging.getLogger(name)
+            logger.handlers[:] = handlers
+            logger.setLevel(level)
+            logger.propagate = propagate
+        self.saved.clear()
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
+        if _log is self:
+            _log = Log()
+
+
+_log = Log()
+
+
+def configure(log_file: Path | None, *, level: str = "info", strict: bool = False) -> Log:
+    """Send all logs of this process to a file, or to stderr; close the answer to undo it.
+
+    Also takes over the root logger and uvicorn's, so that nothing else of theirs is written.
+    """
+    global _log
+    if level not in _LEVELS:
+        raise InvalidValue("level", level, f"must be one of {', '.join(_LEVELS)}")
+    require.one_of((Path, type(None)), log_file=log_file)
+    stream = None
+    if log_file is not None:
+        try:
+            descriptor = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        except OSError:
+            raise InvalidValue(
+                "log_file", str(log_file), "must be a file that we may write"
+            ) from None
+        stream = os.fdopen(descriptor, "a", encoding="utf-8")
+    log = Log(stream=stream, level=_LEVELS[level], strict=strict)
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        log.saved[name] = (list(logger.handlers), logger.level, logger.propagate)
+        logger.handlers[:] = [] if name else [_Foreign()]
+        logger.setLevel(logging.INFO if name == "uvicorn.error" else logging.WARNING)
+        logger.propagate = name != "uvicorn.access"
+    _log = log
+    return log
+
+
+def event(name: str, /, **fields: object) -> None:
+    """Write what the schedule or the operator caused; never what one client did."""
+    _log.write("info", name, fields, unit_s=1)
+
+
+def warning(name: str, /, **fields: object) -> None:
+    """Write what an operator should look at; never what one client did."""
+    _log.write("warning", name, fields, unit_s=1)
+
+
+def failure(error: BaseException, *, route: str | None = None) -> None:
+    """Write an exception by type and place, once a minute; neither message nor values."""
+    if _is_quiet(error):
+        return
+    quiet(error)  # uvicorn gets to see it again
+    own = _told(error)
+    known = route if route is not None and _fits("route", route) else None
+    if count := _log.once_a_minute(*own.values(), known or ""):
+        _log.write("error", "failed", {"route": known, "count": count}, unit_s=60, own=own)
+
+
+def quiet(error: Failure) -> Failure:
+    """The same exception, marked so that no log repeats it."""
+    if not _is_quiet(error):
+        error.add_note(_TOLD)
+    return error
+
+
+def _is_quiet(error: BaseException) -> bool:
+    return _TOLD in getattr(error, "__notes__", ())
+
+
+def _told(error: BaseException) -> dict[str, str]:
+    """Type, type of the cause, and the innermost place of our own code (else of any)."""
+    places = []
+    trace = error.__traceback__
+    while trace is not None:
+        places.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    ours = [place for place in places if place[0].startswith(_PACKAGE)]
+    told = {"error": type(error).__name__}
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, BaseExceptionGroup):
+        cause = error.exceptions[0]
+    if cause is not None:
+        told["cause"] = type(cause).__name__
+    if chosen := (ours or places)[-1:]:
+        told["place"] = _place(*chosen[0])
+    return {name: value for name, value in told.items() if OWN_FIELDS[name].fullmatch(value)}
+
+
+def _place(path: str, line: int) -> str:
+    return f"{path.removeprefix(_PACKAGE) if path.startswith(_PACKAGE) else Path(path).name}:{line}"
+
+
+def _fits(name: str, value: object) -> bool:
+    if name not in FIELDS or isinstance(value, bool) or not isinstance(value, str | int | float):
+        return False
+    if isinstance(value, int) and value.bit_length() > 64:
+        return False
+    return FIELDS[name].fullmatch(str(value)) is not None
+
+
+class _Foreign(logging.Handler):
+    """Records of libraries: their place and the types of their exception, never their text."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record, or nothing where it tells of a single request."""
+        text = record.msg if isinstance(record.msg, str) else ""
+        if record.name.startswith("uvicorn"):
+            if text.startswith(_PER_REQUEST):
+                return
+            if text in _LIFE:
+                _log.write(_level(record), _LIFE[text], {}, unit_s=1)
+                return
+        if record.levelno < logging.WARNING:
+            return
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and _is_quiet(error):
+            return
+        own = {} if error is None else _told(error)
+        own["library"] = record.name
+        own.setdefault("place", _place(record.pathname, record.lineno))
+        if count := _log.once_a_minute(*own.values()):
+            _log.write(_level(record), "library", {"count": count}, unit_s=60, own=own)
+
+
+def _level(record: logging.LogRecord) -> str:
+    if record.levelno >= logging.ERROR:
+        return "error"
+    return "warning" if record.levelno >= logging.WARNING else "info"

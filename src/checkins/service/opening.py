@@ -1,0 +1,131 @@
+"""Opening a run: the model it starts from, what its budget pays for, its place in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, insert
+
+from checkins.errors import InvalidValue, ProtocolViolation
+from checkins.protocol.campaign import Campaign, Spending
+from checkins.protocol.ledger import InvalidLedger, Ledger, earlier_of
+from checkins.protocol.model_update import Learner, Model
+from checkins.service.store import records, tables
+from checkins.service.store.database import Database
+from checkins.service.terms import Terms, population_of, run_id
+from checkins.tasks.blueprint import START_SEED, model_of
+
+
+class Taken(ProtocolViolation):
+    """The population is taken: one campaign at a time runs on it."""
+
+
+def open_run(database: Database, campaign: Campaign, *, folder: Path) -> Terms:
+    """Open the next run of a campaign, unless it is open already.
+
+    The budget is that of the population, less what its campaigns have spent before.
+    """
+    _check(campaign)
+    population = population_of(campaign)
+    while True:
+        with database.reading() as connection:
+            ledger = records.load_ledger(connection, population)
+        running = ledger.running
+        if running is not None:
+            if running.seal == campaign.seal:
+                return _found(database, run_id(running.seal, running.number))
+            raise Taken(
+                f"campaign {running.campaign.name!r} is running on this population"
+                " and must be over first: campaigns on the same people come one after another"
+            )
+        number = 1 + sum(run.seal == campaign.seal for run in ledger.closed)
+        if number > campaign.repeats:
+            return _found(database, run_id(campaign.seal, campaign.repeats))
+        prepared = _Prepared.of(campaign, number, ledger, folder)
+        _check_time(database, prepared.terms)
+        if prepared.commit(database, ledger):
+            return prepared.terms
+
+
+def _check(campaign: Campaign) -> None:
+    if campaign.missing:
+        raise InvalidValue("campaign", campaign.name, f"needs {', '.join(campaign.missing)}")
+
+
+def _check_time(database: Database, terms: Terms) -> None:
+    schedule = terms.campaign.schedule
+    if terms.number == 1 and schedule is not None and terms.begins(1) < database.now():
+        raise InvalidValue(
+            "start",
+            schedule.start.isoformat().replace("+00:00", "Z"),
+            "has passed: clients could not have known of it; give a later start",
+        )
+
+
+def _found(database: Database, run: str) -> Terms:
+    with database.reading() as connection:
+        terms = records.load_terms(connection, run)
+    if terms is None:
+        raise InvalidValue("campaign", run, "is in the ledger and not in the store")
+    return terms
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """All that takes time, before the transaction."""
+
+    terms: Terms
+    certificate: Mapping[str, Any]
+    first: Model
+
+    @classmethod
+    def of(cls, campaign: Campaign, number: int, ledger: Ledger, folder: Path) -> _Prepared:
+        if campaign.task is None:
+            raise InvalidValue("campaign", campaign.name, "needs a [task]")
+        model = model_of(campaign.task, folder=folder)
+        spending = Spending(campaign, earlier_of(ledger))
+        affordable = spending.affordable()
+        if affordable == 0:
+            raise InvalidValue(
+                "epsilon",
+                campaign.budget.epsilon,
+                "pays for no slot of this campaign"
+                + (", after what was spent on this population" if ledger.closed else ""),
+            )
+        certificate = spending.after(affordable).as_dict()
+        terms = Terms(campaign, number, dict(model.shapes), affordable)
+        return cls(terms, certificate, model.start(START_SEED))
+
+    def commit(self, database: Database, ledger: Ledger) -> bool:
+        """Write it down, unless the ledger has moved on meanwhile."""
+        terms = self.terms
+        with database.exclusive("openings") as connection:
+            if records.load_ledger(connection, terms.population).head != ledger.head:
+                return False
+            learner = self._learner(connection, ledger)
+            if ledger.entries == 0:
+                connection.execute(
+                    insert(tables.populations).values(
+                        key=terms.population, entries=0, head=ledger.head
+                    )
+                )
+            try:
+                entry = ledger.opening(terms.campaign, model=learner.model)
+                records.append(connection, terms.population, ledger, entry)
+            except InvalidLedger as error:
+                raise InvalidValue("campaign", terms.campaign.name, error.problem) from error
+            records.add_run(connection, terms, self.certificate)
+            records.save_learner(connection, terms.id, learner, new=True)
+        return True
+
+    def _learner(self, connection: Connection, ledger: Ledger) -> Learner:
+        """A repeat goes on from the last model of the run before it, with its velocity."""
+        update = self.terms.rules.update
+        before = ledger.closed[-1] if ledger.closed else None
+        if before is None or before.seal != self.terms.seal:
+            return update.start(self.first)
+        last = records.load_learner(connection, run_id(before.seal, before.number))
+        return update.start(last.model, last.velocity)

@@ -1,0 +1,195 @@
+// What is known of one campaign, kept up to date by server-sent events.
+// While connected nothing is polled. After a loss the stream is opened again, and view and progress
+// are read again: what was missed is caught up with.
+
+import { finite } from "./numbers.js";
+import { isOver } from "./words.js";
+
+const FIRST_WAIT_S = 1;
+const LONGEST_WAIT_S = 10;
+const OVERDUE_S = 15;
+const MOST_RELEASES = 200;
+
+export const clock = { offset: 0, roundTrip: Infinity };
+clock.now = () => Date.now() + clock.offset;
+
+// The server's clock, as well as the quickest answer so far tells it.
+const setClock = (serverTime, asked, answered) => {
+  const told = Date.parse(serverTime);
+  const roundTrip = answered - asked;
+  if (!Number.isFinite(told) || roundTrip > clock.roundTrip) return;
+  clock.roundTrip = roundTrip;
+  clock.offset = told - (asked + answered) / 2;
+};
+
+export class Unanswered extends Error {
+  constructor(status) {
+    super(`the server answered ${status}`);
+    this.status = status;
+  }
+}
+
+export const read = async (path) => {
+  const asked = Date.now();
+  const answer = await fetch(path, { cache: "no-store", headers: { Accept: "application/json" } });
+  if (!answer.ok) throw new Unanswered(answer.status);
+  const body = await answer.json();
+  if (body === null || typeof body !== "object") throw new Unanswered("with something else");
+  setClock(body.server_time, asked, Date.now());
+  return body;
+};
+
+const list = (value) => (Array.isArray(value) ? value.filter((one) => one !== null && typeof one === "object") : []);
+
+export class Feed {
+  // state: "connecting", "live", "lost", "over" or "gone" (there is no such campaign)
+  constructor(id, changed) {
+    this.path = `campaigns/${encodeURIComponent(id)}`;
+    this.id = id;
+    this.changed = changed;
+    this.state = "connecting";
+    this.view = null;
+    this.curve = new Map();
+    this.spending = new Map();
+    this.releases = new Map();
+    this.heard = Date.now();
+    this.release = null;
+    this.source = null;
+    this.retry = 0;
+    this.waits = 0;
+    this.closed = false;
+    this.open();
+  }
+
+  close() {
+    this.closed = true;
+    clearTimeout(this.retry);
+    this.source?.close();
+  }
+
+  async open() {
+    try {
+      await this.readAll();
+    } catch (problem) {
+      this.lose(problem);
+      return;
+    }
+    if (this.closed || this.state === "over") return;
+    this.listen();
+  }
+
+  listen() {
+    const source = new EventSource(`${this.path}/events`);
+    this.source = source;
+    source.onopen = () => {
+      this.waits = 0;
+      this.become("live");
+      this.readAll().catch((problem) => this.lose(problem));  // what came while nobody listened
+    };
+    source.onerror = () => {
+      source.close();
+      if (this.state === "over") this.readAll().catch(() => {});  // the stream's end: the last word
+      else this.lose(null);
+    };
+    const on = (name, take) => source.addEventListener(name, (event) => {
+      if (this.closed) return;
+      this.heard = Date.now();
+      try {
+        take(JSON.parse(event.data));
+      } catch {
+        return;  // not what was agreed: the next reading tells
+      }
+      this.changed(this);
+    });
+    on("release", (told) => this.take(told));
+    on("curve", (told) => this.addCurve([told]));
+    on("status", (told) => {
+      this.view.status = told.status;
+      if (isOver(told.status)) this.become("over");
+      this.readAll().catch((problem) => this.lose(problem));
+    });
+  }
+
+  async readAll() {
+    const [view, progress] = await Promise.all([read(this.path), read(`${this.path}/progress`)]);
+    if (this.closed) return;
+    this.view = view;
+    this.heard = Date.now();
+    this.addCurve(list(progress.curve));
+    for (const { slots, epsilon } of list(progress.spending)) this.addSpending(slots, epsilon);
+    for (const { slot, model_hash: hash } of list(progress.releases)) this.addRelease(slot, hash);
+    if (this.release !== null && this.release.slots_closed > view.slots_closed) this.take(this.release);
+    if (isOver(view.status)) this.become("over");
+    this.changed(this);
+  }
+
+  take(told) {
+    if (finite(told.slots_closed) === null || told.slots_closed < this.view.slots_closed) return;
+    this.release = told;
+    this.view.slots_closed = told.slots_closed;
+    this.view.model_hash = told.model_hash ?? this.view.model_hash;
+    this.view.ledger = { entries: told.entries, head: told.head };
+    if (this.view.status === "waiting") this.view.status = "running";
+    if (told.spent !== undefined) this.view.spent = told.spent;
+    this.addSpending(told.spent?.slots, told.spent?.epsilon);
+    this.addRelease(told.slot, told.model_hash);
+  }
+
+  addCurve(points) {
+    for (const { slots, metrics } of points) {
+      if (finite(slots) !== null && metrics !== null && typeof metrics === "object") this.curve.set(slots, metrics);
+    }
+  }
+
+  addSpending(slots, epsilon) {
+    if (finite(slots) !== null && finite(epsilon) !== null) this.spending.set(slots, epsilon);
+  }
+
+  addRelease(slot, hash) {
+    if (finite(slot) === null) return;
+    this.releases.set(slot, hash);
+    if (this.releases.size > MOST_RELEASES) this.releases.delete(Math.min(...this.releases.keys()));
+  }
+
+  lose(problem) {
+    if (this.closed) return;
+    this.source?.close();
+    if (problem instanceof Unanswered && problem.status === 404) {
+      this.become("gone");
+      return;
+    }
+    this.become("lost");
+    clearTimeout(this.retry);
+    const wait = Math.min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** this.waits) * (0.75 + Math.random() / 2);
+    this.waits += 1;
+    this.retry = setTimeout(() => this.open(), 1000 * wait);
+  }
+
+  become(state) {
+    if (this.closed || this.state === state) return;
+    this.state = state;
+    this.changed(this);
+  }
+
+  // A stream that died without a word: a release is long due and nothing was heard.
+  look() {
+    if (this.state !== "live" || this.view === null) return;
+    const { start, slot_s: length } = this.view.schedule ?? {};
+    const due = Date.parse(start) + 1000 * length * (this.view.slots_closed + 1);
+    const patience = 1000 * Math.max(OVERDUE_S, 2 * length);
+    if (clock.now() - due > patience && Date.now() - this.heard > patience) {
+      this.heard = Date.now();
+      this.readAll().catch((problem) => this.lose(problem));
+    }
+  }
+
+  // Back from sleep or from another tab: read at once instead of waiting for the next event.
+  wake() {
+    if (this.state === "lost") {
+      clearTimeout(this.retry);
+      this.open();
+    } else if (this.state === "live") {
+      this.readAll().catch((problem) => this.lose(problem));
+    }
+  }
+}

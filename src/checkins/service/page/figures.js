@@ -1,0 +1,156 @@
+// The two figures: what has been learned, and what it has cost.
+
+import { empty, plot } from "./chart.js";
+import { at, fill, make, say, table } from "./dom.js";
+import { count, finite, metric, metricName, nearest, up } from "./numbers.js";
+import * as words from "./words.js";
+
+const FIRST = ["auc", "accuracy", "loss"];  // which metric speaks for a model
+const MOST_ROWS = 24;
+
+let wanted = null;
+
+const sorted = (map) => [...map].sort(([a], [b]) => a - b);
+
+// A few rows of many, the last among them.
+const some = (rows) => {
+  const step = Math.ceil(rows.length / MOST_ROWS);
+  return rows.filter((_, i) => (rows.length - 1 - i) % Math.max(1, step) === 0);
+};
+
+const big = (id, text, small) => {
+  at(id).replaceChildren(text, ...(small ? [" ", make("small", {}, small)] : []));
+};
+
+const names = (curve) => {
+  const found = new Set(curve.flatMap(([, metrics]) => Object.keys(metrics).filter((name) => finite(metrics[name]) !== null)));
+  return [...FIRST.filter((name) => found.has(name)), ...[...found].filter((name) => !FIRST.includes(name)).sort()];
+};
+
+const choices = (all, chosen, redraw) => {
+  const key = JSON.stringify([all, chosen]);
+  if (at("metrics").dataset.shown === key) return;
+  const focused = at("metrics").contains(document.activeElement);
+  at("metrics").dataset.shown = key;
+  const buttons = all.length < 2 ? [] : all.map((name) => {
+    const button = make("button", { type: "button", "aria-pressed": String(name === chosen) }, metricName(name));
+    button.addEventListener("click", () => {
+      wanted = name;
+      redraw();
+    });
+    return button;
+  });
+  fill("metrics", buttons);
+  if (focused) buttons[all.indexOf(chosen)]?.focus();  // the buttons are new; the reader's place is not
+};
+
+const around = (values, bounded) => {
+  const [low, high] = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
+  const room = 0.08 * (high - low) || Math.abs(high) * 0.1 || 1;
+  return bounded ? [Math.max(0, low - room), Math.min(1, high + room)] : [low - room, high + room];
+};
+
+// A stretched range of one point that lies on its end would have no height.
+const opened = ([low, high]) => (high > low ? [low, high] : [low - 0.5, high + 0.5]);
+
+export const drawLearned = (feed, sealed, redraw) => {
+  const curve = sorted(feed.curve);
+  const all = names(curve);
+  const chosen = all.includes(wanted) ? wanted : all[0];
+  choices(all, chosen, redraw);
+  if (chosen === undefined) {
+    big("learned", "–");
+    say("learned-note", "No metric.");
+    empty(at("curve"), words.noCurve(sealed, feed.view.slots_closed), at("curve-read"));
+    fill("curve-table", []);
+    at("curve-table").parentElement.hidden = true;
+    return;
+  }
+  const points = curve.map(([slots, metrics]) => [slots, finite(metrics[chosen])]).filter(([, y]) => y !== null);
+  const [slots, value] = points.at(-1);
+  big("learned", metric(chosen, value), metricName(chosen));
+  say("learned-note", `${slots > 0 ? `After ${count(slots)} slots` : "Before the first slot"}, on a declared public holdout. Rounded to nearest.`);
+  const share = chosen === "accuracy" || chosen === "auc";
+  plot(at("curve"), {
+    lines: [{ points, look: "blue", dot: true }],
+    most: Math.max(1, finite(feed.view.schedule?.slots) ?? 1, slots),
+    range: opened(around(points.map(([, y]) => y), share)),
+    format: (y) => (chosen === "accuracy" ? `${nearest(100 * y, 3)} %` : nearest(Math.abs(y) < 1e-12 ? 0 : y, 3)),
+    label: `${metricName(chosen)} by slots released: from ${metric(chosen, points[0][1])} after ${count(points[0][0])} slots to ${metric(chosen, value)} after ${count(slots)}`,
+    say: ([x, y]) => `After ${count(x)} slots: ${metricName(chosen)} ${metric(chosen, y)}.`,
+    read: at("curve-read"),
+    told: "Each point is a released model, tested on rows that are public.",
+    named: "slots released",
+  });
+  at("curve-table").parentElement.hidden = false;
+  fill("curve-table", [table(
+    [{ name: "slots", number: true }, ...all.map((name) => ({ name: metricName(name), number: true }))],
+    some(curve).map(([x, metrics]) => [count(x), ...all.map((name) => metric(name, metrics[name]))]),
+    "Metrics on the public holdout, rounded to nearest",
+  )]);
+};
+
+// What is spent after k slots is at most the price of the first priced count at or above k: steps
+// that go up before they go on, never below the price.
+const stairs = (prices, closed) => {
+  const past = prices.filter(([slots]) => slots <= closed);
+  const reached = prices.find(([slots]) => slots >= closed);
+  const solid = [...past];
+  if (reached !== undefined && closed > 0 && past.at(-1)?.[0] !== closed) solid.push([closed, reached[1]]);
+  if (solid.length > 0 && solid[0][0] > 0) solid.unshift([0, solid[0][1]]);
+  const ahead = prices.filter(([slots]) => slots > closed);
+  const from = solid.at(-1) ?? (ahead.length > 0 ? [0, ahead[0][1]] : undefined);
+  return { solid: closed > 0 ? solid : [], planned: ahead.length > 0 ? [from, ...ahead] : [] };
+};
+
+export const drawSpent = (feed) => {
+  const { view } = feed;
+  const over = words.isOver(view.status);
+  const stated = over && view.slots_closed > 0 ? finite(view.certificate?.epsilon) : null;
+  const spent = stated ?? finite(view.spent?.epsilon);
+  const budget = finite(view.budget?.epsilon);
+  const closed = finite(view.slots_closed) ?? 0;
+  if (spent === null) big("spent", closed > 0 ? "–" : "Nothing yet", budget === null ? "" : `budget ε ${nearest(budget)}`);
+  else big("spent", `ε ≤ ${up(spent)}`, budget === null ? "" : `of ${nearest(budget)}`);
+  say("left", spent === null ? "" : words.left(view, spent));
+  say("spent-note", words.terms(view));
+  const last = over ? closed : finite(view.affordable) ?? Infinity;
+  const prices = sorted(feed.spending).filter(([slots]) => slots <= last);
+  if (over && spent !== null && closed > 0) {  // what was released, as its certificate states it
+    if (prices.at(-1)?.[0] === closed) prices.pop();
+    prices.push([closed, spent]);
+  }
+  at("spending-table").parentElement.hidden = prices.length === 0;
+  if (prices.length === 0) {
+    empty(at("spending"), "No price yet: it comes with the first release.", at("spending-read"));
+    fill("spending-table", []);
+    return;
+  }
+  const { solid, planned } = stairs(prices, closed);
+  const top = Math.max(budget ?? 0, ...prices.map(([, y]) => y)) || 1;
+  const adjacency = words.adjacencyShort(view.certificate?.adjacency ?? view.budget?.adjacency);
+  const told = planned.length > 0
+    ? "Solid: spent. Dashed: what is to come. Steps are rounded up."
+    : "What the releases have cost together. Steps are rounded up.";
+  plot(at("spending"), {
+    lines: [
+      { points: planned, look: "blue planned", steps: true },
+      { points: solid, look: "blue", steps: true, dot: true, mute: true },
+      { points: prices, look: "hidden" },
+    ],
+    limit: budget === null ? undefined : { y: budget, text: `budget ${nearest(budget)}` },
+    most: Math.max(1, finite(view.schedule?.slots) ?? 1, prices.at(-1)[0]),
+    range: [0, 1.06 * top],
+    format: (y) => nearest(y, 3),
+    label: `ε by slots released, upper bounds (${adjacency}): ${spent === null ? "nothing spent yet" : `at most ${up(spent)} after ${count(closed)} slots`}${budget === null ? "" : `; the budget is ${nearest(budget)}`}`,
+    say: ([x, y]) => `After ${count(x)} slots: ε ≤ ${up(y)} (${adjacency}, rounded up).`,
+    read: at("spending-read"),
+    told,
+    named: "slots released",
+  });
+  fill("spending-table", [table(
+    [{ name: "slots", number: true }, { name: "ε at most", number: true }, { name: "state" }],
+    some(prices).map(([x, y]) => [count(x), up(y), x <= closed ? "spent" : "to come"]),
+    `ε rounded up, ${adjacency}, δ = ${nearest(view.budget?.delta)}`,
+  )]);
+};

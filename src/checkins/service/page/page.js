@@ -1,0 +1,210 @@
+// The live page: which campaign is open, what is drawn when, and what is said aloud.
+
+import { at, fill, make, say, show } from "./dom.js";
+import { Feed, read } from "./feed.js";
+import { drawLearned, drawSpent } from "./figures.js";
+import { drawNow } from "./now.js";
+import { count, duration, finite } from "./numbers.js";
+import { drawCertificate, drawLedger, drawPart, drawSeal } from "./records.js";
+import * as words from "./words.js";
+
+const TICK_MS = 100;
+const LIST_AGAIN_S = 15;  // only while the list itself is read: no campaign, no stream
+
+let feed = null;
+let sealed = null;
+let waiting = 0;
+let announced = "";
+let listTimer = 0;
+
+const wish = () => {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return location.hash.slice(1);
+  }
+};
+
+const parsed = (text) => {
+  try {
+    const value = JSON.parse(text);
+    return value !== null && typeof value === "object" ? value : null;
+  } catch {
+    return null;
+  }
+};
+
+const announce = (text) => {
+  if (text === announced) return;
+  announced = text;
+  say("said", text);
+};
+
+const progressOf = (one) => {
+  const runs = finite(one.repeats) > 1 ? `run ${count(one.run)} of ${count(one.repeats)}, ` : "";
+  return `${runs}${count(one.slots_closed)} of ${count(one.slots)} slots`;
+};
+
+const link = (one) => `#${encodeURIComponent(one.id)}`;
+
+const drawList = (campaigns) => {
+  fill("campaigns", campaigns.map((one) => make("li", {}, make("a", { href: link(one) },
+    make("strong", {}, words.told(one.name, one.id)),
+    make("span", { class: "badge", "data-status": words.told(one.status) }, words.status(one.status)),
+    make("span", { class: "soft" }, progressOf(one)),
+  ))));
+};
+
+const drawOthers = (campaigns, open) => {
+  const others = campaigns.filter((one) => one.id !== open);
+  fill("others", others.length === 0 ? [] : [make("a", { href: "#" }, `All campaigns (${count(campaigns.length)})`)]);
+};
+
+const drawLink = () => {
+  const ago = duration(Math.floor((Date.now() - (feed?.heard ?? Date.now())) / 1000));
+  const state = feed?.state ?? "list";
+  const texts = {
+    connecting: "Connecting", live: "Live", over: "Over", gone: "Not here", list: "",
+    lost: feed?.view ? `Connection lost. Last heard ${ago} ago. Trying again.` : "No answer. Trying again.",
+  };
+  at("link").dataset.state = state;
+  say("link-text", texts[state]);
+};
+
+const drawNotice = () => {
+  const { view, state } = feed;
+  const next = words.isOver(view.status) && typeof view.next === "string" ? view.next : null;
+  const place = at("notice");
+  const text = state === "lost"
+    ? "The connection is lost. What stands here is what was last heard; the clock goes on by itself."
+    : next !== null ? "This run is over. "
+    : view.status === "stopped" ? words.stopped(view) : "";
+  place.hidden = text === "";
+  place.replaceChildren(text, ...(next !== null && state !== "lost" ? [make("a", { href: `#${encodeURIComponent(next)}` }, "Open the next run")] : []));
+};
+
+const tell = () => {
+  const { view, state } = feed;
+  if (state === "lost") return announce("Connection lost. Trying again.");
+  const name = words.told(view.name, feed.id);
+  const slots = finite(view.schedule?.slots) ?? 0;
+  const tenths = slots > 0 ? Math.floor((10 * view.slots_closed) / slots) : 0;
+  const far = view.status === "running" && tenths > 0 ? `, ${10 * tenths} % of the slots released` : "";
+  return announce(`${name}: ${words.status(view.status)}${far}.`);
+};
+
+const draw = () => {
+  waiting = 0;
+  drawLink();
+  if (feed === null) return;
+  if (feed.state === "gone") {
+    const id = feed.id;
+    leave();
+    openList(`There is no campaign ${id} here.`);
+    return;
+  }
+  if (feed.view === null) return;
+  const { view } = feed;
+  show("list", false);
+  show("campaign", true);
+  const name = words.told(view.name, feed.id);
+  document.title = `${name} · checkins`;
+  say("name", name);
+  say("kind", words.kind(view));
+  say("lede", words.lede(view, sealed));
+  drawNotice();
+  drawNow(view, sealed, true);
+  drawLearned(feed, sealed, soon);
+  drawSpent(feed);
+  drawCertificate(view);
+  drawLedger(feed);
+  drawSeal(view, sealed);
+  drawPart(view);
+  tell();
+};
+
+const soon = () => {
+  if (waiting === 0) waiting = requestAnimationFrame(draw);
+};
+
+const heard = (from) => {
+  if (from !== feed) return;
+  if (feed.view !== null && sealed === null) sealed = parsed(feed.view.campaign);
+  soon();
+};
+
+const leave = () => {
+  feed?.close();
+  feed = null;
+  sealed = null;
+};
+
+const openCampaign = (id) => {
+  leave();
+  clearTimeout(listTimer);
+  feed = new Feed(id, heard);
+  drawLink();
+};
+
+// A note stays until the reader goes somewhere.
+const openList = async (note = "") => {
+  clearTimeout(listTimer);
+  document.title = "checkins";
+  let campaigns = null;
+  try {
+    const answer = await read("campaigns");
+    campaigns = (Array.isArray(answer.campaigns) ? answer.campaigns : []).filter((one) => typeof one?.id === "string");
+  } catch {
+    campaigns = null;
+  }
+  if (feed !== null) return;  // the reader went on meanwhile
+  if (campaigns?.length === 1 && note === "") {
+    openCampaign(campaigns[0].id);
+    return;
+  }
+  show("campaign", false);
+  show("list", true);
+  drawLink();
+  const trouble = campaigns === null ? "No answer from the server. Trying again." : "";
+  const none = campaigns?.length === 0 ? "No campaign yet. Its operator starts one with: checkins serve campaign.toml" : "";
+  const said = [note, trouble || none].filter(Boolean).join(" ");
+  show("list-note", said !== "");
+  say("list-note", said);
+  announce(said || `${count(campaigns?.length)} campaigns.`);
+  if (campaigns !== null) drawList(campaigns);
+  fill("others", []);
+  listTimer = setTimeout(() => openList(note), 1000 * (campaigns === null ? 3 : LIST_AGAIN_S));
+};
+
+const go = async () => {
+  if (wish() === "main") return;  // the skip link
+  if (feed !== null && feed.id === wish()) return;
+  leave();
+  if (wish() === "") {
+    await openList();
+    return;
+  }
+  openCampaign(wish());
+  const mine = feed;
+  try {
+    const answer = await read("campaigns");
+    if (feed === mine) drawOthers(Array.isArray(answer.campaigns) ? answer.campaigns : [], feed.id);
+  } catch {
+    // the feed says that there is no answer
+  }
+};
+
+setInterval(() => {
+  if (document.hidden || feed === null) return;
+  feed.look();
+  drawLink();
+  if (feed.view !== null) drawNow(feed.view, sealed);
+}, TICK_MS);
+addEventListener("hashchange", go);
+addEventListener("online", () => feed?.wake());
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) feed?.wake();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", soon);
+new ResizeObserver(soon).observe(at("main"));
+go();

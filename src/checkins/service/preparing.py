@@ -1,0 +1,126 @@
+"""Before a coordinator answers anyone: the schema, the witness, the epoch, the campaign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import delete
+
+from checkins.errors import InvalidValue
+from checkins.protocol.campaign import Campaign
+from checkins.service import advancing, opening
+from checkins.service.settings import Settings
+from checkins.service.store import facts, records, tables
+from checkins.service.store.database import Database
+from checkins.service.store.migration import migrate
+from checkins.service.terms import Terms, population_of
+from checkins.service.witness import Witness, seen_of
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """When a campaign is to begin: as its file says, at a moment, or so many seconds from now."""
+
+    moment: datetime | None = None
+    in_s: float | None = None
+
+    def of(self, campaign: Campaign) -> Campaign:
+        """The campaign with this start, which is sealed anew if it is another one."""
+        schedule = campaign.schedule
+        if schedule is None or (self.moment is None and self.in_s is None):
+            return campaign
+        moment = self.moment
+        if moment is None:
+            moment = datetime.now(UTC) + timedelta(seconds=self.in_s or 0.0)
+        return replace(campaign, schedule=replace(schedule, start=moment))
+
+    @property
+    def is_given(self) -> bool:
+        return self.moment is not None or self.in_s is not None
+
+
+def prepare(
+    settings: Settings, campaign: Campaign | None, *, start: Start, restore: bool = False
+) -> Terms | None:
+    """Make the store ready, and open the campaign or find it open."""
+    database = Database(settings.store)
+    try:
+        migrate(database)
+        database.synchronise()
+        witness = None if settings.witness is None else Witness(settings.witness)
+        if restore:
+            _restore(database)
+        if witness is not None:
+            if restore:
+                witness.forget(seen_of(database))
+            witness.check(database)
+        facts.begin_epoch(database)
+        terms = None if campaign is None else _opened(database, settings, campaign, start)
+        if witness is not None:
+            witness.saw(seen_of(database))
+        return terms
+    finally:
+        database.close()
+
+
+def _opened(database: Database, settings: Settings, campaign: Campaign, start: Start) -> Terms:
+    found = _open_but_for_start(database, campaign) if start.is_given else None
+    return opening.open_run(database, found or start.of(campaign), folder=settings.folder)
+
+
+def _open_but_for_start(database: Database, campaign: Campaign) -> Campaign | None:
+    """A campaign that is running and differs in nothing but when it began."""
+    with database.reading() as connection:
+        runs = records.unknown_terms(connection, ())
+        stages = {terms.id: records.load_stage(connection, terms.id) for terms in runs}
+    for terms in runs:
+        running = terms.campaign
+        if stages[terms.id].ending is None and population_of(running) == population_of(campaign):
+            if running.schedule is None or campaign.schedule is None:
+                continue
+            schedule = replace(campaign.schedule, start=running.schedule.start)
+            if replace(campaign, schedule=schedule).seal == running.seal:
+                return running
+    return None
+
+
+def _restore(database: Database) -> None:
+    """End every campaign that was running: what was released after the copy is not known here.
+
+    Each is priced as if it had gone on to the last slot that its budget pays for.
+    """
+    with database.reading() as connection:
+        runs = records.unknown_terms(connection, ())
+    for terms in runs:
+        with database.reading() as connection:
+            standing = records.load_standing(connection, terms)
+        if standing.stage.ending is None:
+            stopped = advancing.stop(database, terms, standing)
+            advancing.finish(database, terms, stopped)
+    with database.exclusive("facts") as connection:
+        connection.execute(delete(tables.facts).where(tables.facts.c.name == facts.COPY))
+
+
+def parsed_start(text: str) -> Start:
+    """``now``, ``+SECONDS``, or an instant such as 2030-01-01T00:00:00Z.
+
+    >>> parsed_start("+30")
+    Start(moment=None, in_s=30.0)
+    """
+    if text == "now":
+        return Start(in_s=2.0)
+    try:
+        if text.startswith("+"):
+            seconds = float(text[1:])
+            if 0.0 <= seconds < 1e9:
+                return Start(in_s=seconds)
+        else:
+            moment = datetime.fromisoformat(text)
+            if moment.utcoffset() is not None:
+                return Start(moment=moment)
+    except ValueError:
+        pass
+    raise InvalidValue(
+        "start", text, "must be now, +SECONDS, or an instant such as 2030-01-01T00:00:00Z"
+    )

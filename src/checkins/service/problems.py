@@ -1,0 +1,220 @@
+"""Errors as a client reads them: application/problem+json (RFC 9457), one slug per reason.
+
+A detail never repeats what was sent: at most a short value of a named parameter.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from checkins.errors import InvalidValue, ProtocolViolation
+from checkins.service import logs
+from checkins.service.settings import NotAdmitted
+
+MEDIA_TYPE = "application/problem+json"
+LONGEST_DETAIL = 600
+LONGEST_VALUE = 80
+MOST_FAULTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One reason to refuse: its status and its title."""
+
+    status: int
+    title: str
+
+
+KINDS: Mapping[str, Kind] = {
+    "unknown-campaign": Kind(404, "There is no such campaign"),
+    "unknown-receipt": Kind(404, "There is no such receipt"),
+    "unknown-path": Kind(404, "There is nothing at this address"),
+    "wrong-method": Kind(405, "This address does not take this method"),
+    "refused": Kind(409, "The protocol does not allow it"),
+    "too-early": Kind(409, "The slot has not begun"),
+    "not-enrolled": Kind(401, "A credential is missing or not valid here"),
+    "not-operator": Kind(401, "Only the operator may do this"),
+    "over": Kind(410, "The campaign is over"),
+    "invalid": Kind(422, "The request is not valid"),
+    "too-large": Kind(413, "The body is too large"),
+    "encoded": Kind(415, "The body must not be encoded"),
+    "too-slow": Kind(408, "The request took too long to arrive"),
+    "too-many": Kind(429, "Too many requests from this address"),
+    "busy": Kind(503, "The service is busy"),
+    "failed": Kind(500, "The service failed"),
+}
+_WITH_RETRY = {"too-early", "too-many", "busy"}
+_BY_STATUS = {404: "unknown-path", 405: "wrong-method", 422: "invalid", 500: "failed"}
+
+
+class Problem(Exception):
+    """A refusal that a client can act on; ``slug`` is a key of ``KINDS``."""
+
+    def __init__(self, slug: str, detail: str = "", *, retry_after: float | None = None) -> None:
+        if slug not in KINDS:
+            raise InvalidValue("slug", slug, f"must be one of {', '.join(KINDS)}")
+        super().__init__(f"{slug}: {detail}")
+        self.slug = slug
+        self.status = KINDS[slug].status
+        self.detail = _cut(detail or KINDS[slug].title, LONGEST_DETAIL)
+        self.retry_after = retry_after
+
+    def body(self) -> bytes:
+        """The problem document."""
+        return _document(self.slug, KINDS[self.slug].title, self.status, self.detail)
+
+    def headers(self) -> dict[str, str]:
+        """What goes with it: when to come again, or that a Bearer credential is asked for."""
+        headers = {"content-type": MEDIA_TYPE}
+        if self.retry_after is not None:
+            wait_s = self.retry_after if math.isfinite(self.retry_after) else 1.0
+            headers["retry-after"] = str(max(1, math.ceil(wait_s)))
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            headers["www-authenticate"] = "Bearer"
+        return headers
+
+    def response(self) -> Response:
+        """The whole answer."""
+        return Response(self.body(), status_code=self.status, headers=self.headers())
+
+
+def install(app: FastAPI) -> None:
+    """Answer every exception of the app's routes with a problem document."""
+
+    async def on_problem(_: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return error.response()
+
+    async def on_not_admitted(_: Request, error: Exception) -> Response:
+        return Problem("not-enrolled", str(error)).response()
+
+    async def on_violation(_: Request, error: Exception) -> Response:
+        return Problem("refused", str(error)).response()
+
+    async def on_invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, InvalidValue)
+        return Problem("invalid", f"{error.name}{_told(error.value)}: {error.expected}").response()
+
+    async def on_validation(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return Problem("invalid", _faults(error.errors())).response()
+
+    async def on_http(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return _from_http(error)
+
+    async def on_gone(_: Request, error: Exception) -> Response:
+        # Nobody is left to read it, and a broken line is no failure of ours.
+        return Problem("too-slow", "the connection closed before the body was complete").response()
+
+    async def on_failure(request: Request, error: Exception) -> Response:
+        logs.failure(error, route=getattr(request.scope.get("route"), "path", None))
+        return Problem("failed", "the operator's log says where; try again later").response()
+
+    app.add_exception_handler(Problem, on_problem)
+    app.add_exception_handler(NotAdmitted, on_not_admitted)
+    app.add_exception_handler(ProtocolViolation, on_violation)
+    app.add_exception_handler(InvalidValue, on_invalid)
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(ClientDisconnect, on_gone)
+    app.add_exception_handler(Exception, on_failure)
+
+
+def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
+    """FastAPI's ``responses`` for a route that may answer with these problems.
+
+    >>> sorted(documented("refused", "too-early", "over"))
+    [409, 410]
+    """
+    responses: dict[int | str, dict[str, Any]] = {}
+    for status in sorted({Problem(slug).status for slug in slugs}):
+        here = [slug for slug in slugs if KINDS[slug].status == status]
+        responses[status] = {
+            "description": "; ".join(f"`{slug}`: {KINDS[slug].title}" for slug in here),
+            "content": {MEDIA_TYPE: {"schema": _schema(status, here)}},
+        }
+        if _WITH_RETRY & set(here):
+            responses[status]["headers"] = {
+                "Retry-After": {
+                    "description": "Seconds to wait before trying again",
+                    "schema": {"type": "integer", "minimum": 1},
+                }
+            }
+    return responses
+
+
+def _schema(status: int, slugs: Sequence[str]) -> dict[str, Any]:
+    return {
+        "title": "Problem",
+        "type": "object",
+        "required": ["type", "title", "status", "detail"],
+        "properties": {
+            "type": {"type": "string", "enum": [f"urn:checkins:{slug}" for slug in slugs]},
+            "title": {"type": "string"},
+            "status": {"type": "integer", "const": status},
+            "detail": {"type": "string"},
+        },
+    }
+
+
+def _document(slug: str, title: str, status: int, detail: str) -> bytes:
+    document = {"type": f"urn:checkins:{slug}", "title": title, "status": status, "detail": detail}
+    return json.dumps(document).encode()  # ASCII: a lone surrogate of the input cannot break it
+
+
+def _from_http(error: HTTPException) -> Response:
+    """The framework's own refusals; its headers (Allow) stay."""
+    status, headers = error.status_code, dict(error.headers or {})
+    if status in (204, 304) or status < 200:
+        return Response(status_code=status, headers=headers)
+    known = status in HTTPStatus.__members__.values()
+    phrase = HTTPStatus(status).phrase if known else "Refused"
+    slug = _BY_STATUS.get(status) or phrase.lower().replace(" ", "-").replace("'", "")
+    title = KINDS[slug].title if slug in KINDS else phrase
+    said = "" if status >= 500 or error.detail == phrase else str(error.detail)
+    body = _document(slug, title, status, _cut(said or title, LONGEST_DETAIL))
+    return Response(body, status_code=status, headers={**headers, "content-type": MEDIA_TYPE})
+
+
+def _faults(errors: Sequence[Any]) -> str:
+    """Where and why, without the input; the place itself may come from outside, so it is cut."""
+    told = []
+    for error in errors[:MOST_FAULTS]:
+        cause = (error.get("ctx") or {}).get("error")
+        if isinstance(cause, InvalidValue):
+            why = cause.expected
+        elif error.get("type") in ("value_error", "assertion_error"):
+            why = "is not valid"  # free text of a validator could repeat the input
+        else:
+            why = str(error.get("msg", "is not valid"))
+        place = ".".join(_cut(str(part), LONGEST_VALUE // 2) for part in error.get("loc", ())[:6])
+        told.append(f"{place}: {_cut(why, 2 * LONGEST_VALUE)}")
+    if len(errors) > MOST_FAULTS:
+        told.append(f"and {len(errors) - MOST_FAULTS} more")
+    return "; ".join(told)
+
+
+def _told(value: object) -> str:
+    """`` = value`` where it is short and plain, else nothing."""
+    if isinstance(value, str | bool | float | None) or (
+        isinstance(value, int) and value.bit_length() < 256
+    ):
+        text = repr(value)
+        return f" = {text}" if len(text) <= LONGEST_VALUE else ""
+    return ""
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 3] + "..."

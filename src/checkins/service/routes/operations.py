@@ -1,0 +1,43 @@
+"""What an operator's machines ask: is it alive, how is it doing."""
+
+from __future__ import annotations
+
+import math
+
+from fastapi import APIRouter, Response
+
+from checkins.service import wire
+from checkins.service.problems import documented
+from checkins.service.routes.parts import Operator, TheRunner
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/healthz", summary="Is it alive", responses=documented("busy"))
+async def healthz(runner: TheRunner) -> wire.Health:
+    """Answers once the store does."""
+    return wire.Health(epoch=runner.epoch)
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    summary="Prometheus metrics",
+    dependencies=[Operator],
+    responses={
+        200: {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        **documented("not-operator"),
+    },
+)
+async def metrics(runner: TheRunner) -> Response:
+    """Counts of requests over time are no public matter."""
+    for desk in runner.desks.values():
+        spent = desk.spent
+        runner.metrics.campaign(
+            desk.terms.id,
+            slots_closed=desk.standing.stage.closed,
+            epsilon_spent=math.nan if spent is None else spent["epsilon"],
+            epsilon_budget=desk.terms.campaign.budget.epsilon,
+        )
+    body, media_type = runner.metrics.render()
+    return Response(body, media_type=media_type)

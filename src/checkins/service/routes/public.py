@@ -1,0 +1,131 @@
+"""What anyone may fetch: the latest model, the ledger, events as they happen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from checkins.protocol.encoding import MEDIA_TYPE
+from checkins.protocol.ledger.entry import hashed
+from checkins.service import view
+from checkins.service.desk import Desk
+from checkins.service.problems import documented
+from checkins.service.released import released_model
+from checkins.service.routes.parts import TheDesk, TheRunner
+from checkins.service.runner import Runner
+from checkins.service.store import records
+
+router = APIRouter(prefix="/campaigns/{run}", tags=["public"])
+KEEP_ALIVE_S = 15.0
+LINES_AT_A_TIME = 200
+LEDGER = "application/x-ndjson"
+
+
+@router.get(
+    "/models/latest",
+    response_class=Response,
+    summary="The latest release",
+    responses={
+        200: {
+            "description": "Named float64 tensors as safetensors",
+            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        },
+        304: {"description": "It is still the model of If-None-Match"},
+        **documented("unknown-campaign"),
+    },
+)
+async def latest(desk: TheDesk, request: Request) -> Response:
+    """Before the first release, the model that the campaign starts from."""
+    tag = f'"{hashed(desk.standing.learner.model)}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    return Response(
+        released_model(desk),
+        media_type=MEDIA_TYPE,
+        headers={"etag": tag, "cache-control": "no-cache"},
+    )
+
+
+@router.get(
+    "/ledger",
+    response_class=Response,
+    summary="The ledger of the population",
+    responses={
+        200: {
+            "description": "ledger.jsonl, byte for byte",
+            "content": {LEDGER: {"schema": {"type": "string"}}},
+        },
+        **documented("unknown-campaign", "invalid"),
+    },
+)
+async def ledger(
+    desk: TheDesk,
+    runner: TheRunner,
+    after: Annotated[int, Query(ge=0, le=10**15, description="Leave out so many entries")] = 0,
+) -> Response:
+    """`checkins verify` recomputes everything from it."""
+    last = desk.standing.ledger.entries
+
+    async def lines() -> AsyncIterator[bytes]:
+        done = after
+        while done < last:
+            most = min(LINES_AT_A_TIME, last - done)
+
+            def some(done: int = done, most: int = most) -> list[bytes]:
+                with runner.database.reading() as connection:
+                    return records.ledger_lines(
+                        connection, desk.terms.population, after=done, most=most
+                    )
+
+            found = await runner.thread(some)
+            if not found:
+                return
+            done += len(found)
+            yield b"".join(found)
+
+    name = 'attachment; filename="ledger.jsonl"'
+    return StreamingResponse(lines(), media_type=LEDGER, headers={"content-disposition": name})
+
+
+@router.get(
+    "/events",
+    response_class=Response,
+    summary="Events as they happen",
+    responses={
+        200: {
+            "description": "Server-sent events: release, curve, status",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **documented("unknown-campaign"),
+    },
+)
+async def events(desk: TheDesk, runner: TheRunner) -> Response:
+    """`release` after each release, `curve` for each point of the learning curve, `status` when it
+    changes. What is told of a slot does not depend on who was in it."""
+    return StreamingResponse(_told(desk, runner), media_type="text/event-stream")
+
+
+async def _told(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
+    status, closed, points, spent = "", -1, len(desk.curve), desk.spent
+    with runner.metrics.waiters.track_inprogress():
+        while not runner.stopping.is_set():
+            now = desk.standing.stage.closed
+            if desk.status != status:
+                status = desk.status
+                yield _event("status", now, {"status": status, "next": desk.next_run})
+            if now != closed or desk.spent != spent:
+                closed, spent = now, desk.spent
+                yield _event("release", now, view.release(desk))
+            for slots, metrics in desk.curve[points:]:
+                points += 1
+                yield _event("curve", now, {"slots": slots, "metrics": metrics})
+            if not await desk.change(most_s=KEEP_ALIVE_S):
+                yield b": still here\n\n"
+
+
+def _event(name: str, number: int, data: dict[str, Any]) -> bytes:
+    return f"event: {name}\nid: {number}\ndata: {json.dumps(data)}\n\n".encode()

@@ -1,0 +1,272 @@
+"""Serving: one process, or a parent with several workers on one socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from checkins.errors import ComputationFailed, InvalidValue
+from checkins.service import logs, metrics
+from checkins.service.app import create_app
+from checkins.service.connections import guarded
+from checkins.service.runner import Runner
+from checkins.service.settings import Settings
+
+GRACE_S = 10
+"""For requests in flight when asked to stop."""
+PARENT_LOOK_S = 0.5
+WORKER_RESTART_S = 0.5
+
+
+class Coordinator(uvicorn.Server):
+    """uvicorn, which answers its long polls before it waits for them to end."""
+
+    def __init__(self, settings: Settings, *, ready: Callable[[], None] | None = None) -> None:
+        self.app = create_app(settings)
+        runner: Runner = self.app.state.runner
+        super().__init__(
+            uvicorn.Config(
+                self.app,
+                http=guarded(
+                    settings.limits,
+                    opened=runner.metrics.connections,
+                    refused=runner.metrics.refused,
+                ),
+                loop="uvloop",
+                ws="none",
+                backlog=4096,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=GRACE_S,
+                server_header=False,
+                date_header=False,
+                **logs.UVICORN,
+            )
+        )
+        self._ready = ready
+
+    @property
+    def runner(self) -> Runner:
+        runner: Runner = self.app.state.runner
+        return runner
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._ready is not None:
+            self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.runner.release_waiters()
+        await super().shutdown(sockets)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 picks a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InvalidValue(
+            "port", port, f"cannot be used on {host}: {error.strerror}; give another --port"
+        ) from error
+    listener.listen(4096)
+    return listener
+
+
+def serve(
+    settings: Settings,
+    listener: socket.socket,
+    *,
+    ready: Callable[[], None],
+    until_done: str | None = None,
+) -> None:
+    """Serve in this process until asked to stop, or until the run ``until_done`` is over."""
+    _raise_file_limit()
+    with logs.configure(settings.log_file):
+        coordinator = Coordinator(settings, ready=ready)
+
+        async def main() -> None:
+            watch = asyncio.create_task(_end_with(coordinator, until_done))
+            try:
+                await coordinator.serve(sockets=[listener])
+            finally:
+                watch.cancel()
+
+        with asyncio.Runner(loop_factory=coordinator.config.get_loop_factory()) as runner:
+            runner.run(main())
+    if not coordinator.started:
+        raise ComputationFailed("the coordinator could not start: its log says why")
+
+
+async def _end_with(coordinator: Coordinator, run: str | None) -> None:
+    """Leave once a run and those that follow it are over."""
+    while run is not None:
+        await asyncio.sleep(PARENT_LOOK_S / 2)
+        desk = coordinator.runner.desks.get(run)
+        if desk is None or not desk.is_over:
+            continue
+        last = desk.terms.number >= desk.terms.campaign.repeats
+        if desk.next_run is not None:
+            run = desk.next_run
+        elif last or desk.status == "stopped":
+            await asyncio.sleep(1.0)  # those who listen hear of the end
+            coordinator.should_exit = True
+            return
+
+
+def serve_with_workers(
+    settings: Settings, listener: socket.socket, *, workers: int, ready: Callable[[], None]
+) -> None:
+    """Serve with several processes on one socket; one that dies is started again."""
+    _raise_file_limit()
+    with logs.configure(settings.log_file), _metrics_folder(), _Workers(settings, listener) as crew:
+        for _ in range(workers):
+            crew.hire()
+        crew.wait_for_an_answer()
+        ready()
+        crew.look_after()
+
+
+class _Workers:
+    """Worker processes: they share the listening socket and get the settings through a pipe."""
+
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        self.settings = settings
+        self.listener = listener
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.stopping = False
+
+    def __enter__(self) -> _Workers:
+        self._before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tell(signal.SIGTERM)
+        for process in self.processes:
+            try:
+                process.wait(timeout=GRACE_S + 10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stopping = True
+
+    def _tell(self, number: int) -> None:
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def hire(self) -> None:
+        """Start one worker."""
+        fd = self.listener.fileno()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "checkins.service.server", str(fd)],
+            stdin=subprocess.PIPE,
+            pass_fds=[fd],
+        )
+        if process.stdin is not None:
+            process.stdin.write(self.settings.to_json().encode())
+            process.stdin.close()
+        self.processes.append(process)
+
+    def wait_for_an_answer(self) -> None:
+        """Until some worker answers; a worker that cannot start ends it."""
+        address = self.listener.getsockname()[:2]
+        while not self.stopping:
+            if any(process.poll() is not None for process in self.processes):
+                raise ComputationFailed("a worker could not start: its log says why")
+            with contextlib.suppress(OSError), socket.create_connection(address, 2) as asking:
+                asking.sendall(
+                    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                )
+                asking.settimeout(2)
+                if b" 200 " in asking.recv(64):
+                    return
+            time.sleep(0.05)
+
+    def look_after(self) -> None:
+        """Start a worker again when it dies, until asked to stop."""
+        while not self.stopping:
+            time.sleep(WORKER_RESTART_S / 5)
+            for process in list(self.processes):
+                if process.poll() is not None and not self.stopping:
+                    logs.warning("worker-died", status=str(abs(process.returncode) % 1000).zfill(3))
+                    metrics.forget_worker(process.pid)
+                    self.processes.remove(process)
+                    self.hire()
+
+
+@contextlib.contextmanager
+def _metrics_folder() -> Iterator[None]:
+    """Where workers leave their metrics for each other."""
+    with tempfile.TemporaryDirectory(prefix="checkins-metrics-") as folder:
+        os.environ[metrics.FOLDER] = folder
+        try:
+            yield
+        finally:
+            del os.environ[metrics.FOLDER]
+
+
+def _raise_file_limit() -> None:
+    """As many connections as the system allows this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def work(arguments: Sequence[str]) -> None:
+    """A worker: serves the socket it was given until it is told to stop, or its parent dies."""
+    parent = os.getppid()
+    settings = Settings.from_json(sys.stdin.read())
+    listener = socket.socket(fileno=int(arguments[0]))
+    _raise_file_limit()
+    with logs.configure(settings.log_file):
+        coordinator = Coordinator(settings)
+
+        async def main() -> None:
+            watch = asyncio.create_task(_end_with_parent(coordinator, parent))
+            try:
+                await coordinator.serve(sockets=[listener])
+            finally:
+                watch.cancel()
+
+        with asyncio.Runner(loop_factory=coordinator.config.get_loop_factory()) as runner:
+            runner.run(main())
+    sys.exit(0 if coordinator.started else 1)
+
+
+async def _end_with_parent(coordinator: Coordinator, parent: int) -> None:
+    while os.getppid() == parent:
+        await asyncio.sleep(PARENT_LOOK_S)
+    coordinator.should_exit = True
+
+
+def default_witness(store: str) -> Path | None:
+    """Beside the file of SQLite; a store elsewhere has none unless it is named."""
+    prefix = "sqlite:///"
+    return Path(store.removeprefix(prefix) + ".witness") if store.startswith(prefix) else None
+
+
+if __name__ == "__main__":
+    work(sys.argv[1:])

@@ -1,0 +1,134 @@
+"""A database and its transactions: SQLite in one file, or PostgreSQL for several workers.
+
+A transaction is shared or exclusive in one run. Check-ins and reports of a run are shared: they
+exclude nothing but an exclusive one, which makes the choice or closes the slot. So the database
+alone decides who closes a slot, and nothing is taken into a slot once its choice is made. SQLite
+has one writer at a time; PostgreSQL has advisory locks, which queue in order.
+
+A commit is durable: ``synchronous = FULL`` in SQLite, ``synchronous_commit = on`` in PostgreSQL.
+What is deleted is overwritten in the file of SQLite (``secure_delete``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import make_url
+
+WAIT_S = 30
+"""For another writer, before a transaction gives up."""
+
+
+class Database:
+    """An engine with the transactions that a coordinator needs; safe to use from threads."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        parsed = make_url(url)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            self.engine = _sqlite(url)
+        else:
+            self.engine = create_engine(
+                parsed.set(drivername="postgresql+psycopg"),
+                pool_pre_ping=True,
+                pool_size=4,
+                max_overflow=4,
+                connect_args={"connect_timeout": 10, "application_name": "checkins"},
+            )
+        # SQLite lets writers wait by polling; a lock lets those of this process queue.
+        self._turn = threading.Lock() if self.is_sqlite else nullcontext()
+        self._offset = 0.0
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        self.engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that changes nothing and waits for nobody."""
+        with self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def shared(self, run: str) -> Iterator[Connection]:
+        """A transaction beside others of the same kind in this run."""
+        with self._writing() as connection:
+            self._lock(connection, "pg_advisory_xact_lock_shared", run)
+            yield connection
+
+    @contextmanager
+    def exclusive(self, run: str) -> Iterator[Connection]:
+        """A transaction that is alone in this run, or with this name."""
+        with self._writing() as connection:
+            self._lock(connection, "pg_advisory_xact_lock", run)
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self._turn, self.engine.connect() as connection:
+            connection = connection.execution_options(writing=True)
+            with connection.begin():
+                yield connection
+
+    def _lock(self, connection: Connection, function: str, name: str) -> None:
+        if not self.is_sqlite:
+            connection.execute(text(f"SELECT {function}(:key)"), {"key": _key(name)})
+
+    def now(self) -> float:
+        """Seconds since 1970 on the clock that all workers share."""
+        return time.time() + self._offset
+
+    def synchronise(self) -> None:
+        """Take over the database's clock, if it is on another machine."""
+        if self.is_sqlite:
+            return
+        with self.reading() as connection:
+            before = time.time()
+            there = float(
+                connection.execute(
+                    text("SELECT extract(epoch FROM clock_timestamp())")
+                ).scalar_one()
+            )
+            after = time.time()
+        self._offset = there - (before + after) / 2
+
+    def checkpoint(self) -> None:
+        """Move what SQLite's log holds into the file, and empty the log."""
+        if self.is_sqlite:
+            with self.engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
+
+
+def _sqlite(url: str) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": WAIT_S, "check_same_thread": False})
+
+    def prepare(connection: Any, record: object) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            "secure_delete = ON",
+            "journal_size_limit = 4194304",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    def begin(connection: Connection) -> None:
+        writing = connection.get_execution_options().get("writing", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    event.listen(engine, "connect", prepare)
+    event.listen(engine, "begin", begin)
+    return engine
+
+
+def _key(name: str) -> int:
+    """A number of 64 bits with a sign, as PostgreSQL's locks take it."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)

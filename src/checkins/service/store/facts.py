@@ -1,0 +1,50 @@
+"""The store's own facts: its epoch, its key, and whether it is a copy.
+
+The epoch counts the times that a coordinator was started on this store. Together with a witness
+outside of it (``witness.py``) it shows that a store was rolled back.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from sqlalchemy import Connection, insert, select, update
+
+from checkins.service.store.database import Database
+from checkins.service.store.tables import facts
+
+EPOCH, KEY, COPY = "epoch", "key", "copy"
+
+
+def begin_epoch(database: Database) -> int:
+    """The next epoch, durable before anything is answered in it."""
+    with database.exclusive("facts") as connection:
+        epoch = int(read(connection, EPOCH) or 0) + 1
+        write(connection, EPOCH, str(epoch))
+        if read(connection, KEY) is None:
+            write(connection, KEY, secrets.token_hex(32))
+    return epoch
+
+
+def epoch_of(database: Database) -> int:
+    """The epoch that the store is in; 0 for a new one."""
+    with database.reading() as connection:
+        return int(read(connection, EPOCH) or 0)
+
+
+def key_of(database: Database) -> bytes:
+    """What tokens are derived from; it never leaves the store."""
+    with database.reading() as connection:
+        return bytes.fromhex(read(connection, KEY) or "")
+
+
+def read(connection: Connection, name: str) -> str | None:
+    return connection.execute(
+        select(facts.c.value).where(facts.c.name == name)
+    ).scalar_one_or_none()
+
+
+def write(connection: Connection, name: str, value: str) -> None:
+    done = connection.execute(update(facts).where(facts.c.name == name).values(value=value))
+    if done.rowcount == 0:
+        connection.execute(insert(facts).values(name=name, value=value))

@@ -1,0 +1,232 @@
+"""Rows to values and back: a run's terms, where it stands, and the ledger of its population."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from checkins.errors import OutOfOrder
+from checkins.protocol.campaign import campaign_from_canonical
+from checkins.protocol.ledger import Ledger, Run
+from checkins.protocol.ledger.entry import Entry, Units, packed
+from checkins.protocol.model_update import Learner
+from checkins.protocol.server import Ending, Phase
+from checkins.protocol.slot import Phase as SlotPhase
+from checkins.service.store import tables
+from checkins.service.terms import Terms
+
+runs, learners, populations = tables.runs, tables.learners, tables.populations
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where a run is: all that a check-in or a report depends on."""
+
+    phase: Phase
+    closed: int
+    slot_phase: SlotPhase | None = None
+    contributors: int | None = None
+    ending: Ending | None = None
+
+    @property
+    def slot(self) -> int:
+        """The slot in progress, or the next one."""
+        return self.closed + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """A run with its model and its ledger."""
+
+    stage: Stage
+    learner: Learner
+    ledger: Ledger
+    certificate: Mapping[str, Any]
+
+
+def unknown_terms(connection: Connection, known: Collection[str]) -> list[Terms]:
+    """Every run that is not ``known``, in the order in which they were opened."""
+    c = runs.c
+    ids = connection.execute(select(c.id).order_by(c.position)).scalars()
+    new = [run for run in ids if run not in known]
+    return [terms for run in new if (terms := load_terms(connection, run)) is not None]
+
+
+def load_terms(connection: Connection, run: str) -> Terms | None:
+    row = connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
+    return None if row is None else _terms(row)
+
+
+def _terms(row: Row[Any]) -> Terms:
+    shapes = {name: tuple(shape) for name, shape in json.loads(row.tensors)}
+    campaign = campaign_from_canonical(row.campaign)
+    return Terms(campaign, row.number, shapes, row.affordable)
+
+
+def load_stage(connection: Connection, run: str) -> Stage:
+    c = runs.c
+    found = connection.execute(
+        select(c.phase, c.closed, c.slot_phase, c.contributors, c.ending).where(c.id == run)
+    ).one()
+    return Stage(
+        Phase[found.phase],
+        found.closed,
+        None if found.slot_phase is None else SlotPhase[found.slot_phase],
+        found.contributors,
+        None if found.ending is None else Ending(found.ending),
+    )
+
+
+def save_stage(connection: Connection, run: str, stage: Stage) -> None:
+    connection.execute(
+        update(runs)
+        .where(runs.c.id == run)
+        .values(
+            phase=stage.phase.name,
+            closed=stage.closed,
+            slot_phase=None if stage.slot_phase is None else stage.slot_phase.name,
+            contributors=stage.contributors,
+            ending=stage.ending,
+        )
+    )
+
+
+def load_standing(connection: Connection, terms: Terms, known: Standing | None = None) -> Standing:
+    """Where a run stands; what has not changed since ``known`` is not read again."""
+    stage = load_stage(connection, terms.id)
+    place = connection.execute(
+        select(populations.c.entries, populations.c.head).where(
+            populations.c.key == terms.population
+        )
+    ).one()
+    if known is not None and known.ledger.head == place.head:
+        return Standing(stage, known.learner, known.ledger, known.certificate)
+    stated = connection.execute(
+        select(runs.c.certificate).where(runs.c.id == terms.id)
+    ).scalar_one()
+    learner = load_learner(connection, terms.id)
+    return Standing(stage, learner, load_ledger(connection, terms.population), json.loads(stated))
+
+
+def load_learner(connection: Connection, run: str) -> Learner:
+    row = connection.execute(select(learners).where(learners.c.run == run)).one()
+
+    def read(held: bytes | None, kind: str) -> Any:
+        return None if held is None else np.frombuffer(held, dtype=kind)
+
+    return Learner(
+        read(row.model, "<f8"), read(row.gradient, "<i8"), row.slots, read(row.velocity, "<f8")
+    )
+
+
+def save_learner(connection: Connection, run: str, learner: Learner, *, new: bool = False) -> None:
+    values = {
+        "model": packed(learner.model),
+        "gradient": None if learner.gradient is None else packed(learner.gradient, Units.INT64),
+        "slots": learner.slots,
+        "velocity": None if learner.velocity is None else packed(learner.velocity),
+    }
+    if new:
+        connection.execute(insert(learners).values(run=run, **values))
+    else:
+        connection.execute(update(learners).where(learners.c.run == run).values(**values))
+
+
+def save_certificate(connection: Connection, run: str, certificate: Mapping[str, Any]) -> None:
+    connection.execute(
+        update(runs).where(runs.c.id == run).values(certificate=json.dumps(certificate))
+    )
+
+
+def load_ledger(connection: Connection, population: str) -> Ledger:
+    """Where the chain of a population stands, from its runs; its lines are not read."""
+    place = connection.execute(
+        select(populations.c.entries, populations.c.head).where(populations.c.key == population)
+    ).one_or_none()
+    if place is None:
+        return Ledger()
+    c = runs.c
+    found = [
+        (
+            Run(
+                campaign_from_canonical(row.campaign),
+                row.seal,
+                row.number,
+                row.dimension,
+                simulated=False,
+                slots_closed=row.closed,
+                contributors=row.contributors,
+            ),
+            row.ending,
+        )
+        for row in connection.execute(
+            select(c.campaign, c.seal, c.number, c.dimension, c.closed, c.contributors, c.ending)
+            .where(c.population == population)
+            .order_by(c.position)
+        )
+    ]
+    open_runs = [run for run, ending in found if ending is None]
+    if len(open_runs) > 1:
+        raise OutOfOrder(f"{population}: two runs are open at once")
+    return Ledger(
+        place.entries,
+        place.head,
+        open_runs[0] if open_runs else None,
+        tuple(run for run, ending in found if ending is not None),
+    )
+
+
+def append(connection: Connection, population: str, ledger: Ledger, entry: Entry) -> Ledger:
+    """Write one entry more; refused where the chain does not stand where ``ledger`` says."""
+    after, line = ledger.append(entry)
+    here = populations.c
+    moved = connection.execute(
+        update(populations)
+        .where(here.key == population, here.entries == ledger.entries, here.head == ledger.head)
+        .values(entries=after.entries, head=after.head)
+    )
+    if moved.rowcount != 1:
+        raise OutOfOrder(f"{population}: the ledger has moved on")
+    connection.execute(
+        insert(tables.ledger).values(population=population, entry=after.entries, line=line)
+    )
+    return after
+
+
+def ledger_lines(connection: Connection, population: str, *, after: int, most: int) -> list[bytes]:
+    """Some lines of a ledger, byte for byte."""
+    c = tables.ledger.c
+    return list(
+        connection.execute(
+            select(c.line)
+            .where(c.population == population, c.entry > after)
+            .order_by(c.entry)
+            .limit(most)
+        ).scalars()
+    )
+
+
+def add_run(connection: Connection, terms: Terms, certificate: Mapping[str, Any]) -> None:
+    """A run that waits for its first slot."""
+    last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0))).scalar_one()
+    connection.execute(
+        insert(runs).values(
+            id=terms.id,
+            position=last + 1,
+            population=terms.population,
+            campaign=terms.campaign.canonical(),
+            seal=terms.seal,
+            number=terms.number,
+            dimension=terms.dimension,
+            tensors=json.dumps([[name, list(shape)] for name, shape in terms.shapes.items()]),
+            affordable=terms.affordable,
+            certificate=json.dumps(certificate),
+            phase=Phase.WAITING.name,
+            closed=0,
+        )
+    )

@@ -1,0 +1,281 @@
+"""Taking in what clients send, many at a time in one transaction (invariants 1, 3, 5 and 6).
+
+The machine decides about each message. It is shown the slot as far as that client is in it: its
+rules never look at anybody else for a check-in, a question or a report. A batch is durable when its
+transaction is, and only then is anyone answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    bindparam,
+    delete,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from checkins.errors import ProtocolViolation
+from checkins.protocol import server as servers
+from checkins.protocol import slot as slots
+from checkins.protocol.model_update import Learner
+from checkins.protocol.report import Report
+from checkins.protocol.server import Server
+from checkins.protocol.slot import Acknowledge, CheckedIn, RecordCheckIn, ReportArrived, Slot
+from checkins.randomizers import DeviceReport
+from checkins.service import dice
+from checkins.service.advancing import report_of
+from checkins.service.store import records, tables
+from checkins.service.store.database import Database
+from checkins.service.store.records import Stage
+from checkins.service.terms import Terms
+
+check_ins, tokens, enrolments = tables.check_ins, tables.tokens, tables.enrolments
+NO_MODEL = Learner(np.zeros(1))
+"""No message of a client asks for the model of the machine."""
+MOST_IN_A_LIST = 500
+TRIES = 5
+T = TypeVar("T")
+
+
+class Overtaken(Exception):
+    """Another worker changed the same rows first: look again."""
+
+
+def again(attempt: Callable[[], T]) -> T:
+    """The result of a transaction that may be overtaken; looks again a few times."""
+    for _ in range(TRIES - 1):
+        try:
+            return attempt()
+        except (Overtaken, IntegrityError):
+            continue
+        except OperationalError as error:
+            if not _is_deadlock(error):
+                raise
+    return attempt()
+
+
+def _is_deadlock(error: OperationalError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in ("40P01", "40001")
+
+
+def hashed(secret: str) -> str:
+    """What the store keeps of a token or a key."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckIn:
+    """A client asks to take part in a slot; ``token`` is hashed."""
+
+    slot: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Submission:
+    """A report for a slot, under the receipt of a check-in."""
+
+    slot: int
+    receipt: str
+    units: Any
+
+
+def take_check_ins(
+    database: Database, terms: Terms, messages: Sequence[CheckIn]
+) -> list[str | ProtocolViolation]:
+    """A receipt for each, or why not; the participation of the token is used up with it."""
+    wanted = sorted({message.token for message in messages})
+    new: list[dict[str, Any]] = []
+    answers: list[str | ProtocolViolation] = []
+    with database.shared(terms.id) as connection:
+        stage = records.load_stage(connection, terms.id)
+        unspent = set(_among(connection, tokens, tokens.c.token, terms.id, wanted))
+        receipts = _receipts(connection, terms.id, wanted)
+        for message in messages:
+            here = receipts.get(message.token)
+            server = _shown(terms, stage, waiting={} if here is None else {message.token: here})
+            event = CheckedIn(
+                message.slot, message.token, dice.receipt(), spent=message.token not in unspent
+            )
+            try:
+                _, effects = servers.step(server, event)
+            except ProtocolViolation as refusal:
+                answers.append(refusal)
+                continue
+            for effect in effects:
+                if isinstance(effect, RecordCheckIn):
+                    unspent.discard(effect.token)
+                    receipts[effect.token] = effect.receipt
+                    new.append(
+                        {
+                            "run": terms.id,
+                            "receipt": effect.receipt,
+                            "slot": message.slot,
+                            "token": effect.token,
+                        }
+                    )
+                elif isinstance(effect, Acknowledge):
+                    answers.append(effect.receipt)
+        if new:
+            new.sort(key=lambda row: str(row["token"]))  # the same order in every worker
+            _spend(connection, terms.id, [str(row["token"]) for row in new])
+            connection.execute(insert(check_ins), new)
+    return answers
+
+
+def _spend(connection: Connection, run: str, spent: Sequence[str]) -> None:
+    """Delete tokens; another worker may have been quicker with one of them."""
+    for some in _some(spent):
+        gone = connection.execute(
+            delete(tokens).where(tokens.c.run == run, tokens.c.token.in_(some))
+        )
+        if gone.rowcount != len(some):
+            raise Overtaken
+
+
+def take_reports(
+    database: Database, terms: Terms, messages: Sequence[Submission]
+) -> list[ProtocolViolation | None]:
+    """None for each that is durable now, or why it is not taken."""
+    wanted = sorted({message.receipt for message in messages})
+    new: dict[str, bytes] = {}
+    answers: list[ProtocolViolation | None] = []
+    with database.shared(terms.id) as connection:
+        stage = records.load_stage(connection, terms.id)
+        found = {
+            row.receipt: row
+            for some in _some(wanted)
+            for row in connection.execute(
+                select(
+                    check_ins.c.receipt, check_ins.c.token, check_ins.c.chosen, check_ins.c.report
+                ).where(check_ins.c.run == terms.id, check_ins.c.receipt.in_(some))
+            )
+        }
+        for message in messages:
+            row = found.get(message.receipt)
+            held = new.get(message.receipt) or (None if row is None else row.report)
+            server = _shown(
+                terms,
+                stage,
+                waiting={} if row is None else {row.token: row.receipt},
+                chosen=(message.receipt,) if row is not None and row.chosen else (),
+                reports={} if held is None else {message.receipt: report_of(held, terms)},
+            )
+            report = Report.from_device(DeviceReport(message.units, terms.sampler.grid))
+            try:
+                servers.step(server, ReportArrived(message.slot, message.receipt, report))
+            except ProtocolViolation as refusal:
+                answers.append(refusal)
+                continue
+            if held is None:
+                new[message.receipt] = np.ascontiguousarray(message.units, dtype="<i4").tobytes()
+            answers.append(None)
+        if new:
+            rows = [{"a": terms.id, "b": receipt, "c": new[receipt]} for receipt in sorted(new)]
+            connection.execute(_KEEP, rows)
+    return answers
+
+
+def enrol(database: Database, run: str, *, token: str, credential: str, key: str) -> bool:
+    """Give a credential its one token; False if it was given another one under another key.
+
+    All are hashes. The same credential with the same key changes nothing: a token that is spent
+    stays spent.
+    """
+    with database.shared(run) as connection:
+        before = connection.execute(
+            select(enrolments.c.key).where(
+                enrolments.c.run == run, enrolments.c.credential == credential
+            )
+        ).scalar_one_or_none()
+        if before is not None:
+            return bool(before == key)
+        connection.execute(insert(enrolments).values(run=run, credential=credential, key=key))
+        connection.execute(insert(tokens).values(run=run, token=token))
+    return True
+
+
+def admit(database: Database, run: str, hashes: Sequence[str]) -> None:
+    """Keep tokens that were made for nobody in particular."""
+    with database.shared(run) as connection:
+        connection.execute(insert(tokens), [{"run": run, "token": token} for token in hashes])
+
+
+def withdraw(database: Database, run: str, token: str) -> bool:
+    """Spend a token; whatever it has in the slot in progress is erased, as if it had vanished."""
+    with database.shared(run) as connection:
+        spent = connection.execute(
+            delete(tokens).where(tokens.c.run == run, tokens.c.token == token)
+        ).rowcount
+        gone = connection.execute(
+            delete(check_ins).where(check_ins.c.run == run, check_ins.c.token == token)
+        ).rowcount
+    return bool(spent or gone)
+
+
+def slot_of(database: Database, run: str, receipt: str) -> int | None:
+    """The slot that a receipt is for, while it is in progress."""
+    with database.reading() as connection:
+        return connection.execute(
+            select(check_ins.c.slot).where(check_ins.c.run == run, check_ins.c.receipt == receipt)
+        ).scalar_one_or_none()
+
+
+_KEEP = (
+    update(check_ins)
+    .where(check_ins.c.run == bindparam("a"), check_ins.c.receipt == bindparam("b"))
+    .values(report=bindparam("c"))
+)
+
+
+def _shown(terms: Terms, stage: Stage, **seen: Any) -> Server:
+    """The machine with the slot in progress, as far as one client is in it."""
+    slot = None
+    if stage.slot_phase is not None:
+        slot = Slot(stage.slot, terms.rules, stage.slot_phase, **seen)
+        if slot.phase is slots.Phase.CHOOSING:  # read from the database, so it is durable
+            slot, _ = slots.step(slot, slots.ChoiceRecorded(slot.number))
+    return Server(terms.rules, NO_MODEL, stage.phase, stage.closed, slot)
+
+
+def _receipts(connection: Connection, run: str, wanted: Sequence[str]) -> dict[str, str]:
+    return {
+        row.token: row.receipt
+        for some in _some(wanted)
+        for row in connection.execute(
+            select(check_ins.c.token, check_ins.c.receipt).where(
+                check_ins.c.run == run, check_ins.c.token.in_(some)
+            )
+        )
+    }
+
+
+def _among(
+    connection: Connection,
+    table: Table,
+    column: ColumnElement[str],
+    run: str,
+    wanted: Sequence[str],
+) -> Iterator[str]:
+    for some in _some(wanted):
+        yield from connection.execute(
+            select(column).where(table.c.run == run, column.in_(some))
+        ).scalars()
+
+
+def _some(values: Sequence[str]) -> Iterable[Sequence[str]]:
+    """A statement takes so many at most."""
+    return (
+        values[start : start + MOST_IN_A_LIST] for start in range(0, len(values), MOST_IN_A_LIST)
+    )

@@ -1,0 +1,155 @@
+"""What is shown of a run to anyone: nothing that depends on who was there (invariant 7)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from checkins.protocol.ledger.entry import hashed
+from checkins.service.desk import Desk
+
+MOST_RELEASES = 200
+UNPROTECTED = (
+    "The learning curve is measured on a public holdout, whose people are not protected.",
+    "Choosing rates, features or models by looking at the clients' data is not covered.",
+)
+
+
+def instant(moment: float) -> str:
+    """A moment in UTC, to the microsecond."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def summary(desk: Desk) -> dict[str, Any]:
+    """One line of the list of campaigns."""
+    terms = desk.terms
+    return {
+        "id": terms.id,
+        "name": terms.campaign.name,
+        "status": desk.status,
+        "run": terms.number,
+        "repeats": terms.campaign.repeats,
+        "slots": terms.rules.slots,
+        "slots_closed": desk.standing.stage.closed,
+        "start": instant(terms.begins(1)),
+        "slot_s": terms.slot_s,
+    }
+
+
+def view(desk: Desk, *, epoch: int, now: float) -> dict[str, Any]:
+    """Everything public about a run."""
+    terms, standing, campaign = desk.terms, desk.standing, desk.terms.campaign
+    budget = campaign.budget
+    certificate = finite(standing.certificate)
+    return {
+        **summary(desk),
+        "seal": terms.seal,
+        "population_id": campaign.population_id,
+        "campaign": campaign.canonical(),
+        "schedule": {
+            "start": instant(terms.begins(1)),
+            "slot_s": terms.slot_s,
+            "choose_s": terms.choose_s,
+            "slots": terms.rules.slots,
+        },
+        "affordable": terms.affordable,
+        "dimension": terms.dimension,
+        "tensors": [{"name": name, "shape": list(shape)} for name, shape in terms.shapes.items()],
+        "model_hash": hashed(standing.learner.model),
+        "ledger": {"entries": standing.ledger.entries, "head": standing.ledger.head},
+        "epoch": epoch,
+        "budget": {
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "adjacency": str(budget.adjacency),
+        },
+        "certificate": certificate,
+        "spent": finite(desk.spent),
+        "promises": promises(certificate, over=desk.is_over),
+        "assumptions": [*certificate.get("assumptions", ()), *UNPROTECTED],
+        "next": desk.next_run,
+        "server_time": instant(now),
+    }
+
+
+def promises(certificate: Mapping[str, Any], *, over: bool) -> list[str]:
+    """The certificate in words."""
+    epsilon, delta = certificate.get("epsilon"), certificate.get("delta")
+    if epsilon is None:
+        return ["No finite epsilon is proved for this campaign: it promises nothing."]
+    neighbours = (
+        "whether or not they are one of the clients"
+        if certificate.get("adjacency") == "add-remove"
+        else "whatever their data are"
+    )
+    has = "has released" if over else "will ever release"
+    return [
+        f"Whoever sees every model that this campaign {has}, and all that was released before on"
+        f" this population, can tell about any one person, {neighbours}, at most what epsilon ="
+        f" {rounded_up(float(epsilon))} and delta = {delta!r} allow"
+        f" ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
+        f"Any odds that somebody gives about that person change at most by a factor of"
+        f" {rounded_up(math.exp(min(float(epsilon), 700.0)))}, but for a chance of {delta!r}.",
+        "Each client draws its own slot and takes part at most once in a run; the server calls"
+        " nobody, and nothing that is shown tells how many took part.",
+    ]
+
+
+def release(desk: Desk) -> dict[str, Any]:
+    """What is told when a slot is over: the same whoever was in it."""
+    standing = desk.standing
+    return {
+        "slot": standing.stage.closed,
+        "slots_closed": standing.stage.closed,
+        "model_hash": hashed(standing.learner.model),
+        "head": standing.ledger.head,
+        "entries": standing.ledger.entries,
+        "spent": finite(desk.spent),
+    }
+
+
+def progress(desk: Desk, lines: list[bytes]) -> dict[str, Any]:
+    """The curve, the prices, and the latest releases of the ledger's last lines."""
+    releases = []
+    for line in lines:
+        entry = json.loads(line)
+        if entry["kind"] == "slot-closed":
+            releases.append({"slot": entry["slot"], "model_hash": entry["model_hash"]})
+        else:
+            releases.clear()  # lines of a run before this one
+    return {
+        "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in desk.curve],
+        "spending": [
+            {"slots": slots, "epsilon": finite(epsilon)} for slots, epsilon in desk.prices
+        ],
+        "releases": releases[-MOST_RELEASES:],
+    }
+
+
+def rounded_up(value: float, *, digits: int = 4) -> str:
+    """A number with some digits, never below itself.
+
+    >>> rounded_up(0.25051), rounded_up(1.0)
+    ('0.2506', '1')
+    """
+    exact = Decimal(value)
+    if exact.is_zero():
+        return "0"
+    last = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    shown = f"{exact.quantize(last, rounding=ROUND_CEILING):f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def finite(value: Any) -> Any:
+    """The same values with null for every number that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value

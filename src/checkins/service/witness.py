@@ -1,0 +1,107 @@
+"""A witness outside of the store: a store that was rolled back says less than it has seen.
+
+If an old copy of a store were continued, tokens that are spent would be good again and slots would
+be released a second time with other noise. The witness is a small file that is kept apart from the
+store and never copied with it: the epoch, and how long each ledger was when a slot was last closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from checkins.errors import CheckinsError, InvalidValue
+from checkins.service.store import facts
+from checkins.service.store.database import Database
+from checkins.service.store.tables import populations
+
+
+class RolledBack(CheckinsError):
+    """The store is older than what was released from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a store had reached: its epoch, and the entries of each population's ledger."""
+
+    epoch: int = 0
+    entries: dict[str, int] = field(default_factory=dict)
+
+    def behind(self, store: Seen) -> list[str]:
+        """In which ways ``store`` is older than this."""
+        lost = [
+            f"the ledger of {population} has {store.entries.get(population, 0):,} entries,"
+            f" and had {entries:,}"
+            for population, entries in sorted(self.entries.items())
+            if store.entries.get(population, 0) < entries
+        ]
+        if store.epoch < self.epoch:
+            lost.append(f"it is in epoch {store.epoch:,}, and was in {self.epoch:,}")
+        return lost
+
+
+class Witness:
+    """The file; its last words survive a crash."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen = _read(path)
+
+    def check(self, database: Database) -> None:
+        """Refuse a store that is older than what was seen of it, or that is marked as a copy."""
+        with database.reading() as connection:
+            is_copy = facts.read(connection, facts.COPY) is not None
+        lost = self._seen.behind(seen_of(database))
+        if is_copy:
+            lost.insert(0, "it is a copy made by checkins backup")
+        if lost:
+            raise RolledBack(
+                f"the store was rolled back: {'; '.join(lost)}. Going on with it could release"
+                " slots twice. Use the store that was in use; if it is lost, start with --restore,"
+                " which ends every campaign that was running and keeps what was spent"
+            )
+
+    def saw(self, store: Seen) -> None:
+        """Remember, durably; never less than before."""
+        entries = dict(self._seen.entries)
+        for population, count in store.entries.items():
+            entries[population] = max(count, entries.get(population, 0))
+        self.forget(replace(store, epoch=max(store.epoch, self._seen.epoch), entries=entries))
+
+    def forget(self, store: Seen) -> None:
+        """Remember this and nothing else."""
+        if store == self._seen:
+            return
+        self._seen = store
+        beside = self.path.with_name(self.path.name + f".{os.getpid()}.new")
+        with beside.open("w", encoding="utf-8") as file:
+            json.dump({"epoch": store.epoch, "entries": store.entries}, file, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self.path)
+
+
+def seen_of(database: Database) -> Seen:
+    """What a store has reached."""
+    c = populations.c
+    with database.reading() as connection:
+        entries = {row.key: row.entries for row in connection.execute(select(c.key, c.entries))}
+        epoch = int(facts.read(connection, facts.EPOCH) or 0)
+    return Seen(epoch, entries)
+
+
+def _read(path: Path) -> Seen:
+    try:
+        held: Any = json.loads(path.read_text(encoding="utf-8"))
+        return Seen(int(held["epoch"]), {str(k): int(v) for k, v in held["entries"].items()})
+    except FileNotFoundError:
+        return Seen()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidValue(
+            "witness", str(path), "is not what a coordinator wrote: name another file"
+        ) from error
