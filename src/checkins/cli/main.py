@@ -18,8 +18,10 @@ from checkins.cli.account import account
 from checkins.cli.calibrate import calibrate
 from checkins.cli.check import check
 from checkins.cli.init import init
+from checkins.cli.join import join
 from checkins.cli.serve import serve
 from checkins.cli.simulate import simulate
+from checkins.cli.swarm import swarm
 from checkins.cli.verify import verify
 
 app = typer.Typer(
@@ -37,6 +39,8 @@ app.command("init")(init)
 app.command("check")(check)
 app.command("simulate")(simulate)
 app.command("serve")(serve)
+app.command("join")(join)
+app.command("swarm")(swarm)
 app.command("verify")(verify)
 app.add_typer(paper.app, name="paper")
 

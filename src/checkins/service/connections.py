@@ -6,7 +6,7 @@ A uvicorn protocol for ``uvicorn.Config(http=guarded(limits))``. It adds to uvic
 |---|---|---|
 | a request head, also a connection's first | ``head_s`` to arrive | 408; closed if nothing came |
 | a head, or trailers and framing that carry no body | ``head_bytes`` | 431 |
-| an answer that is not taken | ``answer_s`` for a full send buffer | aborted |
+| an answer that is not taken | 1 KiB a second, looked at every ``answer_s`` | aborted |
 | connections in all, and of one address | ``connections``, ``per_address`` | 503 |
 
 A body's length and time are the guard's. An idle connection after an answer is uvicorn's
@@ -25,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from checkins.service.settings import Limits
 
 Heard = Callable[[str], object]
+_LEAST_RATE = 1024  # bytes a second that a reader must take
 _FRAMING = 9  # bytes around a chunk of one byte, and that byte: the most an honest sender spends
 
 
@@ -146,7 +147,7 @@ def guarded(
         def pause_writing(self) -> None:
             super().pause_writing()
             if self.answer_timer is None:
-                self.answer_timer = self.loop.call_later(limits.answer_s, self._not_taken)
+                self._expect_taken()
 
         def resume_writing(self) -> None:
             _cancel(self.answer_timer)
@@ -178,7 +179,15 @@ def guarded(
             else:
                 self.transport.close()
 
-        def _not_taken(self) -> None:
+        def _expect_taken(self) -> None:
+            left = self.transport.get_write_buffer_size()
+            self.answer_timer = self.loop.call_later(limits.answer_s, self._taken_late, left)
+
+        def _taken_late(self, left_then: int) -> None:
+            taken = left_then - self.transport.get_write_buffer_size()
+            if taken >= _LEAST_RATE * limits.answer_s:
+                self._expect_taken()
+                return
             self.answer_timer = None
             tell_refused("slow-reader")
             self.transport.abort()

@@ -7,7 +7,7 @@ ask without the database being asked, and wakes them when it changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from checkins.protocol import slot as slots
@@ -17,11 +17,28 @@ from checkins.service.advancing import Choice
 from checkins.service.batch import Batch
 from checkins.service.store.progress import Curve, Prices
 from checkins.service.store.records import Standing
-from checkins.service.taking import CheckIn, Submission
+from checkins.service.taking import CheckIn, Enrolment, Submission
 from checkins.service.terms import Terms
 
 EARLY_S = 2.0
 """A client whose clock is a little fast is kept waiting; one that is earlier is sent away."""
+
+
+class Shown:
+    """Bytes that are made once, until something changes."""
+
+    def __init__(self) -> None:
+        self._bytes: bytes | None = None
+
+    def get(self, make: Callable[[], bytes]) -> bytes:
+        """What was made before, or now."""
+        if self._bytes is None:
+            self._bytes = make()
+        return self._bytes
+
+    def outdated(self) -> None:
+        """Make it anew when it is next asked for."""
+        self._bytes = None
 
 
 class Desk:
@@ -32,17 +49,20 @@ class Desk:
         terms: Terms,
         standing: Standing,
         *,
+        enrolments: Batch[Enrolment, None],
         check_ins: Batch[CheckIn, str],
         reports: Batch[Submission, None],
     ) -> None:
         self.terms = terms
         self.standing = standing
+        self.enrolments = enrolments
         self.check_ins = check_ins
         self.reports = reports
         self.prices: Prices = []
         self.curve: Curve = []
         self.next_run: str | None = None
         self.issued: dict[str, int] = {}
+        self.shown = Shown()
         self._choice: Choice | None = None
         self._change = asyncio.Event()
 
@@ -77,6 +97,7 @@ class Desk:
 
     def wake(self) -> None:
         """Let everyone who waits look again."""
+        self.shown.outdated()
         self._change.set()
         self._change = asyncio.Event()
 
@@ -115,10 +136,6 @@ class Desk:
         )
         _, (told,) = slots.step(shown, Asked(slot, receipt))
         return "chosen" if isinstance(told, Invite) else "dismissed"
-
-    def is_chosen(self, slot: int, receipt: str) -> bool:
-        """Whether a report is asked of this client."""
-        return self.outcome(slot, receipt) == "chosen"
 
     @property
     def spent(self) -> Mapping[str, Any] | None:

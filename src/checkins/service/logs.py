@@ -6,7 +6,7 @@ the minute only, and the same failure is written once a minute with its count.
 
 A field is written only if its name is in ``FIELDS`` and its value has that field's shape, so that
 a token, a receipt, an address or a report given by mistake is refused: with an error before
-``configure`` and under ``strict``, else by leaving the field out and saying which. Of a message from
+``configure`` and under ``strict``, else by leaving the field out and saying so. Of a message from
 a library, only the place of the call and the types of its exception are kept: its text may hold
 an address (uvicorn), a statement's parameters (SQLAlchemy) or any other input.
 """

@@ -15,8 +15,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from sqlalchemy.exc import DBAPIError
-
 from checkins.protocol.campaign import Campaign
 from checkins.service import advancing, curve, logs, opening, pricing, taking
 from checkins.service.batch import Batch
@@ -34,6 +32,10 @@ T = TypeVar("T")
 THREADS = 8
 LOOK_S = 1.0
 """How often runs, prices and curves of other workers are looked for."""
+LOOK_AGAIN_S = 0.2
+"""Asking for runs that are not there makes no more work than this."""
+EMPTY_S = 10.0
+"""How long SQLite's log keeps what a closed slot has erased, about."""
 LONGEST_SLEEP_S = 5.0
 """A clock that was set forward is noticed after it."""
 
@@ -53,6 +55,7 @@ class Runner:
         self._measuring = ThreadPoolExecutor(1, thread_name_prefix="curve")
         self._witness = None if settings.witness is None else Witness(settings.witness)
         self._holdouts: dict[str, Holdout | None] = {}
+        self._looked = self._emptied = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._pricing: list[subprocess.Popen[bytes]] = []
 
@@ -100,6 +103,14 @@ class Runner:
         logs.event("opened", campaign=terms.id, slots=terms.rules.slots)
         return await self._desk(terms)
 
+    async def find(self, run: str) -> Desk | None:
+        """A run that another worker may have opened since this one last looked."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._looked > LOOK_AGAIN_S:
+            self._looked = loop.time()
+            await self._look()
+        return self.desks.get(run)
+
     async def end(self, desk: Desk) -> None:
         """Stop a run before its next release."""
         standing = await self.thread(advancing.stop, self.database, desk.terms, desk.standing)
@@ -119,6 +130,7 @@ class Runner:
         desk = self.desks[terms.id] = Desk(
             terms,
             found,
+            enrolments=self._batch(terms, taking.take_enrolments),
             check_ins=self._batch(terms, taking.take_check_ins),
             reports=self._batch(terms, taking.take_reports),
         )
@@ -150,7 +162,7 @@ class Runner:
                 await self._sleep_until_due(desk)
                 await self._advance(desk)
                 patience = 0.1
-            except (DBAPIError, OSError) as error:
+            except Exception as error:  # whatever it is, the clock must go on
                 logs.failure(error)
                 await asyncio.sleep(patience)
                 patience = min(2 * patience, LONGEST_SLEEP_S)
@@ -187,6 +199,10 @@ class Runner:
         witness = self._witness
         if witness is not None:
             await self.thread(lambda: witness.saw(seen_of(self.database)))
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._emptied > EMPTY_S:
+            self._emptied = loop.time()
+            await self.thread(self.database.checkpoint)
         closed = desk.standing.stage.closed
         measured = desk.curve and desk.curve[-1][0] >= closed
         if not measured and curve.is_measured(desk.terms.rules.slots, closed=closed):
@@ -251,7 +267,7 @@ class Runner:
                         await self._refresh(desk)
                 if turn % 60 == 0:
                     await self.thread(self.database.synchronise)
-            except (DBAPIError, OSError) as error:
+            except Exception as error:  # it looks again
                 logs.failure(error)
 
     async def _look(self) -> None:

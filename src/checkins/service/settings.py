@@ -50,7 +50,7 @@ class Limits:
     per_address: int = 0
     head_s: float = 10.0
     body_s: float = 10.0
-    answer_s: float = 60.0  # a full send buffer must be taken within it
+    answer_s: float = 60.0  # how often a full send buffer must have been taken from
     waiting_s: float = 60.0  # longest long poll
 
     def __post_init__(self) -> None:

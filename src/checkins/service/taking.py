@@ -75,6 +75,18 @@ def hashed(secret: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Enrolment:
+    """A token for a credential, under the key that its client chose; all are hashes.
+
+    Without a credential it is anybody's.
+    """
+
+    token: str
+    credential: str | None = None
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckIn:
     """A client asks to take part in a slot; ``token`` is hashed."""
 
@@ -101,7 +113,8 @@ def take_check_ins(
     with database.shared(terms.id) as connection:
         stage = records.load_stage(connection, terms.id)
         unspent = set(_among(connection, tokens, tokens.c.token, terms.id, wanted))
-        receipts = _receipts(connection, terms.id, wanted)
+        others = [token for token in wanted if token not in unspent]  # retries, mostly
+        receipts = _receipts(connection, terms.id, others)
         for message in messages:
             here = receipts.get(message.token)
             server = _shown(terms, stage, waiting={} if here is None else {message.token: here})
@@ -187,29 +200,52 @@ def take_reports(
     return answers
 
 
-def enrol(database: Database, run: str, *, token: str, credential: str, key: str) -> bool:
-    """Give a credential its one token; False if it was given another one under another key.
+def take_enrolments(
+    database: Database, terms: Terms, messages: Sequence[Enrolment]
+) -> list[ProtocolViolation | None]:
+    """Give each credential its one token; refuse one that was given another under another key.
 
-    All are hashes. The same credential with the same key changes nothing: a token that is spent
-    stays spent.
+    The same credential with the same key changes nothing: a token that is spent stays spent.
     """
+    run = terms.id
+    named = sorted({message.credential for message in messages if message.credential is not None})
+    answers: list[ProtocolViolation | None] = []
+    new_tokens: list[str] = []
+    new_keys: dict[str, str] = {}
     with database.shared(run) as connection:
-        before = connection.execute(
-            select(enrolments.c.key).where(
-                enrolments.c.run == run, enrolments.c.credential == credential
+        if records.load_stage(connection, run).ending is not None:
+            return [ProtocolViolation("the run is over")] * len(messages)
+        keys = {
+            row.credential: row.key
+            for some in _some(named)
+            for row in connection.execute(
+                select(enrolments.c.credential, enrolments.c.key).where(
+                    enrolments.c.run == run, enrolments.c.credential.in_(some)
+                )
             )
-        ).scalar_one_or_none()
-        if before is not None:
-            return bool(before == key)
-        connection.execute(insert(enrolments).values(run=run, credential=credential, key=key))
-        connection.execute(insert(tokens).values(run=run, token=token))
-    return True
-
-
-def admit(database: Database, run: str, hashes: Sequence[str]) -> None:
-    """Keep tokens that were made for nobody in particular."""
-    with database.shared(run) as connection:
-        connection.execute(insert(tokens), [{"run": run, "token": token} for token in hashes])
+        }
+        for message in messages:
+            before = None if message.credential is None else keys.get(message.credential)
+            if before is not None and before != message.key:
+                answers.append(
+                    ProtocolViolation("this key has enrolled in this run: it is given one token")
+                )
+                continue
+            if before is None:
+                new_tokens.append(message.token)
+                if message.credential is not None:
+                    keys[message.credential] = new_keys[message.credential] = message.key
+            answers.append(None)
+        if new_keys:
+            connection.execute(
+                insert(enrolments),
+                [{"run": run, "credential": c, "key": new_keys[c]} for c in sorted(new_keys)],
+            )
+        if new_tokens:
+            connection.execute(
+                insert(tokens), [{"run": run, "token": token} for token in sorted(new_tokens)]
+            )
+    return answers
 
 
 def withdraw(database: Database, run: str, token: str) -> bool:

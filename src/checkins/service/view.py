@@ -40,8 +40,8 @@ def summary(desk: Desk) -> dict[str, Any]:
     }
 
 
-def view(desk: Desk, *, epoch: int, now: float) -> dict[str, Any]:
-    """Everything public about a run."""
+def view(desk: Desk, *, epoch: int) -> dict[str, Any]:
+    """Everything public about a run, but for the time."""
     terms, standing, campaign = desk.terms, desk.standing, desk.terms.campaign
     budget = campaign.budget
     certificate = finite(standing.certificate)
@@ -72,7 +72,6 @@ def view(desk: Desk, *, epoch: int, now: float) -> dict[str, Any]:
         "promises": promises(certificate, over=desk.is_over),
         "assumptions": [*certificate.get("assumptions", ()), *UNPROTECTED],
         "next": desk.next_run,
-        "server_time": instant(now),
     }
 
 

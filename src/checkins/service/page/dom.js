@@ -22,20 +22,35 @@ export const fill = (id, nodes) => {
   at(id).replaceChildren(...nodes);
 };
 
+// Written again only when it says something else: what a reader has selected stays selected.
+const known = new WeakMap();
+const write = (id, value, nodes) => {
+  const key = JSON.stringify(value);
+  if (known.get(at(id)) === key) return;
+  known.set(at(id), key);
+  fill(id, nodes());
+};
+
 export const items = (id, sentences) => {
-  fill(id, sentences.map((sentence) => make("li", {}, String(sentence))));
+  write(id, sentences, () => sentences.map((sentence) => make("li", {}, sentence)));
 };
 
 // Pairs of a term and what is said of it; a hash is set in type that can be compared by eye.
 export const facts = (id, pairs) => {
   const told = pairs.filter((pair) => pair !== null);
-  fill(id, told.flatMap(([term, text, hash]) => [
+  write(id, told, () => told.flatMap(([term, text, hash]) => [
     make("dt", {}, term),
     hash ? make("dd", {}, make("code", { class: "hash" }, text)) : make("dd", {}, text),
   ]));
 };
 
-export const table = (heads, rows, caption) => {
+// A table, and with it the fold that it stands in; neither is shown without rows.
+export const table = (id, heads, rows, caption) => {
+  at(id).parentElement.hidden = rows.length === 0;
+  write(id, [heads, rows, caption], () => [tableOf(heads, rows, caption)]);
+};
+
+const tableOf = (heads, rows, caption) => {
   const cell = (tag, text, column) => {
     const attributes = { "data-label": heads[column].name };
     if (heads[column].number) attributes.class = "number";

@@ -8,6 +8,8 @@ import { isOver } from "./words.js";
 const FIRST_WAIT_S = 1;
 const LONGEST_WAIT_S = 10;
 const OVERDUE_S = 15;
+const CATCH_UP_S = 2;
+const LAST_WORDS_S = 10;  // what is measured after the last slot still comes by the stream
 const MOST_RELEASES = 200;
 
 export const clock = { offset: 0, roundTrip: Infinity };
@@ -53,9 +55,9 @@ export class Feed {
     this.spending = new Map();
     this.releases = new Map();
     this.heard = Date.now();
-    this.release = null;
     this.source = null;
     this.retry = 0;
+    this.later = 0;
     this.waits = 0;
     this.closed = false;
     this.open();
@@ -64,6 +66,7 @@ export class Feed {
   close() {
     this.closed = true;
     clearTimeout(this.retry);
+    clearTimeout(this.later);
     this.source?.close();
   }
 
@@ -83,13 +86,12 @@ export class Feed {
     this.source = source;
     source.onopen = () => {
       this.waits = 0;
-      this.become("live");
+      if (this.state !== "over") this.become("live");
       this.readAll().catch((problem) => this.lose(problem));  // what came while nobody listened
     };
     source.onerror = () => {
       source.close();
-      if (this.state === "over") this.readAll().catch(() => {});  // the stream's end: the last word
-      else this.lose(null);
+      if (!this.closed) this.lose(null);
     };
     const on = (name, take) => source.addEventListener(name, (event) => {
       if (this.closed) return;
@@ -104,8 +106,9 @@ export class Feed {
     on("release", (told) => this.take(told));
     on("curve", (told) => this.addCurve([told]));
     on("status", (told) => {
+      if (told.status === this.view.status) return;  // every stream begins with it
       this.view.status = told.status;
-      if (isOver(told.status)) this.become("over");
+      if (isOver(told.status)) this.end();
       this.readAll().catch((problem) => this.lose(problem));
     });
   }
@@ -113,26 +116,52 @@ export class Feed {
   async readAll() {
     const [view, progress] = await Promise.all([read(this.path), read(`${this.path}/progress`)]);
     if (this.closed) return;
-    this.view = view;
+    if (!this.isOlder(view)) this.view = view;
     this.heard = Date.now();
     this.addCurve(list(progress.curve));
     for (const { slots, epsilon } of list(progress.spending)) this.addSpending(slots, epsilon);
     for (const { slot, model_hash: hash } of list(progress.releases)) this.addRelease(slot, hash);
-    if (this.release !== null && this.release.slots_closed > view.slots_closed) this.take(this.release);
-    if (isOver(view.status)) this.become("over");
+    if (isOver(this.view.status)) this.end();
     this.changed(this);
+  }
+
+  // An answer that events have overtaken on its way.
+  isOlder(view) {
+    if (this.view === null || view.epoch !== this.view.epoch) return false;
+    return view.slots_closed < this.view.slots_closed || (isOver(this.view.status) && !isOver(view.status));
   }
 
   take(told) {
     if (finite(told.slots_closed) === null || told.slots_closed < this.view.slots_closed) return;
-    this.release = told;
     this.view.slots_closed = told.slots_closed;
     this.view.model_hash = told.model_hash ?? this.view.model_hash;
     this.view.ledger = { entries: told.entries, head: told.head };
-    if (this.view.status === "waiting") this.view.status = "running";
+    if (this.view.status === "waiting" && told.slots_closed > 0) this.view.status = "running";
     if (told.spent !== undefined) this.view.spent = told.spent;
-    this.addSpending(told.spent?.slots, told.spent?.epsilon);
+    const priced = finite(told.spent?.slots);
+    if (priced > 0 && !this.spending.has(priced)) this.catchUp();  // there are new prices: perhaps more
+    this.addSpending(priced, told.spent?.epsilon);
     this.addRelease(told.slot, told.model_hash);
+  }
+
+  catchUp() {
+    if (this.later !== 0 || this.state === "over") return;
+    this.later = setTimeout(() => {
+      this.later = 0;
+      this.readAll().catch((problem) => this.lose(problem));
+    }, 1000 * CATCH_UP_S);
+  }
+
+  // Over: nothing is lost any more, and the stream is let go once its last words are said.
+  end() {
+    if (this.state === "over") return;
+    this.become("over");
+    clearTimeout(this.later);
+    clearTimeout(this.retry);
+    this.later = setTimeout(() => {
+      this.source?.close();
+      if (this.source !== null) this.readAll().catch(() => {});
+    }, 1000 * LAST_WORDS_S);
   }
 
   addCurve(points) {
@@ -146,13 +175,13 @@ export class Feed {
   }
 
   addRelease(slot, hash) {
-    if (finite(slot) === null) return;
+    if (!(finite(slot) > 0)) return;
     this.releases.set(slot, hash);
     if (this.releases.size > MOST_RELEASES) this.releases.delete(Math.min(...this.releases.keys()));
   }
 
   lose(problem) {
-    if (this.closed) return;
+    if (this.closed || this.state === "over") return;
     this.source?.close();
     if (problem instanceof Unanswered && problem.status === 404) {
       this.become("gone");
@@ -188,7 +217,7 @@ export class Feed {
     if (this.state === "lost") {
       clearTimeout(this.retry);
       this.open();
-    } else if (this.state === "live") {
+    } else if (this.view !== null) {
       this.readAll().catch((problem) => this.lose(problem));
     }
   }

@@ -2,7 +2,7 @@
 
 import { empty, plot } from "./chart.js";
 import { at, fill, make, say, table } from "./dom.js";
-import { count, finite, metric, metricName, nearest, up } from "./numbers.js";
+import { count, finite, metric, metricName, nearest, slotCount, up } from "./numbers.js";
 import * as words from "./words.js";
 
 const FIRST = ["auc", "accuracy", "loss"];  // which metric speaks for a model
@@ -59,35 +59,33 @@ export const drawLearned = (feed, sealed, redraw) => {
   const chosen = all.includes(wanted) ? wanted : all[0];
   choices(all, chosen, redraw);
   if (chosen === undefined) {
-    big("learned", "–");
-    say("learned-note", "No metric.");
+    big("learned", words.hasNoHoldout(sealed) ? "Not measured" : "Nothing yet");
+    say("learned-note", "");
     empty(at("curve"), words.noCurve(sealed, feed.view.slots_closed), at("curve-read"));
-    fill("curve-table", []);
-    at("curve-table").parentElement.hidden = true;
+    table("curve-table", [], [], "");
     return;
   }
   const points = curve.map(([slots, metrics]) => [slots, finite(metrics[chosen])]).filter(([, y]) => y !== null);
   const [slots, value] = points.at(-1);
   big("learned", metric(chosen, value), metricName(chosen));
-  say("learned-note", `${slots > 0 ? `After ${count(slots)} slots` : "Before the first slot"}, on a declared public holdout. Rounded to nearest.`);
+  say("learned-note", `${slots > 0 ? `After ${slotCount(slots)}` : "Before the first slot"}, on a declared public holdout. Rounded to nearest.`);
   const share = chosen === "accuracy" || chosen === "auc";
   plot(at("curve"), {
     lines: [{ points, look: "blue", dot: true }],
     most: Math.max(1, finite(feed.view.schedule?.slots) ?? 1, slots),
     range: opened(around(points.map(([, y]) => y), share)),
     format: (y) => (chosen === "accuracy" ? `${nearest(100 * y, 3)} %` : nearest(Math.abs(y) < 1e-12 ? 0 : y, 3)),
-    label: `${metricName(chosen)} by slots released: from ${metric(chosen, points[0][1])} after ${count(points[0][0])} slots to ${metric(chosen, value)} after ${count(slots)}`,
-    say: ([x, y]) => `After ${count(x)} slots: ${metricName(chosen)} ${metric(chosen, y)}.`,
+    label: `${metricName(chosen)} by slots released: from ${metric(chosen, points[0][1])} after ${slotCount(points[0][0])} to ${metric(chosen, value)} after ${count(slots)}`,
+    say: ([x, y]) => `After ${slotCount(x)}: ${metricName(chosen)} ${metric(chosen, y)}.`,
     read: at("curve-read"),
     told: "Each point is a released model, tested on rows that are public.",
     named: "slots released",
   });
-  at("curve-table").parentElement.hidden = false;
-  fill("curve-table", [table(
+  table("curve-table",
     [{ name: "slots", number: true }, ...all.map((name) => ({ name: metricName(name), number: true }))],
     some(curve).map(([x, metrics]) => [count(x), ...all.map((name) => metric(name, metrics[name]))]),
     "Metrics on the public holdout, rounded to nearest",
-  )]);
+  );
 };
 
 // What is spent after k slots is at most the price of the first priced count at or above k: steps
@@ -110,20 +108,22 @@ export const drawSpent = (feed) => {
   const spent = stated ?? finite(view.spent?.epsilon);
   const budget = finite(view.budget?.epsilon);
   const closed = finite(view.slots_closed) ?? 0;
-  if (spent === null) big("spent", closed > 0 ? "–" : "Nothing yet", budget === null ? "" : `budget ε ${nearest(budget)}`);
+  if (!(spent > 0)) big("spent", spent === null && closed > 0 ? "–" : "Nothing yet", budget === null ? "" : `budget ε ${nearest(budget)}`);
   else big("spent", `ε ≤ ${up(spent)}`, budget === null ? "" : `of ${nearest(budget)}`);
-  say("left", spent === null ? "" : words.left(view, spent));
+  say("left", !(spent > 0) ? "" : words.left(view, spent));
   say("spent-note", words.terms(view));
   const last = over ? closed : finite(view.affordable) ?? Infinity;
   const prices = sorted(feed.spending).filter(([slots]) => slots <= last);
+  if (!over && prices.length === 0 && finite(view.certificate?.epsilon) !== null && last < Infinity) {
+    prices.push([last, view.certificate.epsilon]);  // until the steps are priced: the whole bounds them
+  }
   if (over && spent !== null && closed > 0) {  // what was released, as its certificate states it
     if (prices.at(-1)?.[0] === closed) prices.pop();
     prices.push([closed, spent]);
   }
-  at("spending-table").parentElement.hidden = prices.length === 0;
   if (prices.length === 0) {
     empty(at("spending"), "No price yet: it comes with the first release.", at("spending-read"));
-    fill("spending-table", []);
+    table("spending-table", [], [], "");
     return;
   }
   const { solid, planned } = stairs(prices, closed);
@@ -142,15 +142,15 @@ export const drawSpent = (feed) => {
     most: Math.max(1, finite(view.schedule?.slots) ?? 1, prices.at(-1)[0]),
     range: [0, 1.06 * top],
     format: (y) => nearest(y, 3),
-    label: `ε by slots released, upper bounds (${adjacency}): ${spent === null ? "nothing spent yet" : `at most ${up(spent)} after ${count(closed)} slots`}${budget === null ? "" : `; the budget is ${nearest(budget)}`}`,
-    say: ([x, y]) => `After ${count(x)} slots: ε ≤ ${up(y)} (${adjacency}, rounded up).`,
+    label: `ε by slots released, upper bounds (${adjacency}): ${!(spent > 0) ? "nothing spent yet" : `at most ${up(spent)} after ${slotCount(closed)}`}${budget === null ? "" : `; the budget is ${nearest(budget)}`}`,
+    say: ([x, y]) => `After ${slotCount(x)}: ε ≤ ${up(y)} (${adjacency}, rounded up).`,
     read: at("spending-read"),
     told,
     named: "slots released",
   });
-  fill("spending-table", [table(
+  table("spending-table",
     [{ name: "slots", number: true }, { name: "ε at most", number: true }, { name: "state" }],
     some(prices).map(([x, y]) => [count(x), up(y), x <= closed ? "spent" : "to come"]),
     `ε rounded up, ${adjacency}, δ = ${nearest(view.budget?.delta)}`,
-  )]);
+  );
 };

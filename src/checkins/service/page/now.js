@@ -2,7 +2,7 @@
 
 import { at, fill, make, say, show } from "./dom.js";
 import { clock } from "./feed.js";
-import { count, duration, finite, moment } from "./numbers.js";
+import { count, duration, finite, moment, slotCount } from "./numbers.js";
 import { drawStrip } from "./strip.js";
 import * as words from "./words.js";
 
@@ -35,7 +35,7 @@ const when = (view, time) => {
   const now = clock.now();
   if (view.status === "stopped") return "";
   if (view.status === "completed") return `ended ${moment(time.ends, now)}`;
-  if (time.passed < 0) return `${moment(time.begins, now)}, then ${count(time.last)} slots in ${duration(time.last * time.length)}`;
+  if (time.passed < 0) return `${moment(time.begins, now)}, then ${slotCount(time.last)} in ${duration(time.last * time.length)}`;
   if (time.slot > time.last) return "the last slot is over";
   return `ends ${moment(time.ends, now)}, in ${duration(Math.ceil((time.ends - now) / 1000))}`;
 };

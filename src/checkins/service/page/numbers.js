@@ -51,6 +51,8 @@ export const count = (value) => {
   return number === null ? MISSING : `${number < 0 ? "−" : ""}${grouped(Math.abs(number).toFixed(0))}`;
 };
 
+export const slotCount = (value) => `${count(value)} slot${value === 1 ? "" : "s"}`;
+
 export const metricName = (name) =>
   Object.hasOwn(METRIC_NAMES, name) ? METRIC_NAMES[name] : name;
 
@@ -92,6 +94,6 @@ export const moment = (milliseconds, now) => {
   const day = { year: "numeric", month: "short", day: "numeric" };
   return when.toLocaleString("en-GB", {
     ...(today ? {} : day), hour: "2-digit", minute: "2-digit",
-    ...(Math.abs(milliseconds - now) < 3.6e6 ? { second: "2-digit" } : {}),
+    ...(Math.abs(milliseconds - now) < 3.6e6 ? { second: "2-digit" } : {}), timeZoneName: "short",
   });
 };

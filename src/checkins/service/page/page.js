@@ -119,7 +119,7 @@ const draw = () => {
   drawCertificate(view);
   drawLedger(feed);
   drawSeal(view, sealed);
-  drawPart(view);
+  drawPart(feed, sealed);
   tell();
 };
 
@@ -177,7 +177,6 @@ const openList = async (note = "") => {
 };
 
 const go = async () => {
-  if (wish() === "main") return;  // the skip link
   if (feed !== null && feed.id === wish()) return;
   leave();
   if (wish() === "") {
@@ -206,5 +205,13 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) feed?.wake();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", soon);
-new ResizeObserver(soon).observe(at("main"));
+let width = 0;
+new ResizeObserver(([{ contentRect }]) => {
+  if (contentRect.width !== width) soon();
+  width = contentRect.width;
+}).observe(at("main"));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();  // the address names the campaign
+  at("main").focus();
+});
 go();

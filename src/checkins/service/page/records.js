@@ -1,6 +1,6 @@
 // What is written down: certificate, ledger, seal, and how to take part.
 
-import { at, command, facts, fill, items, say, show, table } from "./dom.js";
+import { at, command, facts, items, say, show, table } from "./dom.js";
 import { count, up } from "./numbers.js";
 import * as words from "./words.js";
 
@@ -36,12 +36,11 @@ export const drawCertificate = (view) => {
   items("assumptions", assumed.length > 0 ? assumed : ["No assumption was told."]);
   drawLimits(strings(view.assumptions).filter((sentence) => !assumed.includes(sentence)));
   const others = Array.isArray(certificate?.alternatives) ? certificate.alternatives.filter(Boolean) : [];
-  at("alternatives").parentElement.hidden = others.length === 0;
-  fill("alternatives", [table(
+  table("alternatives",
     [{ name: "method" }, { name: "ε at most", number: true }, { name: "role" }, { name: "note" }],
     others.map((one) => [words.told(one.method), up(one.epsilon), one.proves === false ? "compares" : "proves", words.told(one.note, "")]),
     `ε rounded up, ${words.adjacencyShort(certificate?.adjacency)}. What compares prices another protocol and proves nothing here`,
-  )]);
+  );
 };
 
 export const drawLedger = (feed) => {
@@ -59,21 +58,28 @@ export const drawLedger = (feed) => {
   at("get-model").href = `${feed.path}/models/latest`;
   at("get-model").download = `${feed.id}.safetensors`;
   const latest = [...feed.releases].sort(([a], [b]) => b - a).slice(0, LATEST);
-  at("releases").parentElement.hidden = latest.length === 0;
-  fill("releases", [table(
+  table("releases",
     [{ name: "slot", number: true }, { name: "SHA-256 of the model" }],
     latest.map(([slot, hash]) => [count(slot), words.told(hash)]),
     `The last ${count(latest.length)} releases`,
-  )]);
+  );
 };
 
 export const drawSeal = (view, sealed) => {
   say("sealed", sealed === null ? words.told(view.campaign) : JSON.stringify(sealed, null, 2));
 };
 
-export const drawPart = (view) => {
+// A campaign on anyone's table takes a file; one on a data set of the package, a person of it.
+const joining = (feed, sealed) => {
+  const rows = typeof sealed?.task?.data === "string" ? "--row 1" : "--data my-rows.csv";
+  return `checkins join ${base()} --campaign ${feed.id} ${rows} --state my-device`;
+};
+
+export const drawPart = (feed, sealed) => {
+  const { view } = feed;
   const open = !words.isOver(view.status);
-  say("part", words.part(view));
+  say("part", words.part(view, sealed));
   show("join-box", open);
-  if (open) command("join", `checkins join ${base()}`);
+  show("join-how", open);
+  if (open) command("join", joining(feed, sealed));
 };

@@ -1,6 +1,6 @@
 // Sentences of the page. Each number with its adjacency, its method and its rounding side.
 
-import { count, down, duration, finite, nearest, up } from "./numbers.js";
+import { count, down, duration, finite, nearest, slotCount, up } from "./numbers.js";
 
 const OVER = ["completed", "stopped"];
 const ADJACENCY = {
@@ -39,7 +39,7 @@ const delta = (value) => `δ\u00a0=\u00a0${nearest(value)}`;
 
 export const lede = (view, sealed) => {
   const slot = finite(view.schedule?.slot_s);
-  const many = `${count(view.schedule?.slots)} slots${slot === null ? "" : ` of ${duration(slot)}`}`;
+  const many = `${slotCount(view.schedule?.slots)}${slot === null ? "" : ` of ${duration(slot)}`}`;
   const data = sealed?.task?.data;
   const from = typeof data === "string" ? ` on ${data} data` : "";
   const model = typeof sealed?.task?.model === "string" ? `a ${sealed.task.model} model` : "a model";
@@ -118,18 +118,25 @@ export const alike = (sealed) => {
   return `Every slot looks alike: ${stand} ${never}${warm}`;
 };
 
-export const noCurve = (sealed, closed) => {
+// A table without a share of public clients; the package's own data sets have one.
+export const hasNoHoldout = (sealed) => {
   const data = sealed?.task?.data;
-  const none = data !== null && typeof data === "object" && !(finite(data.holdout) > 0);
-  if (none) return "No public holdout is declared, so nothing here says how good the model is.";
+  return data !== null && typeof data === "object" && !(finite(data.holdout) > 0);
+};
+
+export const noCurve = (sealed, closed) => {
+  if (hasNoHoldout(sealed)) return "No public holdout is declared, so nothing here says how good the model is.";
   return closed > 0
     ? "No point of a learning curve yet. Without a declared public holdout there will be none."
     : "Nothing learned yet. The curve begins with the first releases, on the declared public holdout if there is one.";
 };
 
-export const part = (view) => {
+export const part = (view, sealed) => {
   if (isOver(view.status)) return "This campaign is over: no slot is left to take part in.";
-  return "With the data on your own device, one command takes part once, at a slot that your device draws:";
+  if (typeof sealed?.task?.data === "string") {
+    return "The data set comes with the package, so anyone can try: one command takes part as one of its people, at most once, at a slot that the device draws:";
+  }
+  return "With the data on your own device, one command takes part, at most once, at a slot that your device draws:";
 };
 
 export const stopped = (view) =>

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from fastapi import APIRouter, Request, Response, status
 
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign import InvalidCampaign, parse_campaign
 from checkins.service import view, wire
+from checkins.service.desk import Desk
 from checkins.service.problems import Problem, documented
-from checkins.service.routes.parts import Operator, TheDesk, TheRunner
+from checkins.service.routes.parts import (
+    JSON,
+    answer,
+    desk_of,
+    require_operator,
+    runner_of,
+    takes,
+)
 from checkins.service.runner import Runner
 from checkins.service.store import records
 
@@ -19,9 +26,10 @@ router = APIRouter(prefix="/campaigns", tags=["campaigns"])
 
 
 @router.get("", response_model=wire.Campaigns, summary="The campaigns of this coordinator")
-async def campaigns(runner: TheRunner) -> Response:
+async def campaigns(request: Request) -> Response:
     """Every run, newest first."""
-    return _json(
+    runner = runner_of(request)
+    return answer(
         {
             "campaigns": [view.summary(desk) for desk in reversed(runner.desks.values())],
             "server_time": view.instant(runner.database.now()),
@@ -34,17 +42,13 @@ async def campaigns(runner: TheRunner) -> Response:
     response_model=wire.CampaignView,
     status_code=status.HTTP_201_CREATED,
     summary="Open a campaign",
-    dependencies=[Operator],
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/toml": {"schema": {"type": "string"}}},
-        }
-    },
+    openapi_extra=takes(security="operator", body="application/toml"),
     responses=documented("not-operator", "invalid", "refused", "too-large"),
 )
-async def open_campaign(request: Request, runner: TheRunner) -> Response:
+async def open_campaign(request: Request) -> Response:
     """Seal a campaign.toml and open its next run; one that is open already is answered again."""
+    require_operator(request)
+    runner = runner_of(request)
     body = await request.body()
     try:
         campaign = parse_campaign(body.decode("utf-8")).campaign
@@ -53,42 +57,47 @@ async def open_campaign(request: Request, runner: TheRunner) -> Response:
     except InvalidCampaign as error:
         raise Problem("invalid", str(error)) from None
     desk = await runner.open(campaign)
-    return _json(_view(desk, runner), code=status.HTTP_201_CREATED)
+    return _shown(desk, runner, code=status.HTTP_201_CREATED)
 
 
 @router.get(
     "/{run}",
     response_model=wire.CampaignView,
     summary="One run of a campaign",
+    openapi_extra=takes("run"),
     responses=documented("unknown-campaign"),
 )
-async def campaign(desk: TheDesk, runner: TheRunner) -> Response:
+async def campaign(request: Request) -> Response:
     """Sealed parameters, schedule, status and certificate."""
-    return _json(_view(desk, runner))
+    return _shown(await desk_of(request), runner_of(request))
 
 
 @router.delete(
     "/{run}",
     response_model=wire.CampaignView,
     summary="Stop a run",
-    dependencies=[Operator],
+    openapi_extra=takes("run", security="operator"),
     responses=documented("unknown-campaign", "not-operator"),
 )
-async def stop_campaign(desk: TheDesk, runner: TheRunner) -> Response:
+async def stop_campaign(request: Request) -> Response:
     """No slot is released any more. It is priced as if the budget had been spent to its last slot:
     whoever stops a run may have looked at its releases."""
+    require_operator(request)
+    desk, runner = await desk_of(request), runner_of(request)
     await runner.end(desk)
-    return _json(_view(desk, runner))
+    return _shown(desk, runner)
 
 
 @router.get(
     "/{run}/progress",
     response_model=wire.Progress,
     summary="Learning curve and prices",
+    openapi_extra=takes("run"),
     responses=documented("unknown-campaign"),
 )
-async def progress(desk: TheDesk, runner: TheRunner) -> Response:
+async def progress(request: Request) -> Response:
     """What the page draws."""
+    desk, runner = await desk_of(request), runner_of(request)
     after = max(0, desk.standing.ledger.entries - view.MOST_RELEASES)
 
     def last_lines() -> list[bytes]:
@@ -97,13 +106,11 @@ async def progress(desk: TheDesk, runner: TheRunner) -> Response:
                 connection, desk.terms.population, after=after, most=view.MOST_RELEASES
             )
 
-    return _json(view.progress(desk, await runner.thread(last_lines)))
+    return answer(view.progress(desk, await runner.thread(last_lines)))
 
 
-def _view(desk: Any, runner: Runner) -> dict[str, Any]:
-    return view.view(desk, epoch=runner.epoch, now=runner.database.now())
-
-
-def _json(content: dict[str, Any], *, code: int = status.HTTP_200_OK) -> Response:
-    body = json.dumps(content, allow_nan=False).encode()
-    return Response(body, status_code=code, media_type="application/json")
+def _shown(desk: Desk, runner: Runner, *, code: int = status.HTTP_200_OK) -> Response:
+    """The view, made once for as long as nothing changes; thousands of clients ask for it."""
+    body = desk.shown.get(lambda: json.dumps(view.view(desk, epoch=runner.epoch)).encode())
+    clock = b', "server_time": "%b"}' % view.instant(runner.database.now()).encode()
+    return Response(body[:-1] + clock, status_code=code, media_type=JSON)

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 from base64 import urlsafe_b64encode
 from hashlib import sha256
-from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response, status
+from fastapi import APIRouter, Request, Response, status
 
 from checkins.protocol.encoding import MEDIA_TYPE, report_from_bytes
 from checkins.service import dice, taking, wire
 from checkins.service.desk import EARLY_S, Desk
 from checkins.service.problems import Problem, documented
 from checkins.service.released import released_model
-from checkins.service.routes.parts import Credential, SlotNumber, TheDesk, TheRunner, required
+from checkins.service.routes.parts import (
+    BINARY,
+    JSON,
+    PARAMETERS,
+    RECEIPT,
+    bearer_of,
+    credential_of,
+    desk_of,
+    number_of,
+    refuse_if_over,
+    runner_of,
+    slot_of,
+    takes,
+)
 from checkins.service.runner import Runner
-from checkins.service.taking import CheckIn, Submission, hashed
+from checkins.service.taking import CheckIn, Enrolment, Submission, hashed
 
 router = APIRouter(prefix="/campaigns/{run}", tags=["clients"])
-ReceiptInPath = Annotated[str, Path(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=16,
-        max_length=200,
-        description="Anything random: the same key gets the same token, if an answer is lost",
-    ),
-]
-SAFETENSORS = {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
 
 
 @router.post(
@@ -38,47 +40,38 @@ SAFETENSORS = {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "
     response_model=wire.Token,
     status_code=status.HTTP_201_CREATED,
     summary="Enrol in a run",
+    openapi_extra=takes("run", "Idempotency-Key", security="enrolment"),
     responses=documented("unknown-campaign", "not-enrolled", "refused", "over", "invalid"),
 )
-async def enrol(
-    desk: TheDesk, runner: TheRunner, credential: Credential, key: IdempotencyKey = None
-) -> wire.Token:
+async def enrol(request: Request) -> Response:
     """A token for one check-in. It says nothing about when you will come, or whether."""
-    admitted = runner.settings.enrolment.admits(credential)
-    _refuse_if_over(desk)
-    run = desk.terms.id
+    desk, runner, key = await desk_of(request), runner_of(request), _key_of(request)
+    admitted = runner.settings.enrolment.admits(credential_of(request))
+    refuse_if_over(desk)
     if admitted is None and key is None:
-        token = dice.token()
-        await runner.thread(taking.admit, runner.database, run, [hashed(token)])
-        return wire.Token(token=token)
-    token = _derived(runner.key, run, admitted or "", key or "")
-
-    def keep() -> bool:
-        return taking.again(
-            lambda: taking.enrol(
-                runner.database,
-                run,
-                token=hashed(token),
-                credential=admitted or hashed(key or ""),
-                key=hashed(key or ""),
-            )
-        )
-
-    if not await runner.thread(keep):
-        raise Problem("refused", "this key has enrolled in this run; it is given one token")
-    return wire.Token(token=token)
+        token, enrolment = dice.token(), None
+    else:
+        token = _derived(runner.key, desk.terms.id, admitted or "", key or "")
+        enrolment = admitted or hashed(key or "")
+    await desk.enrolments.submit(Enrolment(hashed(token), enrolment, hashed(key or "")))
+    return Response(
+        b'{"token":"%b"}' % token.encode(),
+        status_code=status.HTTP_201_CREATED,
+        media_type=JSON,
+    )
 
 
 @router.delete(
     "/enrolments",
     status_code=status.HTTP_204_NO_CONTENT,
     summary="Withdraw",
+    openapi_extra=takes("run", security="token"),
     responses=documented("unknown-campaign", "not-enrolled", "refused", "over"),
 )
-async def withdraw(desk: TheDesk, runner: TheRunner, credential: Credential) -> Response:
+async def withdraw(request: Request) -> Response:
     """Your token is spent, and what you have in the slot in progress is erased."""
-    _refuse_if_over(desk)
-    token = hashed(required(credential))
+    desk, runner, token = await desk_of(request), runner_of(request), hashed(bearer_of(request))
+    refuse_if_over(desk)
     if not await runner.thread(taking.withdraw, runner.database, desk.terms.id, token):
         raise Problem("refused", "this token is unknown here, or spent: nothing of it is kept")
     return Response(status_code=status.HTTP_204_NO_CONTENT)
@@ -89,25 +82,24 @@ async def withdraw(desk: TheDesk, runner: TheRunner, credential: Credential) -> 
     response_model=wire.Receipt,
     status_code=status.HTTP_202_ACCEPTED,
     summary="Check in to a slot",
+    openapi_extra=takes("run", "slot", security="token"),
     responses=documented(
         "unknown-campaign", "not-enrolled", "refused", "too-early", "over", "invalid"
     ),
 )
-async def check_in(
-    desk: TheDesk, runner: TheRunner, slot: SlotNumber, credential: Credential
-) -> Response:
+async def check_in(request: Request) -> Response:
     """Your one participation is used up once this is answered, chosen or not. The answer never says
     who else is waiting."""
-    token = hashed(required(credential))
-    _refuse_if_over(desk)
+    desk, slot, token = await desk_of(request), slot_of(request), hashed(bearer_of(request))
+    refuse_if_over(desk)
     if desk.is_early(slot):
-        await _until_begun(desk, runner, slot)
+        await _until_begun(desk, runner_of(request), slot)
     receipt = await desk.check_ins.submit(CheckIn(slot, token))
     desk.issued[receipt] = slot
     return Response(
         b'{"receipt":"%b"}' % receipt.encode(),
         status_code=status.HTTP_202_ACCEPTED,
-        media_type="application/json",
+        media_type=JSON,
     )
 
 
@@ -115,50 +107,46 @@ async def check_in(
     "/check-ins/{receipt}",
     response_model=wire.Outcome,
     summary="Ask whether you were chosen",
+    openapi_extra=takes("run", "receipt", "wait"),
     responses=documented("unknown-campaign", "unknown-receipt", "invalid"),
 )
-async def ask(
-    desk: TheDesk,
-    runner: TheRunner,
-    receipt: ReceiptInPath,
-    wait: Annotated[float, Query(ge=0.0, le=60.0, description="Seconds to wait at most")] = 30.0,
-) -> Response:
+async def ask(request: Request) -> Response:
     """Waits until the choice is made, which is durable before anyone is told."""
+    desk, runner, wait = await desk_of(request), runner_of(request), number_of(request, "wait")
+    receipt = request.path_params["receipt"]
+    if not re.fullmatch(RECEIPT, receipt):
+        raise _no_receipt()
     slot = desk.issued.get(receipt)
     if slot is None:
         slot = await runner.thread(taking.slot_of, runner.database, desk.terms.id, receipt)
     if slot is None:
         raise _no_receipt()
-    loop = asyncio.get_running_loop()
-    until = loop.time() + min(wait, runner.settings.limits.waiting_s)
-    outcome = desk.outcome(slot, receipt)
-    if outcome == "waiting":
-        with runner.metrics.waiters.track_inprogress():
-            while outcome == "waiting" and not runner.stopping.is_set():
-                left = until - loop.time()
-                if left <= 0.0 or not await desk.change(most_s=left):
-                    break
-                outcome = desk.outcome(slot, receipt)
+    most_s = min(wait, runner.settings.limits.waiting_s)
+    outcome = await _outcome(desk, runner, slot, receipt, most_s=most_s)
     if outcome is None:
         raise _no_receipt()
     runner.metrics.long_poll(outcome)
-    return Response(
-        b'{"outcome":"%b","slot":%d}' % (outcome.encode(), slot), media_type="application/json"
-    )
+    return Response(b'{"outcome":"%b","slot":%d}' % (outcome.encode(), slot), media_type=JSON)
 
 
 @router.get(
     "/slots/{slot}/model",
     response_class=Response,
     summary="The model before a slot",
+    openapi_extra=takes("run", "slot", security="receipt"),
     responses={
-        200: {"description": "Named float64 tensors as safetensors", **SAFETENSORS},
+        200: {
+            "description": "Named float64 tensors as safetensors",
+            "content": {MEDIA_TYPE: {"schema": BINARY}},
+        },
         **documented("unknown-campaign", "not-enrolled", "refused", "invalid"),
     },
 )
-async def model(desk: TheDesk, slot: SlotNumber, credential: Credential) -> Response:
+async def model(request: Request) -> Response:
     """For those who were chosen, with their receipt."""
-    if not desk.is_chosen(slot, required(credential)):
+    desk, slot, receipt = await desk_of(request), slot_of(request), bearer_of(request)
+    outcome = await _outcome(desk, runner_of(request), slot, receipt, most_s=EARLY_S)
+    if outcome != "chosen":
         raise Problem("refused", "this receipt is not that of a client chosen in this slot")
     return Response(released_model(desk), media_type=MEDIA_TYPE)
 
@@ -167,21 +155,37 @@ async def model(desk: TheDesk, slot: SlotNumber, credential: Credential) -> Resp
     "/slots/{slot}/report",
     response_model=wire.Taken,
     summary="Hand in a report",
-    openapi_extra={"requestBody": {"required": True, **SAFETENSORS}},
+    openapi_extra=takes("run", "slot", security="receipt", body=MEDIA_TYPE),
     responses=documented(
         "unknown-campaign", "not-enrolled", "refused", "over", "invalid", "too-large", "encoded"
     ),
 )
-async def report(
-    request: Request, desk: TheDesk, slot: SlotNumber, credential: Credential
-) -> Response:
+async def report(request: Request) -> Response:
     """One flat tensor "report" of 32-bit integers in grid units, as safetensors. Sending the same
     bytes again is answered the same; other bytes are refused."""
-    receipt = required(credential)
-    _refuse_if_over(desk)
+    desk, slot, receipt = await desk_of(request), slot_of(request), bearer_of(request)
+    refuse_if_over(desk)
     units = report_from_bytes(await request.body(), dimension=desk.terms.dimension)
     await desk.reports.submit(Submission(slot, receipt, units))
-    return Response(b'{"status":"taken"}', media_type="application/json")
+    return Response(b'{"status":"taken"}', media_type=JSON)
+
+
+async def _outcome(
+    desk: Desk, runner: Runner, slot: int, receipt: str, *, most_s: float
+) -> str | None:
+    """What became of a check-in, once it is known or time is up."""
+    outcome = desk.outcome(slot, receipt)
+    if outcome != "waiting":
+        return outcome
+    loop = asyncio.get_running_loop()
+    until = loop.time() + most_s
+    with runner.metrics.waiters.track_inprogress():
+        while outcome == "waiting" and not runner.stopping.is_set():
+            left = until - loop.time()
+            if left <= 0.0 or not await desk.change(most_s=left):
+                break
+            outcome = desk.outcome(slot, receipt)
+    return outcome
 
 
 async def _until_begun(desk: Desk, runner: Runner, slot: int) -> None:
@@ -199,9 +203,15 @@ async def _until_begun(desk: Desk, runner: Runner, slot: int) -> None:
             raise Problem("busy", "the slot before is not closed yet", retry_after=1)
 
 
-def _refuse_if_over(desk: Desk) -> None:
-    if desk.is_over:
-        raise Problem("over", "this run is over; its models and its ledger stay")
+def _key_of(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    schema = PARAMETERS["Idempotency-Key"]["schema"]
+    if key is not None and not (
+        schema["minLength"] <= len(key) <= schema["maxLength"]
+        and re.fullmatch(schema["pattern"], key)
+    ):
+        raise Problem("invalid", "Idempotency-Key: must be 16 to 200 visible characters")
+    return key
 
 
 def _derived(key: bytes, run: str, credential: str, once: str) -> str:

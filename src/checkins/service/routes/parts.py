@@ -1,70 +1,164 @@
-"""What routes share: whom they belong to, and who is asking."""
+"""What routes share: how they read a request, and how they say so in the OpenAPI document.
+
+Routes read the request themselves: it is declared in ``takes`` and not as FastAPI's dependencies,
+which cost more than all the rest of a check-in.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import re
+from typing import Any
 
-from fastapi import Depends, Path, Request, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import Request, Response, status
 
 from checkins.service.desk import Desk
 from checkins.service.problems import Problem
 from checkins.service.runner import Runner
 
 MOST_SLOT = 10**12
+RUN, SLOT, RECEIPT = r"[0-9a-f]{12}-[0-9]{1,7}", r"[1-9][0-9]{0,12}", r"[A-Za-z0-9_-]{8,64}"
+JSON = "application/json"
 
-_operator = HTTPBearer(scheme_name="operator", description="The operator's token", auto_error=False)
-_client = HTTPBearer(
-    scheme_name="client",
-    description="An enrolment key, a token or a receipt, whichever the request is about",
-    auto_error=False,
-)
+SECURITY = {
+    "operator": {"type": "http", "scheme": "bearer", "description": "The operator's token"},
+    "enrolment": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The shared secret or a listed key, where enrolment asks for one",
+    },
+    "token": {"type": "http", "scheme": "bearer", "description": "What enrolment gave"},
+    "receipt": {"type": "http", "scheme": "bearer", "description": "What a check-in gave"},
+}
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "run": {
+        "in": "path",
+        "required": True,
+        "description": "A run of a campaign: twelve digits of its seal, and its number",
+        "schema": {"type": "string", "pattern": f"^{RUN}$"},
+    },
+    "slot": {
+        "in": "path",
+        "required": True,
+        "description": "1, 2, ... of the run's slots",
+        "schema": {"type": "integer", "minimum": 1, "maximum": MOST_SLOT},
+    },
+    "receipt": {
+        "in": "path",
+        "required": True,
+        "description": "What a check-in gave",
+        "schema": {"type": "string", "pattern": f"^{RECEIPT}$"},
+    },
+    "Idempotency-Key": {
+        "in": "header",
+        "required": False,
+        "description": "Anything random: the same key gets the same token, if an answer is lost",
+        "schema": {"type": "string", "minLength": 16, "maxLength": 200, "pattern": "^[!-~]+$"},
+    },
+    "wait": {
+        "in": "query",
+        "required": False,
+        "description": "Seconds to wait at most",
+        "schema": {"type": "number", "minimum": 0, "maximum": 60, "default": 30},
+    },
+    "after": {
+        "in": "query",
+        "required": False,
+        "description": "Leave out so many entries",
+        "schema": {"type": "integer", "minimum": 0, "maximum": 10**15, "default": 0},
+    },
+    "If-None-Match": {
+        "in": "header",
+        "required": False,
+        "description": "The ETag of a model that is already here",
+        "schema": {"type": "string"},
+    },
+}
 
 
-def get_runner(request: Request) -> Runner:
+def takes(*names: str, security: str | None = None, body: str | None = None) -> dict[str, Any]:
+    """What a route reads, as OpenAPI says it; ``body`` is a media type."""
+    extra: dict[str, Any] = {
+        "parameters": [{"name": name, **PARAMETERS[name]} for name in names],
+    }
+    if security is not None:
+        extra["security"] = [{security: []}, {}] if security == "enrolment" else [{security: []}]
+    if body is not None:
+        kind = {"type": "string"} if body == "application/toml" else BINARY
+        extra["requestBody"] = {"required": True, "content": {body: {"schema": kind}}}
+    return extra
+
+
+BINARY = {"type": "string", "format": "binary"}
+
+
+def runner_of(request: Request) -> Runner:
     runner: Runner = request.app.state.runner
     return runner
 
 
-TheRunner = Annotated[Runner, Depends(get_runner)]
-RunId = Annotated[
-    str, Path(pattern=r"^[0-9a-f]{12}-[0-9]{1,7}$", description="A run of a campaign")
-]
-SlotNumber = Annotated[int, Path(ge=1, le=MOST_SLOT, description="1, 2, ... of the run's slots")]
-
-
-def get_desk(run: RunId, runner: TheRunner) -> Desk:
-    desk = runner.desks.get(run)
+async def desk_of(request: Request) -> Desk:
+    """The run that a request is about."""
+    run = request.path_params["run"]
+    desk = runner_of(request).desks.get(run)
+    if desk is None and re.fullmatch(RUN, run):
+        desk = await runner_of(request).find(run)  # another worker may have opened it just now
     if desk is None:
         raise Problem("unknown-campaign", "this coordinator has no such run; see GET /campaigns")
     return desk
 
 
-TheDesk = Annotated[Desk, Depends(get_desk)]
+def slot_of(request: Request) -> int:
+    """The slot that a request is about."""
+    text = request.path_params["slot"]
+    if not re.fullmatch(SLOT, text) or int(text) > MOST_SLOT:
+        raise Problem("invalid", f"slot: must be a whole number from 1 to {MOST_SLOT:,}")
+    return int(text)
 
 
-def get_credential(
-    given: Annotated[HTTPAuthorizationCredentials | None, Security(_client)],
-) -> str | None:
-    return None if given is None else given.credentials
+def credential_of(request: Request) -> str | None:
+    """What stands after Bearer; None if nothing does."""
+    scheme, _, credential = request.headers.get("authorization", "").partition(" ")
+    credential = credential.strip()
+    return credential if scheme.lower() == "bearer" and credential else None
 
 
-Credential = Annotated[str | None, Depends(get_credential)]
-
-
-def require_operator(
-    runner: TheRunner,
-    given: Annotated[HTTPAuthorizationCredentials | None, Security(_operator)],
-) -> None:
-    if not runner.settings.is_operator(None if given is None else given.credentials):
-        raise Problem("not-operator", "send the operator's token as Authorization: Bearer")
-
-
-Operator = Depends(require_operator)
-
-
-def required(credential: str | None) -> str:
+def bearer_of(request: Request) -> str:
     """The token or receipt that a request must carry."""
+    credential = credential_of(request)
     if credential is None:
         raise Problem("not-enrolled", "send your token or receipt as Authorization: Bearer")
     return credential
+
+
+def number_of(request: Request, name: str, *, whole: bool = False) -> float:
+    """A number of the query, within what ``PARAMETERS`` says."""
+    schema = PARAMETERS[name]["schema"]
+    given = request.query_params.getlist(name) or [str(schema["default"])]
+    shape = r"[0-9]{1,16}" if whole else r"[0-9]{1,16}(\.[0-9]{0,16})?([eE][+-]?[0-9]{1,2})?"
+    if len(given) == 1 and re.fullmatch(shape, given[0]):
+        number = float(given[0])
+        if schema["minimum"] <= number <= schema["maximum"]:
+            return number
+    raise Problem(
+        "invalid",
+        f"{name}: must be one number from {schema['minimum']} to {schema['maximum']:,}",
+    )
+
+
+def require_operator(request: Request) -> None:
+    """Only the operator goes on."""
+    if not runner_of(request).settings.is_operator(credential_of(request)):
+        raise Problem("not-operator", "send the operator's token as Authorization: Bearer")
+
+
+def refuse_if_over(desk: Desk) -> None:
+    """Nothing is taken in any more."""
+    if desk.is_over:
+        raise Problem("over", "this run is over; its models and its ledger stay")
+
+
+def answer(content: dict[str, Any], *, code: int = status.HTTP_200_OK) -> Response:
+    """An object as JSON."""
+    body = json.dumps(content, allow_nan=False).encode()
+    return Response(body, status_code=code, media_type=JSON)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 from checkins.protocol.encoding import MEDIA_TYPE
@@ -15,7 +15,7 @@ from checkins.service import view
 from checkins.service.desk import Desk
 from checkins.service.problems import documented
 from checkins.service.released import released_model
-from checkins.service.routes.parts import TheDesk, TheRunner
+from checkins.service.routes.parts import BINARY, desk_of, number_of, runner_of, takes
 from checkins.service.runner import Runner
 from checkins.service.store import records
 
@@ -29,17 +29,19 @@ LEDGER = "application/x-ndjson"
     "/models/latest",
     response_class=Response,
     summary="The latest release",
+    openapi_extra=takes("run", "If-None-Match"),
     responses={
         200: {
             "description": "Named float64 tensors as safetensors",
-            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+            "content": {MEDIA_TYPE: {"schema": BINARY}},
         },
         304: {"description": "It is still the model of If-None-Match"},
         **documented("unknown-campaign"),
     },
 )
-async def latest(desk: TheDesk, request: Request) -> Response:
+async def latest(request: Request) -> Response:
     """Before the first release, the model that the campaign starts from."""
+    desk = await desk_of(request)
     tag = f'"{hashed(desk.standing.learner.model)}"'
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
@@ -54,6 +56,7 @@ async def latest(desk: TheDesk, request: Request) -> Response:
     "/ledger",
     response_class=Response,
     summary="The ledger of the population",
+    openapi_extra=takes("run", "after"),
     responses={
         200: {
             "description": "ledger.jsonl, byte for byte",
@@ -62,12 +65,10 @@ async def latest(desk: TheDesk, request: Request) -> Response:
         **documented("unknown-campaign", "invalid"),
     },
 )
-async def ledger(
-    desk: TheDesk,
-    runner: TheRunner,
-    after: Annotated[int, Query(ge=0, le=10**15, description="Leave out so many entries")] = 0,
-) -> Response:
+async def ledger(request: Request) -> Response:
     """`checkins verify` recomputes everything from it."""
+    desk, runner = await desk_of(request), runner_of(request)
+    after = int(number_of(request, "after", whole=True))
     last = desk.standing.ledger.entries
 
     async def lines() -> AsyncIterator[bytes]:
@@ -95,6 +96,7 @@ async def ledger(
     "/events",
     response_class=Response,
     summary="Events as they happen",
+    openapi_extra=takes("run"),
     responses={
         200: {
             "description": "Server-sent events: release, curve, status",
@@ -103,10 +105,11 @@ async def ledger(
         **documented("unknown-campaign"),
     },
 )
-async def events(desk: TheDesk, runner: TheRunner) -> Response:
+async def events(request: Request) -> Response:
     """`release` after each release, `curve` for each point of the learning curve, `status` when it
     changes. What is told of a slot does not depend on who was in it."""
-    return StreamingResponse(_told(desk, runner), media_type="text/event-stream")
+    told = _told(await desk_of(request), runner_of(request))
+    return StreamingResponse(told, media_type="text/event-stream")
 
 
 async def _told(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
