@@ -15,8 +15,10 @@ import typer
 from checkins import __version__
 from checkins.cli import failures, paper
 from checkins.cli.account import account
+from checkins.cli.backup import backup
 from checkins.cli.calibrate import calibrate
 from checkins.cli.check import check
+from checkins.cli.export import export
 from checkins.cli.init import init
 from checkins.cli.join import join
 from checkins.cli.serve import serve
@@ -41,6 +43,8 @@ app.command("simulate")(simulate)
 app.command("serve")(serve)
 app.command("join")(join)
 app.command("swarm")(swarm)
+app.command("export")(export)
+app.command("backup")(backup)
 app.command("verify")(verify)
 app.add_typer(paper.app, name="paper")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from checkins.cli import failures, options, screen
+from checkins.cli import failures, options, remote, screen
 from checkins.cli.failures import Refused, quoted
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from checkins.protocol.ledger.verification import Verification
 
-Place = Annotated[str, typer.Argument(metavar="DIR", show_default=False)]
+Place = Annotated[str, typer.Argument(metavar="DIR|URL", show_default=False)]
 Head = Annotated[
     options.Texts,
     options.text("--head", "HASH", "The hash of the last line, as it was published elsewhere."),
@@ -42,23 +42,21 @@ def verify(
 ) -> None:
     """Recompute the certificate of a ledger, and refuse a tampered one.
 
-    DIR holds ledger.jsonl, or is that file. Every hash, seal, model and price is computed again.
-    Without --head, a ledger that was cut at the end of a line or rewritten as a whole passes for
-    one that was kept.
+    DIR holds ledger.jsonl, or is that file; URL is a coordinator's address, or URL/campaigns/ID.
+    Every hash, seal, model and price is computed again. Without --head, a ledger that was cut at
+    the end of a line or rewritten as a whole passes for one that was kept.
 
     Exit code 0: it is whole and within its budget; 1: it is refused, or more was spent than its
     budget; 2: there is no ledger.
     """
     given = options.Given.of(context)
     expected = _head(given)
-    path = ledger_file(place)
     from checkins.protocol.ledger import verification
-    from checkins.protocol.ledger.file import lines
     from checkins.protocol.ledger.line import InvalidLedger
 
     try:
-        with _watched(lines(path), path, quiet=json) as watched:
-            verified = verification.verify(watched, head=expected, closed=closed, path=str(path))
+        with _opened(place, quiet=json) as (watched, path):
+            verified = verification.verify(watched, head=expected, closed=closed, path=path)
     except InvalidLedger as error:
         raise failed(str(error)) from error
     if json:
@@ -67,6 +65,45 @@ def verify(
         screen.show(*_parts(verified))
     if not verified.within_budget:
         raise failed(f"{path}: {_excess(verified)}")
+
+
+@contextmanager
+def _opened(place: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]:
+    """The lines of a ledger, from a file or from a service, and what messages call it."""
+    if remote.is_address(place):
+        with (
+            remote.service(place) as (http, run),
+            http.stream("GET", f"/campaigns/{run}/ledger") as response,
+            screen.working("fetching and recomputing the ledger", quiet=quiet),
+        ):
+            if not response.is_success:
+                response.read()
+                remote.check(response)
+            yield _split(response.iter_bytes()), str(response.url)
+        return
+    from checkins.protocol.ledger.file import lines
+
+    path = ledger_file(place)
+    with _watched(lines(path), path, quiet=quiet) as watched:
+        yield watched, str(path)
+
+
+def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines with their newlines, however they arrive; a line that never ends is not collected."""
+    from checkins.protocol.ledger.line import MOST_LINE_BYTES
+
+    rest = b""
+    for chunk in chunks:
+        whole, newline, last = chunk.rpartition(b"\n")
+        if not newline:
+            rest += chunk
+        else:
+            yield from (rest + whole + newline).splitlines(keepends=True)
+            rest = last
+        if len(rest) > MOST_LINE_BYTES:
+            break
+    if rest:
+        yield rest
 
 
 def failed(problem: str) -> typer.Exit:
@@ -100,8 +137,7 @@ def ledger_file(place: str) -> Path:
 
     if re.match(r"[a-z][a-z0-9+.-]*://", place, re.IGNORECASE):
         raise Refused(
-            f"{quoted(place)}: a running service cannot be verified yet; fetch its {NAME}"
-            " and verify that file"
+            f"{quoted(place)}: must be a folder, a {NAME}, or the address of a coordinator"
         )
     try:
         path = ledger_path(place)

@@ -1,0 +1,170 @@
+"""Talking to a service that may be busy, far away or gone: looks, enrolment, when to try again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from checkins.client import calls
+from checkins.client.actions import PASSING, Answer, Flow, Lost, Request, SleepUntil
+from checkins.client.clock import ServerClock
+from checkins.client.dice import Dice
+from checkins.client.kept import Kept
+from checkins.client.refusals import CampaignRefused, ServiceFailed
+from checkins.client.view import CampaignView, NotAView, view_from
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 15.0
+LOOKS_AT_A_SETBACK = 5
+"""One worker of a service may be a moment behind another; a store that was set back stays so."""
+Found = TypeVar("Found")
+_SECRET = re.compile(r"[\w.~+/=-]{1,512}", re.ASCII)
+
+
+def secret_in(answer: Answer, name: str) -> str | None:
+    """A token or receipt from an answer; None unless it can stand in a header and in a path."""
+    value = answer.value().get(name)
+    return value if isinstance(value, str) and _SECRET.fullmatch(value) else None
+
+
+class Contact:
+    """One device's way to its service: its clock, and its patience."""
+
+    def __init__(
+        self,
+        url: str,
+        campaign: str,
+        patience_s: float,
+        *,
+        steady: Callable[[], float],
+        dice: Dice,
+    ) -> None:
+        self._url = url
+        self._campaign = campaign
+        self._patience_s = patience_s
+        self._steady = steady
+        self._dice = dice
+        self._tries = 0
+        self._clock: ServerClock | None = None
+
+    @property
+    def clock(self) -> ServerClock:
+        """The server's clock; there is one after the first look."""
+        if self._clock is None:
+            raise ServiceFailed(self._url, "its clock is not known yet")
+        return self._clock
+
+    def server_s(self) -> float:
+        """The server's seconds since 1970, now."""
+        return self.clock.server_s(self._steady())
+
+    def look(self, kept: Kept) -> Flow[CampaignView]:
+        """The campaign, as soon as the service answers; refuses a service that was set back."""
+        for _ in range(LOOKS_AT_A_SETBACK):
+            view = yield from self.until(
+                calls.look(self._campaign), lambda answer: self._read(answer, kept)
+            )
+            if not _set_back(view, kept):
+                return view
+            yield SleepUntil(self._steady() + 1.0)
+        raise ServiceFailed(
+            self._url,
+            f"was set back: it had closed {kept.slots_closed:,} slots in epoch {kept.epoch}, now"
+            f" {view.slots_closed:,} in epoch {view.epoch}; this device does not check in",
+        )
+
+    def look_once(self, kept: Kept) -> Flow[CampaignView | None]:
+        """The campaign, or None if the service does not answer now."""
+        answer: Answer | Lost = yield calls.look(self._campaign)
+        view = self._read(answer, kept) if isinstance(answer, Answer) else None
+        if view is not None and _set_back(view, kept):
+            return (yield from self.look(kept))
+        return view
+
+    def _read(self, answer: Answer, kept: Kept) -> CampaignView | None:
+        if answer.status != 200:
+            return None
+        try:
+            view = view_from(answer.body)
+        except NotAView:
+            return None
+        if view.id != self._campaign:
+            raise CampaignRefused("campaign", view.id, f"must be {self._campaign}")
+        if kept.seal is not None and view.seal != kept.seal:
+            raise CampaignRefused("seal", view.seal, f"must be {kept.seal}, as it was before")
+        found = ServerClock.read(view.server_time_s, sent=answer.sent, received=answer.received)
+        self._clock = found if self._clock is None else self._clock.better(found)
+        return view
+
+    def seen(self, kept: Kept, view: CampaignView) -> Kept:
+        """What the device remembers of the service, so that it sees when it is set back."""
+        return replace(kept, seal=view.seal, epoch=view.epoch, slots_closed=view.slots_closed)
+
+    def enrol(self, idempotency: str, *, key: str | None) -> Flow[str]:
+        """A token, as soon as the service gives one."""
+        request = calls.enrol(self._campaign, idempotency=idempotency, key=key)
+        return (yield from self.until(request, self._token))
+
+    def _token(self, answer: Answer) -> str | None:
+        return secret_in(answer, "token") if answer.status in (200, 201) else None
+
+    def until(self, request: Request, read: Callable[[Answer], Found | None]) -> Flow[Found]:
+        """What ``read`` finds in an answer: the same request, until there is something.
+
+        A busy service is waited for; one that cannot be reached, for ``patience_s``.
+        """
+        since: float | None = None
+        while True:
+            answer: Answer | Lost = yield request
+            why = answer.why if isinstance(answer, Lost) else answer.detail
+            busy = False
+            if isinstance(answer, Answer):
+                found = read(answer)
+                if found is not None:
+                    self.answered()
+                    return found
+                if self.final(answer):
+                    raise self._refused(request, answer)
+                busy = answer.status == 503 or answer.problem in PASSING
+            now = self._steady()
+            since = None if busy else now if since is None else since
+            if since is not None and now - since >= self._patience_s:
+                raise ServiceFailed(self._url, f"does not answer as it should: {why}")
+            yield SleepUntil(now + self.pause_s(answer))
+
+    def _refused(self, request: Request, answer: Answer) -> CampaignRefused | ServiceFailed:
+        match answer.problem:
+            case "not-enrolled":
+                given = "given" if "Authorization" in request.headers else None
+                return CampaignRefused("key", given, f"the service asks for one: {answer.detail}")
+            case "unknown-campaign" | "over":
+                return CampaignRefused("campaign", self._campaign, answer.detail)
+        return ServiceFailed(self._url, f"refused to {request.kind}: {answer.detail}")
+
+    def answered(self) -> None:
+        """The service is there: the next pause is a short one again."""
+        self._tries = 0
+
+    def final(self, answer: Answer) -> bool:
+        """Whether the service itself refuses, and time will not change that."""
+        return answer.problem is not None and answer.problem not in PASSING
+
+    def pause_s(
+        self,
+        answer: Answer | Lost,
+        *,
+        least_s: float = FIRST_PAUSE_S,
+        most_s: float = LONGEST_PAUSE_S,
+    ) -> float:
+        """How long to wait before the next attempt: longer each time, and never all at once."""
+        first, longest = min(FIRST_PAUSE_S, least_s), min(LONGEST_PAUSE_S, most_s)
+        grown = min(longest, first * 2.0 ** min(self._tries, 20))
+        self._tries += 1
+        spread = grown * (0.5 + 0.5 * self._dice.jitter())
+        asked = answer.retry_after_s if isinstance(answer, Answer) else None
+        return spread + (asked or 0.0)
+
+
+def _set_back(view: CampaignView, kept: Kept) -> bool:
+    return view.epoch < kept.epoch or view.slots_closed < kept.slots_closed

@@ -1,0 +1,35 @@
+"""Leaving a campaign: the token is spent, and nothing of the running slot keeps the device."""
+
+from __future__ import annotations
+
+from checkins.client import calls
+from checkins.client.actions import Answer, Flow, Save, Tell
+from checkins.client.contact import Contact
+from checkins.client.kept import WITHDRAWN, Kept
+
+GONE = frozenset({"refused", "not-enrolled", "unknown-campaign", "over"})
+"""Problems that say there is no such token any more: as good as withdrawn."""
+
+
+def withdrawal(
+    contact: Contact, kept: bytes | None, *, campaign: str, key: str | None
+) -> Flow[bool]:
+    """Withdraw; returns whether there was anything to withdraw.
+
+    A device whose enrolment was under way when it stopped gets its token first. Nothing is erased
+    on the device before the service has answered.
+    """
+    state = Kept(campaign) if kept is None else Kept.from_bytes(kept)
+    if state.ended is not None or state.key is None:
+        return False
+    token = state.token
+    if token is None:
+        token = yield from contact.enrol(state.key, key=key)
+
+    def gone(answer: Answer) -> bool | None:
+        return True if answer.status == 204 or answer.problem in GONE else None
+
+    yield from contact.until(calls.withdraw(campaign, token=token), gone)
+    yield Save(state.over(WITHDRAWN).to_bytes())
+    yield Tell({"event": "withdrawn", "campaign": campaign})
+    return True
