@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check browser test fast soak mutants demo docs bench clean
+.PHONY: help setup check browser postgres test fast soak mutants demo docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -34,14 +34,18 @@ check: $(INSTALLED)  ## format --check, lint, types (strict), import contract, d
 browser:  ## find chromium for the tests that look at pages, or install it where that is possible
 	@bash tools/chromium.sh
 
-test: check browser  ## check, then unit, property, contract and doc tests; warnings are errors
+postgres:  ## find PostgreSQL for the tests that run the service on it, or install it where possible
+	@bash tools/postgres.sh
+
+test: check browser postgres  ## check, then unit, property, contract and doc tests; warnings are errors
 	@$(BIN)/pytest -q -n $(WORKERS)
 
 fast: $(INSTALLED)  ## the tests that finish in twenty seconds
 	@$(BIN)/pytest -q -n $(WORKERS) -m "not slow"
 
-soak: $(INSTALLED)  ## the same histories and properties for much longer: 10,000 seeds, about ten minutes
+soak: $(INSTALLED) browser postgres  ## the same for much longer: 10,000 histories, 200 kills, 20,000 hostile requests
 	@CHECKINS_SEEDS=10000 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q -n $(WORKERS) tests/protocol tests/randomizers
+	@CHECKINS_SOAK=1 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q tests/client tests/service
 
 mutants: $(INSTALLED)  ## plant known bugs one at a time: the tests must notice each
 	@$(BIN)/python tools/mutants.py

@@ -136,7 +136,7 @@ async def _read(reader: asyncio.StreamReader) -> tuple[Reply, bool]:
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     while True:
         size = int((await reader.readline()).partition(b";")[0], 16)
         chunk = await reader.readexactly(size + 2)

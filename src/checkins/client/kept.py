@@ -74,7 +74,7 @@ class Kept:
                 "report": self.report and base64.b64encode(self.report).decode("ascii"),
             }
         present = {name: value for name, value in values.items() if value is not None}
-        return json.dumps(present, indent=1).encode() + b"\n"
+        return json.dumps(present).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Kept:

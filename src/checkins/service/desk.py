@@ -55,6 +55,8 @@ class Desk:
     ) -> None:
         self.terms = terms
         self.standing = standing
+        self.public = standing
+        """What is shown: a release is shown at a set time, however long its slot took to close."""
         self.enrolments = enrolments
         self.check_ins = check_ins
         self.reports = reports
@@ -69,7 +71,7 @@ class Desk:
     @property
     def status(self) -> str:
         """waiting, running, completed or stopped."""
-        stage = self.standing.stage
+        stage = self.public.stage
         if stage.ending is not None:
             return str(stage.ending)
         return "waiting" if stage.phase is Phase.WAITING and stage.closed == 0 else "running"
@@ -93,7 +95,15 @@ class Desk:
         self.standing = standing
         if choice is not None:
             self._choice = choice
+        if standing.ledger.head == self.public.ledger.head:
+            self.public = standing
         self.wake()
+
+    def publish(self, standing: Standing) -> None:
+        """Show a release to everyone, unless a later one is shown already."""
+        if standing.ledger.entries > self.public.ledger.entries:
+            self.public = standing
+            self.wake()
 
     def wake(self) -> None:
         """Let everyone who waits look again."""
@@ -138,12 +148,18 @@ class Desk:
         return "chosen" if isinstance(told, Invite) else "dismissed"
 
     @property
+    def shown_curve(self) -> Curve:
+        """The points of models that are shown."""
+        closed = self.public.stage.closed
+        return [point for point in self.curve if point[0] <= closed]
+
+    @property
     def spent(self) -> Mapping[str, Any] | None:
         """The price of the first priced count of slots that covers what is over; rounded up."""
-        closed = self.standing.stage.closed
-        if self.is_over:
-            return {"epsilon": self.standing.certificate.get("epsilon"), "slots": closed}
-        if closed == 0 and self.terms.number == 1 and not self.standing.ledger.closed:
+        closed = self.public.stage.closed
+        if self.public.stage.ending is not None:
+            return {"epsilon": self.public.certificate.get("epsilon"), "slots": closed}
+        if closed == 0 and self.terms.number == 1 and not self.public.ledger.closed:
             return {"epsilon": 0.0, "slots": 0}
         for slots_, epsilon in self.prices:
             if slots_ >= closed:

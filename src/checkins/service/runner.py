@@ -34,6 +34,8 @@ LOOK_S = 1.0
 """How often runs, prices and curves of other workers are looked for."""
 LOOK_AGAIN_S = 0.2
 """Asking for runs that are not there makes no more work than this."""
+SHOWN_S = 0.25
+"""After the end of its slot a release is shown, if it can be durable by then."""
 EMPTY_S = 10.0
 """How long SQLite's log keeps what a closed slot has erased, about."""
 LONGEST_SLEEP_S = 5.0
@@ -166,6 +168,7 @@ class Runner:
                 logs.failure(error)
                 await asyncio.sleep(patience)
                 patience = min(2 * patience, LONGEST_SLEEP_S)
+        desk.publish(desk.standing)
         logs.event("over", campaign=desk.terms.id, status=desk.status)
         await self._open_next(desk)
 
@@ -192,7 +195,18 @@ class Runner:
             choice = await self.thread(advancing.read_choice, self.database, desk.terms.id)
             desk.moved(desk.standing, choice)
         if standing.ledger.head != before.ledger.head:
+            self._spawn(self._publish(desk, standing))
             await self._released(desk)
+
+    async def _publish(self, desk: Desk, standing: Standing) -> None:
+        """Show what is durable at its time: an early release would tell of a slot quick to close.
+
+        Reports take time to add up and dummies to draw, and nothing public tells how many there
+        were (invariant 7).
+        """
+        shown = desk.terms.ends(standing.stage.closed) + min(SHOWN_S, desk.terms.choose_s / 2)
+        await asyncio.sleep(max(0.0, shown - self.database.now()))
+        desk.publish(standing)
 
     async def _released(self, desk: Desk) -> None:
         """After a release is durable: the witness, the curve."""

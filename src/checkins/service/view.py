@@ -34,7 +34,7 @@ def summary(desk: Desk) -> dict[str, Any]:
         "run": terms.number,
         "repeats": terms.campaign.repeats,
         "slots": terms.rules.slots,
-        "slots_closed": desk.standing.stage.closed,
+        "slots_closed": desk.public.stage.closed,
         "start": instant(terms.begins(1)),
         "slot_s": terms.slot_s,
     }
@@ -42,7 +42,7 @@ def summary(desk: Desk) -> dict[str, Any]:
 
 def view(desk: Desk, *, epoch: int) -> dict[str, Any]:
     """Everything public about a run, but for the time."""
-    terms, standing, campaign = desk.terms, desk.standing, desk.terms.campaign
+    terms, standing, campaign = desk.terms, desk.public, desk.terms.campaign
     budget = campaign.budget
     certificate = finite(standing.certificate)
     return {
@@ -69,7 +69,7 @@ def view(desk: Desk, *, epoch: int) -> dict[str, Any]:
         },
         "certificate": certificate,
         "spent": finite(desk.spent),
-        "promises": promises(certificate, over=desk.is_over),
+        "promises": promises(certificate, over=standing.stage.ending is not None),
         "assumptions": [*certificate.get("assumptions", ()), *UNPROTECTED],
         "next": desk.next_run,
     }
@@ -100,7 +100,7 @@ def promises(certificate: Mapping[str, Any], *, over: bool) -> list[str]:
 
 def release(desk: Desk) -> dict[str, Any]:
     """What is told when a slot is over: the same whoever was in it."""
-    standing = desk.standing
+    standing = desk.public
     return {
         "slot": standing.stage.closed,
         "slots_closed": standing.stage.closed,
@@ -121,7 +121,7 @@ def progress(desk: Desk, lines: list[bytes]) -> dict[str, Any]:
         else:
             releases.clear()  # lines of a run before this one
     return {
-        "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in desk.curve],
+        "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in desk.shown_curve],
         "spending": [
             {"slots": slots, "epsilon": finite(epsilon)} for slots, epsilon in desk.prices
         ],

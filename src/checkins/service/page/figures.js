@@ -114,7 +114,7 @@ export const drawSpent = (feed) => {
   say("spent-note", words.terms(view));
   const last = over ? closed : finite(view.affordable) ?? Infinity;
   const prices = sorted(feed.spending).filter(([slots]) => slots <= last);
-  if (!over && prices.length === 0 && finite(view.certificate?.epsilon) !== null && last < Infinity) {
+  if (!over && !prices.some(([slots]) => slots > 0) && finite(view.certificate?.epsilon) !== null && last < Infinity) {
     prices.push([last, view.certificate.epsilon]);  // until the steps are priced: the whole bounds them
   }
   if (over && spent !== null && closed > 0) {  // what was released, as its certificate states it

@@ -45,7 +45,7 @@ export const drawCertificate = (view) => {
 
 export const drawLedger = (feed) => {
   const { view } = feed;
-  command("verify", `checkins verify ${base()}`);
+  command("verify", `checkins verify ${base()}/${feed.path}`);
   facts("ledger", [
     ["Entries", count(view.ledger?.entries)],
     ["Head", words.told(view.ledger?.head), true],

@@ -98,7 +98,7 @@ async def stop_campaign(request: Request) -> Response:
 async def progress(request: Request) -> Response:
     """What the page draws."""
     desk, runner = await desk_of(request), runner_of(request)
-    after = max(0, desk.standing.ledger.entries - view.MOST_RELEASES)
+    after = max(0, desk.public.ledger.entries - view.MOST_RELEASES)
 
     def last_lines() -> list[bytes]:
         with runner.database.reading() as connection:

@@ -148,7 +148,7 @@ async def model(request: Request) -> Response:
     outcome = await _outcome(desk, runner_of(request), slot, receipt, most_s=EARLY_S)
     if outcome != "chosen":
         raise Problem("refused", "this receipt is not that of a client chosen in this slot")
-    return Response(released_model(desk), media_type=MEDIA_TYPE)
+    return Response(released_model(desk, desk.standing), media_type=MEDIA_TYPE)
 
 
 @router.put(

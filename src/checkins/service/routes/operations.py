@@ -37,7 +37,7 @@ async def metrics(request: Request) -> Response:
         spent = desk.spent
         runner.metrics.campaign(
             desk.terms.id,
-            slots_closed=desk.standing.stage.closed,
+            slots_closed=desk.public.stage.closed,
             epsilon_spent=math.nan if spent is None else spent["epsilon"],
             epsilon_budget=desk.terms.campaign.budget.epsilon,
         )

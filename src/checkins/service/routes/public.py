@@ -42,11 +42,11 @@ LEDGER = "application/x-ndjson"
 async def latest(request: Request) -> Response:
     """Before the first release, the model that the campaign starts from."""
     desk = await desk_of(request)
-    tag = f'"{hashed(desk.standing.learner.model)}"'
+    tag = f'"{hashed(desk.public.learner.model)}"'
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
     return Response(
-        released_model(desk),
+        released_model(desk, desk.public),
         media_type=MEDIA_TYPE,
         headers={"etag": tag, "cache-control": "no-cache"},
     )
@@ -69,7 +69,7 @@ async def ledger(request: Request) -> Response:
     """`checkins verify` recomputes everything from it."""
     desk, runner = await desk_of(request), runner_of(request)
     after = int(number_of(request, "after", whole=True))
-    last = desk.standing.ledger.entries
+    last = desk.public.ledger.entries
 
     async def lines() -> AsyncIterator[bytes]:
         done = after
@@ -113,17 +113,17 @@ async def events(request: Request) -> Response:
 
 
 async def _told(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
-    status, closed, points, spent = "", -1, len(desk.curve), desk.spent
+    status, closed, points, spent = "", -1, len(desk.shown_curve), desk.spent
     with runner.metrics.waiters.track_inprogress():
         while not runner.stopping.is_set():
-            now = desk.standing.stage.closed
+            now = desk.public.stage.closed
             if desk.status != status:
                 status = desk.status
                 yield _event("status", now, {"status": status, "next": desk.next_run})
             if now != closed or desk.spent != spent:
                 closed, spent = now, desk.spent
                 yield _event("release", now, view.release(desk))
-            for slots, metrics in desk.curve[points:]:
+            for slots, metrics in desk.shown_curve[points:]:
                 points += 1
                 yield _event("curve", now, {"slots": slots, "metrics": metrics})
             if not await desk.change(most_s=KEEP_ALIVE_S):
