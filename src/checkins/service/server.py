@@ -64,6 +64,13 @@ class Coordinator(uvicorn.Server):
         runner: Runner = self.app.state.runner
         return runner
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn does, but a signal that was obeyed is not raised again: the exit code is 0."""
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         gc.collect()

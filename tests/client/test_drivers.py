@@ -1,0 +1,151 @@
+"""Blocking calls and an event loop perform the same actions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from checkins.client.actions import Action, Save
+from checkins.client.drivers import HEADERS, AsyncHands, Hands
+from checkins.client.participation import Participation, Plan
+from checkins.client.state_file import Memory
+from checkins.protocol.participant import Outcome
+from tests.client.fake_service import START_S, FakeService, campaign
+from tests.client.http_service import Script, Virtual, transport
+from tests.client.world import URL, LoadedDice, SlopeTrainer
+
+
+class Recorded:
+    """A flow that keeps its actions."""
+
+    def __init__(self, flow: Any, actions: list[Action]) -> None:
+        self._flow = flow
+        self._actions = actions
+
+    def send(self, result: Any) -> Action:
+        action: Action = self._flow.send(result)
+        self._actions.append(action)
+        return action
+
+    def close(self) -> None:
+        self._flow.close()
+
+
+def lived(drive: Callable[..., Outcome], script: Script) -> tuple[Outcome, list[Action], list[Any]]:
+    clock = Virtual(777.0)
+    service = FakeService(campaign(noise_at="server", slot_s=60.0, choose_s=20.0))
+    service.now_s = lambda: START_S - 100.0 + clock.now_s - 777.0
+    service.wait = lambda most_s, done: clock.sleep(0.0 if done() else min(most_s, 20.0))
+    plan = Plan(URL, service.id, SlopeTrainer())
+    actions: list[Action] = []
+    stories: list[Any] = []
+    participation = Participation(plan, None, steady=clock.steady, dice=LoadedDice(slot=2))
+    flow = Recorded(participation.flow(), actions)
+    outcome = drive(flow, transport(service, clock, script), clock, stories.append)
+    return outcome, actions, stories
+
+
+def blocking(flow: Any, carrier: Any, clock: Virtual, journal: Any) -> Outcome:
+    with httpx.Client(base_url=URL, transport=carrier, headers=HEADERS) as http:
+        hands = Hands(http, Memory(), journal=journal, steady=clock.steady, sleep=clock.sleep)
+        return hands.drive(flow)
+
+
+def on_a_loop(flow: Any, carrier: Any, clock: Virtual, journal: Any) -> Outcome:
+    async def live() -> Outcome:
+        async with httpx.AsyncClient(base_url=URL, transport=carrier, headers=HEADERS) as http:
+            hands = AsyncHands(
+                http, Memory(), journal=journal, steady=clock.steady, sleep=clock.sleep_async
+            )
+            return await hands.drive(flow)
+
+    return asyncio.run(live())
+
+
+def gone(number: int) -> str:
+    return "fine" if number < 4 else "lost"
+
+
+SCRIPTS: dict[str, Script] = {
+    "a quiet day": lambda number: "fine",
+    "every third lost": lambda number: "lost" if number % 3 == 1 else "fine",
+    "every third unanswered": lambda number: "unanswered" if number % 3 == 1 else "fine",
+    "nobody after the check-in": gone,
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_sync_and_async_perform_the_same_actions(script: Script) -> None:
+    outcome, actions, stories = lived(blocking, script)
+    outcome_async, actions_async, stories_async = lived(on_a_loop, script)
+    assert outcome is outcome_async
+    assert [str(action) for action in actions if not hasattr(action, "make")] == [
+        str(action) for action in actions_async if not hasattr(action, "make")
+    ]
+    assert [type(action) for action in actions] == [type(action) for action in actions_async]
+    assert stories == stories_async
+    assert outcome is (Outcome.LATE if script is gone else Outcome.REPORTED)
+
+
+def test_a_disk_that_fails_stops_the_device_before_it_says_anything() -> None:
+    class Full:
+        def load(self) -> bytes | None:
+            return None
+
+        def save(self, kept: bytes) -> None:
+            raise OSError(28, "no space left on device")
+
+    clock = Virtual(0.0)
+    service = FakeService()
+    service.now_s = lambda: START_S - 10.0
+    plan = Plan(URL, service.id, SlopeTrainer())
+    flow = Participation(plan, None, steady=clock.steady, dice=LoadedDice()).flow()
+    with httpx.Client(base_url=URL, transport=transport(service, clock)) as http:
+        hands = Hands(http, Full(), steady=clock.steady, sleep=clock.sleep)
+        with pytest.raises(OSError, match="no space"):
+            hands.drive(flow)
+    assert service.tokens == {}
+
+
+def test_what_a_device_sends_does_not_tell_devices_apart() -> None:
+    heads: list[httpx.Headers] = []
+    clock = Virtual(0.0)
+    service = FakeService()
+    service.now_s = lambda: START_S - 10.0 + clock.now_s
+    carrier = transport(service, clock)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        heads.append(request.headers)
+        return carrier.handle_request(request)
+
+    plan = Plan(URL, service.id, SlopeTrainer())
+    flow = Participation(plan, None, steady=clock.steady, dice=LoadedDice()).flow()
+    assert blocking(flow, httpx.MockTransport(handle), clock, None) is Outcome.REPORTED
+    known = {"host", "accept", "accept-encoding", "connection", "user-agent", "content-length"}
+    for head in heads:
+        assert set(head) <= known | {"authorization", "idempotency-key", "content-type"}
+        assert head["user-agent"] == "checkins"
+
+
+def test_save_is_the_only_action_that_touches_the_disk() -> None:
+    class Counting(Memory):
+        saves = 0
+
+        def save(self, kept: bytes) -> None:
+            Counting.saves += 1
+            super().save(kept)
+
+    clock = Virtual(0.0)
+    service = FakeService()
+    service.now_s = lambda: START_S - 10.0 + clock.now_s
+    actions: list[Action] = []
+    plan = Plan(URL, service.id, SlopeTrainer())
+    participation = Participation(plan, None, steady=clock.steady, dice=LoadedDice())
+    with httpx.Client(base_url=URL, transport=transport(service, clock)) as http:
+        hands = Hands(http, Counting(), steady=clock.steady, sleep=clock.sleep)
+        hands.drive(Recorded(participation.flow(), actions))  # type: ignore[arg-type]
+    assert Counting.saves == sum(isinstance(action, Save) for action in actions) == 4

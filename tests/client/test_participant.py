@@ -1,0 +1,278 @@
+"""The object that users make: against a service on a socket, in real time, with a real disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from checkins.client import CampaignRefused, Outcome, Participant, ServiceFailed, fetch_campaign
+from checkins.client.kept import Kept
+from checkins.client.state_file import StateFile, locked
+from checkins.errors import InvalidValue
+from checkins.protocol.participant import Phase
+from tests.client.fake_service import FakeService, campaign
+from tests.client.http_service import on_a_socket
+from tests.client.world import SlopeTrainer
+
+
+def soon(**given: Any) -> FakeService:
+    """A campaign of one slot that begins in a moment; a client is chosen as soon as it asks.
+
+    Slow machines have seconds to spare: four to check in, thirty to report.
+    """
+    start = datetime.now(UTC) + timedelta(seconds=0.1)
+    given = {"slots": 1, "slot_s": 30.0, "choose_s": 4.0, "start": start, **given}
+    service = FakeService(campaign(**given), now_s=time.time)
+    service.chooses_at_once = True
+    return service
+
+
+def device(url: str, service: FakeService, folder: Path, **given: Any) -> Participant:
+    return Participant(url=url, campaign=service.id, trainer=SlopeTrainer(), state=folder, **given)
+
+
+def test_a_device_takes_part_over_http(tmp_path: Path) -> None:
+    service = soon()
+    stories: list[Any] = []
+    with on_a_socket(service) as url:
+        found = fetch_campaign(url)
+        assert (found.id, found.campaign) == (service.id, service.campaign)
+        here = device(url, service, tmp_path / "state", seal=found.seal, journal=stories.append)
+        assert here.run() is Outcome.REPORTED
+    assert len(service.reports) == 1
+    assert [story["event"] for story in stories][-2:] == ["acknowledged", "done"]
+    kept = json.loads((tmp_path / "state" / f"{service.id}.json").read_text())
+    assert kept == {"schema": 1, "campaign": service.id, "ended": "REPORTED"}
+
+
+def test_many_devices_share_an_event_loop(tmp_path: Path) -> None:
+    service = soon()
+
+    async def live(url: str) -> list[Outcome]:
+        devices = [device(url, service, tmp_path / str(n)) for n in range(5)]
+        return await asyncio.gather(*(one.run_async() for one in devices))
+
+    with on_a_socket(service) as url:
+        assert set(asyncio.run(live(url))) == {Outcome.REPORTED}
+    assert len(service.reports) == 5
+    assert len(set(service.reports.values())) == 5
+
+
+def test_a_state_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    service = soon()
+    with on_a_socket(service) as url:
+        device(url, service, tmp_path / "state").run()
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "state" / f"{service.id}.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_two_processes_cannot_use_one_state(tmp_path: Path) -> None:
+    service = FakeService()
+    with (
+        locked(tmp_path / f"{service.id}.lock"),
+        pytest.raises(InvalidValue, match="in use"),
+    ):
+        device("http://nowhere.test", service, tmp_path).run()
+
+
+def test_a_withdrawn_device_never_takes_part(tmp_path: Path) -> None:
+    service = FakeService(campaign(start=datetime.now(UTC) + timedelta(hours=1)), now_s=time.time)
+    key, file = "k" * 20, StateFile(tmp_path / f"{service.id}.json")
+    with on_a_socket(service) as url:
+        here = device(url, service, tmp_path)
+        assert here.withdraw() is False  # nothing to withdraw
+        file.save(Kept(service.id, key=key).to_bytes())  # stopped while it enrolled
+        assert here.withdraw() is True
+        assert len(service.withdrawn) == 1
+        assert json.loads(file.load() or b"")["ended"] == "WITHDRAWN"
+        with pytest.raises(CampaignRefused, match="has withdrawn"):
+            here.run()
+        assert here.withdraw() is False
+        assert asyncio.run(here.withdraw_async()) is False
+
+
+def test_withdrawing_goes_on_until_the_service_has_heard(tmp_path: Path) -> None:
+    service = FakeService()
+    file = StateFile(tmp_path / f"{service.id}.json")
+    kept = Kept(service.id, key="k" * 20, token="t-1", phase=Phase.DRAWN, slot=2)
+    file.save(kept.to_bytes())
+    here = device("http://127.0.0.1:9", service, tmp_path, patience_s=0.0)
+    with pytest.raises(ServiceFailed):
+        here.withdraw()
+    assert Kept.from_bytes(file.load() or b"") == kept
+
+
+def test_a_device_follows_a_campaign_from_run_to_run(tmp_path: Path) -> None:
+    first = soon(repeats=2)
+    ahead_s = first.campaign.schedule.slot_s  # type: ignore[union-attr]
+    second = FakeService(first.campaign, run=2, now_s=lambda: time.time() + ahead_s)
+    second.chooses_at_once = True
+    first.next = second.id
+    handle = first.handle
+
+    def routed(method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Any:
+        if path.startswith(f"/campaigns/{second.id}"):
+            return second.handle(method, path, headers, body)
+        return handle(method, path, headers, body)
+
+    first.handle = routed  # type: ignore[method-assign]
+    with on_a_socket(first) as url:
+        second.wait = first.wait
+        runs = list(device(url, first, tmp_path).follow())
+    assert runs == [(first.id, Outcome.REPORTED), (second.id, Outcome.REPORTED)]
+    assert set(first.tokens).isdisjoint(second.tokens)
+
+
+def test_a_service_that_is_not_there_is_a_failure_with_its_address(tmp_path: Path) -> None:
+    here = device("http://127.0.0.1:9", FakeService(), tmp_path, patience_s=0.0)
+    with pytest.raises(ServiceFailed) as failure:
+        here.run()
+    assert failure.value.filename == "http://127.0.0.1:9"
+    assert "ConnectError" in failure.value.strerror
+
+
+@pytest.mark.parametrize("url", ["", "service.test", "ftp://service.test", "http://"])
+def test_an_address_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="url"):
+        device(url, FakeService(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "../../etc", "a/b"])
+def test_an_id_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="campaign"):
+        Participant(url="http://x", campaign=name, trainer=SlopeTrainer(), state=tmp_path)
+
+
+def test_a_key_is_not_shown(tmp_path: Path) -> None:
+    here = device("http://x", FakeService(), tmp_path, key="very secret")
+    assert "very secret" not in repr(here)
+
+
+def listing(*campaigns: dict[str, object]) -> httpx.Client:
+    def handle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"campaigns": list(campaigns)})
+
+    return httpx.Client(base_url="http://x", transport=httpx.MockTransport(handle))
+
+
+def test_which_campaign_must_be_said_where_several_are_open() -> None:
+    one = {"id": "aaaaaaaaaaaa-1", "run": 1, "status": "running"}
+    two = {"id": "bbbbbbbbbbbb-1", "run": 1, "status": "waiting"}
+    with pytest.raises(CampaignRefused, match="several are open; name one of aaa"):
+        fetch_campaign("http://x", http=listing(one, two))
+    over = [{**one, "status": "completed"}, {**two, "status": "stopped"}]
+    with pytest.raises(CampaignRefused, match="none is open"):
+        fetch_campaign("http://x", http=listing(*over))
+
+
+def test_a_state_file_is_the_old_one_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = StateFile(tmp_path / "state.json")
+    assert file.load() is None
+    file.save(b"old")
+    done: list[str] = []
+    real_sync, real_replace = os.fsync, os.replace
+
+    def sync(descriptor: int) -> None:
+        real_sync(descriptor)
+        done.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+
+    def swap(part: Any, path: Any) -> None:
+        assert done == ["file"]  # what is renamed is durable
+        assert file.load() == b"old"
+        real_replace(part, path)
+        done.append("renamed")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", swap)
+    file.save(b"new")
+    assert done == ["file", "renamed", "folder"]
+    assert file.load() == b"new"
+
+    def fails(part: Any, path: Any) -> None:
+        raise OSError(5, "the power fails")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="power"):
+        file.save(b"newer")
+    assert file.load() == b"new"
+
+
+FORBIDDEN = (
+    "dp_accounting",
+    "fastapi",
+    "httpx",
+    "jax",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "rich",
+    "sqlalchemy",
+    "typer",
+    "uvicorn",
+    "checkins.service",
+    "checkins.simulation",
+)
+
+
+def test_a_device_imports_nothing_that_a_device_does_not_need() -> None:
+    code = f"""
+import sys
+import checkins.client, checkins.client.swarm, checkins.client.rows
+heavy = [name for name in {FORBIDDEN!r} if name in sys.modules]
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_device_trains_and_reports_without_them(tmp_path: Path) -> None:
+    service = soon(choose_s=20.0, start=datetime.now(UTC) + timedelta(seconds=2))
+    gone = [name for name in FORBIDDEN if name not in ("httpx", "rich")]
+    code = f"""
+import sys
+for name in {gone!r}:
+    sys.modules[name] = None  # what "import name" then refuses
+import numpy as np
+from checkins.client import Participant, RowsTrainer, fetch_campaign
+url, folder = sys.argv[1:]
+view = fetch_campaign(url)
+trainer = RowsTrainer(view.campaign.task, np.zeros((1, 13)), np.array([1]))
+print(Participant(url=url, campaign=view.id, trainer=trainer, state=folder).run().name)
+"""
+    with on_a_socket(service) as url:
+        done = subprocess.run(
+            [sys.executable, "-c", code, url, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.stdout, done.returncode) == ("REPORTED\n", 0), done.stderr
+
+
+@pytest.mark.slow
+def test_the_example_takes_part(tmp_path: Path) -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "device.py"
+    service = soon(choose_s=20.0, start=datetime.now(UTC) + timedelta(seconds=2))
+    with on_a_socket(service) as url:
+        done = subprocess.run(
+            [sys.executable, example, url, tmp_path / "state"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert "reported: its report was acknowledged" in done.stdout
+    assert len(service.reports) == 1

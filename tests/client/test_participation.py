@@ -1,0 +1,497 @@
+"""What one device does, action by action, whatever network, clock and power do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkins.client import CampaignRefused, Outcome, ServiceFailed
+from checkins.client.actions import Kind, Request, Save, Tell, Train
+from checkins.client.kept import Kept
+from checkins.client.view import view_from
+from checkins.errors import InvalidValue
+from checkins.protocol.encoding import report_from_bytes
+from checkins.protocol.participant import Phase
+from tests.client.fake_service import DIMENSION, START_S, FakeService, campaign
+from tests.client.world import Crash, LoadedDice, World, faults
+
+
+def test_a_device_that_is_chosen_reports() -> None:
+    world = World(dice=LoadedDice(slot=2))
+    assert world.live() is Outcome.REPORTED
+    assert world.events() == [
+        "enrolled",
+        "drawn",
+        "asleep",
+        "checking-in",
+        "checked-in",
+        "chosen",
+        "reporting",
+        "acknowledged",
+        "done",
+    ]
+    assert [slot for slot, _ in world.service.reports] == [2]
+    assert world.trainer.calls == 1
+
+
+def test_a_device_that_is_not_chosen_goes_home() -> None:
+    world = World(FakeService(choose=lambda receipt: False))
+    assert world.live() is Outcome.DISMISSED
+    assert world.service.reports == {}
+    assert world.trainer.calls == 0
+
+
+def test_a_coin_that_says_no_means_no_check_in() -> None:
+    world = World(FakeService(campaign(participation=0.5)), LoadedDice(tails=True))
+    assert world.live() is Outcome.ABSTAINED
+    assert {request.kind for request in world.sent} == {Kind.LOOK, Kind.ENROL}
+
+
+def test_it_checks_in_while_check_ins_are_taken_and_not_all_at_once() -> None:
+    world = World(dice=LoadedDice(slot=3))
+    world.live()
+    [at] = [
+        index
+        for index, action in enumerate(world.actions)
+        if isinstance(action, Request) and action.kind is Kind.CHECK_IN
+    ]
+    asleep = world.actions[at - 2]
+    begin = world.service.begin(3)
+    assert asleep.steady_s == pytest.approx(world.booted_s + begin - START_S + 0.5, abs=0.02)
+
+
+def test_what_was_drawn_is_durable_before_anything_follows_from_it() -> None:
+    world = World()
+    world.live()
+    kinds = [type(action) for action in world.actions if not isinstance(action, Tell)]
+    sent = [
+        action.kind if isinstance(action, Request) else kind
+        for action, kind in zip(
+            [a for a in world.actions if not isinstance(a, Tell)], kinds, strict=True
+        )
+    ]
+    assert sent.index(Save) < sent.index(Kind.ENROL)
+    drawn = next(i for i, kept in enumerate(world.saved) if kept.phase is Phase.DRAWN)
+    assert world.saved[drawn].slot == 1
+    assert world.saved[drawn].token is not None
+    saves = [i for i, kind in enumerate(sent) if kind is Save]
+    assert saves[drawn] < sent.index(Kind.CHECK_IN)
+    made = sent.index(Train)
+    assert sent[made + 1 : made + 3] == [Save, Kind.REPORT]
+
+
+def test_the_end_leaves_nothing_but_that_it_is_over() -> None:
+    world = World()
+    world.live()
+    assert json.loads(world.disk or b"") == {
+        "schema": 1,
+        "campaign": world.service.id,
+        "ended": "REPORTED",
+    }
+    before = len(world.sent)
+    assert world.live() is Outcome.REPORTED  # says so again, and contacts nobody
+    assert len(world.sent) == before
+
+
+@pytest.mark.parametrize(
+    "what", ["lost", "unanswered", "twice", "slow", "busy", "broken", "portal"]
+)
+@pytest.mark.parametrize("kind", list(Kind)[:6])
+def test_one_fault_of_any_kind_is_survived(kind: Kind, what: str) -> None:
+    service = FakeService(campaign(slot_s=60.0, choose_s=25.0))
+    world = World(service, fault=faults(what, on=kind))
+    assert world.live() is Outcome.REPORTED
+    assert len(service.reports) == 1
+    assert len(service.tokens) == 1
+    assert len(service.check_ins) == 1
+
+
+def test_a_retry_sends_the_same_bytes_with_noise_drawn_once() -> None:
+    service = FakeService(campaign(slot_s=600.0, choose_s=25.0))
+    world = World(service, fault=faults("unanswered", "busy", "lost", on=Kind.REPORT))
+    assert world.live() is Outcome.REPORTED
+    sent = world.requests(Kind.REPORT)
+    assert len(sent) == 4
+    assert len({(r.path, r.body, r.headers["Authorization"]) for r in sent}) == 1
+    assert sum(isinstance(action, Train) for action in world.actions) == 1
+
+
+def test_retries_wait_longer_each_time_and_heed_the_service() -> None:
+    world = World(fault=faults(*["broken"] * 6, "busy", on=Kind.ENROL))
+    world.live()
+    asked = [
+        i
+        for i, action in enumerate(world.actions)
+        if isinstance(action, Request) and action.kind is Kind.ENROL
+    ]
+    ends = [world.actions[i + 1].steady_s for i in asked[:7]]  # type: ignore[union-attr]
+    pauses = np.diff([world.booted_s + world.begins_s, *ends])
+    assert all(a < b for a, b in pairwise(pauses[1:]))
+    assert pauses[6] > pauses[5] + 1.0  # Retry-After: 1
+
+
+def test_offline_at_its_slot_means_that_it_abstains() -> None:
+    world = World(dice=LoadedDice(slot=2), fault=faults(*["lost"] * 50, on=Kind.CHECK_IN))
+    assert world.live() is Outcome.LATE
+    assert world.service.check_ins == {}
+    assert world.server_s < world.service.begin(3) + 2
+
+
+def test_a_slot_that_has_passed_means_that_it_abstains() -> None:
+    world = World(dice=LoadedDice(slot=1), begins_s=15.0)
+    assert world.live() is Outcome.MISSED
+    assert world.requests(Kind.CHECK_IN) == []
+
+
+def test_a_device_started_again_after_its_slot_abstains() -> None:
+    world = World(dice=LoadedDice(slot=2), crash_before=7)
+    with pytest.raises(Crash):
+        world.live()
+    assert Kept.from_bytes(world.disk or b"").slot == 2
+    world.server_s = world.service.begin(3)
+    assert world.live() is Outcome.MISSED
+    assert world.service.check_ins == {}
+
+
+def test_a_report_that_is_not_acknowledged_in_its_slot_is_never_sent_again() -> None:
+    world = World(dice=LoadedDice(slot=2), fault=faults(*["lost"] * 99, on=Kind.REPORT))
+    assert world.live() is Outcome.LATE
+    assert world.service.reports == {}
+    assert b"report" not in (world.disk or b"")
+
+
+def test_a_check_in_after_the_choice_is_refused_and_ends_it() -> None:
+    world = World(dice=LoadedDice(slot=1), begins_s=5.0)
+    assert world.live() is Outcome.REFUSED
+    assert len(world.requests(Kind.CHECK_IN)) == 1
+
+
+def test_a_report_that_the_service_refuses_is_not_sent_over_and_over() -> None:
+    world = World(dice=LoadedDice(slot=1))
+    world.service._report = lambda *_: world.service._check_in(1, "nobody")  # type: ignore[method-assign]
+    assert world.live() is Outcome.LATE
+    assert len(world.requests(Kind.REPORT)) == 1
+
+
+@pytest.mark.parametrize("hours", [-30.0, 0.5, 10_000.0])
+def test_the_devices_own_calendar_does_not_matter(hours: float) -> None:
+    world = World(dice=LoadedDice(slot=3), booted_s=hours * 3600.0)
+    assert world.live() is Outcome.REPORTED
+
+
+def test_a_long_sleep_is_followed_by_a_look_at_the_clock() -> None:
+    world = World(dice=LoadedDice(slot=2), begins_s=-86_400.0)
+    flow_steady = world.steady
+    drift = 1.0 - 1e-4  # the device's clock loses 8.6 s a day
+
+    def steady() -> float:
+        return flow_steady() * drift
+
+    world.steady = steady  # type: ignore[method-assign]
+    assert world.live() is Outcome.REPORTED
+    assert len(world.requests(Kind.LOOK)) == 2
+    [again] = [
+        i for i, action in enumerate(world.actions) if action == world.requests(Kind.LOOK)[1]
+    ][1:]
+    assert isinstance(world.actions[again + 1], Save)
+
+
+def test_without_an_answer_before_its_slot_the_old_clock_serves() -> None:
+    world = World(dice=LoadedDice(slot=2), begins_s=-3600.0)
+    world.fault = lambda request: (
+        "lost" if request.kind is Kind.LOOK and world.server_s > START_S - 3000 else "fine"
+    )
+    assert world.live() is Outcome.REPORTED
+
+
+def test_a_check_in_that_is_too_early_is_made_again_in_time() -> None:
+    world = World(dice=LoadedDice(slot=2))
+    world.service.begins_late = 5.0  # type: ignore[attr-defined]
+    begin = world.service.begin
+    world.service.begin = lambda slot: begin(slot) + 5.0  # type: ignore[method-assign]
+    assert world.live() in (Outcome.REPORTED, Outcome.LATE)
+    assert len(world.service.check_ins) == 1
+
+
+def test_sliding_devices_draw_from_the_slots_that_are_still_open() -> None:
+    service = FakeService(campaign(kind="sliding", slots=40, window=4))
+    world = World(service, LoadedDice(slot=2), begins_s=55.0)  # slot 6, and its choice is over
+    assert world.live() is Outcome.REPORTED
+    assert [slot for slot, _ in service.reports] == [8]
+
+
+def test_a_sliding_slot_after_the_last_one_means_that_it_abstains() -> None:
+    service = FakeService(campaign(kind="sliding", slots=5, window=4))
+    world = World(service, LoadedDice(slot=4), begins_s=31.0)
+    assert world.live() is Outcome.MISSED
+    assert service.check_ins == {}
+
+
+def test_noise_at_the_server_means_none_on_the_device() -> None:
+    described = campaign(noise_at="server", kind="fixed")
+    worlds = [World(FakeService(described)) for _ in range(2)]
+    for world in worlds:
+        assert world.live() is Outcome.REPORTED
+    [first], [second] = ([*world.service.reports.values()] for world in worlds)
+    assert first == second
+    units = report_from_bytes(first, dimension=DIMENSION)
+    expected = 0.1 + worlds[0].service.model
+    assert np.allclose(units * 1e-6, expected, atol=1e-6)
+
+
+def test_noise_at_the_client_is_fresh_for_every_device() -> None:
+    reports = []
+    for _ in range(2):
+        world = World()
+        world.live()
+        reports += world.service.reports.values()
+    assert reports[0] != reports[1]  # equal with probability far below 1e-9
+
+
+def test_a_text_that_does_not_hash_to_its_seal_is_refused() -> None:
+    service = FakeService()
+    view = service.view()
+    view["campaign"] = str(view["campaign"]).replace("8.0", "9.0")
+    with pytest.raises(CampaignRefused, match="the hash of its text"):
+        view_from(json.dumps(view).encode())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("id", "000000000000-1"),
+        ("run", 2),
+        ("dimension", 15),
+        (
+            "schedule",
+            {"start": "2030-01-01T00:00:05Z", "slot_s": 10.0, "choose_s": 4.0, "slots": 4},
+        ),
+        (
+            "schedule",
+            {"start": "2030-01-01T00:00:00Z", "slot_s": 10.0, "choose_s": 5.0, "slots": 4},
+        ),
+    ],
+)
+def test_what_the_service_says_must_be_what_is_sealed(key: str, value: object) -> None:
+    with pytest.raises(CampaignRefused, match="sealed"):
+        view_from(json.dumps(FakeService().view() | {key: value}).encode())
+
+
+def test_another_campaign_than_the_pinned_one_is_refused_before_enrolment() -> None:
+    world = World(plan={"seal": "sha256:" + "0" * 64})
+    with pytest.raises(CampaignRefused, match="another campaign"):
+        world.live()
+    assert world.service.tokens == {}
+    assert world.disk is None
+
+
+def test_the_owner_can_decline() -> None:
+    def accept(described: object) -> None:
+        raise InvalidValue("epsilon", 8.0, "is too much for me")
+
+    world = World(plan={"accept": accept})
+    with pytest.raises(InvalidValue, match="too much for me"):
+        world.live()
+    assert world.service.tokens == {}
+
+
+def test_a_campaign_that_clients_cannot_join_is_refused() -> None:
+    world = World(FakeService(campaign(grid=None)))
+    with pytest.raises(CampaignRefused, match="grid"):
+        world.live()
+
+
+def test_a_campaign_that_is_over_is_refused() -> None:
+    world = World(begins_s=100.0)
+    with pytest.raises(CampaignRefused, match="is over"):
+        world.live()
+    assert world.service.tokens == {}
+
+
+@pytest.mark.parametrize("key", [None, "wrong"])
+def test_a_service_that_asks_for_a_key_gets_it_or_refuses(key: str | None) -> None:
+    world = World(FakeService(secret="a good secret"), plan={"key": key})
+    with pytest.raises(CampaignRefused, match="key"):
+        world.live()
+    world.plan = {"key": "a good secret"}
+    assert world.live() is Outcome.REPORTED
+
+
+def test_a_service_that_is_gone_is_given_up_after_a_while() -> None:
+    world = World(fault=lambda request: "lost")
+    with pytest.raises(ServiceFailed, match="lost on the way"):
+        world.live()
+    assert 60.0 <= world.server_s - START_S - world.begins_s < 180.0
+
+
+def test_a_busy_service_is_waited_for() -> None:
+    world = World(begins_s=-3000.0, fault=faults(*["busy"] * 100, on=Kind.ENROL))
+    assert world.live() is Outcome.REPORTED
+
+
+@pytest.mark.parametrize("what", ["epoch", "slots"])
+def test_a_service_that_was_set_back_gets_no_check_in(what: str) -> None:
+    world = World(dice=LoadedDice(slot=4), begins_s=12.0, crash_before=8)
+    world.service.epoch = 3
+    with pytest.raises(Crash):
+        world.live()
+    kept = Kept.from_bytes(world.disk or b"")
+    assert (kept.epoch, kept.slots_closed) == (3, 1)
+    if what == "epoch":
+        world.service.epoch = 2
+    else:
+        world.service.closed_less = 1
+    with pytest.raises(ServiceFailed, match="was set back"):
+        world.live()
+    assert world.service.check_ins == {}
+    assert Kept.from_bytes(world.disk or b"") == kept
+
+
+def test_a_trainer_that_fails_ends_the_run_and_leaves_the_slot_to_a_dummy() -> None:
+    world = World()
+
+    def update(model: object) -> object:
+        raise RuntimeError("out of battery")
+
+    world.trainer.update = update  # type: ignore[method-assign,assignment]
+    with pytest.raises(RuntimeError, match="battery"):
+        world.live()
+    assert world.service.reports == {}
+
+
+def test_an_update_of_another_shape_is_the_trainers_fault() -> None:
+    world = World()
+    world.trainer.update = lambda model: {"weights": np.zeros(3), "bias": np.zeros(())}  # type: ignore[method-assign,assignment]
+    with pytest.raises(InvalidValue, match="shape"):
+        world.live()
+
+
+def crashed(world: World) -> Outcome:
+    """Let it crash, start it again a moment later, until it ends."""
+    for _ in range(20):
+        try:
+            return world.live()
+        except Crash:
+            world.server_s += 0.3
+            world.crash_before = world.crash_after = None
+    raise AssertionError
+
+
+STEPS = 25
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", range(1, STEPS))
+def test_a_crash_between_any_two_actions_changes_nothing(step: int, when: str) -> None:
+    service = FakeService(campaign(slot_s=60.0, choose_s=25.0))
+    dice = LoadedDice(slot=2)
+    world = World(service, dice, **{f"crash_{when}": step})
+    assert crashed(world) is Outcome.REPORTED
+    assert len(service.tokens) == len(service.check_ins) == len(service.reports) == 1
+    sent = world.requests(Kind.REPORT)
+    assert len({request.body for request in sent}) == 1
+    drawn = [kept for kept in world.saved if kept.phase is Phase.DRAWN]
+    assert len({(kept.slot, kept.token) for kept in drawn}) == 1
+    assert json.loads(world.disk or b"")["ended"] == "REPORTED"
+
+
+def test_the_crashes_cover_every_action() -> None:
+    world = World(FakeService(campaign(slot_s=60.0, choose_s=25.0)), LoadedDice(slot=2))
+    world.live()
+    assert world.steps < STEPS
+
+
+KINDS = ("fine", "fine", "fine", "lost", "unanswered", "twice", "slow", "busy", "broken", "portal")
+
+
+@given(
+    schedule=st.lists(st.sampled_from(KINDS), max_size=40),
+    crashes=st.lists(st.integers(1, 60), max_size=4, unique=True),
+    after=st.booleans(),
+    slot=st.integers(1, 4),
+    begins_s=st.floats(-200.0, 60.0),
+    pause_s=st.floats(0.0, 20.0),
+    chosen=st.booleans(),
+)
+def test_whatever_happens_a_device_takes_part_at_most_once(
+    schedule: list[str],
+    crashes: list[int],
+    after: bool,
+    slot: int,
+    begins_s: float,
+    pause_s: float,
+    chosen: bool,
+) -> None:
+    service = FakeService(campaign(slot_s=20.0, choose_s=8.0), choose=lambda receipt: chosen)
+    world = World(service, LoadedDice(slot=slot), fault=faults(*schedule), begins_s=begins_s)
+    world.plan = {"patience_s": 1e9}
+    left = sorted(crashes)
+    outcome = None
+    while outcome is None:
+        at = left.pop(0) if left else None
+        if at is not None and at <= world.steps:
+            continue
+        world.crash_before, world.crash_after = (None, at) if after else (at, None)
+        try:
+            outcome = world.live()
+        except Crash:
+            world.server_s += pause_s
+        except CampaignRefused:
+            break  # it was over before the device drew
+    drawn = {(kept.slot, kept.token) for kept in world.saved if kept.phase is not None}
+    assert len(drawn) <= 1
+    assert len(service.tokens) <= 1
+    assert len(service.check_ins) <= 1
+    assert len({request.body for request in world.requests(Kind.REPORT)}) <= 1
+    assert {request.path for request in world.requests(Kind.CHECK_IN)} <= {
+        f"/campaigns/{service.id}/slots/{slot}/check-ins"
+    }
+    if outcome is not None:
+        assert json.loads(world.disk or b"") == {
+            "schema": 1,
+            "campaign": service.id,
+            "ended": outcome.name,
+        }
+    if outcome is Outcome.REPORTED:
+        assert len(service.reports) == 1
+    if outcome is Outcome.DISMISSED:
+        assert not chosen
+
+
+def test_a_state_of_another_campaign_is_refused() -> None:
+    world = World(disk=Kept("0123456789ab-1").to_bytes())
+    with pytest.raises(CampaignRefused, match="must be of"):
+        world.live()
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"schema": 2, "campaign": "x"}', b"\xff"])
+def test_a_damaged_state_is_refused_and_not_guessed(data: bytes) -> None:
+    with pytest.raises(InvalidValue, match="is not a device's state"):
+        Kept.from_bytes(data)
+
+
+@given(
+    st.builds(
+        Kept,
+        st.just("0123456789ab-1"),
+        seal=st.none() | st.text(max_size=5),
+        key=st.none() | st.text(max_size=5),
+        token=st.none() | st.text(max_size=5),
+        epoch=st.integers(0, 5),
+        slots_closed=st.integers(0, 5),
+        phase=st.none() | st.sampled_from(Phase),
+        slot=st.none() | st.integers(1, 9),
+        receipt=st.none() | st.text(max_size=5),
+        report=st.none() | st.binary(min_size=1, max_size=9),
+    )
+)
+def test_what_is_kept_reads_back(kept: Kept) -> None:
+    assert Kept.from_bytes(kept.to_bytes()) == kept
+    over = replace(kept.over("REPORTED"))
+    assert Kept.from_bytes(over.to_bytes()) == over

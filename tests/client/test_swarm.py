@@ -1,0 +1,158 @@
+"""Many devices in one process are still each a device of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkins.client.actions import Kind, Request
+from checkins.client.connections import Connections
+from checkins.client.swarm import Swarm, Tally
+from checkins.client.trainer import Trainer
+from tests.client.fake_service import FakeService
+from tests.client.http_service import on_a_socket
+from tests.client.test_participant import soon
+from tests.client.world import SlopeTrainer
+
+
+def swarm(url: str, service: FakeService, clients: int, **given: Any) -> Swarm:
+    named = {"trainer": lambda client: SlopeTrainer(), **given}
+    return Swarm(url=url, campaign=service.id, seal=service.campaign.seal, clients=clients, **named)
+
+
+def test_every_device_has_its_own_token_slot_and_report(tmp_path: Path) -> None:
+    service = soon()
+    stories: list[dict[str, Any]] = []
+    tally = Tally()
+    with on_a_socket(service) as url:
+        crowd = swarm(url, service, 40, state=tmp_path, journal=lambda s: stories.append(dict(s)))
+        asyncio.run(crowd.run(tally))
+        assert tally.outcomes == {"reported": 40}
+        assert tally.done == 40
+        assert len(service.tokens) == len(service.check_ins) == len(service.reports) == 40
+        assert len(set(service.reports.values())) == 40
+        looks = sum(path == f"/campaigns/{service.id}" for _, path in service.received)
+        assert looks <= 3  # shared, not asked by each
+        files = sorted((tmp_path / service.id).glob("*.json"))
+        assert len(files) == 40
+        assert {json.loads(file.read_text())["ended"] for file in files} == {"REPORTED"}
+        told = {story["client"] for story in stories if story["event"] == "acknowledged"}
+        assert told == set(range(40))
+        units = {tuple(story["units"]) for story in stories if story["event"] == "reporting"}
+        assert len(units) == 40
+        before = len(service.received)
+        asyncio.run(crowd.run(Tally()))  # all of them are done: nobody is asked
+        assert len(service.received) == before
+
+
+def test_a_device_that_fails_is_counted_and_stops_nobody() -> None:
+    class Broken:
+        def update(self, model: Any) -> Any:
+            raise RuntimeError("no rows")
+
+    def trainer(client: int) -> Trainer:
+        return Broken() if client == 3 else SlopeTrainer()
+
+    service, tally = soon(), Tally()
+    with on_a_socket(service) as url:
+        asyncio.run(swarm(url, service, 10, trainer=trainer).run(tally))
+    assert tally.outcomes == {"reported": 9}
+    assert tally.failures == {"no rows": 1}
+
+
+def test_each_device_enrols_with_its_own_key() -> None:
+    service, tally = soon(), Tally()
+    service.secret = "the second key"
+    with on_a_socket(service) as url:
+        crowd = swarm(url, service, 2, key=lambda client: ["the first", "the second key"][client])
+        asyncio.run(crowd.run(tally))
+    assert tally.outcomes == {"reported": 1}
+    assert tally.failures.total() == 1
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[tuple[str, list[int]]]:
+    """A server that answers one request after the other with these bytes; b"" hangs up first."""
+    accepted: list[int] = []
+    left = list(answers)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while left:
+                connection, _ = server.accept()
+                accepted.append(1)
+                with connection:
+                    while left:
+                        heard = b""
+                        while b"\r\n\r\n" not in heard:
+                            more = connection.recv(4096)
+                            if not more:
+                                break
+                            heard += more
+                        answer = left.pop(0)
+                        if not answer:
+                            break
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", accepted
+        thread.join(timeout=10)
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Y: z\r\n\r\nhi"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nh\r\n1;x\r\ni\r\n0\r\n\r\n"
+GET = Request(Kind.LOOK, "GET", "/x", 5.0)
+
+
+def asked(url: str, times: int) -> list[Any]:
+    async def ask() -> list[Any]:
+        connections = Connections(url, {"A": "b"})
+        try:
+            return [await connections.send(GET) for _ in range(times)]
+        finally:
+            await connections.close()
+
+    return asyncio.run(ask())
+
+
+def test_a_connection_is_used_again() -> None:
+    with answering(OK, CHUNKED, OK) as (url, accepted):
+        replies = asked(url, 3)
+    assert [reply.body for reply in replies] == [b"hi"] * 3
+    assert replies[0].headers["x-y"] == "z"
+    assert len(accepted) == 1
+
+
+def test_a_kept_connection_that_was_closed_is_replaced() -> None:
+    with answering(OK, b"", OK) as (url, accepted):
+        assert [reply.body for reply in asked(url, 2)] == [b"hi", b"hi"]
+    assert len(accepted) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi",
+    ],
+)
+def test_what_is_no_answer_is_an_error(answer: bytes) -> None:
+    with answering(answer) as (url, _), pytest.raises((OSError, EOFError)):
+        asked(url, 1)
+
+
+def test_nobody_there_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        asked(f"http://127.0.0.1:{port}", 1)

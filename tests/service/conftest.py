@@ -1,0 +1,63 @@
+"""What the tests of the coordinator share: every store, and a house on it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from checkins.service.store import tables
+from checkins.service.store.database import Database
+from checkins.service.store.migration import migrate
+from tests.postgres import Postgres, postgres, postgres_url
+from tests.service.coordination import House
+
+__all__ = ["house", "postgres", "postgres_url", "store"]
+
+
+def _migrated(url: str) -> str:
+    database = Database(url)
+    migrate(database)
+    database.checkpoint()
+    database.close()
+    return url
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of SQLite with empty tables, to copy."""
+    path = tmp_path_factory.mktemp("migrated") / "store.db"
+    _migrated(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres: Postgres) -> str:
+    """A database of PostgreSQL with tables that each test leaves empty: making one takes long."""
+    return _migrated(postgres.create())
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of a store without rows: each test runs on SQLite and on PostgreSQL."""
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_file"), tmp_path / "store.db")
+        yield f"sqlite:///{tmp_path}/store.db"
+        return
+    url: str = request.getfixturevalue("migrated_postgres")
+    yield url
+    database = Database(url)
+    with database.exclusive("tests") as connection:
+        for table in reversed(tables.metadata.sorted_tables):
+            connection.execute(table.delete())
+    database.close()
+
+
+@pytest.fixture
+def house(store: str, tmp_path: Path) -> Iterator[House]:
+    """A store in its first epoch whose clock stands before the first slot."""
+    made = House(store, tmp_path)
+    yield made
+    made.database.close()

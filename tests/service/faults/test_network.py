@@ -1,0 +1,112 @@
+"""Networks that lose and repeat, devices that die at every step, clocks that are wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.service.faults.campaigns import Plan
+from tests.service.faults.coordinator import WITH_US, Coordinator
+from tests.service.faults.crowd import ROOT, Crowd, finished
+from tests.service.faults.findings import Findings
+from tests.service.faults.history import check
+from tests.service.faults.journal import read
+from tests.service.faults.mortal import STEPS
+from tests.service.faults.proxy import Fate, Proxy, Seen, each_in_turn
+from tests.service.faults.reader import Reader
+
+FAULTS = [fate for fate in Fate if fate is not Fate.PASS]
+ROUTES = ("POST enrolments", "POST check-ins", "GET check-ins", "GET model", "PUT report")
+LIVES = 3
+"""Devices that die first at one and the same step."""
+
+
+def slow_enough(start_s: float, *, slots: int, clients: int, capacity: int | None) -> Plan:
+    """Slots that leave time for a retry on a machine as slow as this one."""
+    slot_s = round(max(0.6, 0.35 * start_s), 2)
+    return Plan(slots=slots, slot_s=slot_s, choose_s=slot_s / 2, capacity=capacity, clients=clients)
+
+
+def judged(reader: Reader, journal: Path) -> Findings:
+    findings = check(reader.finish(), [*read([journal]), *reader.notes], shown=[reader.ledger])
+    print(f"\n{findings}")
+    assert not findings.violations, str(findings)
+    assert findings.chance <= 1e-9
+    return findings
+
+
+@pytest.mark.slow
+def test_every_fault_on_every_route_changes_nothing(tmp_path: Path, start_s: float) -> None:
+    plan = slow_enough(start_s, slots=30, clients=150, capacity=4)
+    store = f"sqlite:///{tmp_path}/store.db"
+    coordinator = Coordinator(plan.write(tmp_path), store, start=f"+{2 * start_s + 3:.0f}")
+    journal = tmp_path / "journal.jsonl"
+    with coordinator.running():
+        campaign = str(coordinator.told["campaign"])
+        reader = Reader(coordinator.url, campaign)
+        network = Proxy(coordinator.port, each_in_turn(FAULTS, passes=2))
+        with network.open() as proxy, reader.watching():
+            crowd = Crowd(proxy.url, campaign, plan.clients, journal, state=tmp_path / "state")
+            with crowd.running() as process:
+                outcomes = finished(process, within_s=plan.slots * plan.slot_s + 120)
+            assert reader.over.wait(120)
+        print(f"\n{outcomes}")
+        findings = judged(reader, journal)
+    assert findings.acknowledged > 0
+    met = {(seen.route, seen.fate) for seen in network.seen}
+    assert {(route, fate) for route in ROUTES for fate in FAULTS} <= met
+    check_retries(network.seen)
+
+
+def check_retries(seen: list[Seen]) -> None:
+    """On the wire: one slot for each token, one report for each receipt, to the last byte."""
+    slots, reports = defaultdict(set), defaultdict(set)
+    for request in seen:
+        if request.route == "POST check-ins":
+            slots[request.key].add(request.path)
+        if request.route == "PUT report":
+            reports[request.key].add((request.path, request.body_sha256))
+    assert slots
+    assert reports
+    assert max(len(paths) for paths in slots.values()) == 1
+    assert max(len(bodies) for bodies in reports.values()) == 1
+
+
+@pytest.mark.slow
+def test_devices_that_die_at_every_step_take_part_once_at_most(
+    tmp_path: Path, start_s: float
+) -> None:
+    """Averaged updates: every device is used, and every total is known to the last unit."""
+    clients = LIVES * len(STEPS)
+    plan = slow_enough(2 * start_s, slots=12, clients=clients, capacity=None)
+    store = f"sqlite:///{tmp_path}/store.db"
+    coordinator = Coordinator(plan.write(tmp_path), store, start=f"+{2 * start_s + 3:.0f}")
+    journal = tmp_path / "journal.jsonl"
+    with coordinator.running():
+        campaign = str(coordinator.told["campaign"])
+        reader = Reader(coordinator.url, campaign)
+        with reader.watching():
+            command = [*WITH_US, sys.executable, "-m", "tests.service.faults.mortal"]
+            command += [coordinator.url, campaign, "--clients", str(clients)]
+            command += ["--journal", str(journal), "--state", str(tmp_path / "state")]
+            ended = subprocess.run(
+                command,
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=plan.slots * plan.slot_s + 120,
+                check=False,
+            )
+            assert ended.returncode == 0, ended.stderr[-3000:]
+            assert reader.over.wait(120)
+        findings = judged(reader, journal)
+    told = json.loads(ended.stdout)
+    print(told)
+    assert not told["failed"], ended.stderr[-3000:]
+    assert findings.acknowledged > 0
+    assert set(told["died"]) == set(STEPS)

@@ -1,0 +1,228 @@
+"""Hundreds of hostile connections at once, of every kind: memory stays, honest clients are served.
+
+Slow senders hold their connections until the service gives them up, unreading ones until their
+buffers are full. The bound on the latency of honest clients is 1 s in the soak, on a machine that
+does nothing else. In `make test` other tests run beside it, so it only tells a service that serves
+from one that does not: BUSY_S.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.service.hostile import attacks
+from tests.service.hostile.coordinator import SOAK
+from tests.service.hostile.reports import malformed
+from tests.service.hostile.wire import answers, exchange, request
+from tests.service.hostile.world import World
+
+pytestmark = pytest.mark.slow
+
+MIB = 2**20
+MOST_GROWTH = 50 * MIB
+BUSY_S = 20.0
+HONEST_P99_S = 1.0 if SOAK else BUSY_S
+SLOW, UNREADING, LASTS_S = (800, 300, 60.0) if SOAK else (200, 60, 13.0)
+"""It lasts longer than the service waits for a head or a body: 10 s."""
+
+
+def slow_senders(world: World, over: threading.Event) -> dict[str, int]:
+    """Half a head, or a body that trickles; how many connections the service ended."""
+    path = f"/campaigns/{world.main}/slots/1/report"
+    head = {"Content-Length": "1000", "Content-Type": "application/octet-stream"}
+    openings = [
+        b"",
+        b"GET /heal",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: ",
+        request("PUT", path, token=world.guests.chosen[0], headers=head),
+        request("POST", "/campaigns", token="x", headers={**head, "Content-Length": "100000"}),
+        b"PUT %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n" % path.encode(),
+    ]
+    lines = []
+    for _, opening in zip(range(SLOW), itertools.cycle(openings), strict=False):
+        line = socket.create_connection(world.running.address, timeout=60)
+        line.sendall(opening)
+        line.setblocking(False)
+        lines.append(line)
+    return _trickle(lines, over)
+
+
+def _trickle(lines: list[socket.socket], over: threading.Event) -> dict[str, int]:
+    """A byte now and then on each line, until all are closed by the other side or it is over."""
+    ended = {"closed": 0, "left open": 0, "5xx": 0}
+    received = dict.fromkeys(lines, b"")
+    with selectors.DefaultSelector() as selector:
+        for line in lines:
+            selector.register(line, selectors.EVENT_READ)
+        while received and not over.is_set():
+            for key, _ in selector.select(timeout=0.5):
+                line = key.fileobj
+                assert isinstance(line, socket.socket)
+                try:
+                    piece = line.recv(65536)
+                except ConnectionError:
+                    piece = b""
+                received[line] += piece
+                if not piece:
+                    selector.unregister(line)
+                    line.close()
+                    ended["closed"] += 1
+                    ended["5xx"] += received.pop(line)[9:10] == b"5"
+            for line in list(received):
+                with contextlib.suppress(OSError):
+                    line.send(b"a")
+            over.wait(0.5)
+    ended["left open"] = len(received)
+    for line in received:
+        line.close()
+    return ended
+
+
+def unreading_clients(world: World, over: threading.Event) -> dict[str, int]:
+    """Ask for the largest things there are, many times on each line, and read none of it."""
+    asked = [
+        request("GET", path, close=False) * 40
+        for path in (
+            "/page/plotly.min.js",
+            f"/campaigns/{world.main}",
+            f"/campaigns/{world.quick}/ledger",
+            "/openapi.json",
+        )
+    ]
+    asked.append(request("GET", f"/campaigns/{world.quick}/events", close=False))
+    lines = []
+    for _, raw in zip(range(UNREADING), itertools.cycle(asked), strict=False):
+        line = socket.create_connection(world.running.address, timeout=60)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.sendall(raw)
+        lines.append(line)
+    over.wait()
+    for line in lines:
+        line.close()
+    return {"lines": len(lines), "5xx": 0}
+
+
+def abandoned_polls(world: World, over: threading.Event) -> dict[str, int]:
+    """Long polls whose clients vanish without a word."""
+    receipts = [world.check_in(world.open, 1).json()["receipt"] for _ in range(10)]
+    count = 0
+    while not over.wait(0.2):
+        lines = []
+        for receipt in receipts:
+            path = f"/campaigns/{world.open}/check-ins/{receipt}?wait=60"
+            line = socket.create_connection(world.running.address, timeout=60)
+            line.sendall(request("GET", path))
+            lines.append(line)
+        count += len(lines)
+        for line in lines:
+            line.close()
+    return {"polls": count, "5xx": 0}
+
+
+def shouting(world: World, over: threading.Event) -> dict[str, int]:
+    """Everything else that is wrong, one after the other, as fast as it goes."""
+    path, receipt = f"/campaigns/{world.main}/slots/1/report", world.guests.chosen[0]
+    bad = list(malformed(world.dimension).values())
+    wrong = [request("PUT", path, token=receipt, body=body) for body in bad]
+    wrong += [*attacks.garbage().values(), *attacks.smuggling().values()]
+    wrong += attacks.odd_heads().values()
+    wrong += [request("GET", odd) for odd in attacks.odd_paths(world.main).values()]
+    bomb = {"Content-Encoding": "gzip"}
+    wrong.append(request("PUT", path, token=receipt, body=attacks.BOMB, headers=bomb))
+    random.Random(1).shuffle(wrong)
+    found = {"sent": 0, "5xx": 0}
+    for raw in itertools.cycle(wrong):
+        if over.is_set():
+            return found
+        for answer in _shouted(world, raw):
+            found["5xx"] += answer >= 500
+        found["sent"] += 1
+        if found["sent"] % 100 == 0:
+            stream = attacks.endless_chunks(path, receipt)
+            found["5xx"] += any(a.status >= 500 for a in exchange(world.running.address, *stream))
+    return found
+
+
+def _shouted(world: World, raw: bytes) -> list[int]:
+    received = b""
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(world.running.address, timeout=60) as line,
+    ):
+        with contextlib.suppress(OSError):
+            line.sendall(raw)
+            line.shutdown(socket.SHUT_WR)
+        while piece := line.recv(65536):
+            received += piece
+    return [answer.status for answer in answers(received)]
+
+
+def honest(world: World, over: threading.Event, latencies: list[float]) -> None:
+    """Enrol, check in, look at the campaign: as clients do, one request at a time."""
+    while not over.wait(0.02):
+        for action in (
+            lambda: world.check_in(world.open, 1).status == 202,
+            lambda: world.ask("GET", f"/campaigns/{world.main}").status == 200,
+            lambda: world.ask("GET", "/healthz").status == 200,
+        ):
+            began = time.monotonic()
+            assert action()
+            latencies.append(time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def raging(
+    world: World, *kinds: Callable[[World, threading.Event], dict[str, int]]
+) -> Iterator[dict[str, dict[str, int]]]:
+    """All kinds at once, each on a thread, until the block ends; then what each of them saw."""
+    over, found, failed = threading.Event(), {}, []
+
+    def run(kind: Callable[[World, threading.Event], dict[str, int]]) -> None:
+        try:
+            found[kind.__name__] = kind(world, over)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(kind,)) for kind in kinds]
+    for thread in threads:
+        thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+
+
+def test_honest_clients_are_served_and_memory_stays_while_hostile_ones_rage(world: World) -> None:
+    for _ in range(50):  # what a first request of each kind allocates is no growth
+        assert world.ask("GET", f"/campaigns/{world.main}").status == 200
+    world.running.forget_peak()
+    before = world.running.resident_bytes()
+    latencies: list[float] = []
+    kinds = (slow_senders, unreading_clients, abandoned_polls, shouting)
+    with raging(world, *kinds) as found:
+        over = threading.Event()
+        timer = threading.Timer(LASTS_S, over.set)
+        timer.start()
+        honest(world, over, latencies)
+        timer.join()
+    growth = world.running.peak_bytes() - before
+    latencies.sort()
+    p99 = latencies[int(0.99 * len(latencies))]
+    told = f"{found}, {len(latencies)} honest, p99 {p99:.3f} s, growth {growth / MIB:.1f} MiB"
+    assert sum(one["5xx"] for one in found.values()) == 0, told
+    assert found["slow_senders"]["closed"] == SLOW, told
+    assert growth < MOST_GROWTH, told
+    assert p99 < HONEST_P99_S, told
+    print(told)

@@ -1,0 +1,346 @@
+"""Connections that are given up, tried with real sockets against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import uvicorn
+
+from checkins.service import logs
+from checkins.service.connections import Counts, guarded
+from checkins.service.guard import Guard
+from checkins.service.settings import Limits
+
+PATIENCE_S = 20.0
+SOON = Limits(requests_per_s=0, head_s=0.2, body_s=0.2, answer_s=0.2)
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+async def app(scope, receive, send) -> None:
+    """Says how long the body was; /large is 20 MB, /hold takes its time, /fail fails."""
+    if scope["type"] != "http":
+        return
+    if scope["path"] == "/fail":
+        raise RuntimeError(scope["query_string"])
+    length = 0
+    more = True
+    while more:
+        message = await receive()
+        length += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    names = b",".join(name for name, _ in scope["headers"])
+    body = b"x" * 20_000_000 if scope["path"] == "/large" else b"%d %s" % (length, names)
+    if scope["path"] == "/hold":
+        await asyncio.sleep(0.6)
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+@dataclass
+class Running:
+    port: int
+    server: uvicorn.Server
+    refused: Counter[str] = field(default_factory=Counter)
+    opened: list[int] = field(default_factory=lambda: [0])
+
+    def connect(self, first: bytes = b"") -> socket.socket:
+        line = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
+        line.sendall(first)
+        return line
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def serving(limits: Limits, **config: object) -> Iterator[Running]:
+    """A server in a thread, on a free port, with the guard before the app."""
+    running = Running(0, None)  # type: ignore[arg-type]
+
+    def refused(reason: str) -> None:
+        running.refused[reason] += 1
+
+    protocol = guarded(limits, opened=running.opened.append, refused=refused)
+    before = Guard(app, limits=limits, limit_for=lambda _: 10_000, refused=refused)
+    listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+    running.port = listening.getsockname()[1]
+    settings = {**logs.UVICORN, "lifespan": "off", "http": protocol, "ws": "none", **config}
+    server = running.server = uvicorn.Server(uvicorn.Config(before, **settings))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        running.until(lambda: server.started)
+        yield running
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE_S)
+        listening.close()
+    assert not thread.is_alive()
+    assert running.opened[-1] == 0
+
+
+def heard(line: socket.socket) -> bytes:
+    """Everything until the server closes the connection."""
+    parts = []
+    with line, contextlib.suppress(ConnectionResetError):
+        while part := line.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def answered(line: socket.socket) -> bytes:
+    """One answer; the connection stays open."""
+    got = b""
+    while b"\r\n\r\n" not in got:
+        part = line.recv(65536)
+        assert part, got
+        got += part
+    head, _, start = got.partition(b"\r\n\r\n")
+    body = bytearray(start)
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    while len(body) < length:
+        part = line.recv(65536)
+        assert part, f"closed after {len(body)} bytes"
+        body += part
+    return head.split(b"\r\n")[0] + b" " + bytes(body)
+
+
+def honest(running: Running) -> bool:
+    with running.connect(GET) as line:
+        return answered(line).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_head_that_does_not_arrive_is_given_up(loop):
+    with serving(SOON, loop=loop) as running:
+        silent, half = running.connect(), running.connect(b"GET / HTTP/1.1\r\nhost:")
+        assert honest(running)
+        assert heard(silent) == b""
+        assert heard(half).startswith(b"HTTP/1.1 408 ")
+        assert running.refused == {"slow-head": 2}
+        assert honest(running)
+
+
+def test_bytes_one_by_one_do_not_move_the_deadline():
+    with serving(SOON) as running:
+        line = running.connect(b"GET / HTTP/1.1\r\nx-slow: ")
+        with contextlib.suppress(ConnectionError):
+            while not running.refused["slow-head"]:
+                line.sendall(b"x")
+                time.sleep(0.01)
+        heard(line)
+        assert honest(running)
+
+
+@pytest.mark.parametrize("drip", [b"\r\n", b"G"])
+def test_a_later_head_on_the_same_connection_is_timed_too(drip):
+    with serving(SOON, timeout_keep_alive=60) as running:
+        line = running.connect(GET)
+        assert b" 200 " in answered(line)
+        line.sendall(drip)
+        assert heard(line).startswith(b"HTTP/1.1 408 ")
+        assert running.refused == {"slow-head": 1}
+
+
+def test_an_idle_connection_after_an_answer_is_not_ours():
+    with serving(SOON, timeout_keep_alive=60) as running:
+        line = running.connect(GET)
+        assert b" 200 " in answered(line)
+        slow = running.connect(b"GET")
+        heard(slow)  # head_s has passed
+        line.sendall(GET)
+        assert b" 200 " in answered(line)
+        line.close()
+
+
+def test_an_answer_that_takes_its_time_is_not_a_slow_head():
+    with serving(SOON) as running:
+        line = running.connect(GET.replace(b"/ ", b"/hold "))
+        assert b" 200 " in answered(line)
+        line.close()
+        pipelined = running.connect(GET.replace(b"/ ", b"/hold ") + b"GET / HT")
+        assert b" 200 " in answered(pipelined)
+        assert heard(pipelined).startswith(b"HTTP/1.1 408 ")
+
+
+def test_pipelined_requests_are_all_answered():
+    with serving(SOON) as running:
+        line = running.connect(GET * 5)
+        got = b""
+        while got.count(b"200 OK") < 5:
+            got += line.recv(65536)
+        line.close()
+        assert not running.refused
+
+
+def test_a_body_sent_byte_by_byte_is_given_up_and_others_are_served_meanwhile():
+    with serving(SOON) as running:
+        line = running.connect(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n")
+        answer = b""
+        line.settimeout(0.01)
+        while not answer:
+            assert honest(running)
+            with contextlib.suppress(ConnectionError):
+                line.sendall(b"x")
+            with contextlib.suppress(TimeoutError):
+                answer = line.recv(65536)
+        line.close()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"urn:checkins:too-slow" in answer
+        assert running.refused == {"too-slow": 1}
+
+
+def test_a_body_nobody_reads_any_more_does_not_hold_the_connection():
+    async def hasty(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    with serving(SOON, timeout_keep_alive=60) as running:
+        running.server.config.loaded_app = hasty  # without the guard, which would close at once
+        line = running.connect(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while not running.refused["slow-head"]:
+                line.sendall(b"x")
+                time.sleep(0.01)
+        assert b" 401 " in heard(line)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"GET / HTTP/1.1\r\nx: ",
+        b"GET /",
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: ",
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;",
+    ],
+)
+def test_a_head_or_trailer_without_end_is_given_up(start):
+    patient = Limits(requests_per_s=0, head_bytes=4096)
+    with serving(patient) as running:
+        line = running.connect(start)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(10_000):
+                line.sendall(b"y" * 1000)
+        heard(line)
+        assert running.refused == {"long-head": 1}
+        assert honest(running)
+
+
+def test_small_chunks_are_no_endless_head_and_trailers_do_not_change_the_request():
+    with serving(Limits(head_bytes=4096)) as running:
+        line = running.connect(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(20):
+            line.sendall(b"1\r\nx\r\n" * 200)
+        line.sendall(b"0\r\nauthorization: Bearer y\r\n\r\n")
+        assert answered(line) == b"HTTP/1.1 200 OK 4000 transfer-encoding"
+        line.close()
+        assert not running.refused
+
+
+def test_an_answer_that_is_not_taken_is_given_up():
+    with serving(SOON) as running:
+        line = running.connect(GET.replace(b"/ ", b"/large "))
+        running.until(lambda: running.refused["slow-reader"] == 1)
+        assert len(heard(line)) < 20_000_000
+        assert honest(running)
+
+
+@pytest.mark.slow
+def test_a_large_answer_that_is_taken_slowly_arrives_whole():
+    limits = Limits(answer_s=1.0)
+    with serving(limits) as running, running.connect(GET.replace(b"/ ", b"/large ")) as line:
+        got = 0
+        for _ in range(25):  # longer than answer_s in all, never so long without taking any
+            got += len(line.recv(400_000))
+            time.sleep(0.1)
+        while got < 20_000_000:
+            part = line.recv(400_000)
+            assert part
+            got += len(part)
+        assert not running.refused
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_connections_in_all_are_bounded_and_counted_down(loop):
+    with serving(Limits(connections=3), loop=loop) as running:
+        lines = [running.connect() for _ in range(3)]
+        running.until(lambda: running.opened[-1] == 3)
+        assert heard(running.connect()).startswith(b"HTTP/1.1 503 ")
+        assert b" 200 " not in heard(running.connect(GET))
+        assert running.refused == {"too-many-connections": 2}
+        lines.pop().close()
+        running.until(lambda: running.opened[-1] == 2)
+        assert honest(running)
+        for line in lines:
+            line.close()
+        running.until(lambda: running.opened[-1] == 0)
+
+
+def test_connections_of_one_address_are_bounded():
+    with serving(Limits(per_address=1)) as running:
+        first = running.connect(GET)
+        assert b" 200 " in answered(first)
+        assert heard(running.connect()).startswith(b"HTTP/1.1 503 ")
+        first.close()
+        running.until(lambda: running.opened[-1] == 0)
+        assert honest(running)
+
+
+def test_what_is_not_http_is_refused_and_counted():
+    with serving(SOON) as running:
+        assert heard(running.connect(b"\x16\x03\x01 not http\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+        assert running.refused == {"not-http": 1}
+
+
+def test_an_upgrade_is_not_followed():
+    wanted = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    with serving(SOON, ws="auto") as running, running.connect(wanted) as line:
+        assert b" 200 " in answered(line)
+
+
+def test_a_server_under_all_this_logs_no_address_and_no_text(tmp_path):
+    file = tmp_path / "log"
+    with logs.configure(file, level="debug", strict=True), serving(SOON) as running:
+        heard(running.connect(b"sekret\r\n\r\n"))
+        heard(running.connect(b"GET /sekret HTTP/1.1\r\n"))
+        heard(running.connect(GET.replace(b"/ ", b"/fail?sekret=1 ")))
+        assert honest(running)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["library", "stopping"]
+    assert lines[0]["error"] == "RuntimeError"
+    assert "127.0.0.1" not in file.read_text()
+    assert "sekret" not in file.read_text()
+
+
+@pytest.mark.slow
+def test_many_idle_connections_leave_honest_ones_served():
+    with serving(Limits(requests_per_s=0, head_s=2.0)) as running:
+        idle = [running.connect(b"G") for _ in range(400)]
+        running.until(lambda: running.opened[-1] == 400)
+        assert all(honest(running) for _ in range(50))
+        running.until(lambda: running.refused["slow-head"] == 400)
+        running.until(lambda: running.opened[-1] == 0)
+        for line in idle:
+            line.close()
+
+
+def test_nothing_is_remembered_of_an_address_that_left():
+    counts = Counts(Limits(connections=0, per_address=2))
+    assert [counts.admit("a"), counts.admit("a"), counts.admit("a")] == [True, True, False]
+    assert counts.admit("b")
+    for address in ("a", "b", "a"):
+        counts.release(address)
+    assert (counts.total, counts.of_address) == (0, {})

@@ -1,0 +1,333 @@
+"""Any history of messages, clock steps and restarts: the store and the pure machine agree.
+
+Both are fed the same dice: those that the service drew. The ledger of the store must be, byte for
+byte, the one that the machine's totals and models give.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from checkins.errors import ProtocolViolation
+from checkins.protocol import server as servers
+from checkins.protocol.campaign import Campaign
+from checkins.protocol.ledger import Ledger, SlotClosed, certificate
+from checkins.protocol.report import Report
+from checkins.protocol.roles import server_of
+from checkins.protocol.server import ClosingRecorded, Phase, RecordClosing, Server, SlotBegan
+from checkins.protocol.slot import (
+    Acknowledge,
+    Asked,
+    CheckedIn,
+    ChoiceRecorded,
+    Choose,
+    Dismiss,
+    Expired,
+    Invite,
+    ReportArrived,
+)
+from checkins.randomizers import DeviceReport
+from checkins.service import advancing, dice, taking
+from checkins.service.desk import Desk
+from checkins.service.taking import hashed
+from checkins.service.terms import Terms
+from tests.service.coordination import (
+    AT_SERVER,
+    AVERAGED,
+    EVERYONE,
+    SLIDING,
+    Clock,
+    House,
+    campaign,
+    units_of,
+)
+
+CLIENTS = 6
+KINDS: dict[str, dict[str, Any]] = {
+    "client": {},
+    "one": {"capacity": 1, "optimizer": 'kind = "sgd", rate = 0.5, minibatch = 2'},
+    "server": AT_SERVER,
+    "everyone": EVERYONE,
+    "averaged": AVERAGED,
+    "sliding": SLIDING,
+    "poor": {"slots": 6, "epsilon": 0.7},
+}
+numbers = st.integers(0, CLIENTS - 1)
+off = st.sampled_from([0, 0, 0, 0, -1, 1])
+STEPS = st.one_of(
+    st.tuples(st.just("check in"), numbers, off),
+    st.tuples(st.just("check in"), numbers, off),
+    st.tuples(st.just("ask"), numbers),
+    st.tuples(st.just("report"), numbers, off, st.integers(1, 2)),
+    st.tuples(st.just("report"), numbers, off, st.integers(1, 2)),
+    st.tuples(st.just("withdraw"), numbers),
+    st.tuples(st.just("clock"), st.integers(1, 2)),
+    st.tuples(st.just("clock"), st.integers(1, 7)),
+    st.tuples(st.just("restart")),
+)
+
+
+@dataclass
+class Pure:
+    """The machine and its ledger, with a store that is two sets in memory."""
+
+    campaign: Campaign
+    server: Server
+    ledger: Ledger
+    lines: list[bytes]
+    unspent: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, what: Campaign, terms: Terms, model: Any) -> Pure:
+        server = server_of(what, model, ledger=Ledger())
+        assert server.rules.affordable == terms.affordable
+        ledger, line = Ledger().append(Ledger().opening(what, model=model))
+        return cls(what, server, ledger, [line])
+
+    def check_in(self, slot: int, token: str, receipt: str) -> str | None:
+        event = CheckedIn(slot, token, receipt, spent=token not in self.unspent)
+        effects = self._step(event)
+        if effects is None:
+            return None
+        self.unspent.discard(token)
+        (told,) = (effect for effect in effects if isinstance(effect, Acknowledge))
+        return told.receipt
+
+    def report(self, slot: int, receipt: str, report: Report) -> bool:
+        return self._step(ReportArrived(slot, receipt, report)) is not None
+
+    def ask(self, slot: int, receipt: str) -> str | None:
+        effects = self._step(Asked(slot, receipt))
+        match effects:
+            case None:
+                return None
+            case (Invite(),):
+                return "chosen"
+            case (Dismiss(),):
+                return "dismissed"
+        return "waiting"
+
+    def withdraw(self, token: str) -> None:
+        """As if that client had vanished."""
+        self.unspent.discard(token)
+        slot = self.server.slot
+        if slot is None or token not in slot.waiting:
+            return
+        receipt = slot.waiting[token]
+        gone = replace(
+            slot,
+            waiting={t: r for t, r in slot.waiting.items() if t != token},
+            chosen=tuple(r for r in slot.chosen if r != receipt),
+            reports={r: u for r, u in slot.reports.items() if r != receipt},
+        )
+        self.server = replace(self.server, slot=gone)
+
+    def clock(self, event: Any) -> None:
+        """A draw that the service made, or the beginning of a slot."""
+        if isinstance(event, Choose):
+            self._must(event)
+            self._must(ChoiceRecorded(event.slot))
+            return
+        effects = self._must(event)
+        if isinstance(event, Expired):
+            (record,) = (effect for effect in effects if isinstance(effect, RecordClosing))
+            entry = SlotClosed.of(
+                slot=record.slot,
+                total=record.total,
+                model=record.model,
+                contributors=record.contributors,
+            )
+            self._write(entry)
+            self._must(ClosingRecorded(event.slot))
+
+    def _write(self, entry: Any) -> None:
+        self.ledger, line = self.ledger.append(entry)
+        self.lines.append(line)
+
+    def _step(self, event: Any) -> Any:
+        try:
+            self.server, effects = servers.step(self.server, event)
+        except ProtocolViolation:
+            return None
+        return effects
+
+    def _must(self, event: Any) -> Any:
+        self.server, effects = servers.step(self.server, event)
+        return effects
+
+
+@dataclass
+class Both:
+    """The same history, played twice."""
+
+    house: House
+    terms: Terms
+    pure: Pure
+    drawn: list[Any]
+    tokens: list[str]
+    receipts: dict[int, tuple[int, str]] = field(default_factory=dict)
+
+    def play(self, step: tuple[Any, ...]) -> None:
+        name, *given = step
+        getattr(self, name.replace(" ", "_"))(*given)
+
+    @property
+    def slot(self) -> int:
+        return self.house.standing(self.terms).stage.slot
+
+    def check_in(self, client: int, off: int) -> None:
+        slot, token = self.slot + off, self.tokens[client]
+        try:
+            answer: str | None = self.house.check_in(self.terms, slot, token)
+        except ProtocolViolation:
+            answer = None
+        receipt = self.drawn.pop()
+        assert answer == self.pure.check_in(slot, token, receipt)
+        if answer is not None:
+            self.receipts[client] = slot, answer
+
+    def ask(self, client: int) -> None:
+        if client not in self.receipts:
+            return
+        slot, receipt = self.receipts[client]
+        standing = self.house.standing(self.terms)
+        nothing: Any = None
+        desk = Desk(self.terms, standing, enrolments=nothing, check_ins=nothing, reports=nothing)
+        choice = advancing.read_choice(self.house.database, self.terms.id)
+        desk.moved(standing, choice)
+        known = taking.slot_of(self.house.database, self.terms.id, receipt)
+        told = None if known is None else desk.outcome(slot, receipt)
+        if known is None and self.pure.server.phase is Phase.OPEN and slot == self.slot:
+            assert self.pure.ask(slot, receipt) in (None, "waiting")  # withdrawn
+        else:
+            assert told == self.pure.ask(slot, receipt)
+
+    def report(self, client: int, off: int, units: int) -> None:
+        slot, receipt = self.receipts.get(client, (self.slot, "nobody's"))
+        slot += off
+        values = units_of(self.terms, units)
+        try:
+            self.house.report(self.terms, slot, receipt, values)
+            taken = True
+        except ProtocolViolation:
+            taken = False
+        report = Report.from_device(DeviceReport(values, self.terms.sampler.grid))
+        assert taken == self.pure.report(slot, receipt, report)
+
+    def withdraw(self, client: int) -> None:
+        taking.withdraw(self.house.database, self.terms.id, self.tokens[client])
+        self.pure.withdraw(self.tokens[client])
+
+    def restart(self) -> None:
+        self.house.restart()
+
+    def clock(self, steps: int) -> None:
+        """To the moment of the next thing that is due, or of a later one: all of it is done."""
+        stage = self.house.standing(self.terms).stage
+        due = advancing.due(self.terms, stage)
+        if due is None:
+            return
+        slots, rest = divmod(steps - 1, 2)
+        moment = due + slots * self.terms.slot_s + rest * self.terms.choose_s
+        self.house.run_until(self.terms, moment)
+        events, self.drawn[:] = list(self.drawn), []
+        self._begin_if_due()
+        for event in events:
+            self.pure.clock(event)
+            self._begin_if_due()
+        self.agree()
+
+    def _begin_if_due(self) -> None:
+        server = self.pure.server
+        following = server.closed + 1
+        if server.phase is Phase.WAITING and self.house.clock.now >= self.terms.begins(following):
+            self.pure.clock(SlotBegan(following))
+
+    def agree(self) -> None:
+        standing = self.house.standing(self.terms)
+        assert standing.stage.phase is self.pure.server.phase
+        assert standing.stage.closed == self.pure.server.closed
+        assert self.house.lines(self.terms) == self.pure.lines
+        slot = self.pure.server.slot
+        choice = advancing.read_choice(self.house.database, self.terms.id)
+        if choice is not None:
+            assert slot is not None
+            assert choice.chosen == set(slot.chosen)
+            assert choice.waiting == set(slot.waiting.values())
+
+
+@pytest.fixture(scope="module")
+def opened(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], House]:
+    """Houses that stay for many histories: each history is a population of its own."""
+    held: dict[str, House] = {}
+
+    def house(backend: str) -> House:
+        if backend not in held:
+            folder: Path = tmp_path_factory.mktemp("histories")
+            url = f"sqlite:///{folder}/store.db"
+            if backend == "postgresql":
+                url = request.getfixturevalue("postgres").create()
+            held[backend] = House(url, folder, Clock())
+        return held[backend]
+
+    request.addfinalizer(lambda: [kept.database.close() for kept in held.values()] and None)
+    return house
+
+
+NAMES = count()
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", KINDS)
+@settings(
+    max_examples=8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(steps=st.lists(STEPS, min_size=10, max_size=40))
+def test_any_history_is_one_of_the_machines(
+    opened: Callable[[str], House], kind: str, backend: str, steps: list[tuple[Any, ...]]
+) -> None:
+    house = opened(backend)
+    house.clock.now = Clock().now
+    what = campaign(population_id=f"history {next(NAMES)}", **KINDS[kind])
+    drawn: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("choice", "expiry", "receipt"):
+            patch.setattr(dice, name, recorded(getattr(dice, name), drawn))
+        terms = house.open(what)
+        pure = Pure.of(what, terms, house.standing(terms).learner.model)
+        tokens = [hashed(f"{terms.id} {number}") for number in range(CLIENTS)]
+        for token in tokens:
+            taking.take_enrolments(house.database, terms, [taking.Enrolment(token)])
+            pure.unspent.add(token)
+        both = Both(house, terms, pure, drawn, tokens)
+        both.clock(1)
+        for step in steps:
+            both.play(step)
+        both.clock(2 * terms.rules.slots + 1)
+        ended = house.finish(terms)
+        *lines, _ = house.lines(terms)
+        assert lines == pure.lines
+        assert ended.certificate["epsilon"] == certificate(pure.ledger).epsilon
+        assert ended.stage.closed == terms.affordable
+        assert house.verified(terms, closed=True).within_budget
+
+
+def recorded(draw: Callable[..., Any], drawn: list[Any]) -> Callable[..., Any]:
+    def remembered(*given: Any) -> Any:
+        event = draw(*given)
+        drawn.append(event)
+        return event
+
+    return remembered

@@ -1,0 +1,173 @@
+"""The page of a real coordinator, watched from before the first slot to the certificate."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from checkins.simulation.report import numbers
+from tests.browser import Visit, open_browser
+from tests.service.watching import DESK, PHONE, overflow, shown, text, wait_for_text, watching
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+PROGRAM = Path(sys.executable).with_name("checkins")
+PICTURES = Path("out/page")
+SLOTS = 12
+CAMPAIGN = f"""
+schema = 1
+name = "patients"
+population_id = "clinic"
+
+[budget]
+epsilon = 1.0
+delta = 1e-6
+adjacency = "add-remove"
+
+[protocol]
+kind = "fixed"
+slots = {SLOTS}
+participation = 1.0
+capacity = 8
+repeats = 1
+
+[randomizer]
+kind = "gaussian"
+noise_at = "client"
+noise_multiplier = 2.0
+clip = 1.0
+grid = 1e-6
+
+[task]
+data = "patients"
+model = "logistic"
+local_steps = 1
+optimizer = {{ kind = "sgd", rate = 5.0, minibatch = 1 }}
+
+[schedule]
+start = 2030-01-01T00:00:00Z
+slot_s = 0.5
+choose_s = 0.2
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as opened:
+        yield opened
+
+
+@contextmanager
+def serving(folder: Path, *, start: str) -> Iterator[dict[str, Any]]:
+    """A coordinator of a short campaign, and what it says of itself."""
+    (folder / "campaign.toml").write_text(CAMPAIGN, encoding="utf-8")
+    line = [PROGRAM, "serve", "campaign.toml", "--start", start, "--port", "0", "--json"]
+    with (
+        (folder / "log").open("w") as log,
+        subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True) as server,
+    ):
+        try:
+            assert server.stdout is not None
+            said = server.stdout.readline()
+            assert said, (folder / "log").read_text(encoding="utf-8")
+            yield json.loads(said)
+        finally:
+            server.terminate()
+            server.wait(timeout=30)
+
+
+@contextmanager
+def swarming(url: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Forty clients; none of them outlives the test."""
+    line = [PROGRAM, "swarm", url, "--clients", "40", "--json"]
+    with subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, text=True) as clients:
+        try:
+            yield clients
+        finally:
+            clients.kill()
+
+
+def fetched(address: str) -> Any:
+    with urllib.request.urlopen(address, timeout=20) as answer:
+        return json.load(answer)
+
+
+def pictured(visits: dict[str, Visit], when: str) -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for name, seen in visits.items():
+        seen.page.screenshot(path=PICTURES / f"live-{when}-{name}.png", full_page=when == "after")
+
+
+@pytest.mark.slow
+def test_a_campaign_is_watched_from_before_its_first_slot_to_its_certificate(
+    browser: Browser, tmp_path: Path
+) -> None:
+    looks: dict[str, Any] = {
+        "light": {"size": DESK},
+        "dark": {"size": DESK, "dark": True},
+        "phone": {"size": PHONE},
+    }
+    with (
+        serving(tmp_path, start="+8") as told,
+        swarming(told["url"], tmp_path) as clients,
+        ExitStack() as open_pages,
+    ):
+        visits = {
+            name: open_pages.enter_context(watching(browser, told["url"], **look))
+            for name, look in looks.items()
+        }
+        for seen in visits.values():
+            shown(seen.page)
+            seen.page.evaluate("window.loaded = 'once'")
+        pictured(visits, "before")
+        for seen in visits.values():
+            seen.page.wait_for_function(
+                "() => !document.getElementById('now').textContent.startsWith('Begins')"
+            )
+        wait_for_text(visits["light"].page, "learned", "AUC")
+        pictured(visits, "while")
+        for seen in visits.values():
+            wait_for_text(seen.page, "now", f"Completed {SLOTS} of {SLOTS}")
+            wait_for_text(seen.page, "learned-note", f"After {SLOTS} slots")
+        view = fetched(f"{told['url']}/campaigns/{told['campaign']}")
+        for seen in visits.values():
+            wait_for_text(
+                seen.page, "ledger", view["ledger"]["head"]
+            )  # the closing line, read again
+            assert text(seen.page, "link-text") == "Over"
+            price = numbers.up(view["certificate"]["epsilon"])
+            assert text(seen.page, "spent") == f"ε ≤ {price} of 1"
+            assert f"{price} is proven (rounded up)" in text(seen.page, "certificate")
+            assert seen.page.locator("#strip").get_attribute("aria-label") == (
+                f"{SLOTS} of {SLOTS} slots released"
+            )
+            assert seen.page.evaluate("window.loaded") == "once"
+            assert overflow(seen.page) <= 0
+            assert (seen.errors, seen.asked) == ([], [])
+        pictured(visits, "after")
+        said, _ = clients.communicate(timeout=60)
+        assert clients.returncode == 0, said
+
+
+def test_the_page_of_the_service_asks_for_no_inline_script(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with serving(tmp_path, start="+3600") as told:
+        with urllib.request.urlopen(told["url"], timeout=20) as answer:
+            policy = answer.headers["content-security-policy"]
+        assert "script-src 'self'" in policy
+        assert "unsafe-eval" not in policy
+        with watching(browser, told["url"]) as seen:
+            shown(seen.page)
+            assert text(seen.page, "now").startswith("Begins in")
+            assert seen.page.locator("script:not([src])").count() == 0
+        assert (seen.errors, seen.asked) == ([], [])
