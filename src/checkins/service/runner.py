@@ -274,11 +274,13 @@ class Runner:
         while True:
             await asyncio.sleep(LOOK_S)
             turn += 1
+            self._pricing = [process for process in self._pricing if process.poll() is None]
             try:
                 await self._look()
                 for desk in list(self.desks.values()):
                     if not desk.is_over or len(desk.curve) == 0:
                         await self._refresh(desk)
+                self.epoch = await self.thread(facts.epoch_of, self.database)
                 if turn % 60 == 0:
                     await self.thread(self.database.synchronise)
             except Exception as error:  # it looks again
@@ -302,7 +304,6 @@ class Runner:
         """Price the marks of a run beside everything else."""
         if len(desk.prices) >= len(pricing.marks(desk.terms)):
             return
-        self._pricing = [process for process in self._pricing if process.poll() is None]
         self._pricing.append(
             subprocess.Popen(
                 [sys.executable, "-m", "checkins.service.pricing", desk.terms.id],
