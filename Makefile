@@ -50,9 +50,8 @@ soak: $(INSTALLED) browser postgres  ## the same for much longer: 10,000 histori
 mutants: $(INSTALLED)  ## plant known bugs one at a time: the tests must notice each
 	@$(BIN)/python tools/mutants.py
 
-demo: $(INSTALLED)  ## the main job, end to end
+demo: $(INSTALLED)  ## the main job, end to end: a coordinator, 5,000 devices, two and a half minutes
 	@$(BIN)/python examples/demo.py
-	@$(BIN)/checkins simulate examples/patients.toml --out out/demo/patients
 
 docs: $(INSTALLED)  ## refill the generated blocks, check links, run every code block
 	@$(BIN)/python tools/generated.py

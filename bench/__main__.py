@@ -13,6 +13,7 @@ from bench.calibration import calibration
 from bench.device_noise import device_noise
 from bench.gaussian import grid, peer
 from bench.pure import pure
+from bench.service import check_ins, waiting
 from bench.simulator import DEVICE, beside_bare, beside_peers, growth, on_device
 from bench.table import table
 
@@ -28,7 +29,7 @@ def main() -> int:
     )
     parts, holds = [head], True
     benches = [table, pure, grid, calibration, peer, device_noise]
-    benches += [beside_bare, beside_peers, growth]
+    benches += [beside_bare, beside_peers, growth, check_ins, waiting]
     if DEVICE.exists():
         benches.append(on_device)
     for bench in benches:

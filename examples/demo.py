@@ -1,90 +1,89 @@
-"""What does a campaign of random check-ins cost? One design by every method, and a picture.
+"""A coordinator, a few thousand devices over loopback, a model, and what it cost them.
 
 make demo
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+from demonstration import report, summary
+from demonstration.processes import Failed, Interrupted, Interruption, Program, free_port
+from demonstration.watching import Window, is_over, shown
 
-from checkins.accounting import (
-    Adjacency,
-    Certificate,
-    Design,
-    GaussianNoise,
-    LocalRandomizer,
-    NoiseAt,
-    Protocol,
-    certify,
-)
-from checkins.cli import plots, screen, tables
-
-DELTA = 1e-6
-SLOTS = 1_000
-PICTURE = Path("out") / "demo" / "prices.png"
-
-PURE = LocalRandomizer(local_epsilon=1.0)
-NOISY = GaussianNoise(noise_multiplier=1.0, at=NoiseAt.SERVER)
+HERE = Path(__file__).resolve().parent
 
 
-def priced(randomizer: LocalRandomizer | GaussianNoise, slots: int) -> dict[Adjacency, Certificate]:
-    """One campaign in which every client takes part once, under both neighbour relations."""
-    design = Design(Protocol.FIXED, slots=slots, participation=1.0, randomizer=randomizer)
-    return {adjacency: certify(design, delta=DELTA, adjacency=adjacency) for adjacency in Adjacency}
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--campaign", type=Path, default=HERE / "demo.toml")
+    parser.add_argument("--clients", type=int, default=5_000)
+    parser.add_argument("--begins-in", type=float, default=25.0, help="seconds to enrol in")
+    parser.add_argument("--out", type=Path, default=Path("out") / "demo")
+    given = parser.parse_args()
+    with Interruption().heard() as interruption, ExitStack() as programs:
+        try:
+            demo(given, interruption, programs)
+        except Interrupted:
+            print("Stopped; nothing is left running.", file=sys.stderr)
+            return 128 + (interruption.number or 0)
+        except Failed as failure:
+            print(f"demo: {failure}", file=sys.stderr)
+            return 1
+    return 0
 
 
-def print_prices() -> None:
-    screen.show(f"{SLOTS:,} slots; every client drops in once; delta = {DELTA!r}.", "")
-    for title, randomizer in (
-        ("Each report is 1-DP on the device", PURE),
-        ("The server adds Gaussian noise to each slot, noise multiplier 1", NOISY),
-    ):
-        with screen.working("pricing by every method", quiet=False):
-            prices = priced(randomizer, SLOTS)
-        table = tables.side_by_side(title, prices)
-        screen.show(table, tables.promise(prices[Adjacency.ADD_REMOVE]), "")
+def demo(given: argparse.Namespace, interruption: Interruption, programs: ExitStack) -> None:
+    """Start, watch, check and save; ``programs`` ends whatever was started."""
+    work = Path(programs.enter_context(tempfile.TemporaryDirectory(prefix="checkins-demo-")))
+    store = ("--store", f"sqlite:///{work / 'demo.db'}", "--port", free_port())
+    start = ("--start", f"+{given.begins_in:g}", "--json")
+    server = programs.enter_context(Program(work, "serve", given.campaign, *store, *start))
+    while not server.output.endswith("\n"):
+        if server.ended:
+            raise server.failure()
+        interruption.pause()
+    at = json.loads(server.output)
+    window = programs.enter_context(Window(at["url"], at["campaign"]))
+    view, progress = window.look()
+    schedule = view["schedule"]
+    seconds = given.begins_in + schedule["slots"] * schedule["slot_s"]
+    summary.introduce(at["url"], view, clients=given.clients, seconds=seconds)
+    joining = ("--clients", given.clients, "--campaign", at["campaign"], "--seal", at["seal"])
+    devices = programs.enter_context(Program(work, "swarm", at["url"], *joining, "--json"))
+    with shown() as show:
+        while not is_over(view, progress):
+            show(view, progress)
+            interruption.pause(0.5)
+            if server.ended or (devices.ended and not devices.output):
+                raise (server if server.ended else devices).failure()
+            view, progress = window.look()
+    swarm = json.loads(devices.finished(interruption, within_s=30.0))
+    save(given.out, window, view["certificate"])
+    checking = (given.out, "--closed", "--head", view["ledger"]["head"], "--json")
+    checker = programs.enter_context(Program(work, "verify", *checking))
+    verified = json.loads(checker.finished(interruption, within_s=60.0) or "null")
+    if verified is None:
+        raise checker.failure()
+    text = given.campaign.read_text(encoding="utf-8")
+    html = report.page(view, progress, swarm, verified, text)
+    (given.out / "report.html").write_text(html, encoding="utf-8")
+    summary.conclude(view, progress["curve"][-1]["metrics"], swarm, verified, out=given.out)
 
 
-def draw_prices() -> None:
-    """ε against the number of slots, for reports that are 1-DP on the device."""
-    slots = np.unique(np.geomspace(10, 1e6, 41).round().astype(int)).tolist()
-    prices = [priced(PURE, m) for m in slots]
-    add, replace = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
-
-    def line(label: str, method: str, adjacency: Adjacency, *look: str | float) -> plots.Line:
-        epsilons = [tables.epsilon_by(method, price[adjacency]) for price in prices]
-        return plots.Line(label, slots, epsilons, *look)
-
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    plots.draw_lines(
-        [
-            line("paper, Theorem 3.2", "paper", replace, plots.ORANGE),
-            line(
-                "to compare: shuffling m reports",
-                "shuffling-best",
-                replace,
-                plots.BLUE,
-                "-",
-                7,
-                0.2,
-            ),
-            line("exact, replace-one", "exact", replace, plots.BLUE),
-            line("no smaller ε is true, replace-one", tables.LOWER, replace, plots.BLUE, ":"),
-            line("exact, add/remove", "exact", add, plots.GREEN),
-            line("to compare: Poisson sampling, add/remove", "poisson", add, plots.GREY, "--"),
-        ],
-        PICTURE,
-        title=f"What m slots of random check-ins cost: ε₀ = 1, δ = {DELTA:g}",
-        x_label="slots m",
-        y_label="ε",
-        log_x=True,
-    )
+def save(out: Path, window: Window, certificate: dict[str, Any]) -> None:
+    """What anybody may fetch of a campaign that is over."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "ledger.jsonl").write_bytes(window.fetch("/ledger"))
+    (out / "model.safetensors").write_bytes(window.fetch("/models/latest"))
+    (out / "certificate.json").write_text(json.dumps(certificate, indent=2), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    print_prices()
-    with screen.working("drawing", quiet=False):
-        draw_prices()
-    screen.show_plain(f"Picture: {PICTURE.as_posix()}")
+    sys.exit(main())

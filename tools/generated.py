@@ -10,6 +10,11 @@ A marker line followed by a fenced block is filled with what the command prints:
 
 In a ``console`` block the command itself comes first; in any other block only its output stands.
 A command that is meant to fail says so: ``<!-- generated, exit 2: checkins account ... -->``.
+What a command prints as Markdown stands between two markers, without a fence:
+
+    <!-- generated text: python tools/api.py routes -->
+    ...
+    <!-- end of generated text -->
 
     python tools/generated.py            fill every block
     python tools/generated.py --check    change nothing; exit 1 when a block is stale
@@ -35,6 +40,10 @@ COLUMNS = 80
 BLOCK = re.compile(
     r"^<!-- generated(?:, exit (?P<exit>\d+))?: (?P<command>.+?) -->\n"
     r"```(?P<language>\w+)\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+TEXT = re.compile(
+    r"^<!-- generated text: (?P<command>.+?) -->\n(?P<body>.*?)^<!-- end of generated text -->$",
     re.MULTILINE | re.DOTALL,
 )
 MARKER = re.compile(r"^<!-- generated\b.*$", re.MULTILINE)
@@ -123,13 +132,15 @@ def refill(text: str) -> Result:
     failed: list[str] = []
 
     def fill(block: re.Match[str]) -> str:
-        command = block["command"]
+        command, found = block["command"], block.groupdict()
         try:
-            body = run(command, int(block["exit"] or 0))
+            body = run(command, int(found.get("exit") or 0))
         except CannotRun as problem:
             failed.append(f"{command}: {problem}")
             return block[0]
-        if block["language"] == "console":
+        if "language" not in found:
+            body = f"\n{body}\n"  # Markdown ends an HTML comment at an empty line
+        elif block["language"] == "console":
             body = f"{shown(command)}\n{body}"
         if masked(body) == masked(block["body"]):
             return block[0]
@@ -137,9 +148,12 @@ def refill(text: str) -> Result:
         start, end = block.start("body") - block.start(), block.end("body") - block.start()
         return block[0][:start] + body + block[0][end:]
 
-    filled = BLOCK.sub(fill, text)
-    if len(MARKER.findall(text)) != len(BLOCK.findall(text)):
-        failed.append("a `generated` marker is not followed by a fenced block with a language")
+    filled = TEXT.sub(fill, BLOCK.sub(fill, text))
+    if len(MARKER.findall(text)) != len(BLOCK.findall(text)) + len(TEXT.findall(text)):
+        failed.append(
+            "a `generated` marker is not followed by a fenced block with a language, or a"
+            " `generated text` marker by its end"
+        )
     return Result(filled, tuple(stale), tuple(failed))
 
 

@@ -21,9 +21,9 @@ def test_an_example_is_short_enough_to_read(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_prices_a_design_by_every_method_and_draws_it(tmp_path: Path) -> None:
+def test_a_design_is_priced_by_every_method_and_drawn(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "demo.py"],
+        [sys.executable, ROOT / "examples" / "prices.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -34,8 +34,8 @@ def test_the_demo_prices_a_design_by_every_method_and_draws_it(tmp_path: Path) -
     for word in ("exact", "paper", "lower bound", "poisson", "shuffling"):
         assert word in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
-    picture = tmp_path / "out" / "demo" / "prices.png"
-    assert "out/demo/prices.png" in done.stdout
+    picture = tmp_path / "out" / "prices.png"
+    assert "out/prices.png" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 

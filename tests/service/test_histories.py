@@ -288,10 +288,11 @@ def opened(
 NAMES = count()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("kind", KINDS)
 @settings(
-    max_examples=8,
+    max_examples=4,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=st.lists(STEPS, min_size=10, max_size=40))

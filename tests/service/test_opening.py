@@ -130,10 +130,10 @@ def test_a_campaign_without_a_schedule_cannot_be_opened(house: House) -> None:
 
 
 def test_invariant_11_what_no_theorem_covers_is_refused(house: House) -> None:
-    """No device draws PrivUnit exactly, so no real campaign may run with it."""
+    """No device draws PrivUnit exactly or on a grid, so no real campaign may run with it."""
     text = campaign_text(randomizer='kind = "privunit"\nlocal_epsilon = 1.0')
     private = parse_campaign(text.replace("grid = 1e-6", "")).campaign
-    with pytest.raises(InvalidValue, match="no exact device sampler"):
+    with pytest.raises(InvalidValue, match="on a grid"):
         house.open(private)
     assert house.rows(tables.runs) == []
 

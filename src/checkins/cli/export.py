@@ -101,4 +101,4 @@ def _write(path: Path, body: bytes, tensors: Mapping[str, Any], known: Mapping[s
     arrays: dict[str, Any] = {**tensors}
     arrays |= {f"about_{name}": np.array(value) for name, value in known.items()}
     with path.open("wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, allow_pickle=False, **arrays)

@@ -43,7 +43,8 @@ def report_from_bytes(data: bytes, *, dimension: int) -> NDArray[np.int32]:
         raise ProtocolViolation(f"a report of {dimension:,} coordinates is not that long")
     try:
         tensors = deserialize(bytes(data))  # type: ignore[no-untyped-call]
-    except (SafetensorError, ValueError, OverflowError) as error:
+        _header(data)
+    except (SafetensorError, ValueError, OverflowError, RecursionError) as error:
         raise ProtocolViolation(
             f"a report is safetensors, and this is not: {_told(error)}"
         ) from None
@@ -74,13 +75,24 @@ def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[
 
     try:
         tensors = load(data)
-        length = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + length])
-        metadata = {str(k): str(v) for k, v in header.get("__metadata__", {}).items()}
+        metadata = {str(k): str(v) for k, v in _header(data).get("__metadata__", {}).items()}
         order = json.loads(metadata.pop(ORDER, "null")) or list(tensors)
         return {name: np.asarray(tensors[name], np.float64) for name in order}, metadata
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InvalidValue("model", f"{len(data)} bytes", f"is not ours: {_told(error)}") from None
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    """What stands before the numbers; a name that stands there twice means two things."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError("a name stands twice in the header")
+        return dict(pairs)
+
+    length = int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(data[8 : 8 + length], object_pairs_hook=once)
+    return header
 
 
 def _told(error: Exception) -> str:

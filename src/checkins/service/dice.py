@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 
 from checkins.protocol.report import Report
@@ -24,9 +25,13 @@ def expiry(slot: Slot, sampler: DeviceSampler) -> Expired:
     return Expired(slot.number, dummies, noise)
 
 
-def receipt() -> str:
-    """A pseudonym for one check-in; nobody guesses it."""
-    return secrets.token_urlsafe(RECEIPT_BYTES)
+def receipts(count: int) -> list[str]:
+    """A pseudonym for each of so many check-ins; nobody guesses one."""
+    drawn = secrets.token_bytes(RECEIPT_BYTES * count)  # one call to the system for all
+    return [
+        urlsafe_b64encode(drawn[start : start + RECEIPT_BYTES]).decode()
+        for start in range(0, len(drawn), RECEIPT_BYTES)
+    ]
 
 
 def token() -> str:

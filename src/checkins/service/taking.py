@@ -23,7 +23,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from checkins.errors import ProtocolViolation
 from checkins.protocol import server as servers
@@ -59,13 +59,13 @@ def again(attempt: Callable[[], T]) -> T:
             return attempt()
         except (Overtaken, IntegrityError):
             continue
-        except OperationalError as error:
-            if not _is_deadlock(error):
+        except DBAPIError as error:
+            if not (error.connection_invalidated or _is_deadlock(error)):
                 raise
     return attempt()
 
 
-def _is_deadlock(error: OperationalError) -> bool:
+def _is_deadlock(error: DBAPIError) -> bool:
     return getattr(error.orig, "sqlstate", None) in ("40P01", "40001")
 
 
@@ -115,12 +115,11 @@ def take_check_ins(
         unspent = set(_among(connection, tokens, tokens.c.token, terms.id, wanted))
         others = [token for token in wanted if token not in unspent]  # retries, mostly
         receipts = _receipts(connection, terms.id, others)
-        for message in messages:
+        for message, receipt in zip(messages, dice.receipts(len(messages)), strict=True):
             here = receipts.get(message.token)
             server = _shown(terms, stage, waiting={} if here is None else {message.token: here})
-            event = CheckedIn(
-                message.slot, message.token, dice.receipt(), spent=message.token not in unspent
-            )
+            spent = message.token not in unspent
+            event = CheckedIn(message.slot, message.token, receipt, spent=spent)
             try:
                 _, effects = servers.step(server, event)
             except ProtocolViolation as refusal:

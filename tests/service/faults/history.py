@@ -28,7 +28,7 @@ from tests.service.faults.sums import Sums, room_of
 
 
 def check(
-    lines: Sequence[bytes], notes: Iterable[Note], *, shown: Sequence[bytes] = ()
+    lines: Sequence[bytes], notes: Iterable[Note], *, shown: Sequence[bytes | bytearray] = ()
 ) -> Findings:
     """Judge a history that is over. ``shown`` are beginnings of the ledger as readers saw them."""
     findings = Findings()
@@ -118,7 +118,7 @@ def _check_releases(
     notes: Iterable[Note],
     stories: Iterable[Story],
     lines: Sequence[bytes],
-    shown: Sequence[bytes],
+    shown: Sequence[bytes | bytearray],
     findings: Findings,
 ) -> None:
     """What was ever shown is what stands in the ledger at the end."""

@@ -50,7 +50,7 @@ class Ordeal:
             self.plan.write(self.folder),
             self.store,
             workers=self.workers,
-            start=f"+{3 * self.start_s + self.plan.clients / 150:.0f}",
+            start=f"+{2 * self.start_s + self.plan.clients / 200:.0f}",
         )
 
     def run(self, meanwhile: Callable[[Ordeal], None]) -> Findings:

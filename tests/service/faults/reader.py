@@ -22,7 +22,8 @@ class Reader:
     url: str
     campaign: str
     notes: list[Note] = field(default_factory=list)
-    ledger: bytes = b""
+    ledger: bytearray = field(default_factory=bytearray)
+    entries: int = 0
     over: threading.Event = field(default_factory=threading.Event)
     """Set when the campaign is over, as the service says."""
     slots_closed: int = 0
@@ -60,11 +61,11 @@ class Reader:
                     self._look(http)
 
     def _read_ledger(self, http: httpx.Client) -> None:
-        entries = self.ledger.count(b"\n")
-        answer = http.get(f"/campaigns/{self.campaign}/ledger", params={"after": entries})
+        answer = http.get(f"/campaigns/{self.campaign}/ledger", params={"after": self.entries})
         answer.raise_for_status()
         assert answer.content.endswith(b"\n") or not answer.content, "a line was cut"
         self.ledger += answer.content
+        self.entries += answer.content.count(b"\n")
 
     def _look(self, http: httpx.Client) -> None:
         latest = http.get(f"/campaigns/{self.campaign}/models/latest").raise_for_status()

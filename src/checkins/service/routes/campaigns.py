@@ -10,11 +10,12 @@ from checkins.errors import InvalidValue
 from checkins.protocol.campaign import InvalidCampaign, parse_campaign
 from checkins.service import view, wire
 from checkins.service.desk import Desk
-from checkins.service.problems import Problem, documented
+from checkins.service.problems import Problem
 from checkins.service.routes.parts import (
     JSON,
     answer,
     desk_of,
+    refusals,
     require_operator,
     runner_of,
     takes,
@@ -43,7 +44,7 @@ async def campaigns(request: Request) -> Response:
     status_code=status.HTTP_201_CREATED,
     summary="Open a campaign",
     openapi_extra=takes(security="operator", body="application/toml"),
-    responses=documented("not-operator", "invalid", "refused", "too-large"),
+    responses=refusals("not-operator", "invalid", "refused", "too-large"),
 )
 async def open_campaign(request: Request) -> Response:
     """Seal a campaign.toml and open its next run; one that is open already is answered again."""
@@ -65,7 +66,7 @@ async def open_campaign(request: Request) -> Response:
     response_model=wire.CampaignView,
     summary="One run of a campaign",
     openapi_extra=takes("run"),
-    responses=documented("unknown-campaign"),
+    responses=refusals("unknown-campaign"),
 )
 async def campaign(request: Request) -> Response:
     """Sealed parameters, schedule, status and certificate."""
@@ -77,7 +78,7 @@ async def campaign(request: Request) -> Response:
     response_model=wire.CampaignView,
     summary="Stop a run",
     openapi_extra=takes("run", security="operator"),
-    responses=documented("unknown-campaign", "not-operator"),
+    responses=refusals("unknown-campaign", "not-operator"),
 )
 async def stop_campaign(request: Request) -> Response:
     """No slot is released any more. It is priced as if the budget had been spent to its last slot:
@@ -93,7 +94,7 @@ async def stop_campaign(request: Request) -> Response:
     response_model=wire.Progress,
     summary="Learning curve and prices",
     openapi_extra=takes("run"),
-    responses=documented("unknown-campaign"),
+    responses=refusals("unknown-campaign"),
 )
 async def progress(request: Request) -> Response:
     """What the page draws."""

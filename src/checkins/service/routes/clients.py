@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response, status
 from checkins.protocol.encoding import MEDIA_TYPE, report_from_bytes
 from checkins.service import dice, taking, wire
 from checkins.service.desk import EARLY_S, Desk
-from checkins.service.problems import Problem, documented
+from checkins.service.problems import Problem
 from checkins.service.released import released_model
 from checkins.service.routes.parts import (
     BINARY,
@@ -24,6 +24,7 @@ from checkins.service.routes.parts import (
     credential_of,
     desk_of,
     number_of,
+    refusals,
     refuse_if_over,
     runner_of,
     slot_of,
@@ -41,7 +42,7 @@ router = APIRouter(prefix="/campaigns/{run}", tags=["clients"])
     status_code=status.HTTP_201_CREATED,
     summary="Enrol in a run",
     openapi_extra=takes("run", "Idempotency-Key", security="enrolment"),
-    responses=documented("unknown-campaign", "not-enrolled", "refused", "over", "invalid"),
+    responses=refusals("unknown-campaign", "not-enrolled", "refused", "over", "invalid"),
 )
 async def enrol(request: Request) -> Response:
     """A token for one check-in. It says nothing about when you will come, or whether."""
@@ -66,7 +67,7 @@ async def enrol(request: Request) -> Response:
     status_code=status.HTTP_204_NO_CONTENT,
     summary="Withdraw",
     openapi_extra=takes("run", security="token"),
-    responses=documented("unknown-campaign", "not-enrolled", "refused", "over"),
+    responses=refusals("unknown-campaign", "not-enrolled", "refused", "over"),
 )
 async def withdraw(request: Request) -> Response:
     """Your token is spent, and what you have in the slot in progress is erased."""
@@ -83,7 +84,7 @@ async def withdraw(request: Request) -> Response:
     status_code=status.HTTP_202_ACCEPTED,
     summary="Check in to a slot",
     openapi_extra=takes("run", "slot", security="token"),
-    responses=documented(
+    responses=refusals(
         "unknown-campaign", "not-enrolled", "refused", "too-early", "over", "invalid"
     ),
 )
@@ -108,7 +109,7 @@ async def check_in(request: Request) -> Response:
     response_model=wire.Outcome,
     summary="Ask whether you were chosen",
     openapi_extra=takes("run", "receipt", "wait"),
-    responses=documented("unknown-campaign", "unknown-receipt", "invalid"),
+    responses=refusals("unknown-campaign", "unknown-receipt", "invalid"),
 )
 async def ask(request: Request) -> Response:
     """Waits until the choice is made, which is durable before anyone is told."""
@@ -139,7 +140,7 @@ async def ask(request: Request) -> Response:
             "description": "Named float64 tensors as safetensors",
             "content": {MEDIA_TYPE: {"schema": BINARY}},
         },
-        **documented("unknown-campaign", "not-enrolled", "refused", "invalid"),
+        **refusals("unknown-campaign", "not-enrolled", "refused", "invalid"),
     },
 )
 async def model(request: Request) -> Response:
@@ -156,7 +157,7 @@ async def model(request: Request) -> Response:
     response_model=wire.Taken,
     summary="Hand in a report",
     openapi_extra=takes("run", "slot", security="receipt", body=MEDIA_TYPE),
-    responses=documented(
+    responses=refusals(
         "unknown-campaign", "not-enrolled", "refused", "over", "invalid", "too-large", "encoded"
     ),
 )

@@ -7,13 +7,12 @@ import math
 from fastapi import APIRouter, Request, Response
 
 from checkins.service import wire
-from checkins.service.problems import documented
-from checkins.service.routes.parts import require_operator, runner_of, takes
+from checkins.service.routes.parts import refusals, require_operator, runner_of, takes
 
 router = APIRouter(tags=["operations"])
 
 
-@router.get("/healthz", summary="Is it alive", responses=documented("busy"))
+@router.get("/healthz", summary="Is it alive", responses=refusals("busy"))
 async def healthz(request: Request) -> wire.Health:
     """Answers once the store does."""
     return wire.Health(epoch=runner_of(request).epoch)
@@ -26,7 +25,7 @@ async def healthz(request: Request) -> wire.Health:
     openapi_extra=takes(security="operator"),
     responses={
         200: {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}},
-        **documented("not-operator"),
+        **refusals("not-operator"),
     },
 )
 async def metrics(request: Request) -> Response:

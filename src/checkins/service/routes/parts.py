@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import Request, Response, status
 
 from checkins.service.desk import Desk
-from checkins.service.problems import Problem
+from checkins.service.problems import Problem, documented
 from checkins.service.runner import Runner
 
 MOST_SLOT = 10**12
@@ -89,6 +89,13 @@ def takes(*names: str, security: str | None = None, body: str | None = None) -> 
     return extra
 
 
+def refusals(*slugs: str) -> dict[int | str, dict[str, Any]]:
+    """The problems that a route answers with, those that any request may meet among them."""
+    return documented(*slugs, *(slug for slug in ALWAYS if slug not in slugs))
+
+
+ALWAYS = ("too-slow", "too-large", "encoded", "too-many", "busy")
+"""What the guard says before a route is reached, and a store that is away."""
 BINARY = {"type": "string", "format": "binary"}
 
 

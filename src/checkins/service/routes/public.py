@@ -13,9 +13,8 @@ from checkins.protocol.encoding import MEDIA_TYPE
 from checkins.protocol.ledger.entry import hashed
 from checkins.service import view
 from checkins.service.desk import Desk
-from checkins.service.problems import documented
 from checkins.service.released import released_model
-from checkins.service.routes.parts import BINARY, desk_of, number_of, runner_of, takes
+from checkins.service.routes.parts import BINARY, desk_of, number_of, refusals, runner_of, takes
 from checkins.service.runner import Runner
 from checkins.service.store import records
 
@@ -36,7 +35,7 @@ LEDGER = "application/x-ndjson"
             "content": {MEDIA_TYPE: {"schema": BINARY}},
         },
         304: {"description": "It is still the model of If-None-Match"},
-        **documented("unknown-campaign"),
+        **refusals("unknown-campaign"),
     },
 )
 async def latest(request: Request) -> Response:
@@ -62,7 +61,7 @@ async def latest(request: Request) -> Response:
             "description": "ledger.jsonl, byte for byte",
             "content": {LEDGER: {"schema": {"type": "string"}}},
         },
-        **documented("unknown-campaign", "invalid"),
+        **refusals("unknown-campaign", "invalid"),
     },
 )
 async def ledger(request: Request) -> Response:
@@ -102,7 +101,7 @@ async def ledger(request: Request) -> Response:
             "description": "Server-sent events: release, curve, status",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         },
-        **documented("unknown-campaign"),
+        **refusals("unknown-campaign"),
     },
 )
 async def events(request: Request) -> Response:

@@ -37,7 +37,6 @@ class Database:
         else:
             self.engine = create_engine(
                 parsed.set(drivername="postgresql+psycopg"),
-                pool_pre_ping=True,
                 pool_size=4,
                 max_overflow=4,
                 connect_args={"connect_timeout": 10, "application_name": "checkins"},

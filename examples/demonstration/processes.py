@@ -1,0 +1,122 @@
+"""The programs of the demo: real ones, each in a process group of its own, none left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+CHECKINS = Path(sys.executable).with_name("checkins")
+PORT = 8470
+GRACE_S = 10.0
+LOOK_S = 0.1
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Failed(Exception):
+    """A program of the demo did not do its part."""
+
+
+class Interrupted(Exception):
+    """Somebody asked the demo to stop."""
+
+
+class Interruption:
+    """Remembers that somebody asked to stop, and says so when the demo next pauses.
+
+    An exception in the middle of starting a program could leave that program running.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    @contextmanager
+    def heard(self) -> Iterator[Interruption]:
+        """While this lasts a signal is only remembered."""
+        before = {number: signal.signal(number, self._remember) for number in SIGNALS}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+
+    def pause(self, seconds: float = LOOK_S) -> None:
+        """Wait a moment; raise if somebody asked to stop meanwhile."""
+        time.sleep(seconds)
+        if self.number is not None:
+            raise Interrupted
+
+
+class Program:
+    """``checkins`` with some arguments; ended when its context is left."""
+
+    def __init__(self, folder: Path, *arguments: object) -> None:
+        self.name = f"checkins {arguments[0]}"
+        self._out, self._err = (folder / f"{arguments[0]}.{kind}" for kind in ("out", "err"))
+        self._command = [str(CHECKINS), *map(str, arguments)]
+
+    def __enter__(self) -> Program:
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, number)
+            try:
+                self.process.wait(timeout=GRACE_S)
+            except subprocess.TimeoutExpired:
+                continue
+            return
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._out.read_text(encoding="utf-8")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has left, of its own accord."""
+        return self.process.poll() is not None
+
+    def failure(self) -> Failed:
+        """What it said last."""
+        said = self._err.read_text(encoding="utf-8", errors="replace").strip()[-1500:]
+        return Failed(f"{self.name} ended with exit code {self.process.returncode}.\n{said}")
+
+    def finished(self, interruption: Interruption, *, within_s: float) -> str:
+        """What it printed, once it has left by itself."""
+        patience = time.monotonic() + within_s
+        while not self.ended:
+            if time.monotonic() > patience:
+                raise Failed(f"{self.name} has not ended after {within_s:g} s.")
+            interruption.pause()
+        return self.output
+
+
+def free_port() -> int:
+    """The usual one, or 0 for any where somebody else has it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", PORT))
+        except OSError:
+            return 0
+    return PORT

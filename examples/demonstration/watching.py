@@ -1,0 +1,106 @@
+"""What anybody may see of a campaign while it runs, shown in a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import httpx
+from demonstration.processes import Failed
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from checkins.cli import digits
+
+OVER = ("completed", "stopped")
+LINES = 10
+"""As many, about, where there is no terminal to draw on."""
+Show = Callable[[dict[str, Any], dict[str, Any]], None]
+
+
+class Window:
+    """The public interface of a service: what is asked here needs no token."""
+
+    def __init__(self, url: str, campaign: str) -> None:
+        self._campaign = f"{url}/campaigns/{campaign}"
+        self._http = httpx.Client(trust_env=False, timeout=30.0)
+
+    def __enter__(self) -> Window:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def fetch(self, page: str = "") -> bytes:
+        """The campaign, or a page below it such as /ledger."""
+        try:
+            return self._http.get(self._campaign + page).raise_for_status().content
+        except httpx.HTTPError as error:
+            raise Failed(f"the coordinator does not answer as it should: {error}") from error
+
+    def look(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """How far the campaign is, and how good its models are."""
+        return json.loads(self.fetch()), json.loads(self.fetch("/progress"))
+
+
+def is_over(view: dict[str, Any], progress: dict[str, Any]) -> bool:
+    """Whether the last slot is closed, and its model measured."""
+    measured = [point["slots"] for point in progress["curve"]]
+    return view["status"] in OVER and view["slots_closed"] in measured
+
+
+def told(view: dict[str, Any], progress: dict[str, Any]) -> tuple[str, str]:
+    """Where it is, and what is known by now."""
+    closed, slots = view["slots_closed"], view["schedule"]["slots"]
+    if view["status"] == "waiting":
+        start, now = (
+            datetime.fromisoformat(moment)
+            for moment in (view["schedule"]["start"], view["server_time"])
+        )
+        left = max(0, round((start - now).total_seconds()))
+        return f"slot 1 of {slots} in {left} s", "devices enrol"
+    curve, spent = progress["curve"], view["spent"]
+    auc = f"AUC {curve[-1]['metrics'].get('auc', float('nan')):.3f}" if curve else "AUC ..."
+    price = f"epsilon <= {digits.up(spent['epsilon'])}" if spent else "epsilon 0"
+    return f"slot {min(closed + 1, slots)} of {slots}", f"{auc}   {price}"
+
+
+@contextmanager
+def shown() -> Iterator[Show]:
+    """A bar in a terminal; elsewhere a line now and then."""
+    console = Console(highlight=False)
+    if not sys.stdout.isatty() or console.is_dumb_terminal:
+        yield _Lines().show
+        return
+    columns = (
+        TextColumn("{task.fields[where]:<20}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[known]:<28}"),
+    )
+    console.width = min(console.width, 80)
+    with Progress(*columns, console=console, transient=True, expand=True) as bars:
+        bar = bars.add_task("", total=1, where="", known="")
+
+        def show(view: dict[str, Any], progress: dict[str, Any]) -> None:
+            where, known = told(view, progress)
+            total, closed = view["schedule"]["slots"], view["slots_closed"]
+            bars.update(bar, total=total, completed=closed, where=where, known=known)
+
+        yield show
+
+
+class _Lines:
+    """Plain lines, about ten in all."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def show(self, view: dict[str, Any], progress: dict[str, Any]) -> None:
+        closed, slots = view["slots_closed"], view["schedule"]["slots"]
+        if closed >= self._next:
+            print("   ".join(told(view, progress)), flush=True)
+            self._next = closed + max(1, slots // LINES)

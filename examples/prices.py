@@ -1,0 +1,90 @@
+"""What does a campaign of random check-ins cost? One design by every method, and a picture.
+
+python examples/prices.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from checkins.accounting import (
+    Adjacency,
+    Certificate,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Protocol,
+    certify,
+)
+from checkins.cli import plots, screen, tables
+
+DELTA = 1e-6
+SLOTS = 1_000
+PICTURE = Path("out") / "prices.png"
+
+PURE = LocalRandomizer(local_epsilon=1.0)
+NOISY = GaussianNoise(noise_multiplier=1.0, at=NoiseAt.SERVER)
+
+
+def priced(randomizer: LocalRandomizer | GaussianNoise, slots: int) -> dict[Adjacency, Certificate]:
+    """One campaign in which every client takes part once, under both neighbour relations."""
+    design = Design(Protocol.FIXED, slots=slots, participation=1.0, randomizer=randomizer)
+    return {adjacency: certify(design, delta=DELTA, adjacency=adjacency) for adjacency in Adjacency}
+
+
+def print_prices() -> None:
+    screen.show(f"{SLOTS:,} slots; every client drops in once; delta = {DELTA!r}.", "")
+    for title, randomizer in (
+        ("Each report is 1-DP on the device", PURE),
+        ("The server adds Gaussian noise to each slot, noise multiplier 1", NOISY),
+    ):
+        with screen.working("pricing by every method", quiet=False):
+            prices = priced(randomizer, SLOTS)
+        table = tables.side_by_side(title, prices)
+        screen.show(table, tables.promise(prices[Adjacency.ADD_REMOVE]), "")
+
+
+def draw_prices() -> None:
+    """ε against the number of slots, for reports that are 1-DP on the device."""
+    slots = np.unique(np.geomspace(10, 1e6, 41).round().astype(int)).tolist()
+    prices = [priced(PURE, m) for m in slots]
+    add, replace = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
+
+    def line(label: str, method: str, adjacency: Adjacency, *look: str | float) -> plots.Line:
+        epsilons = [tables.epsilon_by(method, price[adjacency]) for price in prices]
+        return plots.Line(label, slots, epsilons, *look)
+
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    plots.draw_lines(
+        [
+            line("paper, Theorem 3.2", "paper", replace, plots.ORANGE),
+            line(
+                "to compare: shuffling m reports",
+                "shuffling-best",
+                replace,
+                plots.BLUE,
+                "-",
+                7,
+                0.2,
+            ),
+            line("exact, replace-one", "exact", replace, plots.BLUE),
+            line("no smaller ε is true, replace-one", tables.LOWER, replace, plots.BLUE, ":"),
+            line("exact, add/remove", "exact", add, plots.GREEN),
+            line("to compare: Poisson sampling, add/remove", "poisson", add, plots.GREY, "--"),
+        ],
+        PICTURE,
+        title=f"What m slots of random check-ins cost: ε₀ = 1, δ = {DELTA:g}",
+        x_label="slots m",
+        y_label="ε",
+        log_x=True,
+    )
+
+
+if __name__ == "__main__":
+    print_prices()
+    with screen.working("drawing", quiet=False):
+        draw_prices()
+    screen.show_plain(f"Picture: {PICTURE.as_posix()}")

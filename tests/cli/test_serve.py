@@ -1,0 +1,199 @@
+"""checkins serve: what it refuses before it answers anyone, in one line each."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkins.service import server
+from checkins.service.store.database import Database
+from checkins.service.store.migration import migrate
+from tests.service.coordination import campaign_text
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "campaign.toml"
+    path.write_text(campaign_text())
+    return path
+
+
+@pytest.fixture
+def serve(checkins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Serve without a socket: what would have been served is returned."""
+    served: list[dict[str, Any]] = []
+
+    def pretend(settings: Any, listener: Any, *, ready: Any, **how: Any) -> None:
+        ready()
+        served.append({"settings": settings, **how})
+        listener.close()
+
+    monkeypatch.setattr(server, "serve", pretend)
+    monkeypatch.setattr(server, "serve_with_workers", pretend)
+    monkeypatch.delenv("CHECKINS_OPERATOR_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: object):
+        outcome = checkins("serve", *map(str, words), "--port", "0")
+        return outcome, served
+
+    return call
+
+
+def refused(outcome, *, says: str, code: int = 2) -> None:
+    assert outcome.code == code, outcome
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1, outcome.err
+    assert "internal error" not in outcome.err
+    assert says in outcome.err
+
+
+def test_json_is_one_object_that_says_where_it_answers(serve, file: Path, tmp_path: Path) -> None:
+    outcome, served = serve(file, "--json", "--store", f"sqlite:///{tmp_path}/x.db")
+    assert (outcome.code, outcome.err) == (0, "")
+    told = json.loads(outcome.out)
+    assert set(told) == {
+        *("url", "campaign", "seal", "start", "store", "workers", "operator_token"),
+    }
+    assert told["start"] == "2040-01-01T00:00:00.000000Z"
+    assert told["store"] == f"sqlite:///{tmp_path}/x.db"
+    assert len(told["operator_token"]) >= 32
+    settings = served[0]["settings"]
+    assert settings.operator_token == told["operator_token"]
+    assert settings.witness == tmp_path / "x.db.witness"
+    assert settings.folder == file.parent
+    assert settings.witness.is_file()
+
+
+def test_people_are_told_the_page_and_how_to_join(serve, file: Path) -> None:
+    outcome, _ = serve(file)
+    assert outcome.code == 0
+    assert "The page:  http://127.0.0.1:" in outcome.out
+    assert "checkins join http://127.0.0.1:" in outcome.out
+    assert "first slot at 2040-01-01T00:00:00" in outcome.out
+
+
+def test_a_start_seals_the_campaign_anew_and_finds_it_again(serve, file: Path) -> None:
+    first = json.loads(serve(file, "--json", "--start", "+3600")[0].out)
+    begins = datetime.fromisoformat(first["start"])
+    assert 3000 < (begins - datetime.now(UTC)).total_seconds() <= 3600
+    second = json.loads(serve(file, "--json", "--start", "+7200")[0].out)
+    assert second["campaign"] == first["campaign"]
+
+
+def test_an_operator_token_that_was_given_is_not_shown(
+    serve, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("the-operators-own-token\n")
+    outcome, served = serve(file, "--json", "--operator-token-file", tmp_path / "token")
+    assert "the-operators-own-token" not in outcome.out + outcome.err
+    assert json.loads(outcome.out)["operator_token"] is None
+    assert served[-1]["settings"].operator_token == "the-operators-own-token"
+    monkeypatch.setenv("CHECKINS_OPERATOR_TOKEN", "another-token-of-the-operator")
+    outcome, served = serve(file, "--json")
+    assert json.loads(outcome.out)["operator_token"] is None
+    assert served[-1]["settings"].operator_token == "another-token-of-the-operator"
+
+
+def test_without_a_file_it_serves_what_the_store_holds(serve) -> None:
+    told = json.loads(serve("--json")[0].out)
+    assert told["campaign"] is None
+
+
+def test_who_may_enrol_is_what_the_files_say(serve, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("a-secret-of-many-letters\n")
+    (tmp_path / "keys").write_text("key-number-one-of-many\nkey-number-two-of-many\n")
+    _, served = serve(file, "--secret-file", tmp_path / "secret")
+    assert served[-1]["settings"].enrolment.kind == "secret"
+    _, served = serve(file, "--allow-list", tmp_path / "keys")
+    assert len(served[-1]["settings"].enrolment.allow_list) == 2
+    refused(serve(file, "--enrolment", "secret")[0], says="--secret-file")
+    refused(serve(file, "--enrolment", "allow-list")[0], says="--allow-list")
+    refused(serve(file, "--enrolment", "anyone")[0], says="enrolment")
+    refused(serve(file, "--secret-file", tmp_path / "none")[0], says="must be a text file")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--workers", "2"), "SQLite has one"),
+        (("--workers", "0"), "must be a whole number from 1"),
+        (("--workers", "two"), "must be a whole number from 1"),
+        (("--start", "tomorrow"), "must be now, +SECONDS, or an instant"),
+        (("--start", "2020-01-01T00:00:00Z"), "has passed"),
+        (("--store", "mysql://x/y"), "must be sqlite:///FILE.db or postgresql://"),
+        (("--store", "sqlite:///:memory:"), "a store in memory"),
+        (("--store", "sqlite:////no/such/folder/x.db"), "cannot be used"),
+        (("--store", "postgresql://ann:hidden-word@127.0.0.1:1/x"), "cannot be used"),
+        (("--rate", "-1"), "rate"),
+        (("--connections", "-1"), "connections"),
+        (("--host", "999.1.1.1"), "host"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(serve, file: Path, words: tuple[str, ...], says: str) -> None:
+    outcome, served = serve(file, *words)
+    refused(outcome, says=says)
+    assert "hidden-word" not in outcome.err
+    assert served == []
+
+
+@pytest.mark.parametrize("text", ["-1", "65536", "http"])
+def test_a_port_is_a_number(checkins, file: Path, text: str) -> None:
+    refused(checkins("serve", str(file), "--port", text), says="must be a whole number from 0")
+
+
+def test_until_done_needs_something_to_be_done(serve, file: Path) -> None:
+    refused(serve("--until-done")[0], says="goes with a campaign file")
+    outcome, served = serve(file, "--until-done", "--json")
+    assert served[-1]["until_done"] == json.loads(outcome.out)["campaign"]
+
+
+def test_a_campaign_that_cannot_be_served_is_refused(serve, tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    text = campaign_text()
+    path.write_text(text[: text.index("[schedule]")])
+    refused(serve(path)[0], says="cannot be served without [schedule]")
+    path.write_text(campaign_text(epsilon=0.001))
+    refused(serve(path)[0], says="pays for no slot")
+    refused(serve(tmp_path / "none.toml")[0], says="none.toml")
+
+
+def test_another_campaign_on_the_same_people_is_refused_while_one_runs(
+    serve, file: Path, tmp_path: Path
+) -> None:
+    assert serve(file)[0].code == 0
+    other = tmp_path / "other.toml"
+    other.write_text(campaign_text(name="other"))
+    refused(serve(other)[0], says="is running on this population", code=serve(other)[0].code)
+
+
+def test_a_store_of_a_newer_version_is_refused(serve, file: Path, tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/checkins.db")
+    migrate(database)
+    with database.exclusive("test") as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    database.close()
+    refused(serve(file)[0], says="newer version of checkins")
+
+
+def test_a_store_that_was_rolled_back_is_refused_and_restored_on_request(
+    serve, file: Path, tmp_path: Path
+) -> None:
+    assert serve(file)[0].code == 0
+    witness = tmp_path / "checkins.db.witness"
+    held = json.loads(witness.read_text())
+    witness.write_text(json.dumps({"epoch": 9, "entries": {"population clinic": 4}}))
+    refused(serve(file)[0], says="the store was rolled back")
+    outcome, _ = serve(file, "--restore", "--json")
+    assert outcome.code == 0
+    assert json.loads(witness.read_text())["entries"]["population clinic"] == 2
+    assert held["epoch"] == 1
+
+
+def test_a_file_that_is_no_store_is_refused(serve, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "checkins.db").write_text("no database at all, but long enough to be looked at\n")
+    refused(serve(file)[0], says="cannot be used")

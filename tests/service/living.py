@@ -1,0 +1,174 @@
+"""The app in this process, on a clock that tests turn: routes, runner and store, without a socket.
+
+The runner looks at our clock every few milliseconds, so that turning it is all it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from checkins.protocol.encoding import report_to_bytes
+from checkins.service import runner as runners
+from checkins.service.app import create_app
+from checkins.service.desk import Desk
+from checkins.service.runner import Runner
+from checkins.service.settings import Enrolment, Limits, Settings
+from checkins.service.store import facts
+from checkins.service.store.migration import migrate
+from tests.service.coordination import Clock, at, campaign
+
+OPERATOR = "operator-token-of-these-tests"
+PATIENCE_S = 60.0
+
+
+@dataclass
+class Living:
+    """A coordinator, and a client of it."""
+
+    http: httpx.AsyncClient
+    runner: Runner
+    clock: Clock
+    run: str = ""
+    names: dict[str, str] = field(default_factory=dict)
+
+    async def open(self, **given: Any) -> str:
+        """Open a campaign; its run is the one that all else is about."""
+        desk = await self.runner.open(campaign(**given))
+        self.run = desk.terms.id
+        return self.run
+
+    @property
+    def desk(self) -> Desk:
+        return self.runner.desks[self.run]
+
+    async def ask(self, method: str, path: str, bearer: str | None = None, **how: Any) -> Any:
+        """A request below /campaigns/RUN."""
+        headers = how.pop("headers", {})
+        if bearer is not None:
+            headers = {**headers, "authorization": f"Bearer {bearer}"}
+        path = path if path.startswith("//") else f"/campaigns/{self.run}{path}"
+        return await self.http.request(method, path.replace("//", "/"), headers=headers, **how)
+
+    async def enrol(self, **headers: str) -> str:
+        answer = await self.ask("POST", "/enrolments", headers=headers)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["token"])
+
+    async def check_in(self, slot: int, token: str | None = None) -> str:
+        answer = await self.ask("POST", f"/slots/{slot}/check-ins", token or await self.enrol())
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["receipt"])
+
+    async def outcome(self, receipt: str, wait: float = 30) -> str:
+        answer = await self.ask("GET", f"/check-ins/{receipt}?wait={wait}")
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["outcome"])
+
+    async def report(self, slot: int, receipt: str, units: int = 1) -> httpx.Response:
+        values = np.full(self.desk.terms.dimension, units, dtype=np.int32)
+        answer: httpx.Response = await self.ask(
+            "PUT", f"/slots/{slot}/report", receipt, content=report_to_bytes(values)
+        )
+        return answer
+
+    async def turn(self, moment: float, until: Callable[[], bool]) -> None:
+        """Turn the clock, and wait until the runner has noticed."""
+        self.clock.now = moment
+        async with asyncio.timeout(PATIENCE_S):
+            while not until():
+                await asyncio.sleep(0.002)
+
+    async def begin(self, slot: int) -> None:
+        def begun() -> bool:
+            stage = self.desk.standing.stage
+            return (stage.slot, stage.phase.name) == (slot, "OPEN")
+
+        await self.turn(self.desk.terms.begins(slot), begun)
+
+    async def choose(self, slot: int) -> None:
+        def chosen() -> bool:
+            stage = self.desk.standing.stage
+            return stage.slot_phase is not None and not (
+                self.desk.needs_choice or stage.slot_phase.name == "COLLECTING"
+            )
+
+        await self.turn(self.desk.terms.chooses(slot), chosen)
+
+    async def show(self, slot: int) -> None:
+        """Past the end of a slot, its release shown."""
+        await self.turn(
+            self.desk.terms.ends(slot) + 1.0, lambda: self.desk.public.stage.closed >= slot
+        )
+
+    async def finish(self) -> None:
+        terms = self.desk.terms
+        over = terms.ends(terms.rules.slots) + 1.0
+        await self.turn(over, lambda: self.desk.public.stage.ending is not None)
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    """The status and the slug of a refusal."""
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    body = json.loads(answer.content)
+    assert body["status"] == answer.status_code
+    return answer.status_code, str(body["type"]).removeprefix("urn:checkins:")
+
+
+def settings(store: str, folder: Path, **given: Any) -> Settings:
+    chosen = {"enrolment": Enrolment.open(), "limits": Limits(requests_per_s=0.0)} | given
+    return Settings(store=store, operator_token=OPERATOR, folder=folder, **chosen)
+
+
+@asynccontextmanager
+async def living(chosen: Settings, clock: Clock) -> AsyncIterator[Living]:
+    """A coordinator from its start to its end."""
+    database = at(chosen.store, clock)
+    migrate(database)
+    facts.begin_epoch(database)
+    database.close()
+    app = create_app(chosen)
+    runner: Runner = app.state.runner
+    runner.database.now = clock  # type: ignore[method-assign]
+    runner.database.synchronise = lambda: None  # type: ignore[method-assign]
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as http,
+    ):
+        yield Living(http, runner, clock)
+
+
+Scenario = Callable[[Living], Awaitable[None]]
+
+
+def play(
+    store: str,
+    folder: Path,
+    scenario: Scenario,
+    *,
+    clock: Clock | None = None,
+    priced: bool = False,
+    **given: Any,
+) -> None:
+    """Play a scenario on a coordinator of its own; prices take a process, and most need none."""
+
+    async def main() -> None:
+        async with living(settings(store, folder, **given), clock or Clock()) as coordinator:
+            await scenario(coordinator)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runners, "LONGEST_SLEEP_S", 0.003)
+        patch.setattr(runners, "LOOK_S", 0.05)
+        if not priced:
+            patch.setattr(Runner, "_price", lambda *_: None)
+        asyncio.run(main())

@@ -1,0 +1,136 @@
+"""Stores of this version, of none, and of a newer one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect
+
+from checkins.errors import InvalidValue
+from checkins.service.store import facts, tables
+from checkins.service.store.database import Database
+from checkins.service.store.migration import migrate
+from tests.service.coordination import House, campaign
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """A database without a single table."""
+    if request.param == "sqlite":
+        database = Database(f"sqlite:///{tmp_path}/empty.db")
+    else:
+        database = Database(request.getfixturevalue("postgres_url"))
+    yield database
+    database.close()
+
+
+def test_an_empty_database_gets_the_tables_that_the_code_knows(empty: Database) -> None:
+    migrate(empty)
+    with empty.reading() as connection:
+        context = MigrationContext.configure(connection)
+        assert compare_metadata(context, tables.metadata) == []
+        assert context.get_current_revision() is not None
+
+
+def test_migrating_again_changes_nothing(empty: Database) -> None:
+    migrate(empty)
+    facts.begin_epoch(empty)
+    migrate(empty)
+    assert facts.epoch_of(empty) == 1
+
+
+def test_a_newer_schema_is_refused_and_left_as_it_is(empty: Database) -> None:
+    migrate(empty)
+    with empty.exclusive("test") as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(InvalidValue, match="newer version of checkins"):
+        migrate(empty)
+    with empty.reading() as connection:
+        assert MigrationContext.configure(connection).get_current_revision() == "9999"
+
+
+def test_a_migration_that_fails_leaves_no_table_behind(
+    empty: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alembic import op
+
+    done: Callable[..., object] = op.create_table
+
+    def failing(name: str, *columns: object, **how: object) -> object:
+        if name == "curve":
+            raise RuntimeError("the disk is full")
+        return done(name, *columns, **how)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(op, "create_table", failing)
+        with pytest.raises(RuntimeError):
+            migrate(empty)
+    with empty.reading() as connection:
+        assert not set(inspect(connection).get_table_names()) - {"alembic_version"}
+    migrate(empty)
+
+
+def test_several_may_migrate_at_once(empty: Database) -> None:
+    failures: list[BaseException] = []
+
+    def one() -> None:
+        database = Database(empty.url)
+        try:
+            migrate(database)
+            facts.begin_epoch(database)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            database.close()
+
+    threads = [Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert facts.epoch_of(empty) == 4
+
+
+def test_the_epoch_grows_with_each_start_and_the_key_stays(house: House) -> None:
+    key = facts.key_of(house.database)
+    assert len(key) == 32
+    for epoch in (2, 3):
+        house.restart()
+        assert facts.epoch_of(house.database) == epoch
+        assert facts.key_of(house.database) == key
+
+
+def test_a_store_of_sqlite_is_durable_and_overwrites_what_it_deletes(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/x.db")
+    with database.reading() as connection:
+        found = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("journal_mode", "synchronous", "secure_delete", "foreign_keys")
+        }
+    assert found == {"journal_mode": "wal", "synchronous": 2, "secure_delete": 1, "foreign_keys": 1}
+    database.close()
+
+
+def test_invariant_8_after_a_checkpoint_no_byte_of_a_closed_slot_is_in_the_files(
+    tmp_path: Path,
+) -> None:
+    house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
+    terms = house.open(campaign())
+    house.begin(terms, 1)
+    tokens = [house.enrol(terms) for _ in range(3)]
+    receipts = [house.check_in(terms, 1, token) for token in tokens]
+    house.choose(terms, 1)
+    house.database.checkpoint()
+    held = b"".join(path.read_bytes() for path in tmp_path.glob("x.db*"))
+    assert all(word.encode() in held for word in [*tokens, *receipts])
+    house.close(terms, 1)
+    house.database.checkpoint()
+    held = b"".join(path.read_bytes() for path in tmp_path.glob("x.db*"))
+    assert not any(word.encode() in held for word in [*tokens, *receipts])
+    house.database.close()

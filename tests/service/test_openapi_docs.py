@@ -1,0 +1,103 @@
+"""The pages about the service know every route, object, problem, event, metric and setting."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from checkins.service import metrics
+from checkins.service.connections import guarded
+from checkins.service.problems import KINDS
+from checkins.service.routes import public
+from checkins.service.settings import Enrolment, EnrolmentKind, Limits, Settings
+from tools import api, generated
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+API = (DOCS / "api.md").read_text(encoding="utf-8")
+SERVICE = (DOCS / "service.md").read_text(encoding="utf-8")
+DOCUMENT = api.document()
+ROUTES = [
+    (method, path) for path, methods in DOCUMENT["paths"].items() for method in methods if path
+]
+
+
+def body_of(page: str, command: str) -> str:
+    """What stands on a page for this command."""
+    (found,) = [block for block in generated.TEXT.finditer(page) if block["command"] == command]
+    return found["body"].strip("\n")
+
+
+@pytest.mark.parametrize("part", ["routes", "objects", "problems"])
+def test_the_reference_is_what_the_code_says(part: str) -> None:
+    assert body_of(API, f"python tools/api.py {part}") == api.rendered(part)
+
+
+def test_the_table_of_metrics_is_what_the_code_says() -> None:
+    assert body_of(SERVICE, "python tools/api.py metrics") == api.rendered("metrics")
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES, ids=" ".join)
+def test_every_route_has_a_section(method: str, path: str) -> None:
+    heading = f"### {method.upper()} {path}"
+    assert heading in API.splitlines()
+    section = API.split(f"{heading}\n")[1].split("\n### ")[0]
+    operation = DOCUMENT["paths"][path][method]
+    for parameter in operation.get("parameters", ()):
+        assert f"| `{parameter['name']}` | {parameter['in']} |" in section
+    for status in operation["responses"]:
+        assert f"| {status} |" in section
+
+
+def test_every_object_that_is_answered_has_a_section() -> None:
+    referred = set(re.findall(r"#/components/schemas/(\w+)", str(DOCUMENT["paths"])))
+    assert referred
+    assert [name for name in referred if f"### {name}" not in API.splitlines()] == []
+
+
+def test_every_problem_is_listed_with_its_status() -> None:
+    for slug, kind in KINDS.items():
+        assert f"| `{slug}` | {kind.status} | {kind.title} |" in API
+
+
+def test_every_event_is_documented() -> None:
+    told = set(re.findall(r'_event\("(\w+)"', inspect.getsource(public)))
+    documented = set(re.findall(r"^\| `(\w+)` \|", API.split("## Events")[1].split("## ")[0], re.M))
+    assert told == documented
+
+
+def test_every_metric_is_documented() -> None:
+    registry = metrics.Metrics().registry
+    for family in registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert f"| `{name}` | {family.type} |" in SERVICE, name
+
+
+def test_every_reason_to_refuse_a_connection_is_documented() -> None:
+    reasons = set(re.findall(r'tell_refused\("([\w-]+)"\)', inspect.getsource(guarded)))
+    assert reasons
+    assert [reason for reason in reasons if f"`{reason}`" not in SERVICE] == []
+
+
+SHOWN = {16 * 1024: "16 KiB", 2 * 1024**2: "2 MiB", 32 * 1024: "32 KiB", 15_000: "15,000"}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
+def test_every_limit_is_documented_with_its_default(name: str) -> None:
+    default = getattr(Limits(), name)
+    shown = SHOWN.get(default, f"{default:g}")
+    assert re.search(rf"^\| `{name}` \| {shown} \|", SERVICE, re.M), (name, shown)
+
+
+def test_every_setting_is_documented() -> None:
+    for described in (Settings, Enrolment):
+        for field in fields(described):
+            assert f"`{field.name}`" in SERVICE, field.name
+
+
+def test_every_kind_of_enrolment_is_documented() -> None:
+    for kind in EnrolmentKind:
+        assert re.search(rf"^\| `{kind}` \|", SERVICE, re.M), kind

@@ -1,0 +1,642 @@
+"""The wire, route by route: what is asked, what is answered, what is refused and how."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checkins.protocol.campaign import campaign_from_canonical
+from checkins.protocol.encoding import model_from_bytes, report_to_bytes
+from checkins.protocol.ledger.entry import hashed
+from checkins.protocol.ledger.verification import verify
+from checkins.service.settings import Enrolment, EnrolmentKind, digest_of
+from tests.service.coordination import (
+    AVERAGED,
+    EVERYONE,
+    SLIDING,
+    START,
+    Clock,
+    campaign,
+    campaign_text,
+)
+from tests.service.living import OPERATOR, Living, Scenario, play, problem
+
+
+@pytest.fixture
+def on(store: str, tmp_path: Path) -> Callable[..., None]:
+    """Play a scenario on every store."""
+
+    def run(scenario: Scenario, **how: Any) -> None:
+        play(store, tmp_path, scenario, **how)
+
+    return run
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Callable[..., None]:
+    """Play a scenario on SQLite, where the store makes no difference."""
+
+    def run(scenario: Scenario, **how: Any) -> None:
+        play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario, **how)
+
+    return run
+
+
+def test_a_client_enrols_checks_in_is_chosen_trains_and_reports(on) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(capacity=1, slots=2)
+        token = await it.enrol()
+        await it.begin(1)
+        receipt = await it.check_in(1, token)
+        assert await it.outcome(receipt, wait=0) == "waiting"
+        asked = asyncio.create_task(it.outcome(receipt))
+        await it.choose(1)
+        assert await asked == "chosen"
+        model = await it.ask("GET", "/slots/1/model", receipt)
+        tensors, known = model_from_bytes(model.content)
+        flat = np.concatenate([tensor.ravel() for tensor in tensors.values()])
+        assert known["model_hash"] == hashed(flat)
+        for _ in range(2):
+            answer = await it.report(1, receipt, 5)
+            assert (answer.status_code, answer.json()) == (200, {"status": "taken"})
+        await it.show(1)
+        latest = await it.ask("GET", "/models/latest")
+        moved, known = model_from_bytes(latest.content)
+        after = np.concatenate([tensor.ravel() for tensor in moved.values()])
+        assert after == pytest.approx(flat - 0.5 * 5e-6)
+        assert known["slot"] == "1"
+        assert latest.headers["etag"] == f'"{hashed(after)}"'
+
+    on(scenario)
+
+
+def test_everything_that_is_public_about_a_run_is_in_its_view(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=2, repeats=2)
+        view = (await it.ask("GET", "")).json()
+        what = campaign(slots=2, repeats=2)
+        assert set(view) == {
+            *("id", "name", "seal", "population_id", "run", "repeats", "status", "campaign"),
+            *("schedule", "server_time", "slots_closed", "affordable", "dimension", "tensors"),
+            *("model_hash", "ledger", "epoch", "budget", "certificate", "spent", "promises"),
+            *("assumptions", "next", "slots", "start", "slot_s"),
+        }
+        assert campaign_from_canonical(view["campaign"]).seal == view["seal"] == what.seal
+        assert view["schedule"] == {
+            "start": "2040-01-01T00:00:00.000000Z",
+            "slot_s": 10.0,
+            "choose_s": 4.0,
+            "slots": 2,
+        }
+        assert (view["status"], view["run"], view["next"], view["epoch"]) == ("waiting", 1, None, 1)
+        assert view["spent"] == {"epsilon": 0.0, "slots": 0}
+        await it.finish()
+        over = (await it.ask("GET", "")).json()
+        assert (over["status"], over["slots_closed"]) == ("completed", 2)
+        assert over["spent"] == {"epsilon": over["certificate"]["epsilon"], "slots": 2}
+        async with asyncio.timeout(30):
+            while (await it.ask("GET", "")).json()["next"] is None:
+                await asyncio.sleep(0.01)
+        listed = (await it.http.get("/campaigns")).json()
+        assert [one["id"][-2:] for one in listed["campaigns"]] == ["-2", "-1"]
+        second = (await it.http.get(f"/campaigns/{listed['campaigns'][0]['id']}")).json()
+        assert second["schedule"]["start"] == "2040-01-01T00:00:20.000000Z"
+
+    here(scenario)
+
+
+def test_requests_of_clients_are_refused_with_their_slugs(on) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(capacity=1, slots=3)
+        token = await it.enrol()
+        early = await it.ask("POST", "/slots/1/check-ins", token)
+        assert problem(early) == (409, "too-early")
+        assert int(early.headers["retry-after"]) == 100
+        assert problem(await it.ask("POST", "/slots/4/check-ins", token)) == (409, "refused")
+        await it.begin(1)
+        assert problem(await it.ask("POST", "/slots/1/check-ins")) == (401, "not-enrolled")
+        assert problem(await it.ask("POST", "/slots/1/check-ins", "x" * 32)) == (409, "refused")
+        for slot in ("0", "x", "-1", "1.0", "01", str(10**13)):
+            answer = await it.ask("POST", f"/slots/{slot}/check-ins", token)
+            assert problem(answer) == (422, "invalid"), slot
+        receipts = [await it.check_in(1) for _ in range(2)]
+        assert problem(await it.report(1, receipts[0])) == (409, "refused")  # not yet
+        await it.choose(1)
+        told = {await it.outcome(receipt): receipt for receipt in receipts}
+        assert problem(await it.ask("POST", "/slots/1/check-ins", token)) == (409, "refused")
+        assert problem(await it.report(1, told["dismissed"])) == (409, "refused")
+        assert problem(await it.ask("GET", "/slots/1/model", told["dismissed"])) == (409, "refused")
+        assert problem(await it.ask("GET", "/slots/1/model")) == (401, "not-enrolled")
+        assert problem(await it.report(2, told["chosen"])) == (409, "refused")
+        assert (await it.report(1, told["chosen"], 1)).status_code == 200
+        assert problem(await it.report(1, told["chosen"], 2)) == (409, "refused")
+        bad = await it.ask("PUT", "/slots/1/report", told["chosen"], content=b"{}")
+        assert problem(bad) == (409, "refused")
+        assert problem(await it.ask("GET", "/check-ins/" + "x" * 32)) == (404, "unknown-receipt")
+        assert problem(await it.ask("GET", "/check-ins/x")) == (404, "unknown-receipt")
+        for wait in ("61", "-1", "x", "nan", ""):
+            answer = await it.ask("GET", f"/check-ins/{receipts[0]}?wait={wait}")
+            assert problem(answer) == (422, "invalid"), wait
+        await it.begin(2)
+        for receipt in receipts:
+            answer = await it.ask("GET", f"/check-ins/{receipt}")
+            assert problem(answer) == (404, "unknown-receipt")
+        assert problem(await it.report(1, told["chosen"], 1)) == (409, "refused")
+        await it.finish()
+        assert problem(await it.ask("POST", "/enrolments")) == (410, "over")
+        assert problem(await it.ask("POST", "/slots/3/check-ins", token)) == (410, "over")
+        assert problem(await it.ask("DELETE", "/enrolments", token)) == (410, "over")
+        assert problem(await it.report(3, receipts[0])) == (410, "over")
+        it.run = "0" * 12 + "-1"
+        assert problem(await it.ask("GET", "")) == (404, "unknown-campaign")
+        it.run = "x"
+        assert problem(await it.ask("POST", "/enrolments")) == (404, "unknown-campaign")
+
+    on(scenario)
+
+
+def test_a_client_that_is_a_little_early_is_kept_waiting(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open()
+        terms = it.desk.terms
+        it.clock.now = terms.begins(1) - 1.9
+        check_in = asyncio.create_task(it.check_in(1))
+        while not it.desk.check_ins._waiting and not check_in.done():
+            await asyncio.sleep(0.01)
+            it.clock.now = terms.begins(1)
+        assert await check_in
+        # and again where the slot before is not closed yet
+        it.clock.now = terms.ends(1) - 1.0
+        check_in = asyncio.create_task(it.check_in(2))
+        await asyncio.sleep(0.01)
+        await it.begin(2)
+        assert await check_in
+
+    here(scenario)
+
+
+def test_a_client_that_waits_for_its_slot_when_the_service_stops_may_come_again(here) -> None:
+    """409 would be a refusal for good, and cost it its one participation."""
+
+    async def scenario(it: Living) -> None:
+        await it.open()
+        token = await it.enrol()
+        it.clock.now = it.desk.terms.begins(1) - 1.0
+        asked = asyncio.create_task(it.ask("POST", "/slots/1/check-ins", token))
+        await asyncio.sleep(0.05)
+        it.runner.release_waiters()
+        assert problem(await asked)[0] == 503
+
+    here(scenario)
+
+
+def test_the_same_idempotency_key_gets_the_same_token(on) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open()
+        key = {"idempotency-key": "k" * 16}
+        first = await it.enrol(**key)
+        assert await it.enrol(**key) == first
+        assert await it.enrol(**{"idempotency-key": "k" * 17}) != first
+        assert await it.enrol() != await it.enrol()
+        await it.begin(1)
+        await it.check_in(1, first)
+        assert await it.enrol(**key) == first
+        await it.begin(2)
+        assert problem(await it.ask("POST", "/slots/2/check-ins", first)) == (409, "refused")
+        for wrong in ("short", "x" * 201, "with a space in it", "ü" * 20):
+            answer = await it.ask(
+                "POST", "/enrolments", headers={"idempotency-key": wrong.encode()}
+            )
+            assert problem(answer) == (422, "invalid"), wrong
+
+    on(scenario)
+
+
+def test_a_listed_key_is_given_one_token_whatever_it_asks_for(on) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open()
+        assert problem(await it.ask("POST", "/enrolments")) == (401, "not-enrolled")
+        assert problem(await it.ask("POST", "/enrolments", "x" * 20)) == (401, "not-enrolled")
+        tokens = [(await it.ask("POST", "/enrolments", "key-number-one-of-two")) for _ in range(2)]
+        assert len({answer.json()["token"] for answer in tokens}) == 1
+        other = {"idempotency-key": "another-one-0123456789"}
+        again = await it.ask("POST", "/enrolments", "key-number-one-of-two", headers=other)
+        assert problem(again) == (409, "refused")
+        second = await it.ask("POST", "/enrolments", "key-number-two-of-two", headers=other)
+        assert second.status_code == 201
+        assert second.json()["token"] != tokens[0].json()["token"]
+
+    keys = frozenset(digest_of(f"key-number-{number}-of-two") for number in ("one", "two"))
+    on(scenario, enrolment=Enrolment(kind=EnrolmentKind.ALLOW_LIST, allow_list=keys))
+
+
+def test_the_shared_secret_enrols_many(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open()
+        answers = [await it.ask("POST", "/enrolments", "s" * 20) for _ in range(3)]
+        assert len({answer.json()["token"] for answer in answers}) == 3
+        assert problem(await it.ask("POST", "/enrolments", "t" * 20)) == (401, "not-enrolled")
+
+    here(scenario, enrolment=Enrolment(kind=EnrolmentKind.SECRET, secret="s" * 20))
+
+
+def test_withdrawal_spends_the_token_and_erases_what_it_has_in_the_slot(on) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(**AVERAGED)
+        await it.begin(1)
+        tokens = [await it.enrol() for _ in range(3)]
+        receipts = [await it.check_in(1, token) for token in tokens[:2]]
+        assert (await it.ask("DELETE", "/enrolments", tokens[2])).status_code == 204
+        assert problem(await it.ask("DELETE", "/enrolments", tokens[2])) == (409, "refused")
+        assert problem(await it.ask("DELETE", "/enrolments")) == (401, "not-enrolled")
+        await it.choose(1)
+        for receipt in receipts:
+            assert (await it.report(1, receipt)).status_code == 200
+        assert (await it.ask("DELETE", "/enrolments", tokens[0])).status_code == 204
+        assert problem(await it.report(1, receipts[0])) == (409, "refused")
+        await it.show(1)
+        lines = (await it.ask("GET", "/ledger")).content.splitlines()
+        assert json.loads(lines[-1])["contributors"] == 1
+
+    on(scenario)
+
+
+def test_the_ledger_is_served_byte_for_byte_and_verifies(on) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=3)
+        await it.finish()
+        answer = await it.ask("GET", "/ledger")
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        lines = answer.content.splitlines(keepends=True)
+        view = (await it.ask("GET", "")).json()
+        verified = verify(lines, head=view["ledger"]["head"], closed=True)
+        assert len(lines) == view["ledger"]["entries"] == 5
+        assert verified.certificate.epsilon == pytest.approx(view["certificate"]["epsilon"])
+        rest = await it.ask("GET", "/ledger?after=3")
+        assert rest.content == b"".join(lines[3:])
+        assert (await it.ask("GET", "/ledger?after=99")).content == b""
+        for after in ("-1", "x", "1.5", str(10**17)):
+            answer = await it.ask("GET", f"/ledger?after={after}")
+            assert problem(answer) == (422, "invalid"), after
+
+    on(scenario)
+
+
+def test_a_model_that_is_already_here_is_not_sent_again(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open()
+        first = await it.ask("GET", "/models/latest")
+        tag = {"if-none-match": first.headers["etag"]}
+        assert (await it.ask("GET", "/models/latest", headers=tag)).status_code == 304
+        await it.show(1)
+        assert (await it.ask("GET", "/models/latest", headers=tag)).status_code == 200
+
+    here(scenario)
+
+
+def test_only_the_operator_opens_stops_and_measures(here) -> None:
+    async def scenario(it: Living) -> None:
+        text = campaign_text(slots=6)
+        for bearer in (None, "x" * 20):
+            post = await it.ask("POST", "//campaigns", bearer, content=text)
+            assert problem(post) == (401, "not-operator")
+            assert problem(await it.ask("GET", "//metrics", bearer)) == (401, "not-operator")
+        opened = await it.ask("POST", "//campaigns", OPERATOR, content=text)
+        assert opened.status_code == 201
+        it.run = opened.json()["id"]
+        again = await it.ask("POST", "//campaigns", OPERATOR, content=text)
+        assert (again.status_code, again.json()["id"]) == (201, it.run)
+        other = await it.ask("POST", "//campaigns", OPERATOR, content=campaign_text(slots=7))
+        assert problem(other) == (409, "refused")
+        for body in (b"", b"\xff\xfe", b"schema = 1", b"x" * 1000):
+            answer = await it.ask("POST", "//campaigns", OPERATOR, content=body)
+            assert problem(answer) == (422, "invalid"), body
+        metrics = await it.ask("GET", "//metrics", OPERATOR)
+        assert metrics.headers["content-type"].startswith("text/plain")
+        assert it.run in metrics.text
+        assert problem(await it.ask("DELETE", "")) == (401, "not-operator")
+        await it.begin(2)
+        stopped = await it.ask("DELETE", "", OPERATOR)
+        assert stopped.status_code == 200
+        await it.turn(it.clock.now, lambda: it.desk.public.stage.ending is not None)
+        view = (await it.ask("GET", "")).json()
+        assert (view["status"], view["slots_closed"]) == ("stopped", 1)
+        lines = (await it.ask("GET", "/ledger")).content.splitlines(keepends=True)
+        assert verify(lines, closed=True).certificate.epsilon == pytest.approx(
+            view["certificate"]["epsilon"]
+        )
+
+    here(scenario)
+
+
+def test_a_start_that_has_passed_cannot_be_opened_by_the_operator(here) -> None:
+    async def scenario(it: Living) -> None:
+        answer = await it.ask("POST", "//campaigns", OPERATOR, content=campaign_text())
+        assert problem(answer) == (422, "invalid")
+        assert "has passed" in answer.json()["detail"]
+
+    here(scenario, clock=Clock(START.timestamp() + 1))
+
+
+def test_health_tells_the_epoch(here, tmp_path: Path) -> None:
+    async def scenario(it: Living) -> None:
+        assert (await it.http.get("/healthz")).json() == {"status": "ok", "epoch": it.runner.epoch}
+
+    here(scenario)
+    here(scenario)
+
+
+def test_a_second_coordinator_on_the_store_goes_on_where_the_first_one_was(on) -> None:
+    clock, seen = Clock(), {}
+
+    async def first(it: Living) -> None:
+        await it.open(slots=3, capacity=1)
+        seen["early"], seen["late"] = await it.enrol(), await it.enrol()
+        await it.begin(1)
+        seen["receipt"] = await it.check_in(1, seen["early"])
+        await it.choose(1)
+        assert await it.outcome(seen["receipt"]) == "chosen"
+        seen["run"] = it.run
+
+    async def second(it: Living) -> None:
+        it.run = seen["run"]
+        assert (await it.ask("GET", "")).json()["epoch"] == 2
+        await it.choose(1)
+        assert await it.outcome(seen["receipt"]) == "chosen"
+        assert (await it.report(1, seen["receipt"])).status_code == 200
+        await it.begin(2)
+        again = await it.ask("POST", "/slots/2/check-ins", seen["early"])
+        assert problem(again) == (409, "refused")
+        assert await it.check_in(2, seen["late"])
+        await it.finish()
+
+    on(first, clock=clock)
+    on(second, clock=clock)
+
+
+def test_when_it_stops_every_long_poll_and_every_listener_is_answered(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open()
+        await it.begin(1)
+        receipt = await it.check_in(1)
+        polls = [asyncio.create_task(it.outcome(receipt, wait=60)) for _ in range(5)]
+        events = asyncio.create_task(it.ask("GET", "/events"))
+        await asyncio.sleep(0.05)
+        it.runner.release_waiters()
+        async with asyncio.timeout(20):
+            assert await asyncio.gather(*polls) == ["waiting"] * 5
+            assert (await events).status_code == 200
+
+    here(scenario)
+
+
+def told(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """The events of a stream."""
+    found = []
+    for block in text.strip().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if lines:
+            found.append((lines["event"], json.loads(lines["data"])))
+    return found
+
+
+def test_events_tell_each_release_once_and_the_end(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=3)
+        stream = asyncio.create_task(it.ask("GET", "/events"))
+        await asyncio.sleep(0.02)
+        for slot in (1, 2):
+            await it.show(slot)
+            await asyncio.sleep(0.02)
+        await it.finish()
+        await asyncio.sleep(0.3)  # the curve is measured on a thread of its own
+        it.runner.release_waiters()
+        events = told((await stream).text)
+        slots = [data["slots_closed"] for name, data in events if name == "release"]
+        assert slots == sorted(slots)
+        assert set(slots) >= {0, 1, 2, 3}
+        statuses = [data["status"] for name, data in events if name == "status"]
+        assert statuses == ["waiting", "running", "completed"]
+        view = (await it.ask("GET", "")).json()
+        last = [data for name, data in events if name == "release"][-1]
+        assert last["model_hash"] == view["model_hash"]
+
+    here(scenario)
+
+
+@pytest.mark.parametrize("given", [{}, EVERYONE, SLIDING], ids=["fixed", "everyone", "sliding"])
+def test_invariant_7_nothing_public_tells_who_was_there(here, given) -> None:
+    """Slot 3 is empty and slot 4 full: what is shown differs in digits and hashes alone."""
+    shapes: dict[int, list[Any]] = {3: [], 4: []}
+
+    def shape(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: shape(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [shape(item) for item in value]
+        return len(value) if isinstance(value, str) else type(value).__name__
+
+    async def scenario(it: Living) -> None:
+        await it.open(**{"slots": 5, **given})
+        stream = asyncio.create_task(it.ask("GET", "/events"))
+        await it.show(2)
+        for slot, clients in ((3, 0), (4, 6)):
+            await it.begin(slot)
+            receipts = [await it.check_in(slot) for _ in range(clients)]
+            await it.choose(slot)
+            for receipt in receipts:
+                if await it.outcome(receipt) == "chosen":
+                    await it.report(slot, receipt)
+            await it.show(slot)
+            view = (await it.ask("GET", "")).json()
+            del view["promises"], view["assumptions"]  # the same words throughout
+            line = (await it.ask("GET", f"/ledger?after={slot}")).content
+            model = await it.ask("GET", "/models/latest")
+            shapes[slot] = [
+                shape(view),
+                shape(json.loads(line)),
+                len(model.content),
+                sorted(model.headers),
+                shape((await it.ask("GET", "/progress")).json()["releases"][-1]),
+            ]
+        await asyncio.sleep(0.05)
+        it.runner.release_waiters()
+        for name, data in told((await stream).text):
+            if name == "release" and data["slot"] in shapes:
+                shapes[data["slot"]].append(shape({**data, "spent": None}))
+
+    here(scenario)
+    assert shapes[3] == shapes[4]
+    assert len(shapes[3]) >= 6
+
+
+def test_invariant_7_a_release_is_shown_at_its_time_and_not_as_soon_as_it_is_durable(here) -> None:
+    """However long a slot takes to close, which may depend on who was there."""
+
+    async def scenario(it: Living) -> None:
+        await it.open(slots=2)
+        for slot in (1, 2):
+            await it.choose(slot)
+            await it.turn(
+                it.desk.terms.ends(slot),
+                lambda slot=slot: it.desk.standing.stage.closed == slot,
+            )
+            if slot == 2:
+                await it.turn(it.clock.now, lambda: it.desk.is_over)
+            await asyncio.sleep(0.05)
+            view = (await it.ask("GET", "")).json()
+            assert view["slots_closed"] == slot - 1, slot
+            lines = (await it.ask("GET", "/ledger")).content.splitlines()
+            assert len(lines) == slot
+            await it.show(slot)
+
+    here(scenario)
+
+
+def test_invariant_7_progress_holds_no_release_that_is_not_shown_yet(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=3)
+        await it.choose(1)
+        await it.turn(it.desk.terms.ends(1), lambda: it.desk.standing.stage.closed == 1)
+        assert it.desk.public.stage.closed == 0
+        assert (await it.ask("GET", "/progress")).json()["releases"] == []
+
+    here(scenario)
+
+
+def test_progress_has_the_latest_releases_also_when_the_run_is_over(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=3)
+        await it.show(2)
+        shown = (await it.ask("GET", "/progress")).json()["releases"]
+        assert [release["slot"] for release in shown] == [1, 2]
+        await it.finish()
+        shown = (await it.ask("GET", "/progress")).json()["releases"]
+        assert [release["slot"] for release in shown] == [1, 2, 3]
+
+    here(scenario)
+
+
+def test_progress_of_a_run_is_its_own_also_after_a_restart(here) -> None:
+    clock, seen = Clock(), {}
+
+    async def first(it: Living) -> None:
+        seen["run"] = await it.open(slots=3, repeats=2)
+        await it.finish()
+        await it.turn(it.clock.now, lambda: it.desk.next_run is not None)
+        it.run = it.desk.next_run or ""
+        await it.show(1)
+
+    async def second(it: Living) -> None:
+        it.run = seen["run"]
+        answer = (await it.ask("GET", "/progress")).json()
+        assert [release["slot"] for release in answer["releases"]] == [1, 2, 3]
+
+    here(first, clock=clock)
+    here(second, clock=clock)
+
+
+def test_prices_are_computed_beside_the_run_and_shown(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=2)
+        await it.turn(it.clock.now, lambda: len(it.desk.prices) == 2)
+        shown = (await it.ask("GET", "/progress")).json()["spending"]
+        assert [price["slots"] for price in shown] == [1, 2]
+        await it.show(1)
+        view = (await it.ask("GET", "")).json()
+        assert view["spent"] == shown[0]
+
+    here(scenario, priced=True)
+
+
+def test_the_learning_curve_is_measured_on_the_public_holdout(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=2)
+        await it.show(1)
+        await it.turn(it.clock.now, lambda: len(it.desk.curve) > 0)
+        (point, *_) = (await it.ask("GET", "/progress")).json()["curve"]
+        assert point["slots"] == 1
+        assert {"loss", "accuracy"} <= set(point["metrics"])
+
+    here(scenario)
+
+
+def test_a_store_that_is_away_is_busy_and_the_clock_goes_on_when_it_is_back(
+    here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    async def scenario(it: Living) -> None:
+        await it.open()
+        token = await it.enrol()
+        await it.begin(1)
+        shared = it.runner.database.shared
+
+        def away(*_: object) -> Any:
+            raise OperationalError("SELECT 1", {}, OSError("away"))
+
+        it.runner.database.shared = away  # type: ignore[method-assign]
+        answer = await it.ask("POST", "/slots/1/check-ins", token)
+        assert problem(answer) == (503, "busy")
+        assert "retry-after" in answer.headers
+        it.runner.database.shared = shared  # type: ignore[method-assign]
+        assert await it.check_in(1, token)
+        exclusive = it.runner.database.exclusive
+        it.runner.database.exclusive = away  # type: ignore[method-assign]
+        it.clock.now = it.desk.terms.ends(1)
+        await asyncio.sleep(0.15)
+        assert it.desk.standing.stage.closed == 0
+        it.runner.database.exclusive = exclusive  # type: ignore[method-assign]
+        await it.show(1)
+
+    here(scenario)
+
+
+def test_a_report_may_be_as_long_as_its_model_and_no_longer(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(capacity=1)
+        await it.begin(1)
+        receipt = await it.check_in(1)
+        await it.choose(1)
+        for size in (12, 5000):
+            body = report_to_bytes(np.ones(size, dtype=np.int32))
+            answer = await it.ask("PUT", "/slots/1/report", receipt, content=body)
+            expected = (409, "refused") if size == 12 else (413, "too-large")
+            assert problem(answer) == expected
+        assert (await it.report(1, receipt)).status_code == 200
+
+    here(scenario)
+
+
+def test_the_openapi_document_names_every_route_of_the_contract(here) -> None:
+    async def scenario(it: Living) -> None:
+        document = (await it.http.get("/openapi.json")).json()
+        assert document["openapi"].startswith("3.1")
+        run = "/campaigns/{run}"
+        assert {
+            (method.upper(), path) for path, item in document["paths"].items() for method in item
+        } >= {
+            ("GET", "/campaigns"),
+            ("POST", "/campaigns"),
+            ("GET", run),
+            ("GET", f"{run}/progress"),
+            ("POST", f"{run}/enrolments"),
+            ("DELETE", f"{run}/enrolments"),
+            ("POST", f"{run}/slots/{{slot}}/check-ins"),
+            ("GET", f"{run}/check-ins/{{receipt}}"),
+            ("GET", f"{run}/slots/{{slot}}/model"),
+            ("PUT", f"{run}/slots/{{slot}}/report"),
+            ("GET", f"{run}/models/latest"),
+            ("GET", f"{run}/ledger"),
+            ("GET", f"{run}/events"),
+            ("GET", "/metrics"),
+            ("GET", "/healthz"),
+        }
+
+    here(scenario)

@@ -1,0 +1,223 @@
+"""`checkins serve` as real processes: how it stops, goes on, and looks after its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from checkins.service import server
+from checkins.service.server import bind, default_witness
+from tests.service.coordination import campaign_text
+from tests.service.faults.coordinator import Coordinator
+from tests.service.living import Living, play
+
+PATIENCE_S = 60.0
+
+
+def written(folder: Path, **given: Any) -> Path:
+    path = folder / "campaign.toml"
+    path.write_text(campaign_text(**given), encoding="utf-8")
+    return path
+
+
+def until(done: Callable[[], Any], what: str) -> Any:
+    """The first true answer; a test fails when none comes."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        with contextlib.suppress(httpx.TransportError):
+            found = done()
+            if found:
+                return found
+        time.sleep(0.02)
+    raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}")
+
+
+def checked_in(http: httpx.Client, run: str, slot: int, token: str) -> str:
+    """A receipt, however early we are."""
+
+    def attempt() -> str | None:
+        bearer = {"authorization": f"Bearer {token}"}
+        answer = http.post(f"/campaigns/{run}/slots/{slot}/check-ins", headers=bearer)
+        if answer.status_code == 202:
+            return str(answer.json()["receipt"])
+        assert answer.json()["type"] in ("urn:checkins:too-early", "urn:checkins:busy"), answer.text
+        return None
+
+    return str(until(attempt, "a check-in"))
+
+
+def enrolled(http: httpx.Client, run: str) -> str:
+    return str(http.post(f"/campaigns/{run}/enrolments").raise_for_status().json()["token"])
+
+
+@pytest.mark.slow
+def test_asked_to_stop_it_answers_everyone_and_started_again_it_goes_on(tmp_path: Path) -> None:
+    path = written(tmp_path, slot_s=3600.0, choose_s=3000.0)
+    served = Coordinator(path, f"sqlite:///{tmp_path}/store.db")
+    heard: dict[str, Any] = {}
+    with served.running(), httpx.Client(base_url=served.url, timeout=90) as http:
+        run = served.told["campaign"]
+        token = enrolled(http, run)
+        receipt = checked_in(http, run, 1, token)
+        listening = threading.Event()
+
+        def poll() -> None:
+            heard["poll"] = httpx.get(
+                f"{served.url}/campaigns/{run}/check-ins/{receipt}?wait=60", timeout=90
+            ).json()
+
+        def listen() -> None:
+            with httpx.stream("GET", f"{served.url}/campaigns/{run}/events", timeout=90) as stream:
+                for line in stream.iter_lines():
+                    listening.set()
+                    heard.setdefault("lines", []).append(line)
+            heard["ended"] = True  # and not cut off: that would be an error
+
+        threads = [threading.Thread(target=work) for work in (poll, listen)]
+        for thread in threads:
+            thread.start()
+        assert listening.wait(PATIENCE_S)
+        metrics = {"authorization": "Bearer operator-token-of-the-tests"}
+        until(
+            lambda: "waiters 2" in http.get("/metrics", headers=metrics).text
+            or "waiters 2.0" in http.get("/metrics", headers=metrics).text,
+            "both wait",
+        )
+        assert served.stop() == 0
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert heard["poll"] == {"outcome": "waiting", "slot": 1}
+        assert heard["ended"]
+        assert "event: status" in heard["lines"]
+        served.begin()
+        assert served.told["campaign"] == run
+        view = http.get(f"/campaigns/{run}").json()
+        assert (view["epoch"], view["status"]) == (2, "running")
+        assert checked_in(http, run, 1, token) == receipt
+        assert served.stop() == 0
+
+
+@pytest.mark.slow
+def test_until_done_leaves_when_every_repeat_is_over(tmp_path: Path) -> None:
+    path = written(tmp_path, slots=2, repeats=2, slot_s=0.3, choose_s=0.1)
+    served = Coordinator(path, f"sqlite:///{tmp_path}/store.db", more=("--until-done",))
+    with served.running():
+        process = served._running()
+        assert process.wait(PATIENCE_S) == 0
+    from checkins.service.store import records
+    from checkins.service.store.database import Database
+
+    database = Database(served.store)
+    with database.reading() as connection:
+        runs = records.unknown_terms(connection, ())
+        endings = [records.load_stage(connection, run.id).ending for run in runs]
+    database.close()
+    assert [str(ending) for ending in endings] == ["completed", "completed"]
+
+
+def ends(it: Living, run: str) -> Any:
+    """What ``--until-done`` waits for, on a coordinator without a socket."""
+    stand_in: Any = SimpleNamespace(runner=it.runner, should_exit=False)
+    return asyncio.create_task(server._end_with(stand_in, run))
+
+
+def test_until_done_leaves_when_the_budget_pays_for_no_further_repeat(tmp_path: Path) -> None:
+    async def scenario(it: Living) -> None:
+        run = await it.open(slots=2, repeats=2, epsilon=1.1)
+        assert it.desk.terms.affordable == 2
+        task = ends(it, run)
+        await it.finish()
+        async with asyncio.timeout(5):
+            await task
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+
+
+def test_until_done_leaves_when_the_budget_stops_the_run(tmp_path: Path) -> None:
+    async def scenario(it: Living) -> None:
+        run = await it.open(slots=6, epsilon=0.7)
+        task = ends(it, run)
+        await it.finish()
+        async with asyncio.timeout(20):
+            await task
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_started_again_and_all_leave_with_their_parent(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    path = written(tmp_path, slot_s=3600.0, choose_s=3000.0)
+    served = Coordinator(path, postgres_url, workers=2)
+    with served.running(), httpx.Client(base_url=served.url, timeout=60) as http:
+        run = served.told["campaign"]
+        tokens = [enrolled(http, run) for _ in range(3)]
+        receipt = checked_in(http, run, 1, tokens[0])
+        before = set(until(lambda: len(served.worker_processes()) == 2 and served.worker_processes(), "two"))
+        assert served.kill_one_worker(random.Random(0))
+        after = set(
+            until(
+                lambda: (now := set(served.worker_processes())) != before
+                and len(now) == 2
+                and now,
+                "another worker",
+            )
+        )
+        assert len(before & after) == 1
+        for token in tokens:  # whoever answers
+            got = until(lambda token=token: checked_in(http, run, 1, token), "an answer")
+            assert token != tokens[0] or got == receipt
+        process = served._running()
+        os.kill(process.pid, signal.SIGKILL)  # the parent alone
+        until(lambda: all(gone(pid) for pid in after), "no worker without its parent")
+
+
+@pytest.mark.slow
+def test_workers_stop_gracefully_too(tmp_path: Path, postgres_url: str) -> None:
+    path = written(tmp_path, slot_s=3600.0, choose_s=3000.0)
+    served = Coordinator(path, postgres_url, workers=2)
+    with served.running(), httpx.Client(base_url=served.url, timeout=60) as http:
+        run = served.told["campaign"]
+        token = enrolled(http, run)
+        receipt = checked_in(http, run, 1, token)
+        workers = served.worker_processes()
+        assert served.stop() == 0
+        assert all(gone(pid) for pid in workers)
+        served.begin()
+        assert checked_in(http, run, 1, token) == receipt
+        assert served.stop() == 0
+
+
+def test_a_port_that_is_taken_is_refused_with_its_number() -> None:
+    from checkins.errors import InvalidValue
+
+    with contextlib.closing(bind("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(InvalidValue, match=f"port = {port}: cannot be used"):
+            bind("127.0.0.1", port)
+
+
+def test_the_witness_of_sqlite_lies_beside_its_file() -> None:
+    assert default_witness("sqlite:///a/b.db") == Path("a/b.db.witness")
+    assert default_witness("postgresql://x/y") is None

@@ -1,0 +1,266 @@
+"""A store that was rolled back is noticed, and restored only by ending what ran in it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from checkins.errors import InvalidValue
+from checkins.protocol.campaign import Spending
+from checkins.protocol.ledger.verification import verify
+from checkins.protocol.server import Ending
+from checkins.service import preparing
+from checkins.service.exporting import back_up
+from checkins.service.preparing import Start, parsed_start
+from checkins.service.settings import Enrolment, Settings
+from checkins.service.store import facts, records
+from checkins.service.store.database import Database
+from checkins.service.witness import RolledBack, Seen, Witness, seen_of
+from tests.service.coordination import AVERAGED, START, Clock, House, at, campaign
+
+OPERATOR = "operator-token-of-these-tests"
+
+
+def settings(store: str, witness: Path | None, folder: Path) -> Settings:
+    return Settings(
+        store=store,
+        enrolment=Enrolment.open(),
+        operator_token=OPERATOR,
+        witness=witness,
+        folder=folder,
+    )
+
+
+def test_a_witness_that_has_seen_nothing_accepts_anything(house: House, tmp_path: Path) -> None:
+    Witness(tmp_path / "w").check(house.database)
+
+
+def test_a_store_that_went_on_is_accepted(house: House, tmp_path: Path) -> None:
+    terms = house.open(campaign())
+    witness = Witness(tmp_path / "w")
+    witness.saw(seen_of(house.database))
+    house.close(terms, 2)
+    house.restart()
+    Witness(tmp_path / "w").check(house.database)
+    witness.saw(seen_of(house.database))
+    Witness(tmp_path / "w").check(house.database)
+
+
+def test_a_ledger_that_became_shorter_is_noticed(house: House, tmp_path: Path) -> None:
+    terms = house.open(campaign())
+    older = seen_of(house.database)
+    house.close(terms, 2)
+    Witness(tmp_path / "w").saw(seen_of(house.database))
+    held = Witness(tmp_path / "w")._seen
+    assert held.behind(older) == [
+        "the ledger of population clinic has 1 entries, and had 3",
+    ]
+    assert held.behind(seen_of(house.database)) == []
+
+
+def test_an_older_epoch_is_noticed_even_without_a_release() -> None:
+    assert Seen(3).behind(Seen(2)) == ["it is in epoch 2, and was in 3"]
+    assert Seen(3).behind(Seen(3)) == Seen(3).behind(Seen(4)) == []
+
+
+def test_a_population_that_is_gone_is_noticed() -> None:
+    (lost,) = Seen(1, {"population clinic": 4}).behind(Seen(1))
+    assert "has 0 entries, and had 4" in lost
+
+
+def test_a_witness_never_says_less_than_before(tmp_path: Path) -> None:
+    path = tmp_path / "w"
+    Witness(path).saw(Seen(5, {"a": 9}))
+    Witness(path).saw(Seen(4, {"a": 3, "b": 1}))
+    assert json.loads(path.read_text()) == {"epoch": 5, "entries": {"a": 9, "b": 1}}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"epoch": "x", "entries": {}}', "\0"])
+def test_a_witness_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "w").write_text(text)
+    with pytest.raises(InvalidValue, match="is not what a coordinator wrote"):
+        Witness(tmp_path / "w")
+
+
+def test_invariant_1_an_older_copy_put_in_the_place_of_the_store_is_not_continued(
+    tmp_path: Path,
+) -> None:
+    house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
+    terms = house.open(campaign())
+    house.database.checkpoint()
+    shutil.copy(tmp_path / "x.db", tmp_path / "old.db")
+    witness = tmp_path / "w"
+    house.close(terms, 1)
+    Witness(witness).saw(seen_of(house.database))
+    house.database.close()
+    for left in tmp_path.glob("x.db*"):
+        left.unlink()
+    shutil.copy(tmp_path / "old.db", tmp_path / "x.db")
+    chosen = settings(house.url, witness, tmp_path)
+    with pytest.raises(RolledBack, match="has 1 entries, and had 2"):
+        preparing.prepare(chosen, campaign(), start=Start())
+    database = Database(house.url)
+    assert facts.epoch_of(database) == 1  # it was left alone
+    database.close()
+
+
+def prepared(chosen: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, **how: object):
+    """``prepare`` on our clock."""
+    monkeypatch.setattr(preparing, "Database", lambda url: at(url, clock))
+    return preparing.prepare(chosen, how.pop("campaign", None), start=Start(), **how)
+
+
+def test_a_backup_is_not_continued_as_if_it_were_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
+    house.open(campaign())
+    copy = tmp_path / "copy.db"
+    assert back_up(house.url, copy) == 1
+    assert sorted(path.name for path in tmp_path.glob("copy*")) == ["copy.db"]
+    chosen = settings(f"sqlite:///{copy}", tmp_path / "fresh.witness", tmp_path)
+    with pytest.raises(RolledBack, match="it is a copy made by checkins backup"):
+        prepared(chosen, house.clock, monkeypatch)
+    house.database.close()
+
+
+def restored(
+    house: House, copy: Path, monkeypatch: pytest.MonkeyPatch, **how: object
+) -> tuple[Database, object]:
+    chosen = settings(f"sqlite:///{copy}", copy.with_name("w"), copy.parent)
+    terms = prepared(chosen, house.clock, monkeypatch, restore=True, **how)
+    return at(chosen.store, house.clock), terms
+
+
+def test_restore_ends_what_was_running_and_prices_it_to_the_last_affordable_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
+    terms = house.open(campaign(slots=6))
+    house.close(terms, 2)
+    copy = tmp_path / "copy.db"
+    back_up(house.url, copy)
+    house.close(terms, 5)  # three more releases that the copy knows nothing of
+    token = house.enrol(terms)
+    Witness(tmp_path / "w").saw(seen_of(house.database))
+    house.database.close()
+
+    database, found = restored(house, copy, monkeypatch, campaign=terms.campaign)
+    assert found is not None
+    with database.reading() as connection:
+        standing = records.load_standing(connection, terms)
+        lines = records.ledger_lines(connection, terms.population, after=0, most=99)
+    assert (standing.stage.ending, standing.stage.closed) == (Ending.STOPPED, 2)
+    assert standing.certificate["epsilon"] == Spending(terms.campaign).after(6).epsilon
+    assert verify(lines, closed=True).within_budget
+    assert token not in standing.certificate
+    with database.reading() as connection:
+        assert facts.read(connection, facts.COPY) is None
+    Witness(tmp_path / "w").check(database)
+    database.close()
+    prepared(  # from now on it is the store
+        settings(f"sqlite:///{copy}", tmp_path / "w", tmp_path), house.clock, monkeypatch
+    )
+
+
+def test_restore_before_the_first_slot_prices_the_whole_run_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
+    terms = house.open(campaign(slots=6, epsilon=0.7))
+    back_up(house.url, tmp_path / "copy.db")
+    house.database.close()
+    database, _ = restored(house, tmp_path / "copy.db", monkeypatch)
+    with database.reading() as connection:
+        standing = records.load_standing(connection, terms)
+    expected = Spending(terms.campaign).after(terms.affordable).epsilon
+    assert standing.certificate["epsilon"] == expected > 0.0
+    database.close()
+
+
+def test_restore_prices_averaged_updates_that_the_copy_does_not_know_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy was made before the first report; reports came after it."""
+    house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
+    terms = house.open(campaign(**AVERAGED))
+    back_up(house.url, tmp_path / "copy.db")
+    house.play(terms, 1, 5)
+    house.database.close()
+    database, _ = restored(house, tmp_path / "copy.db", monkeypatch)
+    with database.reading() as connection:
+        standing = records.load_standing(connection, terms)
+    assert standing.certificate["epsilon"] > 0.0
+    database.close()
+
+
+def test_restore_does_not_open_a_repeat_that_may_have_run_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the copy run 1 ended and run 2 began: opened again, it would be released twice."""
+    house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
+    again = campaign(slots=2, repeats=3)
+    first = house.open(again)
+    house.close(first, 1)
+    back_up(house.url, tmp_path / "copy.db")
+    house.finish(first)
+    second = house.open(again)
+    house.play(second, 1, 2)
+    house.database.close()
+    database, terms = restored(house, tmp_path / "copy.db", monkeypatch, campaign=again)
+    with database.reading() as connection:
+        known = [run.id for run in records.unknown_terms(connection, ())]
+    database.close()
+    assert second.id not in known
+
+
+def test_preparing_counts_an_epoch_and_opens_or_finds_the_campaign(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, clock = settings(store, tmp_path / "w", tmp_path), Clock()
+    first = prepared(chosen, clock, monkeypatch, campaign=campaign())
+    assert json.loads((tmp_path / "w").read_text()) == {
+        "epoch": 1,
+        "entries": {"population clinic": 1},
+    }
+    second = prepared(chosen, clock, monkeypatch, campaign=campaign())
+    assert first.id == second.id
+    assert json.loads((tmp_path / "w").read_text())["epoch"] == 2
+
+
+def test_a_start_that_is_given_goes_on_with_the_open_run_of_the_same_file(
+    house: House, tmp_path: Path
+) -> None:
+    what = campaign()
+    terms = house.open(what)
+    chosen = settings(house.url, None, tmp_path)
+    moved = Start(moment=START + timedelta(days=1))
+    assert preparing._opened(house.database, chosen, what, moved).id == terms.id
+    house.finish(terms)
+    again = preparing._opened(house.database, chosen, what, moved)
+    assert again.id != terms.id
+    assert again.begins(1) == (START + timedelta(days=1)).timestamp()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "tomorrow", "+", "+x", "+nan", "+inf", "-5", "+-5", "2030-01-01", "1e3", "+1e10"]
+)
+def test_a_start_is_now_or_later_or_an_instant(text: str) -> None:
+    with pytest.raises(InvalidValue, match="must be now"):
+        parsed_start(text)
+
+
+def test_an_instant_is_sealed_as_it_was_given() -> None:
+    start = parsed_start("2041-02-03T04:05:06+02:00")
+    sealed = start.of(campaign())
+    assert sealed.schedule is not None
+    assert sealed.schedule.start.isoformat() == "2041-02-03T02:05:06+00:00"
+    assert sealed.seal != campaign().seal
+    same = replace(sealed, schedule=campaign().schedule)
+    assert same.seal == campaign().seal

@@ -1,0 +1,275 @@
+"""Two workers on one PostgreSQL: the database alone decides, whoever comes first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkins.errors import ProtocolViolation
+from checkins.protocol.server import Ending
+from checkins.service import advancing, opening, taking
+from checkins.service.store import facts, progress, tables
+from checkins.service.store.database import Database
+from checkins.service.taking import CheckIn, Enrolment, Submission, again, hashed
+from tests.service.coordination import House, at, campaign, total_of, units_of
+
+ROUNDS = 15
+
+
+@pytest.fixture
+def house(migrated_postgres: str, tmp_path: Path) -> Iterator[House]:
+    made = House(migrated_postgres, tmp_path)
+    yield made
+    with made.database.exclusive("tests") as connection:
+        for table in reversed(tables.metadata.sorted_tables):
+            connection.execute(table.delete())
+    made.database.close()
+
+
+@pytest.fixture
+def crew(house: House) -> Iterator[list[Database]]:
+    """Two more workers, each with connections of its own."""
+    databases = [at(house.url, house.clock) for _ in range(2)]
+    yield databases
+    for database in databases:
+        database.close()
+
+
+def race(*work: Callable[[], Any]) -> list[Any]:
+    """Let all begin at once; what each returned or raised."""
+    gate = threading.Barrier(len(work))
+    found: list[Any] = [None] * len(work)
+
+    def run(number: int) -> None:
+        gate.wait(30)
+        try:
+            found[number] = work[number]()
+        except Exception as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(work))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+def test_invariant_1_one_token_at_two_workers_gets_one_receipt(house: House, crew) -> None:
+    terms = house.open(campaign())
+    house.begin(terms, 1)
+    for _ in range(ROUNDS):
+        token = house.enrol(terms)
+
+        def check_in(database: Database, token: str = token) -> Any:
+            send = [CheckIn(1, token)]
+            return again(lambda: taking.take_check_ins(database, terms, send))[0]
+
+        first, second = race(*(lambda d=d: check_in(d) for d in crew))
+        assert isinstance(first, str), first
+        assert first == second
+    assert len(house.rows(tables.check_ins)) == ROUNDS
+    assert house.rows(tables.tokens) == []
+
+
+def test_batches_that_overlap_in_any_order_are_all_answered(house: House, crew) -> None:
+    terms = house.open(campaign())
+    house.begin(terms, 1)
+    for _ in range(5):
+        tokens = [house.enrol(terms) for _ in range(12)]
+
+        def check_in(database: Database, order: list[str]) -> Any:
+            send = [CheckIn(1, token) for token in order]
+            return again(lambda: taking.take_check_ins(database, terms, send))
+
+        first, second = race(
+            lambda: check_in(crew[0], tokens[:9]), lambda: check_in(crew[1], tokens[:2:-1])
+        )
+        assert first[3:] == second[::-1][:6], (first, second)
+    assert len(house.rows(tables.check_ins)) == 60
+
+
+def test_invariant_1_a_check_in_and_a_withdrawal_at_once_leave_nothing_to_use(
+    house: House, crew
+) -> None:
+    terms = house.open(campaign())
+    house.begin(terms, 1)
+    for _ in range(ROUNDS):
+        token = house.enrol(terms)
+        send = [CheckIn(1, token)]
+        answers, gone = race(
+            lambda send=send: again(lambda: taking.take_check_ins(crew[0], terms, send)),
+            lambda token=token: taking.withdraw(crew[1], terms.id, token),
+        )
+        assert gone is True
+        assert isinstance(answers[0], str | ProtocolViolation)
+        assert house.rows(tables.check_ins) == house.rows(tables.tokens) == []
+
+
+def test_an_enrolment_at_two_workers_is_one_token(house: House, crew) -> None:
+    terms = house.open(campaign())
+    for number in range(ROUNDS):
+        message = Enrolment(hashed(f"t{number}"), hashed(f"c{number}"), hashed("k"))
+        found = race(
+            *(
+                lambda d=d, m=message: again(lambda: taking.take_enrolments(d, terms, [m]))
+                for d in crew
+            )
+        )
+        assert found == [[None], [None]]
+    assert len(house.rows(tables.tokens)) == ROUNDS
+
+
+def test_invariant_3_two_different_reports_at_two_workers_are_not_both_taken(
+    house: House, crew
+) -> None:
+    terms = house.open(campaign(capacity=ROUNDS))
+    house.begin(terms, 1)
+    receipts = [house.check_in(terms, 1) for _ in range(ROUNDS)]
+    house.choose(terms, 1)
+    for receipt in receipts:
+
+        def send(database: Database, units: int, receipt: str = receipt) -> Any:
+            message = [Submission(1, receipt, units_of(terms, units))]
+            return again(lambda: taking.take_reports(database, terms, message))[0]
+
+        found = race(lambda s=send: s(crew[0], 1), lambda s=send: s(crew[1], 2))
+        assert found.count(None) == 1, found
+        kept = {row.receipt: row.report for row in house.rows(tables.check_ins)}[receipt]
+        taken = units_of(terms, found.index(None) + 1).astype("<i4").tobytes()
+        assert kept == taken
+
+
+def test_invariant_4_one_choice_is_made_however_many_workers_try(house: House, crew) -> None:
+    terms = house.open(campaign(slots=ROUNDS, capacity=2, epsilon=500.0))
+    for slot in range(1, ROUNDS + 1):
+        house.begin(terms, slot)
+        for _ in range(4):
+            house.check_in(terms, slot)
+        known = house.standing(terms)
+        house.clock.now = terms.chooses(slot)
+        race(*(lambda d=d: advancing.advance(d, terms, known) for d in crew))
+        assert sum(bool(row.chosen) for row in house.rows(tables.check_ins)) == 2
+
+
+def test_invariant_5_one_worker_closes_a_slot_however_many_try(house: House, crew) -> None:
+    terms = house.open(campaign(slots=ROUNDS, epsilon=500.0))
+    for slot in range(1, ROUNDS + 1):
+        house.choose(terms, slot)
+        known = house.standing(terms)
+        house.clock.now = terms.ends(slot)
+        found = race(*(lambda d=d: advancing.advance(d, terms, known) for d in crew))
+        assert {standing.stage.closed for standing in found} == {slot}
+        assert len({standing.ledger.head for standing in found}) == 1
+        assert len(house.lines(terms)) == 1 + slot
+    known = house.standing(terms)
+    found = race(*(lambda d=d: advancing.finish(d, terms, known) for d in crew))
+    assert {standing.stage.ending for standing in found} == {Ending.COMPLETED}
+    house.verified(terms, closed=True)
+
+
+def test_invariant_6_a_report_is_in_the_sum_exactly_if_it_was_taken(house: House, crew) -> None:
+    terms = house.open(campaign(kind="averaged", population=(4, 100), slots=ROUNDS))
+    for slot in range(1, ROUNDS + 1):
+        house.begin(terms, slot)
+        receipt = house.check_in(terms, slot)
+        house.choose(terms, slot)
+        known = house.standing(terms)
+        house.clock.now = terms.ends(slot)
+        message = [Submission(slot, receipt, units_of(terms, 7))]
+        taken, _ = race(
+            lambda m=message: taking.take_reports(crew[0], terms, m)[0],
+            lambda known=known: advancing.advance(crew[1], terms, known),
+        )
+        total = total_of(house.entries(terms)[-1])
+        if taken is None:
+            assert set(total) == {7}
+        else:
+            assert isinstance(taken, ProtocolViolation)
+            assert total is None
+
+
+def test_a_check_in_is_before_the_choice_or_refused(house: House, crew) -> None:
+    terms = house.open(campaign(slots=ROUNDS, epsilon=500.0))
+    for slot in range(1, ROUNDS + 1):
+        house.begin(terms, slot)
+        send, known = [CheckIn(slot, house.enrol(terms))], house.standing(terms)
+        house.clock.now = terms.chooses(slot)
+        (answer,), _ = race(
+            lambda m=send: taking.take_check_ins(crew[0], terms, m),
+            lambda known=known: advancing.advance(crew[1], terms, known),
+        )
+        rows = house.rows(tables.check_ins)
+        assert [row.receipt for row in rows] == ([answer] if isinstance(answer, str) else [])
+        assert all(row.chosen for row in rows)
+
+
+def test_two_workers_open_the_next_run_once(house: House, crew) -> None:
+    what = campaign(slots=1, repeats=4)
+    for number in range(1, 5):
+        first, second = race(
+            *(lambda d=d: opening.open_run(d, what, folder=house.folder) for d in crew)
+        )
+        assert first.id == second.id == f"{first.id[:12]}-{number}"
+        house.finish(first)
+    assert len(house.rows(tables.runs)) == 4
+
+
+def test_two_campaigns_for_one_population_at_once_are_not_both_opened(house: House, crew) -> None:
+    for number in range(4):
+        pair = [
+            campaign(slots=1, name=name, population_id=f"population {number}") for name in "ab"
+        ]
+        found = race(
+            *(
+                lambda d=d, c=c: opening.open_run(d, c, folder=house.folder)
+                for d, c in zip(crew, pair, strict=True)
+            )
+        )
+        assert sum(isinstance(one, opening.Taken) for one in found) == 1, found
+
+
+def test_prices_and_points_of_two_workers_are_written_once(house: House, crew) -> None:
+    terms = house.open(campaign())
+    found = race(
+        *(lambda d=d: progress.add_price(d, terms.id, slots=4, epsilon=1.0) for d in crew),
+        *(lambda d=d: progress.add_point(d, terms.id, slots=4, metrics={}) for d in crew),
+    )
+    assert found == [None] * 4
+    assert len(house.rows(tables.prices)) == len(house.rows(tables.curve)) == 1
+
+
+def test_epochs_are_counted_one_by_one(house: House, crew) -> None:
+    found = race(*(lambda d=d: facts.begin_epoch(d) for d in [*crew, *crew]))
+    assert sorted(found) == [2, 3, 4, 5]
+
+
+def test_a_reader_never_sees_half_a_release(house: House, crew) -> None:
+    terms = house.open(campaign(slots=ROUNDS, epsilon=500.0))
+    from checkins.protocol.ledger.entry import hashed as hash_of
+    from checkins.service.store import records
+
+    done = threading.Event()
+
+    def read() -> list[tuple[str, str]]:
+        seen = []
+        while not done.is_set():
+            with crew[1].reading() as connection:
+                connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                learner = records.load_learner(connection, terms.id)
+                lines = records.ledger_lines(connection, terms.population, after=0, most=99)
+            seen.append((hash_of(learner.model), lines[-1].decode()))
+        return seen
+
+    def write() -> None:
+        try:
+            house.run_until(terms, terms.ends(ROUNDS))
+        finally:
+            done.set()
+
+    seen, _ = race(read, write)
+    assert all(model in line for model, line in seen if '"kind":"slot-closed"' in line)

@@ -1,0 +1,198 @@
+"""Print the reference of the service's API as Markdown, from the code that answers.
+
+python tools/api.py routes      every route, from the OpenAPI document of create_app
+python tools/api.py objects     the objects in their answers
+python tools/api.py problems    every problem a client may be told
+python tools/api.py metrics     the table of metrics, from the docstring of metrics.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from checkins.service import metrics
+from checkins.service.app import create_app
+from checkins.service.problems import KINDS, MEDIA_TYPE
+from checkins.service.settings import Enrolment, Settings
+
+OPERATIONS = ("get", "put", "post", "delete")
+PREFIX = "#/components/schemas/"
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI document; the store is named and never opened."""
+    settings = Settings(
+        store="sqlite:///never-opened.db",
+        enrolment=Enrolment.open(),
+        operator_token="never-used-by-anyone",
+    )
+    return create_app(settings).openapi()
+
+
+def routes(api: Mapping[str, Any]) -> Iterator[str]:
+    """A table of all routes, and a section for each."""
+    found = [
+        (f"{name.upper()} {path}", operation)
+        for path, operations in api["paths"].items()
+        for name, operation in operations.items()
+        if name in OPERATIONS
+    ]
+    yield from _table(
+        ("route", "credential", "what it does"),
+        [
+            (f"[`{name}`](#{_anchor(name)})", _credential(operation), operation["summary"])
+            for name, operation in found
+        ],
+    )
+    schemes = api["components"]["securitySchemes"]
+    for name, operation in found:
+        yield from _route(name, operation, schemes)
+
+
+def _route(name: str, operation: Mapping[str, Any], schemes: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"### {name}", "")
+    said = " ".join(str(operation.get("description", "")).split())
+    yield from (f"{operation['summary']}. {said}".rstrip(), "")
+    for wanted in operation.get("security", ()):
+        for scheme in wanted:
+            yield from (
+                f"Credential, as `Authorization: Bearer`: {schemes[scheme]['description']}.",
+                "",
+            )
+    parameters = [
+        (f"`{one['name']}`", one["in"], _value(one["schema"]), one.get("description", ""))
+        for one in operation.get("parameters", ())
+    ]
+    if parameters:
+        yield from _table(("parameter", "in", "value", "meaning"), parameters)
+    for kind in operation.get("requestBody", {}).get("content", {}):
+        yield from (f"Body: `{kind}`.", "")
+    answers, problems = [], []
+    for status, answer in sorted(operation["responses"].items()):
+        content = answer.get("content", {})
+        if MEDIA_TYPE in content:
+            problems += [
+                (f"`{_slug(kind)}`", status, KINDS[_slug(kind)].title)
+                for kind in content[MEDIA_TYPE]["schema"]["properties"]["type"]["enum"]
+            ]
+        else:
+            said = answer["description"].replace("Successful Response", "")  # FastAPI's own words
+            answers.append((status, _content(content), said))
+    yield from _table(("answer", "body", "meaning"), answers)
+    if problems:
+        yield from _table(("problem", "status", "meaning"), problems)
+
+
+def objects(api: Mapping[str, Any]) -> Iterator[str]:
+    """The objects that answers are made of."""
+    for name, schema in api["components"]["schemas"].items():
+        if "Error" in name:
+            continue  # the framework's own, which no route answers with
+        yield from (f"### {name}", "")
+        if "description" in schema:
+            yield from (" ".join(schema["description"].split()), "")
+        rows = [
+            (f"`{key}`", _value(value), value.get("description", ""))
+            for key, value in schema["properties"].items()
+        ]
+        yield from _table(("field", "value", "meaning"), rows)
+
+
+def problems(_: Mapping[str, Any]) -> Iterator[str]:
+    """Every slug, its status and its title."""
+    rows = [(f"`{slug}`", str(kind.status), kind.title) for slug, kind in KINDS.items()]
+    yield from _table(("slug", "status", "title"), rows)
+
+
+def metrics_table(_: Mapping[str, Any]) -> Iterator[str]:
+    """What metrics.py says of its metrics."""
+    found = re.search(
+        r"<!-- table of metrics -->\n(.*?)<!-- end of table -->", metrics.__doc__ or "", re.DOTALL
+    )
+    if found is None:
+        raise SystemExit("the docstring of metrics.py holds no table of metrics")
+    for line in found[1].splitlines():
+        yield re.sub(r"^\| (checkins_\w+) \|", r"| `\1` |", line)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(names)} |"
+    yield "|" + "---|" * len(names)
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+    yield ""
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def _credential(operation: Mapping[str, Any]) -> str:
+    names = [name for wanted in operation.get("security", ()) for name in wanted]
+    return names[0] if names else "–"
+
+
+def _slug(kind: str) -> str:
+    return kind.removeprefix("urn:checkins:")
+
+
+def _content(content: Mapping[str, Any]) -> str:
+    shown = []
+    for kind, value in content.items():
+        schema = value.get("schema", {})
+        shown.append(f"{_value(schema)}" if "$ref" in schema else f"`{kind}`")
+    return ", ".join(shown) or "none"
+
+
+def _value(schema: Mapping[str, Any]) -> str:
+    """What a value may be, in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix(PREFIX)
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(_value(one) for one in schema["anyOf"])
+    if "const" in schema:
+        return f'`"{schema["const"]}"`'
+    if "enum" in schema:
+        return ", ".join(f'`"{one}"`' for one in schema["enum"])
+    kind = str(schema.get("type", "anything"))
+    if kind == "array":
+        return f"list of {_value(schema['items'])}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), Mapping):
+        return f"object of {_value(schema['additionalProperties'])}"
+    if "pattern" in schema:
+        kind += f" `{schema['pattern']}`"
+    if "minimum" in schema and "maximum" in schema:
+        kind += f", {schema['minimum']:,} to {schema['maximum']:,}"
+    if "minLength" in schema and "maxLength" in schema:
+        kind += f", {schema['minLength']} to {schema['maxLength']} characters"
+    if "default" in schema:
+        kind += f", default {schema['default']}"
+    return kind
+
+
+PARTS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    "routes": routes,
+    "objects": objects,
+    "problems": problems,
+    "metrics": metrics_table,
+}
+
+
+def rendered(part: str) -> str:
+    """One part of the reference."""
+    lines = PARTS[part](document())
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("part", choices=PARTS)
+    print(rendered(parser.parse_args().part))
+
+
+if __name__ == "__main__":
+    main()
