@@ -26,7 +26,12 @@ from checkins.service.store import records
 router = APIRouter(prefix="/campaigns", tags=["campaigns"])
 
 
-@router.get("", response_model=wire.Campaigns, summary="The campaigns of this coordinator")
+@router.get(
+    "",
+    response_model=wire.Campaigns,
+    summary="The campaigns of this coordinator",
+    responses=refusals(),
+)
 async def campaigns(request: Request) -> Response:
     """Every run, newest first."""
     runner = runner_of(request)
