@@ -15,6 +15,7 @@ import contextlib
 import os
 import pwd
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -30,8 +31,8 @@ import pytest
 
 PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin")
 MISSING = (
-    "no PostgreSQL found, and this test runs on a real one: run `bash tools/postgres.sh`, or install"
-    " the package postgresql, or name the folder of initdb in the variable POSTGRES_BIN"
+    "no PostgreSQL found, and this test runs on a real one: run `bash tools/postgres.sh`, or"
+    " install the package postgresql, or name the folder of initdb in the variable POSTGRES_BIN"
 )
 USER = "checkins"
 START_S = 60.0
@@ -52,6 +53,12 @@ class Postgres:
 
     port: int
     password: str
+    data: Path
+
+    def crash(self) -> None:
+        """Let it fall over without a last write; its keeper starts it again."""
+        process = int((self.data / "postmaster.pid").read_text().split()[0])
+        os.kill(process, signal.SIGQUIT)  # "immediate": what was not durable is lost
 
     def url(self, database: str) -> str:
         """As `checkins serve --store` and SQLAlchemy take it."""
@@ -117,7 +124,7 @@ def open_postgres() -> Iterator[Postgres]:
         password = secrets.token_hex(16)
         _initdb(programs, folder, owner, password)
         keeper, port = _start(programs, folder, owner)
-        yield Postgres(port, password)
+        yield Postgres(port, password, folder / "data")
     finally:
         if keeper is not None:
             keeper.communicate(timeout=START_S)
@@ -196,29 +203,32 @@ def _short_temporary() -> str | None:
 
 
 def _keep(folder: str, uid: int, gid: int, command: list[str]) -> None:
-    """The keeper: start the cluster, wait for the tests to end, stop it, leave nothing."""
-    log_path = Path(folder) / "log"
-    told = ""
+    """The keeper: start the cluster, again if it falls, until the tests end; leave nothing."""
+    log = Path(folder) / "log"
     identity = {} if uid < 0 else {"user": uid, "group": gid, "extra_groups": []}
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
-    try:
-        with log_path.open("wb") as log:
-            server = subprocess.Popen(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **identity
+
+    def start() -> subprocess.Popen[bytes]:
+        with log.open("ab") as file:
+            return subprocess.Popen(
+                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file, **identity
             )
-        try:
-            told = _until_ready(server, command, log_path)
-            print(told, flush=True)
-            sys.stdin.read()  # ends when the process that started us does
-        finally:
-            server.send_signal(signal.SIGINT)  # a fast shutdown
-            try:
-                server.wait(30)
-            except subprocess.TimeoutExpired:
-                server.send_signal(signal.SIGQUIT)
-                server.wait(10)
+
+    server = start()
+    told = _until_ready(server, command, log)
+    try:
+        print(told, flush=True)
+        while not select.select([sys.stdin], [], [], 0.1)[0]:  # ends with whoever started us
+            if server.poll() is not None and told == "ready":
+                server = start()
     finally:
+        server.send_signal(signal.SIGINT)  # a fast shutdown
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.send_signal(signal.SIGQUIT)
+            server.wait(10)
         if told == "ready":  # otherwise another port is tried with the same folder
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -47,12 +47,40 @@ def routes(api: Mapping[str, Any]) -> Iterator[str]:
             for name, operation in found
         ],
     )
+    everywhere = anywhere(api)
+    yield from (f"Any of them may also answer {', '.join(f'`{slug}`' for slug in everywhere)}.", "")
     schemes = api["components"]["securitySchemes"]
     for name, operation in found:
-        yield from _route(name, operation, schemes)
+        yield from _route(name, operation, schemes, everywhere)
 
 
-def _route(name: str, operation: Mapping[str, Any], schemes: Mapping[str, Any]) -> Iterator[str]:
+def anywhere(api: Mapping[str, Any]) -> list[str]:
+    """The problems that every route names: what any request may meet."""
+    named = [
+        set(slugs_of(operation))
+        for operations in api["paths"].values()
+        for name, operation in operations.items()
+        if name in OPERATIONS
+    ]
+    return [slug for slug in KINDS if all(slug in slugs for slugs in named)]
+
+
+def slugs_of(operation: Mapping[str, Any]) -> list[str]:
+    """The problems that a route names."""
+    return [
+        kind.removeprefix("urn:checkins:")
+        for answer in operation["responses"].values()
+        if MEDIA_TYPE in answer.get("content", {})
+        for kind in answer["content"][MEDIA_TYPE]["schema"]["properties"]["type"]["enum"]
+    ]
+
+
+def _route(
+    name: str,
+    operation: Mapping[str, Any],
+    schemes: Mapping[str, Any],
+    everywhere: Sequence[str],
+) -> Iterator[str]:
     yield from (f"### {name}", "")
     said = " ".join(str(operation.get("description", "")).split())
     yield from (f"{operation['summary']}. {said}".rstrip(), "")
@@ -70,17 +98,17 @@ def _route(name: str, operation: Mapping[str, Any], schemes: Mapping[str, Any]) 
         yield from _table(("parameter", "in", "value", "meaning"), parameters)
     for kind in operation.get("requestBody", {}).get("content", {}):
         yield from (f"Body: `{kind}`.", "")
-    answers, problems = [], []
-    for status, answer in sorted(operation["responses"].items()):
-        content = answer.get("content", {})
-        if MEDIA_TYPE in content:
-            problems += [
-                (f"`{_slug(kind)}`", status, KINDS[_slug(kind)].title)
-                for kind in content[MEDIA_TYPE]["schema"]["properties"]["type"]["enum"]
-            ]
-        else:
-            said = answer["description"].replace("Successful Response", "")  # FastAPI's own words
-            answers.append((status, _content(content), said))
+    answers = [
+        # "Successful Response" is what FastAPI says where nobody said anything.
+        (status, _content(content), answer["description"].replace("Successful Response", ""))
+        for status, answer in sorted(operation["responses"].items())
+        if MEDIA_TYPE not in (content := answer.get("content", {}))
+    ]
+    problems = [
+        (f"`{slug}`", str(KINDS[slug].status), KINDS[slug].title)
+        for slug in slugs_of(operation)
+        if slug not in everywhere
+    ]
     yield from _table(("answer", "body", "meaning"), answers)
     if problems:
         yield from _table(("problem", "status", "meaning"), problems)
@@ -133,10 +161,6 @@ def _anchor(title: str) -> str:
 def _credential(operation: Mapping[str, Any]) -> str:
     names = [name for wanted in operation.get("security", ()) for name in wanted]
     return names[0] if names else "–"
-
-
-def _slug(kind: str) -> str:
-    return kind.removeprefix("urn:checkins:")
 
 
 def _content(content: Mapping[str, Any]) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from checkins.service import server
+from checkins.service import opening, server
 from checkins.service.store.database import Database
 from checkins.service.store.migration import migrate
 from tests.service.coordination import campaign_text
@@ -57,7 +58,7 @@ def test_json_is_one_object_that_says_where_it_answers(serve, file: Path, tmp_pa
     assert (outcome.code, outcome.err) == (0, "")
     told = json.loads(outcome.out)
     assert set(told) == {
-        *("url", "campaign", "seal", "start", "store", "workers", "operator_token"),
+        *("url", "campaign", "seal", "start", "store", "witness", "workers", "operator_token"),
     }
     assert told["start"] == "2040-01-01T00:00:00.000000Z"
     assert told["store"] == f"sqlite:///{tmp_path}/x.db"
@@ -125,16 +126,18 @@ def test_who_may_enrol_is_what_the_files_say(serve, file: Path, tmp_path: Path) 
         (("--workers", "two"), "must be a whole number from 1"),
         (("--start", "tomorrow"), "must be now, +SECONDS, or an instant"),
         (("--start", "2020-01-01T00:00:00Z"), "has passed"),
-        (("--store", "mysql://x/y"), "must be sqlite:///FILE.db or postgresql://"),
+        (("--store", "mysql://ann:hidden-word@x/y"), "must be sqlite:///FILE.db or postgresql://"),
         (("--store", "sqlite:///:memory:"), "a store in memory"),
         (("--store", "sqlite:////no/such/folder/x.db"), "cannot be used"),
         (("--store", "postgresql://ann:hidden-word@127.0.0.1:1/x"), "cannot be used"),
         (("--rate", "-1"), "rate"),
         (("--connections", "-1"), "connections"),
-        (("--host", "999.1.1.1"), "host"),
+        (("--host", "999.1.1.1"), "999.1.1.1"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(serve, file: Path, words: tuple[str, ...], says: str) -> None:
+def test_a_mistake_is_told_in_one_line(
+    serve, file: Path, words: tuple[str, ...], says: str
+) -> None:
     outcome, served = serve(file, *words)
     refused(outcome, says=says)
     assert "hidden-word" not in outcome.err
@@ -144,6 +147,22 @@ def test_a_mistake_is_told_in_one_line(serve, file: Path, words: tuple[str, ...]
 @pytest.mark.parametrize("text", ["-1", "65536", "http"])
 def test_a_port_is_a_number(checkins, file: Path, text: str) -> None:
     refused(checkins("serve", str(file), "--port", text), says="must be a whole number from 0")
+
+
+def test_now_is_not_over_when_the_campaign_is_priced(
+    serve, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pricing takes longer than the two seconds that ``now`` leaves, for examples/patients.toml."""
+    made = opening._Prepared.of
+
+    def slow(*given: Any) -> Any:
+        prepared = made(*given)
+        time.sleep(2.5)
+        return prepared
+
+    monkeypatch.setattr(opening._Prepared, "of", slow)
+    outcome, _ = serve(file, "--start", "now")
+    assert (outcome.code, outcome.err) == (0, "")
 
 
 def test_until_done_needs_something_to_be_done(serve, file: Path) -> None:
@@ -168,7 +187,8 @@ def test_another_campaign_on_the_same_people_is_refused_while_one_runs(
     assert serve(file)[0].code == 0
     other = tmp_path / "other.toml"
     other.write_text(campaign_text(name="other"))
-    refused(serve(other)[0], says="is running on this population", code=serve(other)[0].code)
+    outcome, _ = serve(other)
+    refused(outcome, says="is running on this population", code=outcome.code)
 
 
 def test_a_store_of_a_newer_version_is_refused(serve, file: Path, tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -129,9 +132,85 @@ def test_what_is_not_there_is_the_callers_mistake(checkins, tmp_path: Path) -> N
     refused(checkins("verify"), code=2, says="DIR")
 
 
-@pytest.mark.parametrize("place", ["https://x.example/campaigns/1", "HTTP://x", "postgresql://x"])
-def test_a_running_service_cannot_be_verified_yet(checkins, place: str) -> None:
-    refused(checkins("verify", place), code=2, says="fetch its ledger.jsonl and verify that file")
+@pytest.mark.parametrize("place", ["postgresql://x", "ftp://x/ledger.jsonl"])
+def test_an_address_is_that_of_a_coordinator(checkins, place: str) -> None:
+    refused(checkins("verify", place), code=2, says="or the address of a coordinator")
+
+
+def test_nobody_at_the_address_is_told(checkins) -> None:
+    refused(checkins("verify", "http://127.0.0.1:1"), code=2, says="is a coordinator there?")
+    refused(checkins("verify", "http://"), code=2, says="http://")
+    refused(checkins("verify", "http://[x"), code=2, says="http://[x")
+
+
+def test_a_running_service_is_verified_by_its_address(checkins, at_address) -> None:
+    url = at_address(WHOLE.lines, "0123456789ab-1")
+    for place in (url, f"{url}/", f"{url}/campaigns/0123456789ab-1"):
+        outcome = checkins("verify", place, "--json")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert json.loads(outcome.out)["head"] == WHOLE.ledger.head
+
+
+def test_a_service_that_tampers_with_its_ledger_is_refused(checkins, at_address) -> None:
+    lines = list(WHOLE.lines)
+    lines[3] = lines[3].replace(b'"slot":3', b'"slot":2')
+    outcome = checkins("verify", at_address(lines, "0123456789ab-1"))
+    refused(outcome, code=1, says="/ledger:4: its hash")
+    cut = at_address(WHOLE.lines[:-1], "0123456789ab-1")
+    assert checkins("verify", cut).code == 0
+    refused(checkins("verify", cut, "--head", WHOLE.ledger.head), code=1, says="lines were cut off")
+    refused(checkins("verify", cut, "--closed"), code=1, says="not closed")
+
+
+def test_what_a_service_says_is_wrong_is_told(checkins, at_address) -> None:
+    url = at_address(WHOLE.lines, "0123456789ab-1")
+    outcome = checkins("verify", f"{url}/campaigns/ffffffffffff-1")
+    refused(outcome, code=2, says="404: no such run")
+    refused(checkins("verify", f"{url}/elsewhere"), code=2, says="404")
+
+
+def test_campaigns_on_several_populations_must_be_named(checkins, at_address) -> None:
+    url = at_address(WHOLE.lines, "0123456789ab-1", "ba9876543210-1")
+    refused(checkins("verify", url), code=2, says="/campaigns/ba9876543210-1")
+    assert checkins("verify", f"{url}/campaigns/ba9876543210-1", "--json").code == 0
+
+
+@pytest.fixture
+def at_address():
+    """A service that shows these lines as the ledger of each of these runs; another population
+    for each."""
+    servers = []
+
+    def serve(lines: Sequence[bytes], *runs: str) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None: ...
+
+            def do_GET(self) -> None:
+                code, body = 404, b'{"detail": "no such run"}'
+                if self.path == "/campaigns":
+                    code = 200
+                    body = json.dumps({"campaigns": [{"id": run} for run in runs]}).encode()
+                for run in runs:
+                    if self.path == f"/campaigns/{run}":
+                        code, body = 200, json.dumps({"population_id": run, "seal": ""}).encode()
+                    if self.path == f"/campaigns/{run}/ledger":
+                        code, body = 200, b"".join(lines)
+                self.send_response(code)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        servers.append((server, thread))
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield serve
+    for server, thread in servers:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @pytest.mark.parametrize(

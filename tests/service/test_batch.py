@@ -25,9 +25,7 @@ class Store:
         self.began.set()
         assert self.may_go.wait(30)
         self.batches.append(list(messages))
-        return [
-            ProtocolViolation("odd") if message == 13 else 10 * message for message in messages
-        ]
+        return [ProtocolViolation("odd") if message == 13 else 10 * message for message in messages]
 
 
 async def begun(store: Store) -> None:

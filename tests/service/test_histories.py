@@ -6,7 +6,6 @@ byte, the one that the machine's totals and models give.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count

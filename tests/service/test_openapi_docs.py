@@ -11,7 +11,7 @@ import pytest
 
 from checkins.service import metrics
 from checkins.service.connections import guarded
-from checkins.service.problems import KINDS
+from checkins.service.problems import KINDS, MEDIA_TYPE
 from checkins.service.routes import public
 from checkins.service.settings import Enrolment, EnrolmentKind, Limits, Settings
 from tools import api, generated
@@ -48,8 +48,10 @@ def test_every_route_has_a_section(method: str, path: str) -> None:
     operation = DOCUMENT["paths"][path][method]
     for parameter in operation.get("parameters", ()):
         assert f"| `{parameter['name']}` | {parameter['in']} |" in section
-    for status in operation["responses"]:
-        assert f"| {status} |" in section
+    for slug in api.slugs_of(operation):
+        assert f"| `{slug}` | {KINDS[slug].status} |" in section or slug in api.anywhere(DOCUMENT)
+    for status, answer in operation["responses"].items():
+        assert MEDIA_TYPE in answer.get("content", {}) or f"| {status} |" in section
 
 
 def test_every_object_that_is_answered_has_a_section() -> None:

@@ -367,8 +367,7 @@ def test_a_second_coordinator_on_the_store_goes_on_where_the_first_one_was(on) -
     async def second(it: Living) -> None:
         it.run = seen["run"]
         assert (await it.ask("GET", "")).json()["epoch"] == 2
-        await it.choose(1)
-        assert await it.outcome(seen["receipt"]) == "chosen"
+        assert await it.outcome(seen["receipt"], wait=2) == "chosen"
         assert (await it.report(1, seen["receipt"])).status_code == 200
         await it.begin(2)
         again = await it.ask("POST", "/slots/2/check-ins", seen["early"])

@@ -7,6 +7,8 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,9 +21,9 @@ import pytest
 
 from checkins.service import server
 from checkins.service.server import bind, default_witness
-from tests.service.coordination import campaign_text
+from tests.service.coordination import House, campaign_text
 from tests.service.faults.coordinator import Coordinator
-from tests.service.living import Living, play
+from tests.service.living import Living, play, settings
 
 PATIENCE_S = 60.0
 
@@ -32,16 +34,16 @@ def written(folder: Path, **given: Any) -> Path:
     return path
 
 
-def until(done: Callable[[], Any], what: str) -> Any:
+def until(done: Callable[[], Any], what: str, *, within_s: float = PATIENCE_S) -> Any:
     """The first true answer; a test fails when none comes."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + within_s
     while time.monotonic() < end:
         with contextlib.suppress(httpx.TransportError):
             found = done()
             if found:
                 return found
         time.sleep(0.02)
-    raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}")
+    raise AssertionError(f"not within {within_s:.0f} s: {what}")
 
 
 def checked_in(http: httpx.Client, run: str, slot: int, token: str) -> str:
@@ -91,8 +93,10 @@ def test_asked_to_stop_it_answers_everyone_and_started_again_it_goes_on(tmp_path
         assert listening.wait(PATIENCE_S)
         metrics = {"authorization": "Bearer operator-token-of-the-tests"}
         until(
-            lambda: "waiters 2" in http.get("/metrics", headers=metrics).text
-            or "waiters 2.0" in http.get("/metrics", headers=metrics).text,
+            lambda: (
+                "waiters 2" in http.get("/metrics", headers=metrics).text
+                or "waiters 2.0" in http.get("/metrics", headers=metrics).text
+            ),
             "both wait",
         )
         assert served.stop() == 0
@@ -174,13 +178,13 @@ def test_a_worker_that_is_killed_is_started_again_and_all_leave_with_their_paren
         run = served.told["campaign"]
         tokens = [enrolled(http, run) for _ in range(3)]
         receipt = checked_in(http, run, 1, tokens[0])
-        before = set(until(lambda: len(served.worker_processes()) == 2 and served.worker_processes(), "two"))
+        ready = '"event": "ready"'
+        until(lambda: served.log.read_text().count(ready) == 2, "two workers")
+        before = set(served.worker_processes())
         assert served.kill_one_worker(random.Random(0))
         after = set(
             until(
-                lambda: (now := set(served.worker_processes())) != before
-                and len(now) == 2
-                and now,
+                lambda: (now := set(served.worker_processes())) != before and len(now) == 2 and now,
                 "another worker",
             )
         )
@@ -188,9 +192,38 @@ def test_a_worker_that_is_killed_is_started_again_and_all_leave_with_their_paren
         for token in tokens:  # whoever answers
             got = until(lambda token=token: checked_in(http, run, 1, token), "an answer")
             assert token != tokens[0] or got == receipt
-        process = served._running()
-        os.kill(process.pid, signal.SIGKILL)  # the parent alone
+        until(lambda: served.log.read_text().count(ready) == 3, "the new worker answers")
+        os.kill(served._running().pid, signal.SIGKILL)  # the parent alone
         until(lambda: all(gone(pid) for pid in after), "no worker without its parent")
+
+
+PARENT = """\
+import os, sys
+from checkins.service.server import _Workers, bind
+from checkins.service.settings import Settings
+
+crew = _Workers(Settings.from_json(sys.stdin.read()), bind("127.0.0.1", 0))
+crew.hire()
+print(crew.processes[0].pid, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_whose_parent_died_while_it_started_leaves_too(tmp_path: Path) -> None:
+    """Otherwise it would hold the port, and serve, for ever."""
+    store = f"sqlite:///{tmp_path}/store.db"
+    House(store, tmp_path).database.close()
+    given = settings(store, tmp_path, log_file=tmp_path / "log").to_json()
+    parent = subprocess.run(
+        [sys.executable, "-c", PARENT], input=given, stdout=subprocess.PIPE, text=True, check=True
+    )
+    worker = int(parent.stdout)
+    try:
+        until(lambda: gone(worker), "no worker without its parent", within_s=20.0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def test_a_witness_never_says_less_than_before(tmp_path: Path) -> None:
     path = tmp_path / "w"
     Witness(path).saw(Seen(5, {"a": 9}))
     Witness(path).saw(Seen(4, {"a": 3, "b": 1}))
-    assert json.loads(path.read_text()) == {"epoch": 5, "entries": {"a": 9, "b": 1}}
+    assert json.loads(path.read_text()) == {"epoch": 5, "entries": {"a": 9, "b": 1}, "runs": {}}
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -228,6 +228,7 @@ def test_preparing_counts_an_epoch_and_opens_or_finds_the_campaign(
     assert json.loads((tmp_path / "w").read_text()) == {
         "epoch": 1,
         "entries": {"population clinic": 1},
+        "runs": {"population clinic": 1},
     }
     second = prepared(chosen, clock, monkeypatch, campaign=campaign())
     assert first.id == second.id

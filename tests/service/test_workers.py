@@ -221,9 +221,7 @@ def test_two_workers_open_the_next_run_once(house: House, crew) -> None:
 
 def test_two_campaigns_for_one_population_at_once_are_not_both_opened(house: House, crew) -> None:
     for number in range(4):
-        pair = [
-            campaign(slots=1, name=name, population_id=f"population {number}") for name in "ab"
-        ]
+        pair = [campaign(slots=1, name=name, population_id=f"population {number}") for name in "ab"]
         found = race(
             *(
                 lambda d=d, c=c: opening.open_run(d, c, folder=house.folder)

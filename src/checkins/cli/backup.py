@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Annotated
 
@@ -30,14 +31,21 @@ def backup(
     if path.exists():
         raise Refused(f"--out {quoted(str(path))}: exists already; name another file")
     try:
+        from sqlalchemy.exc import DBAPIError
+
         from checkins.service import exporting
+        from checkins.service.settings import shown_url
     except ImportError as error:
         raise Refused(
             f"backup needs the extra service ({error.name} is missing):"
             " pip install 'checkins[service]'"
         ) from error
-    with given.in_own_words():
-        epoch = exporting.back_up(place, path)
+    shown = Given({**given.texts, "store": shown_url(place)})
+    try:
+        with shown.in_own_words():
+            epoch = exporting.back_up(place, path)
+    except (sqlite3.DatabaseError, DBAPIError) as error:
+        raise Refused(f"--store {shown_url(place)}: is no store of checkins") from error
     if json:
         screen.show_json({"path": str(path), "epoch": epoch, "bytes": path.stat().st_size})
         return

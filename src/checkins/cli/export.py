@@ -73,13 +73,19 @@ def export(
 
 def _stored(store: str, run: str | None) -> bytes:
     try:
+        from sqlalchemy.exc import DBAPIError
+
         from checkins.service.exporting import stored_model
+        from checkins.service.settings import shown_url
     except ImportError as error:
         raise Refused(
             f"a store needs the extra service ({error.name} is missing):"
             " pip install 'checkins[service]'"
         ) from error
-    return stored_model(store, run)
+    try:
+        return stored_model(store, run)
+    except DBAPIError as error:
+        raise Refused(f"{shown_url(store)}: is no store of checkins that can be read") from error
 
 
 def _check_hash(tensors: Mapping[str, NDArray[np.float64]], known: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ STORE = "sqlite:///checkins.db"
 HOST, PORT = "127.0.0.1", 8470
 OPERATOR = "CHECKINS_OPERATOR_TOKEN"
 
-File = Annotated[str | None, typer.Argument(metavar="[CAMPAIGN.TOML]", show_default=False)]
+File = Annotated[str | None, typer.Argument(metavar="CAMPAIGN.TOML", show_default=False)]
 Store = Annotated[
     Texts,
     text("--store", "URL", f"sqlite:///FILE.db, or postgresql://... Default {STORE}."),
@@ -64,7 +64,8 @@ Witness = Annotated[
     text(
         "--witness",
         "FILE",
-        "Remembers outside the store how far it came. Default for SQLite: FILE.db.witness.",
+        "Remembers outside the store how far it came. Default: FILE.db.witness for SQLite, else a"
+        " file in the campaign's folder.",
     ),
 ]
 Restore = Annotated[
@@ -79,6 +80,14 @@ Rate = Annotated[
 ]
 Connections = Annotated[
     Texts, text("--connections", "C", "Open at once, of one worker. Default 15000.")
+]
+Proxies = Annotated[
+    Texts,
+    text(
+        "--trusted-proxies",
+        "A,B",
+        "Addresses or networks whose X-Forwarded-For tells a client's address, for --rate.",
+    ),
 ]
 LogFile = Annotated[Texts, text("--log-file", "FILE", "JSON lines. Default: standard error.")]
 UntilDone = Annotated[bool, typer.Option("--until-done", help="Leave once the campaign is over.")]
@@ -100,6 +109,7 @@ def serve(
     restore: Restore = False,
     rate: Rate = None,
     connections: Connections = None,
+    trusted_proxies: Proxies = None,
     log_file: LogFile = None,
     until_done: UntilDone = False,
     json: options.Json = False,
@@ -111,10 +121,11 @@ def serve(
     """
     given = Given.of(context)
     _require_service()
+    shown = _without_password(given)
     from checkins.service import preparing, server
 
     campaign, folder = (None, Path.cwd()) if file is None else _campaign(file)
-    with given.in_own_words():
+    with shown.in_own_words():
         begins = preparing.Start()
         if "start" in given:
             begins = preparing.parsed_start(given.texts["start"])
@@ -125,6 +136,12 @@ def serve(
         raise given.contradiction("workers", "SQLite has one: give --store postgresql://...")
     if until_done and (campaign is None or count > 1):
         raise Refused("--until-done: goes with a campaign file and one worker")
+    if restore and settings.witness is not None and not settings.witness.exists():
+        print(
+            f"checkins: {settings.witness}: no such witness, so runs that were opened after the"
+            " copy was made go unnoticed: name that of the store that was lost with --witness",
+            file=sys.stderr,
+        )
     try:
         with screen.working("opening the campaign", quiet=json):
             terms = preparing.prepare(settings, campaign, start=begins, restore=restore)
@@ -133,14 +150,15 @@ def serve(
     listen_host = given.texts.get("host", HOST)
     with given.in_own_words():
         listener = server.bind(listen_host, listen_port)
-    shown = f"[{listen_host}]" if ":" in listen_host else listen_host
-    url = f"http://{shown}:{listener.getsockname()[1]}"
+    named = f"[{listen_host}]" if ":" in listen_host else listen_host
+    url = f"http://{named}:{listener.getsockname()[1]}"
     answer: dict[str, object] = {
         "url": url,
         "campaign": None if terms is None else terms.id,
         "seal": None if terms is None else terms.seal,
         "start": None if terms is None else _instant(terms.begins(1)),
         "store": settings.shown_store,
+        "witness": str(settings.witness),
         "workers": count,
         "operator_token": settings.operator_token if made else None,
     }
@@ -161,6 +179,15 @@ def serve(
         )
     else:
         server.serve_with_workers(settings, listener, workers=count, ready=ready)
+
+
+def _without_password(given: Given) -> Given:
+    """The same, as it may be printed."""
+    from checkins.service.settings import shown_url
+
+    if "store" not in given:
+        return given
+    return Given({**given.texts, "store": shown_url(given.texts["store"])})
 
 
 def _require_service() -> None:
@@ -195,7 +222,7 @@ def _settings(given: Given, folder: Path) -> tuple[Settings, bool]:
         token = read_secret(path, name="operator_token_file")
     if token is None:
         token, made = secrets.token_urlsafe(24), True
-    witness = Path(given.texts["witness"]) if "witness" in given else default_witness(store)
+    witness = Path(given.texts["witness"]) if "witness" in given else default_witness(store, folder)
     settings = Settings(
         store=store,
         enrolment=_enrolment(given),
@@ -203,6 +230,7 @@ def _settings(given: Given, folder: Path) -> tuple[Settings, bool]:
         limits=_limits(given),
         folder=folder,
         witness=witness,
+        trusted_proxies=tuple(given.texts.get("trusted_proxies", "").replace(",", " ").split()),
         log_file=Path(given.texts["log_file"]) if "log_file" in given else None,
     )
     return settings, made
@@ -246,10 +274,15 @@ def _whole(given: Given, name: str, default: int, *, least: int = 1, most: int =
 def _explained(error: Exception, settings: Settings) -> Exception:
     from sqlalchemy.exc import DBAPIError
 
+    from checkins.errors import ProtocolViolation
     from checkins.service.witness import RolledBack
 
     if isinstance(error, RolledBack):
         return Refused(f"{settings.shown_store}: {error}")
+    if isinstance(error, ProtocolViolation):
+        return Refused(str(error))
+    if isinstance(error, OSError):
+        return Refused(f"--store {settings.shown_store}: cannot be used: {error.strerror}")
     if isinstance(error, DBAPIError):
         return Refused(
             f"--store {settings.shown_store}: cannot be used"
@@ -270,6 +303,7 @@ def _tell(answer: dict[str, object]) -> None:
         screen.show_plain(f"Campaign:  {answer['campaign']}, first slot at {answer['start']}")
         screen.show_plain(f"To join:   checkins join {answer['url']} --data FILE --state DIR")
     screen.show_plain(f"Store:     {answer['store']}")
+    screen.show_plain(f"Witness:   {answer['witness']} (never copy it with the store)")
     if answer["operator_token"] is not None:
         screen.show_plain(f"Operator's token, made for this start: {answer['operator_token']}")
     screen.show_plain("Ctrl-C stops it; started again, it goes on.")

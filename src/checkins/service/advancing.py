@@ -8,6 +8,7 @@ time counts, all else is a dummy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -139,7 +140,7 @@ def _close(connection: Connection, terms: Terms, standing: Standing) -> Standing
     stage = Stage(
         server.phase, server.closed, contributors=None if run is None else run.contributors
     )
-    after = replace(standing, learner=server.learner, ledger=ledger)
+    after = replace(standing, learner=server.learner, ledger=ledger, closed_here=True)
     return _at(connection, terms, after, stage)
 
 
@@ -182,13 +183,19 @@ def read_choice(database: Database, run: str) -> Choice | None:
     return Choice(stage.slot, waiting, frozenset(row.receipt for row in rows if row.chosen))
 
 
-def finish(database: Database, terms: Terms, known: Standing) -> Standing:
-    """Close the ledger of a run whose slots are over, with what it cost; nothing else is kept."""
+def finish(
+    database: Database, terms: Terms, known: Standing, stated: Mapping[str, Any] | None = None
+) -> Standing:
+    """Close the ledger of a run whose slots are over, with what it cost; nothing else is kept.
+
+    ``stated`` is for a run that may have cost more than its ledger knows.
+    """
     with database.reading() as connection:
         standing = records.load_standing(connection, terms, known)
     if standing.stage.phase is not Phase.DONE or standing.stage.ending is not None:
         return standing
-    stated = certificate(standing.ledger).as_dict()  # takes a while: outside any transaction
+    if stated is None:
+        stated = certificate(standing.ledger).as_dict()  # takes a while: outside any transaction
     completed = standing.stage.closed == terms.rules.slots
     with database.exclusive(terms.id) as connection:
         standing = records.load_standing(connection, terms, standing)

@@ -59,6 +59,7 @@ def create_app(settings: Settings) -> FastAPI:
         Guard,
         limits=settings.limits,
         limit_for=_limit(runner),
+        trusted_proxies=settings.trusted_proxies,
         refused=runner.metrics.refused,
     )
     app.add_middleware(Measured, metrics=runner.metrics)

@@ -6,11 +6,13 @@ import os
 import sqlite3
 from pathlib import Path
 
+from sqlalchemy import delete
+
 from checkins.errors import InvalidValue
 from checkins.protocol.encoding import model_to_bytes
 from checkins.protocol.ledger.entry import hashed
 from checkins.service.settings import shown_url
-from checkins.service.store import facts, records
+from checkins.service.store import facts, records, tables
 from checkins.service.store.database import Database
 from checkins.tasks.tensors import unflatten
 
@@ -68,8 +70,10 @@ def back_up(store: str, out: Path) -> int:
         copy = Database(f"{SQLITE}{beside.resolve()}")
         with copy.exclusive("facts") as connection:
             facts.write(connection, facts.COPY, "yes")
+            for table in (tables.check_ins, tables.tokens, tables.enrolments):
+                connection.execute(delete(table))  # nobody checks in to a copy
             epoch = int(facts.read(connection, facts.EPOCH) or 0)
-        copy.checkpoint()
+        copy.compact()
         copy.close()
         descriptor = os.open(beside, os.O_RDONLY)
         os.fsync(descriptor)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.protocol.campaign import Campaign, Spending
 from checkins.protocol.ledger import InvalidLedger, Ledger, earlier_of
 from checkins.protocol.model_update import Learner, Model
-from checkins.service.store import records, tables
+from checkins.service.store import facts, records, tables
 from checkins.service.store.database import Database
 from checkins.service.terms import Terms, population_of, run_id
 from checkins.tasks.blueprint import START_SEED, model_of
@@ -23,28 +23,46 @@ class Taken(ProtocolViolation):
     """The population is taken: one campaign at a time runs on it."""
 
 
-def open_run(database: Database, campaign: Campaign, *, folder: Path) -> Terms:
+def open_run(
+    database: Database,
+    campaign: Campaign,
+    *,
+    folder: Path,
+    start: Callable[[Campaign], Campaign] = lambda campaign: campaign,
+) -> Terms:
     """Open the next run of a campaign, unless it is open already.
 
-    The budget is that of the population, less what its campaigns have spent before.
+    The budget is that of the population, less what its campaigns have spent before. ``start`` may
+    give the campaign another start; it is asked once the campaign is priced, which takes a while.
     """
     _check(campaign)
-    population = population_of(campaign)
+    population, seal = population_of(campaign), start(campaign).seal
     while True:
         with database.reading() as connection:
             ledger = records.load_ledger(connection, population)
+            incomplete = facts.read(connection, facts.lost(population)) is not None
         running = ledger.running
         if running is not None:
-            if running.seal == campaign.seal:
+            if running.seal == seal:
                 return _found(database, run_id(running.seal, running.number))
             raise Taken(
                 f"campaign {running.campaign.name!r} is running on this population"
                 " and must be over first: campaigns on the same people come one after another"
             )
-        number = 1 + sum(run.seal == campaign.seal for run in ledger.closed)
-        if number > campaign.repeats:
-            return _found(database, run_id(campaign.seal, campaign.repeats))
-        prepared = _Prepared.of(campaign, number, ledger, folder)
+        mine = [run for run in ledger.closed if run.seal == seal]
+        if mine and (
+            len(mine) == campaign.repeats or mine[-1].slots_closed < campaign.design.slots
+        ):
+            return _found(database, run_id(seal, len(mine)))  # it is over
+        if incomplete:
+            raise InvalidValue(
+                "population_id",
+                campaign.population_id,
+                "had campaigns that were lost with a store: what they spent is not known, so"
+                " nothing more can be promised to these people",
+            )
+        number = 1 + len(mine)
+        prepared = _Prepared.of(campaign, number, ledger, folder).starting(start(campaign))
         _check_time(database, prepared.terms)
         if prepared.commit(database, ledger):
             return prepared.terms
@@ -99,6 +117,13 @@ class _Prepared:
         terms = Terms(campaign, number, dict(model.shapes), affordable)
         return cls(terms, certificate, model.start(START_SEED))
 
+    def starting(self, campaign: Campaign) -> _Prepared:
+        """The same with another start, which is another campaign."""
+        terms = self.terms
+        if campaign.seal == terms.seal:
+            return self
+        return replace(self, terms=Terms(campaign, 1, terms.shapes, terms.affordable))
+
     def commit(self, database: Database, ledger: Ledger) -> bool:
         """Write it down, unless the ledger has moved on meanwhile."""
         terms = self.terms
@@ -114,10 +139,10 @@ class _Prepared:
                 )
             try:
                 entry = ledger.opening(terms.campaign, model=learner.model)
-                records.append(connection, terms.population, ledger, entry)
+                after = records.append(connection, terms.population, ledger, entry)
             except InvalidLedger as error:
                 raise InvalidValue("campaign", terms.campaign.name, error.problem) from error
-            records.add_run(connection, terms, self.certificate)
+            records.add_run(connection, terms, self.certificate, opened=after.entries)
             records.save_learner(connection, terms.id, learner, new=True)
         return True
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete
 
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign
+from checkins.protocol.campaign import Campaign, Spending
+from checkins.protocol.ledger import earlier_of
 from checkins.service import advancing, opening
 from checkins.service.settings import Settings
 from checkins.service.store import facts, records, tables
@@ -50,7 +52,8 @@ def prepare(
         database.synchronise()
         witness = None if settings.witness is None else Witness(settings.witness)
         if restore:
-            _restore(database)
+            lost = [] if witness is None else witness.unknown_to(database)
+            _restore(database, lost)
         if witness is not None:
             if restore:
                 witness.forget(seen_of(database))
@@ -66,7 +69,9 @@ def prepare(
 
 def _opened(database: Database, settings: Settings, campaign: Campaign, start: Start) -> Terms:
     found = _open_but_for_start(database, campaign) if start.is_given else None
-    return opening.open_run(database, found or start.of(campaign), folder=settings.folder)
+    if found is not None:
+        return opening.open_run(database, found, folder=settings.folder)
+    return opening.open_run(database, campaign, folder=settings.folder, start=start.of)
 
 
 def _open_but_for_start(database: Database, campaign: Campaign) -> Campaign | None:
@@ -85,10 +90,12 @@ def _open_but_for_start(database: Database, campaign: Campaign) -> Campaign | No
     return None
 
 
-def _restore(database: Database) -> None:
+def _restore(database: Database, lost: Sequence[str]) -> None:
     """End every campaign that was running: what was released after the copy is not known here.
 
-    Each is priced as if it had gone on to the last slot that its budget pays for.
+    Each is priced as if it had gone on to the last slot that its budget pays for. Populations in
+    ``lost`` had runs that this store has never seen, and averaged updates cost more the fewer
+    came: what those spent is not known, so nothing more is opened on them.
     """
     with database.reading() as connection:
         runs = records.unknown_terms(connection, ())
@@ -97,9 +104,16 @@ def _restore(database: Database) -> None:
             standing = records.load_standing(connection, terms)
         if standing.stage.ending is None:
             stopped = advancing.stop(database, terms, standing)
-            advancing.finish(database, terms, stopped)
+            stated = None
+            if terms.rules.averaged:  # its price depends on who came after the copy
+                lost = [*lost, terms.population]
+                spending = Spending(terms.campaign, earlier_of(standing.ledger))
+                stated = spending.after(terms.rules.slots).as_dict()
+            advancing.finish(database, terms, stopped, stated)
     with database.exclusive("facts") as connection:
         connection.execute(delete(tables.facts).where(tables.facts.c.name == facts.COPY))
+        for population in lost:
+            facts.write(connection, facts.lost(population), "yes")
 
 
 def parsed_start(text: str) -> Start:

@@ -114,9 +114,11 @@ class Runner:
         return self.desks.get(run)
 
     async def end(self, desk: Desk) -> None:
-        """Stop a run before its next release."""
+        """Stop a run before its next release, and the runs that would follow it."""
         standing = await self.thread(advancing.stop, self.database, desk.terms, desk.standing)
+        standing = await self.thread(advancing.finish, self.database, desk.terms, standing)
         desk.moved(standing)
+        desk.publish(standing)
 
     async def _desk(self, terms: Terms) -> Desk:
         if terms.id in self.desks:
@@ -136,6 +138,7 @@ class Runner:
             check_ins=self._batch(terms, taking.take_check_ins),
             reports=self._batch(terms, taking.take_reports),
         )
+        await self._read_choice(desk)
         await self._refresh(desk)
         if not desk.is_over:
             self._spawn(self._drive(desk))
@@ -168,7 +171,8 @@ class Runner:
                 logs.failure(error)
                 await asyncio.sleep(patience)
                 patience = min(2 * patience, LONGEST_SLEEP_S)
-        desk.publish(desk.standing)
+        await self._publish(desk, desk.standing)
+        await self.thread(self.database.checkpoint)
         logs.event("over", campaign=desk.terms.id, status=desk.status)
         await self._open_next(desk)
 
@@ -188,15 +192,19 @@ class Runner:
             began = self.database.now()
             late_s = began - (advancing.due(desk.terms, before.stage) or began)
             standing = await self.thread(advancing.advance, self.database, desk.terms, before)
-            if standing.stage.closed > before.stage.closed:
+            if standing.closed_here:
                 self.metrics.slot_closed(seconds=self.database.now() - began, late_s=late_s)
         desk.moved(standing)
-        if desk.needs_choice:
-            choice = await self.thread(advancing.read_choice, self.database, desk.terms.id)
-            desk.moved(desk.standing, choice)
+        await self._read_choice(desk)
         if standing.ledger.head != before.ledger.head:
             self._spawn(self._publish(desk, standing))
             await self._released(desk)
+
+    async def _read_choice(self, desk: Desk) -> None:
+        """Who was chosen, once it is durable."""
+        if desk.needs_choice:
+            choice = await self.thread(advancing.read_choice, self.database, desk.terms.id)
+            desk.moved(desk.standing, choice)
 
     async def _publish(self, desk: Desk, standing: Standing) -> None:
         """Show what is durable at its time: an early release would tell of a slot quick to close.
@@ -245,7 +253,7 @@ class Runner:
 
     async def _open_next(self, desk: Desk) -> None:
         terms = desk.terms
-        if terms.number >= terms.campaign.repeats:
+        if terms.number >= terms.campaign.repeats or desk.status == "stopped":
             return
         try:
             following = await self.open(terms.campaign)

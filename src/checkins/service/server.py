@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import hashlib
 import os
 import resource
 import signal
@@ -222,7 +223,7 @@ class _Workers:
             time.sleep(WORKER_RESTART_S / 5)
             for process in list(self.processes):
                 if process.poll() is not None and not self.stopping:
-                    logs.warning("worker-died", status=str(abs(process.returncode) % 1000).zfill(3))
+                    logs.warning("worker-died")
                     metrics.forget_worker(process.pid)
                     self.processes.remove(process)
                     self.hire()
@@ -274,10 +275,13 @@ async def _end_with_parent(coordinator: Coordinator, parent: int) -> None:
     coordinator.should_exit = True
 
 
-def default_witness(store: str) -> Path | None:
-    """Beside the file of SQLite; a store elsewhere has none unless it is named."""
+def default_witness(store: str, folder: Path) -> Path:
+    """Beside the file of SQLite; for PostgreSQL in the campaign's folder, named by the database."""
     prefix = "sqlite:///"
-    return Path(store.removeprefix(prefix) + ".witness") if store.startswith(prefix) else None
+    if store.startswith(prefix):
+        return Path(store.removeprefix(prefix) + ".witness")
+    place = store.rpartition("@")[2].partition("?")[0]
+    return folder / f"checkins-{hashlib.sha256(place.encode()).hexdigest()[:12]}.witness"
 
 
 if __name__ == "__main__":

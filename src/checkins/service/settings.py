@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import json
 import re
 from collections.abc import Mapping
@@ -163,6 +164,7 @@ class Settings:
     witness: Path | None = None
     log_file: Path | None = None
     public_url: str | None = None
+    trusted_proxies: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require.one_of(Enrolment, enrolment=self.enrolment)
@@ -171,6 +173,8 @@ class Settings:
         require.one_of((Path, type(None)), witness=self.witness, log_file=self.log_file)
         _require_store(self.store)
         _require_secret("operator_token", self.operator_token)
+        for proxy in self.trusted_proxies:
+            _require_network(proxy)
         if self.public_url is not None and not re.fullmatch(
             r"https?://[^\s/@?#]+(/[^\s@?#]*)?", self.public_url
         ):
@@ -216,6 +220,7 @@ class Settings:
         try:
             kind = EnrolmentKind(enrolment.pop("kind", ""))
             keys = frozenset(enrolment.pop("allow_list", ()))
+            values["trusted_proxies"] = tuple(values.get("trusted_proxies", ()))
             values["enrolment"] = Enrolment(kind=kind, allow_list=keys, **enrolment)
             return cls(**{**values, "limits": limits})
         except InvalidValue:
@@ -262,6 +267,15 @@ def _require_secret(name: str, secret: object) -> None:
             HIDDEN,
             f"must be at least {LEAST_SECRET} visible ASCII characters without spaces; {_MAKE_ONE}",
         )
+
+
+def _require_network(proxy: str) -> None:
+    try:
+        ipaddress.ip_network(proxy, strict=False)
+    except ValueError:
+        raise InvalidValue(
+            "trusted_proxies", proxy, "must be an address or a network such as 10.0.0.0/8"
+        ) from None
 
 
 def _require_store(store: object) -> None:

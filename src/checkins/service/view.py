@@ -112,20 +112,16 @@ def release(desk: Desk) -> dict[str, Any]:
 
 
 def progress(desk: Desk, lines: list[bytes]) -> dict[str, Any]:
-    """The curve, the prices, and the latest releases of the ledger's last lines."""
-    releases = []
-    for line in lines:
-        entry = json.loads(line)
-        if entry["kind"] == "slot-closed":
-            releases.append({"slot": entry["slot"], "model_hash": entry["model_hash"]})
-        else:
-            releases.clear()  # lines of a run before this one
+    """The curve, the prices, and the latest releases, from their lines in the ledger."""
+    entries = [json.loads(line) for line in lines]
     return {
         "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in desk.shown_curve],
         "spending": [
             {"slots": slots, "epsilon": finite(epsilon)} for slots, epsilon in desk.prices
         ],
-        "releases": releases[-MOST_RELEASES:],
+        "releases": [
+            {"slot": entry["slot"], "model_hash": entry["model_hash"]} for entry in entries
+        ],
     }
 
 

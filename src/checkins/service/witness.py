@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from checkins.errors import CheckinsError, InvalidValue
 from checkins.service.store import facts
 from checkins.service.store.database import Database
-from checkins.service.store.tables import populations
+from checkins.service.store.tables import populations, runs
 
 
 class RolledBack(CheckinsError):
@@ -27,10 +27,11 @@ class RolledBack(CheckinsError):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a store had reached: its epoch, and the entries of each population's ledger."""
+    """What a store had reached: its epoch, and of each population the ledger's entries and runs."""
 
     epoch: int = 0
     entries: dict[str, int] = field(default_factory=dict)
+    runs: dict[str, int] = field(default_factory=dict)
 
     def behind(self, store: Seen) -> list[str]:
         """In which ways ``store`` is older than this."""
@@ -43,6 +44,14 @@ class Seen:
         if store.epoch < self.epoch:
             lost.append(f"it is in epoch {store.epoch:,}, and was in {self.epoch:,}")
         return lost
+
+    def unknown_to(self, store: Seen) -> list[str]:
+        """The populations on which runs were opened that ``store`` does not know."""
+        return sorted(
+            population
+            for population, runs in self.runs.items()
+            if store.runs.get(population, 0) < runs
+        )
 
 
 class Witness:
@@ -63,15 +72,23 @@ class Witness:
             raise RolledBack(
                 f"the store was rolled back: {'; '.join(lost)}. Going on with it could release"
                 " slots twice. Use the store that was in use; if it is lost, start with --restore,"
-                " which ends every campaign that was running and keeps what was spent"
+                " which ends every campaign that was running"
             )
 
     def saw(self, store: Seen) -> None:
         """Remember, durably; never less than before."""
-        entries = dict(self._seen.entries)
-        for population, count in store.entries.items():
-            entries[population] = max(count, entries.get(population, 0))
-        self.forget(replace(store, epoch=max(store.epoch, self._seen.epoch), entries=entries))
+        before = self._seen
+        self.forget(
+            Seen(
+                max(store.epoch, before.epoch),
+                _most(store.entries, before.entries),
+                _most(store.runs, before.runs),
+            )
+        )
+
+    def unknown_to(self, database: Database) -> list[str]:
+        """The populations of which a store that was rolled back has lost whole runs."""
+        return self._seen.unknown_to(seen_of(database))
 
     def forget(self, store: Seen) -> None:
         """Remember this and nothing else."""
@@ -79,8 +96,9 @@ class Witness:
             return
         self._seen = store
         beside = self.path.with_name(self.path.name + f".{os.getpid()}.new")
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump({"epoch": store.epoch, "entries": store.entries}, file, sort_keys=True)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(store), file, sort_keys=True)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self.path)
@@ -92,13 +110,24 @@ def seen_of(database: Database) -> Seen:
     with database.reading() as connection:
         entries = {row.key: row.entries for row in connection.execute(select(c.key, c.entries))}
         epoch = int(facts.read(connection, facts.EPOCH) or 0)
-    return Seen(epoch, entries)
+        counted = connection.execute(
+            select(runs.c.population, func.count().label("runs")).group_by(runs.c.population)
+        )
+        return Seen(epoch, entries, {row.population: row.runs for row in counted})
+
+
+def _most(ours: dict[str, int], theirs: dict[str, int]) -> dict[str, int]:
+    return {key: max(ours.get(key, 0), theirs.get(key, 0)) for key in {*ours, *theirs}}
+
+
+def _counts(held: dict[str, Any]) -> dict[str, int]:
+    return {str(name): int(count) for name, count in held.items()}
 
 
 def _read(path: Path) -> Seen:
     try:
         held: Any = json.loads(path.read_text(encoding="utf-8"))
-        return Seen(int(held["epoch"]), {str(k): int(v) for k, v in held["entries"].items()})
+        return Seen(int(held["epoch"]), _counts(held["entries"]), _counts(held.get("runs", {})))
     except FileNotFoundError:
         return Seen()
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import httpx
 
+from checkins.client import CampaignRefused
 from checkins.client.clock import steady_s
 from checkins.client.dice import Dice
 from checkins.client.drivers import HEADERS, Hands
@@ -120,7 +121,7 @@ class MortalTransport(httpx.HTTPTransport):
     """A device's network that may see it die before a request, or with the answer in its hands."""
 
     def __init__(self, device: Device) -> None:
-        super().__init__()
+        super().__init__(verify=False)  # there is no certificate, and loading ours takes long
         self._device = device
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -170,6 +171,8 @@ class Nursery:
         try:
             device.live()
             code = 0
+        except CampaignRefused as refused:  # it came to be enrolled only after the last slot
+            code = 0 if " is over" in str(refused) or "over:" in str(refused) else 1
         except BaseException:
             traceback.print_exc()
         finally:

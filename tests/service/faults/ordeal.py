@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from tests.postgres import Postgres
 from tests.service.faults.campaigns import Plan
 from tests.service.faults.coordinator import Coordinator
 from tests.service.faults.crowd import Crowd, finished
@@ -34,6 +35,8 @@ class Ordeal:
     folder: Path
     store: str
     workers: int = 1
+    database: Postgres | None = None
+    """That of the store, if it is to crash too."""
     crowds: int = 1
     seed: int = 1
     start_s: float = 2.0
@@ -113,6 +116,7 @@ class Ordeal:
 def kill_again_and_again(most: int, *, up_s: float) -> Callable[[Ordeal], None]:
     """kill -9 at random moments: of all processes, or of one worker where there are several.
 
+    Where the store is PostgreSQL it crashes too, and recovers by itself.
     One in four comes while the coordinator still catches up with the slots that it missed.
     """
 
@@ -125,6 +129,10 @@ def kill_again_and_again(most: int, *, up_s: float) -> Callable[[Ordeal], None]:
             time.sleep(dice.uniform(0.0, 2.0 * up_s))
             if ordeal.nearly_over:
                 return
+            if ordeal.database is not None and dice.random() < 0.2:
+                ordeal.database.crash()
+                ordeal.kills["the database"] += 1
+                continue
             if ordeal.workers > 1 and dice.random() < 0.5 and coordinator.kill_one_worker(dice):
                 ordeal.kills["one worker"] += 1
                 continue

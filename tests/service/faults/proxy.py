@@ -248,7 +248,7 @@ class Proxy:
                 await asyncio.wait({piece, gone}, return_when=asyncio.FIRST_COMPLETED)
                 if not piece.done():
                     piece.cancel()
-                    return None  # the client has hung up: so do we
+                    return status  # the client has hung up, perhaps with all it wanted: so do we
                 if not piece.result():
                     await _answer(writer, b"")
                     return status

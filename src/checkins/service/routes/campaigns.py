@@ -104,12 +104,12 @@ async def stop_campaign(request: Request) -> Response:
 async def progress(request: Request) -> Response:
     """What the page draws."""
     desk, runner = await desk_of(request), runner_of(request)
-    after = max(0, desk.public.ledger.entries - view.MOST_RELEASES)
+    closed = desk.public.stage.closed
 
     def last_lines() -> list[bytes]:
         with runner.database.reading() as connection:
-            return records.ledger_lines(
-                connection, desk.terms.population, after=after, most=view.MOST_RELEASES
+            return records.slot_lines(
+                connection, desk.terms, closed=closed, most=view.MOST_RELEASES
             )
 
     return answer(view.progress(desk, await runner.thread(last_lines)))

@@ -202,6 +202,8 @@ async def _until_begun(desk: Desk, runner: Runner, slot: int) -> None:
         left = until - loop.time()
         if left <= 0.0 or not await desk.change(most_s=left):
             raise Problem("busy", "the slot before is not closed yet", retry_after=1)
+    if desk.is_early(slot):
+        raise Problem("busy", "this coordinator is stopping; come again", retry_after=1)
 
 
 def _key_of(request: Request) -> str | None:

@@ -12,6 +12,8 @@ What is deleted is overwritten in the file of SQLite (``secure_delete``).
 from __future__ import annotations
 
 import hashlib
+import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -104,8 +106,20 @@ class Database:
             with self.engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
+    def compact(self) -> None:
+        """Write SQLite's file anew without what was deleted."""
+        if self.is_sqlite:
+            self.engine.dispose()
+            raw = sqlite3.connect(str(make_url(self.url).database), isolation_level=None)
+            raw.execute("PRAGMA journal_mode = DELETE")
+            raw.execute("VACUUM")
+            raw.close()
+
 
 def _sqlite(url: str) -> Engine:
+    path = make_url(url).database
+    if path:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # nobody else's to read
     engine = create_engine(url, connect_args={"timeout": WAIT_S, "check_same_thread": False})
 
     def prepare(connection: Any, record: object) -> None:

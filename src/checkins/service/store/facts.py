@@ -6,6 +6,7 @@ outside of it (``witness.py``) it shows that a store was rolled back.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 
 from sqlalchemy import Connection, insert, select, update
@@ -14,6 +15,11 @@ from checkins.service.store.database import Database
 from checkins.service.store.tables import facts
 
 EPOCH, KEY, COPY = "epoch", "key", "copy"
+
+
+def lost(population: str) -> str:
+    """The fact that runs on a population are missing here; hashed, for names may be long."""
+    return f"lost {hashlib.sha256(population.encode()).hexdigest()[:32]}"
 
 
 def begin_epoch(database: Database) -> int:

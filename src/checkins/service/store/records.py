@@ -47,6 +47,8 @@ class Standing:
     learner: Learner
     ledger: Ledger
     certificate: Mapping[str, Any]
+    closed_here: bool = False
+    """Whether this process closed the slot that brought the run here."""
 
 
 def unknown_terms(connection: Connection, known: Collection[str]) -> list[Terms]:
@@ -198,6 +200,14 @@ def append(connection: Connection, population: str, ledger: Ledger, entry: Entry
     return after
 
 
+def slot_lines(connection: Connection, terms: Terms, *, closed: int, most: int) -> list[bytes]:
+    """The lines of the last slots of a run, up to slot ``closed``."""
+    opened = connection.execute(select(runs.c.opened).where(runs.c.id == terms.id)).scalar_one()
+    some = min(most, closed)
+    after = opened + closed - some
+    return ledger_lines(connection, terms.population, after=after, most=some)
+
+
 def ledger_lines(connection: Connection, population: str, *, after: int, most: int) -> list[bytes]:
     """Some lines of a ledger, byte for byte."""
     c = tables.ledger.c
@@ -211,8 +221,10 @@ def ledger_lines(connection: Connection, population: str, *, after: int, most: i
     )
 
 
-def add_run(connection: Connection, terms: Terms, certificate: Mapping[str, Any]) -> None:
-    """A run that waits for its first slot."""
+def add_run(
+    connection: Connection, terms: Terms, certificate: Mapping[str, Any], *, opened: int
+) -> None:
+    """A run that waits for its first slot; ``opened`` is its first entry in the ledger."""
     last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0))).scalar_one()
     connection.execute(
         insert(runs).values(
@@ -222,6 +234,7 @@ def add_run(connection: Connection, terms: Terms, certificate: Mapping[str, Any]
             campaign=terms.campaign.canonical(),
             seal=terms.seal,
             number=terms.number,
+            opened=opened,
             dimension=terms.dimension,
             tensors=json.dumps([[name, list(shape)] for name, shape in terms.shapes.items()]),
             affordable=terms.affordable,

@@ -60,6 +60,7 @@ runs = Table(
     Column("campaign", Text, nullable=False),
     Column("seal", String(80), nullable=False),
     Column("number", Integer, nullable=False),
+    Column("opened", BigInteger, nullable=False),
     Column("dimension", Integer, nullable=False),
     Column("tensors", Text, nullable=False),
     Column("affordable", BigInteger, nullable=False),
@@ -70,7 +71,7 @@ runs = Table(
     Column("contributors", BigInteger),
     Column("ending", String(16)),
 )
-"""One run of a campaign: what is sealed, and where it stands."""
+"""One run of a campaign: what is sealed, and where it stands; ``opened`` is its first entry."""
 
 learners = Table(
     "learners",

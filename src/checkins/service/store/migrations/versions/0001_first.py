@@ -34,6 +34,7 @@ def upgrade() -> None:
         sa.Column("campaign", sa.Text, nullable=False),
         sa.Column("seal", sa.String(80), nullable=False),
         sa.Column("number", sa.Integer, nullable=False),
+        sa.Column("opened", sa.BigInteger, nullable=False),
         sa.Column("dimension", sa.Integer, nullable=False),
         sa.Column("tensors", sa.Text, nullable=False),
         sa.Column("affordable", sa.BigInteger, nullable=False),

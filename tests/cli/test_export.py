@@ -1,0 +1,81 @@
+"""checkins export: the latest release as a file, from a store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from checkins.protocol.encoding import model_from_bytes
+from checkins.protocol.ledger.entry import hashed
+from tests.service.coordination import House, campaign
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    made = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
+    yield made
+    made.database.close()
+
+
+def refused(outcome, *, says: str) -> None:
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1
+    assert "internal error" not in outcome.err
+    assert says in outcome.err
+
+
+def test_the_newest_run_of_a_store_is_exported(checkins, house: House, tmp_path: Path) -> None:
+    first = house.open(campaign(slots=1))
+    house.finish(first)
+    house.clock.now -= 1000
+    second = house.open(campaign(slots=3, name="second", population_id="other"))
+    house.close(second, 2)
+    outcome = checkins("export", house.url, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    told = json.loads(outcome.out)
+    tensors, known = model_from_bytes((tmp_path / "model.safetensors").read_bytes())
+    model = house.standing(second).learner.model
+    assert (np.concatenate([t.ravel() for t in tensors.values()]) == model).all()
+    assert known["model_hash"] == told["model_hash"] == hashed(model)
+    assert (known["slot"], known["run"], known["seal"]) == ("2", "1", second.seal)
+    assert told["tensors"] == {name: list(shape) for name, shape in second.shapes.items()}
+    outcome = checkins("export", house.url, "--campaign", first.id, "--out", "first.npz")
+    assert outcome.code == 0
+    with np.load(tmp_path / "first.npz") as held:
+        assert str(held["about_slot"]) == "1"
+        assert set(first.shapes) <= set(held)
+
+
+def test_a_file_that_exists_is_kept_unless_told_otherwise(checkins, house: House) -> None:
+    house.open(campaign())
+    assert checkins("export", house.url).code == 0
+    refused(checkins("export", house.url), says="exists already; --force overwrites it")
+    assert checkins("export", house.url, "--force").code == 0
+
+
+def test_mistakes_are_told_in_one_line(checkins, house: House, tmp_path: Path) -> None:
+    refused(checkins("export", house.url), says="holds no campaign")
+    house.open(campaign())
+    refused(checkins("export", house.url, "--campaign", "x"), says="must be one of")
+    refused(checkins("export", house.url, "--out", "model.pkl"), says="must end in .safetensors")
+    refused(checkins("export", "store.db"), says="must be http://")
+    refused(checkins("export", f"sqlite:///{tmp_path}/none.db"), says="no such file")
+    refused(checkins("export", "http://127.0.0.1:1"), says="is a coordinator there?")
+    refused(checkins("export", "http://127.0.0.1:1", "--campaign", "x"), says="goes with a store")
+
+
+@pytest.mark.parametrize("content", [b"", b"no database, but long enough to be looked at " * 9])
+def test_a_file_that_is_no_store_is_refused(checkins, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.db").write_bytes(content)
+    refused(checkins("export", f"sqlite:///{tmp_path}/x.db"), says="x.db")
+
+
+def test_a_database_that_is_away_is_told_without_its_password(checkins) -> None:
+    outcome = checkins("export", "postgresql://ann:hidden-word@127.0.0.1:1/x")
+    assert "hidden-word" not in outcome.err
+    refused(outcome, says="postgresql://ann:***@127.0.0.1:1/x")
