@@ -189,11 +189,11 @@ def at_address():
                 code, body = 404, b'{"detail": "no such run"}'
                 if self.path == "/campaigns":
                     code = 200
-                    body = json.dumps({"campaigns": [{"id": run} for run in runs]}).encode()
-                for run in runs:
-                    if self.path == f"/campaigns/{run}":
-                        code, body = 200, json.dumps({"population_id": run, "seal": ""}).encode()
-                    if self.path == f"/campaigns/{run}/ledger":
+                    body = json.dumps({"campaigns": [{"id": each} for each in runs]}).encode()
+                for each in runs:
+                    if self.path == f"/campaigns/{each}":
+                        code, body = 200, json.dumps({"population_id": each, "seal": ""}).encode()
+                    if self.path == f"/campaigns/{each}/ledger":
                         code, body = 200, b"".join(lines)
                 self.send_response(code)
                 self.send_header("content-length", str(len(body)))

@@ -6,7 +6,7 @@ byte, the one that the machine's totals and models give.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -189,7 +189,7 @@ class Both:
             answer: str | None = self.house.check_in(self.terms, slot, token)
         except ProtocolViolation:
             answer = None
-        receipt = self.drawn.pop()
+        (receipt,) = self.drawn.pop()
         assert answer == self.pure.check_in(slot, token, receipt)
         if answer is not None:
             self.receipts[client] = slot, answer
@@ -267,7 +267,7 @@ class Both:
 @pytest.fixture(scope="module")
 def opened(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], House]:
+) -> Iterator[Callable[[str], House]]:
     """Houses that stay for many histories: each history is a population of its own."""
     held: dict[str, House] = {}
 
@@ -280,8 +280,9 @@ def opened(
             held[backend] = House(url, folder, Clock())
         return held[backend]
 
-    request.addfinalizer(lambda: [kept.database.close() for kept in held.values()] and None)
-    return house
+    yield house
+    for kept in held.values():
+        kept.database.close()
 
 
 NAMES = count()
@@ -303,7 +304,7 @@ def test_any_history_is_one_of_the_machines(
     what = campaign(population_id=f"history {next(NAMES)}", **KINDS[kind])
     drawn: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("choice", "expiry", "receipt"):
+        for name in ("choice", "expiry", "receipts"):
             patch.setattr(dice, name, recorded(getattr(dice, name), drawn))
         terms = house.open(what)
         pure = Pure.of(what, terms, house.standing(terms).learner.model)

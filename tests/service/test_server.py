@@ -204,7 +204,8 @@ from checkins.service.settings import Settings
 
 crew = _Workers(Settings.from_json(sys.stdin.read()), bind("127.0.0.1", 0))
 crew.hire()
-print(crew.processes[0].pid, flush=True)
+with open(sys.argv[1], "w") as file:
+    file.write(str(crew.processes[0].pid))
 os._exit(0)
 """
 
@@ -215,10 +216,11 @@ def test_a_worker_whose_parent_died_while_it_started_leaves_too(tmp_path: Path) 
     store = f"sqlite:///{tmp_path}/store.db"
     House(store, tmp_path).database.close()
     given = settings(store, tmp_path, log_file=tmp_path / "log").to_json()
-    parent = subprocess.run(
-        [sys.executable, "-c", PARENT], input=given, stdout=subprocess.PIPE, text=True, check=True
+    told = tmp_path / "pid"
+    subprocess.run(  # no pipe: the worker would keep it open
+        [sys.executable, "-c", PARENT, str(told)], input=given, text=True, check=True
     )
-    worker = int(parent.stdout)
+    worker = int(told.read_text())
     try:
         until(lambda: gone(worker), "no worker without its parent", within_s=20.0)
     finally:
@@ -251,6 +253,12 @@ def test_a_port_that_is_taken_is_refused_with_its_number() -> None:
             bind("127.0.0.1", port)
 
 
-def test_the_witness_of_sqlite_lies_beside_its_file() -> None:
-    assert default_witness("sqlite:///a/b.db") == Path("a/b.db.witness")
-    assert default_witness("postgresql://x/y") is None
+def test_every_store_has_a_witness_of_its_own_outside_of_it(tmp_path: Path) -> None:
+    assert default_witness("sqlite:///a/b.db", tmp_path) == Path("a/b.db.witness")
+    one, same, other = (
+        default_witness(f"postgresql://{place}", tmp_path)
+        for place in ("ann:secret@db/x", "bob:other@db/x?sslmode=require", "ann:secret@db/y")
+    )
+    assert one == same != other
+    assert one.parent == tmp_path
+    assert "secret" not in one.name

@@ -213,7 +213,7 @@ def test_restore_does_not_open_a_repeat_that_may_have_run_already(
     second = house.open(again)
     house.play(second, 1, 2)
     house.database.close()
-    database, terms = restored(house, tmp_path / "copy.db", monkeypatch, campaign=again)
+    database, _ = restored(house, tmp_path / "copy.db", monkeypatch, campaign=again)
     with database.reading() as connection:
         known = [run.id for run in records.unknown_terms(connection, ())]
     database.close()

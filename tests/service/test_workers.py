@@ -86,8 +86,10 @@ def test_batches_that_overlap_in_any_order_are_all_answered(house: House, crew) 
             send = [CheckIn(1, token) for token in order]
             return again(lambda: taking.take_check_ins(database, terms, send))
 
+        some, others = tokens[:9], tokens[:2:-1]
         first, second = race(
-            lambda: check_in(crew[0], tokens[:9]), lambda: check_in(crew[1], tokens[:2:-1])
+            lambda some=some: check_in(crew[0], some),
+            lambda others=others: check_in(crew[1], others),
         )
         assert first[3:] == second[::-1][:6], (first, second)
     assert len(house.rows(tables.check_ins)) == 60
@@ -152,7 +154,7 @@ def test_invariant_4_one_choice_is_made_however_many_workers_try(house: House, c
             house.check_in(terms, slot)
         known = house.standing(terms)
         house.clock.now = terms.chooses(slot)
-        race(*(lambda d=d: advancing.advance(d, terms, known) for d in crew))
+        race(*(lambda d=d, k=known: advancing.advance(d, terms, k) for d in crew))
         assert sum(bool(row.chosen) for row in house.rows(tables.check_ins)) == 2
 
 
@@ -162,7 +164,7 @@ def test_invariant_5_one_worker_closes_a_slot_however_many_try(house: House, cre
         house.choose(terms, slot)
         known = house.standing(terms)
         house.clock.now = terms.ends(slot)
-        found = race(*(lambda d=d: advancing.advance(d, terms, known) for d in crew))
+        found = race(*(lambda d=d, k=known: advancing.advance(d, terms, k) for d in crew))
         assert {standing.stage.closed for standing in found} == {slot}
         assert len({standing.ledger.head for standing in found}) == 1
         assert len(house.lines(terms)) == 1 + slot

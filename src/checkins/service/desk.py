@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from checkins.protocol import slot as slots
-from checkins.protocol.server import Phase
+from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Asked, Invite, Slot
 from checkins.service.advancing import Choice
 from checkins.service.batch import Batch
@@ -63,6 +63,8 @@ class Desk:
         self.prices: Prices = []
         self.curve: Curve = []
         self.next_run: str | None = None
+        self.no_more = False
+        """No run follows, although the campaign has more: its budget pays for none."""
         self.issued: dict[str, int] = {}
         self.shown = Shown()
         self._choice: Choice | None = None
@@ -75,6 +77,12 @@ class Desk:
         if stage.ending is not None:
             return str(stage.ending)
         return "waiting" if stage.phase is Phase.WAITING and stage.closed == 0 else "running"
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no run of the campaign follows this one."""
+        stopped = self.standing.stage.ending is Ending.STOPPED
+        return self.no_more or stopped or self.terms.number >= self.terms.campaign.repeats
 
     @property
     def is_over(self) -> bool:

@@ -19,6 +19,10 @@ from checkins.service.terms import Terms, population_of, run_id
 from checkins.tasks.blueprint import START_SEED, model_of
 
 
+class _Unaffordable(InvalidValue):
+    """The budget pays for no slot."""
+
+
 class Taken(ProtocolViolation):
     """The population is taken: one campaign at a time runs on it."""
 
@@ -62,7 +66,12 @@ def open_run(
                 " nothing more can be promised to these people",
             )
         number = 1 + len(mine)
-        prepared = _Prepared.of(campaign, number, ledger, folder).starting(start(campaign))
+        try:
+            prepared = _Prepared.of(campaign, number, ledger, folder).starting(start(campaign))
+        except _Unaffordable:
+            if not mine:
+                raise
+            return _found(database, run_id(seal, len(mine)))  # its budget is spent
         _check_time(database, prepared.terms)
         if prepared.commit(database, ledger):
             return prepared.terms
@@ -107,7 +116,7 @@ class _Prepared:
         spending = Spending(campaign, earlier_of(ledger))
         affordable = spending.affordable()
         if affordable == 0:
-            raise InvalidValue(
+            raise _Unaffordable(
                 "epsilon",
                 campaign.budget.epsilon,
                 "pays for no slot of this campaign"

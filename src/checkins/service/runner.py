@@ -252,16 +252,17 @@ class Runner:
         return self._holdouts.get(desk.terms.seal)
 
     async def _open_next(self, desk: Desk) -> None:
-        terms = desk.terms
-        if terms.number >= terms.campaign.repeats or desk.status == "stopped":
+        while not desk.is_last:
+            try:
+                following = await self.open(desk.terms.campaign)
+            except Exception as error:  # the store may be away
+                logs.failure(error)
+                await asyncio.sleep(LOOK_S)
+                continue
+            desk.no_more = following is desk  # the budget pays for no slot of another run
+            desk.next_run = None if desk.no_more else following.terms.id
+            desk.wake()
             return
-        try:
-            following = await self.open(terms.campaign)
-        except Exception as error:  # its budget may pay for no more, or another is quicker
-            logs.failure(error)
-            return
-        desk.next_run = following.terms.id
-        desk.wake()
 
     async def _refresh(self, desk: Desk) -> None:
         """Read prices and curve again."""

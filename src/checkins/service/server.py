@@ -95,7 +95,9 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InvalidValue(
-            "port", port, f"cannot be used on {host}: {error.strerror}; give another --port"
+            "port",
+            port,
+            f"cannot be used on {host}: {error.strerror}; give another --port or --host",
         ) from error
     listener.listen(4096)
     return listener
@@ -133,10 +135,9 @@ async def _end_with(coordinator: Coordinator, run: str | None) -> None:
         desk = coordinator.runner.desks.get(run)
         if desk is None or not desk.is_over:
             continue
-        last = desk.terms.number >= desk.terms.campaign.repeats
         if desk.next_run is not None:
             run = desk.next_run
-        elif last or desk.status == "stopped":
+        elif desk.is_last:
             await asyncio.sleep(1.0)  # those who listen hear of the end
             coordinator.should_exit = True
             return
@@ -193,7 +194,7 @@ class _Workers:
         """Start one worker."""
         fd = self.listener.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", "checkins.service.server", str(fd)],
+            [sys.executable, "-m", "checkins.service.server", str(fd), str(os.getpid())],
             stdin=subprocess.PIPE,
             pass_fds=[fd],
         )
@@ -250,7 +251,7 @@ def _raise_file_limit() -> None:
 
 def work(arguments: Sequence[str]) -> None:
     """A worker: serves the socket it was given until it is told to stop, or its parent dies."""
-    parent = os.getppid()
+    parent = int(arguments[1])  # it may be gone by now
     settings = Settings.from_json(sys.stdin.read())
     listener = socket.socket(fileno=int(arguments[0]))
     _raise_file_limit()

@@ -171,7 +171,10 @@ def take_reports(
             for row in connection.execute(
                 select(
                     check_ins.c.receipt, check_ins.c.token, check_ins.c.chosen, check_ins.c.report
-                ).where(check_ins.c.run == terms.id, check_ins.c.receipt.in_(some))
+                )
+                .where(check_ins.c.run == terms.id, check_ins.c.receipt.in_(some))
+                .order_by(check_ins.c.receipt)
+                .with_for_update()  # another worker may have another report of the same client
             )
         }
         for message in messages:

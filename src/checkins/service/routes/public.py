@@ -112,15 +112,15 @@ async def events(request: Request) -> Response:
 
 
 async def _told(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
-    status, closed, points, priced = "", -1, len(desk.shown_curve), -1
+    status, told, points = "", ("", -1), len(desk.shown_curve)
     with runner.metrics.waiters.track_inprogress():
         while not runner.stopping.is_set():
             now = desk.public.stage.closed
             if desk.status != status:
                 status = desk.status
                 yield _event("status", now, {"status": status, "next": desk.next_run})
-            if now != closed or len(desk.prices) != priced:
-                closed, priced = now, len(desk.prices)
+            if told != (desk.public.ledger.head, len(desk.prices)):
+                told = (desk.public.ledger.head, len(desk.prices))
                 yield _event("release", now, view.release(desk))
             for slots, metrics in desk.shown_curve[points:]:
                 points += 1

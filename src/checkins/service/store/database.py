@@ -117,10 +117,11 @@ class Database:
 
 
 def _sqlite(url: str) -> Engine:
-    path = make_url(url).database
-    if path:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # nobody else's to read
+    path = str(make_url(url).database)
     engine = create_engine(url, connect_args={"timeout": WAIT_S, "check_same_thread": False})
+
+    def touch(*_: object) -> None:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # nobody else's to read
 
     def prepare(connection: Any, record: object) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves
@@ -137,6 +138,7 @@ def _sqlite(url: str) -> Engine:
         writing = connection.get_execution_options().get("writing", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
+    event.listen(engine, "do_connect", touch)
     event.listen(engine, "connect", prepare)
     event.listen(engine, "begin", begin)
     return engine
