@@ -22,11 +22,17 @@ if TYPE_CHECKING:
 STORE = "sqlite:///checkins.db"
 HOST, PORT = "127.0.0.1", 8470
 OPERATOR = "CHECKINS_OPERATOR_TOKEN"
+STORE_VARIABLE = "CHECKINS_STORE"
+"""So that a password need not stand where every process of the machine can read it."""
 
 File = Annotated[str | None, typer.Argument(metavar="CAMPAIGN.TOML", show_default=False)]
 Store = Annotated[
     Texts,
-    text("--store", "URL", f"sqlite:///FILE.db, or postgresql://... Default {STORE}."),
+    text(
+        "--store",
+        "URL",
+        f"sqlite:///FILE.db, or postgresql://...; or set {STORE_VARIABLE}. Default {STORE}.",
+    ),
 ]
 Host = Annotated[Texts, text("--host", "H", f"Address to listen on. Default {HOST}.")]
 Port = Annotated[Texts, text("--port", "P", f"0 picks a free one. Default {PORT}.")]
@@ -68,6 +74,13 @@ Witness = Annotated[
         " file in the campaign's folder.",
     ),
 ]
+Again = Annotated[
+    bool,
+    typer.Option(
+        "--again",
+        help="With --start now or +SECONDS: open the campaign once more if it is over.",
+    ),
+]
 Restore = Annotated[
     bool,
     typer.Option(
@@ -80,6 +93,9 @@ Rate = Annotated[
 ]
 Connections = Annotated[
     Texts, text("--connections", "C", "Open at once, of one worker. Default 15000.")
+]
+PerAddress = Annotated[
+    Texts, text("--per-address", "C", "Connections of one address; 0: any. Default 0.")
 ]
 Proxies = Annotated[
     Texts,
@@ -106,9 +122,11 @@ def serve(
     allow_list: AllowList = None,
     operator_token_file: TokenFile = None,
     witness: Witness = None,
+    again: Again = False,
     restore: Restore = False,
     rate: Rate = None,
     connections: Connections = None,
+    per_address: PerAddress = None,
     trusted_proxies: Proxies = None,
     log_file: LogFile = None,
     until_done: UntilDone = False,
@@ -144,7 +162,9 @@ def serve(
         )
     try:
         with screen.working("opening the campaign", quiet=json):
-            terms = preparing.prepare(settings, campaign, start=begins, restore=restore)
+            terms = preparing.prepare(
+                settings, campaign, start=begins, again=again, restore=restore
+            )
     except Exception as error:
         raise _explained(error, settings) from error
     listen_host = given.texts.get("host", HOST)
@@ -215,7 +235,7 @@ def _settings(given: Given, folder: Path) -> tuple[Settings, bool]:
     from checkins.service.server import default_witness
     from checkins.service.settings import Settings, read_secret
 
-    store = given.texts.get("store", STORE)
+    store = given.texts.get("store") or os.environ.get(STORE_VARIABLE) or STORE
     token, made = os.environ.get(OPERATOR), False
     if "operator_token_file" in given:
         path = Path(given.texts["operator_token_file"])
@@ -255,7 +275,11 @@ def _limits(given: Given) -> Limits:
     from checkins.service.settings import Limits
 
     rate = values.real("rate", given.texts.get("rate", "1000"), require.non_negative)
-    return Limits(requests_per_s=rate, connections=_whole(given, "connections", 15_000, least=0))
+    return Limits(
+        requests_per_s=rate,
+        connections=_whole(given, "connections", 15_000, least=0),
+        per_address=_whole(given, "per_address", 0, least=0),
+    )
 
 
 def _whole(given: Given, name: str, default: int, *, least: int = 1, most: int = 10**6) -> int:

@@ -135,12 +135,20 @@ def _close(connection: Connection, terms: Terms, standing: Standing) -> Standing
     ledger = records.append(connection, terms.population, standing.ledger, entry)
     server, _ = servers.step(server, ClosingRecorded(record.slot))
     records.save_learner(connection, terms.id, server.learner)
+    if terms.rules.releases(record.slot):
+        records.add_release(connection, terms.id, slot=record.slot, model_hash=entry.model_hash)
     connection.execute(delete(check_ins).where(check_ins.c.run == terms.id))
     run = ledger.running
     stage = Stage(
         server.phase, server.closed, contributors=None if run is None else run.contributors
     )
-    after = replace(standing, learner=server.learner, ledger=ledger, closed_here=True)
+    after = replace(
+        standing,
+        learner=server.learner,
+        ledger=ledger,
+        model_hash=entry.model_hash,
+        closed_here=True,
+    )
     return _at(connection, terms, after, stage)
 
 

@@ -67,6 +67,7 @@ class Desk:
         """No run follows, although the campaign has more: its budget pays for none."""
         self.issued: dict[str, int] = {}
         self.shown = Shown()
+        self.models: dict[str, bytes] = {}
         self._choice: Choice | None = None
         self._change = asyncio.Event()
 
@@ -134,6 +135,12 @@ class Desk:
         if self.is_over or stage.phase is Phase.DONE:
             return False
         return slot > stage.slot or (slot == stage.slot and stage.phase is Phase.WAITING)
+
+    def knows(self, slot: int) -> bool:
+        """Whether this desk has read who was chosen in a slot."""
+        stage = self.standing.stage
+        chosen = stage.slot_phase is slots.Phase.CHOOSING and not self.needs_choice
+        return slot == stage.slot and chosen
 
     def outcome(self, slot: int, receipt: str) -> str | None:
         """waiting, chosen or dismissed, as the machine tells it; None once the slot is over."""

@@ -10,7 +10,6 @@ from sqlalchemy import delete
 
 from checkins.errors import InvalidValue
 from checkins.protocol.encoding import model_to_bytes
-from checkins.protocol.ledger.entry import hashed
 from checkins.service.settings import shown_url
 from checkins.service.store import facts, records, tables
 from checkins.service.store.database import Database
@@ -37,7 +36,7 @@ def stored_model(store: str, run: str | None = None) -> bytes:
                 "seal": terms.seal,
                 "run": str(terms.number),
                 "slot": str(standing.stage.closed),
-                "model_hash": hashed(standing.learner.model),
+                "model_hash": standing.model_hash,
                 "head": standing.ledger.head,
             },
         )

@@ -18,6 +18,8 @@ from checkins.service.store.database import Database
 from checkins.service.terms import Terms, population_of, run_id
 from checkins.tasks.blueprint import START_SEED, model_of
 
+MOST_SLOT_BYTES = 4 * 2**30
+
 
 class _Unaffordable(InvalidValue):
     """The budget pays for no slot."""
@@ -92,6 +94,18 @@ def _check_time(database: Database, terms: Terms) -> None:
         )
 
 
+def _check_size(terms: Terms) -> None:
+    """The reports of a slot are added up in memory."""
+    needed = 4 * terms.dimension * (terms.rules.capacity or 1)
+    if needed > MOST_SLOT_BYTES:
+        raise InvalidValue(
+            "capacity",
+            terms.rules.capacity,
+            f"makes slots of {needed / 2**30:,.0f} GiB with a model of {terms.dimension:,} numbers;"
+            f" at most {MOST_SLOT_BYTES // 2**30} GiB: lower it, or add noise at the server",
+        )
+
+
 def _found(database: Database, run: str) -> Terms:
     with database.reading() as connection:
         terms = records.load_terms(connection, run)
@@ -124,6 +138,7 @@ class _Prepared:
             )
         certificate = spending.after(affordable).as_dict()
         terms = Terms(campaign, number, dict(model.shapes), affordable)
+        _check_size(terms)
         return cls(terms, certificate, model.start(START_SEED))
 
     def starting(self, campaign: Campaign) -> _Prepared:
@@ -148,10 +163,10 @@ class _Prepared:
                 )
             try:
                 entry = ledger.opening(terms.campaign, model=learner.model)
-                after = records.append(connection, terms.population, ledger, entry)
+                records.append(connection, terms.population, ledger, entry)
             except InvalidLedger as error:
                 raise InvalidValue("campaign", terms.campaign.name, error.problem) from error
-            records.add_run(connection, terms, self.certificate, opened=after.entries)
+            records.add_run(connection, terms, self.certificate)
             records.save_learner(connection, terms.id, learner, new=True)
         return True
 

@@ -16,7 +16,7 @@ from checkins.service.settings import Settings
 from checkins.service.store import facts, records, tables
 from checkins.service.store.database import Database
 from checkins.service.store.migration import migrate
-from checkins.service.terms import Terms, population_of
+from checkins.service.terms import Terms
 from checkins.service.witness import Witness, seen_of
 
 
@@ -43,11 +43,21 @@ class Start:
 
 
 def prepare(
-    settings: Settings, campaign: Campaign | None, *, start: Start, restore: bool = False
+    settings: Settings,
+    campaign: Campaign | None,
+    *,
+    start: Start,
+    again: bool = False,
+    restore: bool = False,
 ) -> Terms | None:
-    """Make the store ready, and open the campaign or find it open."""
+    """Make the store ready, and open the campaign or find it.
+
+    A campaign that differs in nothing but its start from one that is here is that one, if its start
+    is told in seconds from now; ``again`` opens another one once that is over.
+    """
     database = Database(settings.store)
     try:
+        database.check_durable()
         migrate(database)
         database.synchronise()
         witness = None if settings.witness is None else Witness(settings.witness)
@@ -59,7 +69,9 @@ def prepare(
                 witness.forget(seen_of(database))
             witness.check(database)
         facts.begin_epoch(database)
-        terms = None if campaign is None else _opened(database, settings, campaign, start)
+        terms = (
+            None if campaign is None else _opened(database, settings, campaign, start, again=again)
+        )
         if witness is not None:
             witness.saw(seen_of(database))
         return terms
@@ -67,26 +79,38 @@ def prepare(
         database.close()
 
 
-def _opened(database: Database, settings: Settings, campaign: Campaign, start: Start) -> Terms:
-    found = _open_but_for_start(database, campaign) if start.is_given else None
+def _opened(
+    database: Database,
+    settings: Settings,
+    campaign: Campaign,
+    start: Start,
+    *,
+    again: bool = False,
+) -> Terms:
+    found = _same_but_for_start(database, campaign, start, again) if start.is_given else None
     if found is not None:
         return opening.open_run(database, found, folder=settings.folder)
     return opening.open_run(database, campaign, folder=settings.folder, start=start.of)
 
 
-def _open_but_for_start(database: Database, campaign: Campaign) -> Campaign | None:
-    """A campaign that is running and differs in nothing but when it began."""
+def _same_but_for_start(
+    database: Database, campaign: Campaign, start: Start, again: bool
+) -> Campaign | None:
+    """The newest campaign here that differs in nothing but when it began."""
     with database.reading() as connection:
         runs = records.unknown_terms(connection, ())
-        stages = {terms.id: records.load_stage(connection, terms.id) for terms in runs}
-    for terms in runs:
-        running = terms.campaign
-        if stages[terms.id].ending is None and population_of(running) == population_of(campaign):
-            if running.schedule is None or campaign.schedule is None:
-                continue
-            schedule = replace(campaign.schedule, start=running.schedule.start)
-            if replace(campaign, schedule=schedule).seal == running.seal:
-                return running
+        over = {
+            terms.id: records.load_stage(connection, terms.id).ending is not None for terms in runs
+        }
+    for terms in reversed(runs):
+        here = terms.campaign
+        if here.schedule is None or campaign.schedule is None:
+            continue
+        schedule = replace(campaign.schedule, start=here.schedule.start)
+        if replace(campaign, schedule=schedule).seal != here.seal:
+            continue
+        if not over[terms.id] or (start.in_s is not None and not again):
+            return here
     return None
 
 
@@ -99,21 +123,22 @@ def _restore(database: Database, lost: Sequence[str]) -> None:
     """
     with database.reading() as connection:
         runs = records.unknown_terms(connection, ())
-    for terms in runs:
-        with database.reading() as connection:
-            standing = records.load_standing(connection, terms)
-        if standing.stage.ending is None:
-            stopped = advancing.stop(database, terms, standing)
-            stated = None
-            if terms.rules.averaged:  # its price depends on who came after the copy
-                lost = [*lost, terms.population]
-                spending = Spending(terms.campaign, earlier_of(standing.ledger))
-                stated = spending.after(terms.rules.slots).as_dict()
-            advancing.finish(database, terms, stopped, stated)
+        standings = {terms.id: records.load_standing(connection, terms) for terms in runs}
+    running = [terms for terms in runs if standings[terms.id].stage.ending is None]
+    unknown = {*lost, *(terms.population for terms in running if terms.rules.averaged)}
+    with database.exclusive("facts") as connection:
+        for population in sorted(unknown):
+            facts.write(connection, facts.lost(population), "yes")
+    for terms in running:
+        standing = standings[terms.id]
+        stopped = advancing.stop(database, terms, standing)
+        stated = None
+        if terms.rules.averaged:  # its price depends on who came after the copy
+            spending = Spending(terms.campaign, earlier_of(standing.ledger))
+            stated = spending.after(terms.rules.slots).as_dict()
+        advancing.finish(database, terms, stopped, stated)
     with database.exclusive("facts") as connection:
         connection.execute(delete(tables.facts).where(tables.facts.c.name == facts.COPY))
-        for population in lost:
-            facts.write(connection, facts.lost(population), "yes")
 
 
 def parsed_start(text: str) -> Start:

@@ -34,8 +34,6 @@ LOOK_S = 1.0
 """How often runs, prices and curves of other workers are looked for."""
 LOOK_AGAIN_S = 0.2
 """Asking for runs that are not there makes no more work than this."""
-SHOWN_S = 0.25
-"""After the end of its slot a release is shown, if it can be durable by then."""
 EMPTY_S = 10.0
 """How long SQLite's log keeps what a closed slot has erased, about."""
 LONGEST_SLEEP_S = 5.0
@@ -53,6 +51,7 @@ class Runner:
         self.key = b""
         self.desks: dict[str, Desk] = {}
         self.stopping = asyncio.Event()
+        self.listeners = 0
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
         self._measuring = ThreadPoolExecutor(1, thread_name_prefix="curve")
         self._witness = None if settings.witness is None else Witness(settings.witness)
@@ -143,6 +142,8 @@ class Runner:
         if not desk.is_over:
             self._spawn(self._drive(desk))
             self._price(desk)
+        elif not desk.is_last:  # killed before the next run was opened
+            self._spawn(self._open_next(desk))
         return desk
 
     def _batch(self, terms: Terms, take: Callable[..., Any]) -> Batch[Any, Any]:
@@ -212,7 +213,7 @@ class Runner:
         Reports take time to add up and dummies to draw, and nothing public tells how many there
         were (invariant 7).
         """
-        shown = desk.terms.ends(standing.stage.closed) + min(SHOWN_S, desk.terms.choose_s / 2)
+        shown = desk.terms.shown(standing.stage.closed)
         await asyncio.sleep(max(0.0, shown - self.database.now()))
         desk.publish(standing)
 
@@ -289,11 +290,19 @@ class Runner:
                 for desk in list(self.desks.values()):
                     if not desk.is_over or len(desk.curve) == 0:
                         await self._refresh(desk)
-                self.epoch = await self.thread(facts.epoch_of, self.database)
+                await self._read_epoch()
                 if turn % 60 == 0:
                     await self.thread(self.database.synchronise)
             except Exception as error:  # it looks again
                 logs.failure(error)
+
+    async def _read_epoch(self) -> None:
+        """Another coordinator may have been started on the store."""
+        epoch = await self.thread(facts.epoch_of, self.database)
+        if epoch != self.epoch:
+            self.epoch = epoch
+            for desk in self.desks.values():
+                desk.wake()
 
     async def _look(self) -> None:
         """Find runs that other workers have opened."""

@@ -49,6 +49,7 @@ class Limits:
     burst: int = 5000
     connections: int = 15_000
     per_address: int = 0
+    listeners: int = 2000  # event streams
     head_s: float = 10.0
     body_s: float = 10.0
     answer_s: float = 60.0  # how often a full send buffer must have been taken from
@@ -60,6 +61,7 @@ class Limits:
             campaign_bytes=self.campaign_bytes,
             head_bytes=self.head_bytes,
             burst=self.burst,
+            listeners=self.listeners,
         )
         require.non_negative(requests_per_s=self.requests_per_s)
         for name in ("connections", "per_address"):

@@ -16,6 +16,9 @@ ID_DIGITS = 12
 """Of the seal, in a run's name."""
 
 
+SHOWN_S = 0.25
+
+
 def run_id(seal: str, number: int) -> str:
     """The name of a run in addresses.
 
@@ -85,6 +88,10 @@ class Terms:
     def ends(self, slot: int) -> float:
         """When reports of a slot are over."""
         return self.begins(slot + 1)
+
+    def shown(self, slot: int) -> float:
+        """When the release of a slot is shown: a set time after its end, to be durable by then."""
+        return self.ends(slot) + min(SHOWN_S, self.choose_s / 2)
 
     def slot_at(self, moment: float) -> int:
         """The slot that the clock is in; 0 before the first, slots + 1 after the last."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from checkins.protocol.ledger.entry import hashed
 from checkins.service.desk import Desk
 
 MOST_RELEASES = 200
+OWN_SLOT = (
+    "Each client draws its own slot and takes part at most once in a run; the server calls nobody"
+)
 UNPROTECTED = (
     "The learning curve is measured on a public holdout, whose people are not protected.",
     "Choosing rates, features or models by looking at the clients' data is not covered.",
@@ -59,7 +60,7 @@ def view(desk: Desk, *, epoch: int) -> dict[str, Any]:
         "affordable": terms.affordable,
         "dimension": terms.dimension,
         "tensors": [{"name": name, "shape": list(shape)} for name, shape in terms.shapes.items()],
-        "model_hash": hashed(standing.learner.model),
+        "model_hash": standing.model_hash,
         "ledger": {"entries": standing.ledger.entries, "head": standing.ledger.head},
         "epoch": epoch,
         "budget": {
@@ -69,33 +70,45 @@ def view(desk: Desk, *, epoch: int) -> dict[str, Any]:
         },
         "certificate": certificate,
         "spent": finite(desk.spent),
-        "promises": promises(certificate, over=standing.stage.ending is not None),
+        "promises": promises(desk, certificate),
         "assumptions": [*certificate.get("assumptions", ()), *UNPROTECTED],
         "next": desk.next_run,
     }
 
 
-def promises(certificate: Mapping[str, Any], *, over: bool) -> list[str]:
+def promises(desk: Desk, certificate: Mapping[str, Any]) -> list[str]:
     """The certificate in words."""
     epsilon, delta = certificate.get("epsilon"), certificate.get("delta")
     if epsilon is None:
-        return ["No finite epsilon is proved for this campaign: it promises nothing."]
+        return ["No finite epsilon is proved for this run: it promises nothing."]
+    over, rules = desk.public.stage.ending is not None, desk.terms.rules
     neighbours = (
         "whether or not they are one of the clients"
         if certificate.get("adjacency") == "add-remove"
         else "whatever their data are"
     )
-    has = "has released" if over else "will ever release"
-    return [
-        f"Whoever sees every model that this campaign {has}, and all that was released before on"
-        f" this population, can tell about any one person, {neighbours}, at most what epsilon ="
-        f" {rounded_up(float(epsilon))} and delta = {delta!r} allow"
-        f" ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
+    told = [
+        f"Whoever sees every model that this run {'has released' if over else 'will release'}, and"
+        f" all that was released before on this population, can tell about any one person,"
+        f" {neighbours}, at most what epsilon = {rounded_up(float(epsilon))} and delta = {delta!r}"
+        f" allow ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
         f"Any odds that somebody gives about that person change at most by a factor of"
         f" {rounded_up(math.exp(min(float(epsilon), 700.0)))}, but for a chance of {delta!r}.",
-        "Each client draws its own slot and takes part at most once in a run; the server calls"
-        " nobody, and nothing that is shown tells how many took part.",
     ]
+    if not over and not desk.is_last:
+        told.append(
+            "More runs follow, and cost more: all of them together stop before epsilon ="
+            f" {desk.terms.campaign.budget.epsilon!r}."
+        )
+    if not rules.averaged:
+        return [*told, f"{OWN_SLOT}, and nothing that is shown tells how many took part."]
+    told.append(f"{OWN_SLOT}. Averaged updates tell how many reports a slot took in.")
+    if not over:
+        told.append(
+            "This counts on as many contributors as the campaign declares: with fewer it costs"
+            " more, and how much is known when the run is over."
+        )
+    return told
 
 
 def release(desk: Desk) -> dict[str, Any]:
@@ -104,24 +117,21 @@ def release(desk: Desk) -> dict[str, Any]:
     return {
         "slot": standing.stage.closed,
         "slots_closed": standing.stage.closed,
-        "model_hash": hashed(standing.learner.model),
+        "model_hash": standing.model_hash,
         "head": standing.ledger.head,
         "entries": standing.ledger.entries,
         "spent": finite(desk.spent),
     }
 
 
-def progress(desk: Desk, lines: list[bytes]) -> dict[str, Any]:
-    """The curve, the prices, and the latest releases, from their lines in the ledger."""
-    entries = [json.loads(line) for line in lines]
+def progress(desk: Desk, releases: Sequence[tuple[int, str]]) -> dict[str, Any]:
+    """The curve, the prices, and the latest releases."""
     return {
         "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in desk.shown_curve],
         "spending": [
             {"slots": slots, "epsilon": finite(epsilon)} for slots, epsilon in desk.prices
         ],
-        "releases": [
-            {"slot": entry["slot"], "model_hash": entry["model_hash"]} for entry in entries
-        ],
+        "releases": [{"slot": slot, "model_hash": model_hash} for slot, model_hash in releases],
     }
 
 

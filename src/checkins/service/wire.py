@@ -37,7 +37,10 @@ class Budget(BaseModel):
 
 
 class Spent(BaseModel):
-    """The price of the first priced count of slots at or above those closed: an upper bound."""
+    """The price of the first priced count of slots at or above those closed: an upper bound.
+
+    For averaged updates under way: if as many contribute as the campaign declares.
+    """
 
     epsilon: float | None = Field(description="Rounded up; null where none is proved")
     slots: int

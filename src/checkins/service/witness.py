@@ -77,7 +77,7 @@ class Witness:
 
     def saw(self, store: Seen) -> None:
         """Remember, durably; never less than before."""
-        before = self._seen
+        before = self._seen = _read(self.path)  # another worker may have written it
         self.forget(
             Seen(
                 max(store.epoch, before.epoch),
@@ -102,6 +102,9 @@ class Witness:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
 
 
 def seen_of(database: Database) -> Seen:

@@ -98,4 +98,5 @@ def start_worker_again(coordinator: Coordinator) -> list[int]:
     coordinator.kill_one_worker(random.Random(1))
     while not set(now := coordinator.worker_processes()) - before:
         time.sleep(0.01)
+    time.sleep(0.2)  # it has its settings, and loads what it needs
     return now

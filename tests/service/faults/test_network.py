@@ -86,7 +86,7 @@ def test_devices_that_die_at_every_step_take_part_once_at_most(
 ) -> None:
     """Averaged updates: every device is used, and every total is known to the last unit."""
     clients = LIVES * len(STEPS)
-    plan = slow_enough(1.5 * start_s, slots=12, clients=clients, capacity=None)
+    plan = slow_enough(start_s, slots=12, clients=clients, capacity=None)
     store = f"sqlite:///{tmp_path}/store.db"
     coordinator = Coordinator(plan.write(tmp_path), store, start=f"+{2 * start_s + 3:.0f}")
     journal = tmp_path / "journal.jsonl"

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response, status
 
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign import InvalidCampaign, parse_campaign
+from checkins.protocol.campaign.task import Model
 from checkins.service import view, wire
 from checkins.service.desk import Desk
 from checkins.service.problems import Problem
@@ -62,6 +63,12 @@ async def open_campaign(request: Request) -> Response:
         raise InvalidValue("body", "...", "must be the UTF-8 text of a campaign.toml") from None
     except InvalidCampaign as error:
         raise Problem("invalid", str(error)) from None
+    if campaign.task is not None and campaign.task.model not in list(Model):
+        raise Problem(
+            "invalid",
+            "model: code of your own is not taken over the network; start the coordinator with"
+            " the campaign's file",
+        )
     desk = await runner.open(campaign)
     return _shown(desk, runner, code=status.HTTP_201_CREATED)
 
@@ -106,13 +113,13 @@ async def progress(request: Request) -> Response:
     desk, runner = await desk_of(request), runner_of(request)
     closed = desk.public.stage.closed
 
-    def last_lines() -> list[bytes]:
+    def releases() -> list[tuple[int, str]]:
         with runner.database.reading() as connection:
-            return records.slot_lines(
-                connection, desk.terms, closed=closed, most=view.MOST_RELEASES
+            return records.last_releases(
+                connection, desk.terms.id, closed=closed, most=view.MOST_RELEASES
             )
 
-    return answer(view.progress(desk, await runner.thread(last_lines)))
+    return answer(view.progress(desk, await runner.thread(releases)))
 
 
 def _shown(desk: Desk, runner: Runner, *, code: int = status.HTTP_200_OK) -> Response:

@@ -166,6 +166,8 @@ async def report(request: Request) -> Response:
     bytes again is answered the same; other bytes are refused."""
     desk, slot, receipt = await desk_of(request), slot_of(request), bearer_of(request)
     refuse_if_over(desk)
+    if desk.knows(slot) and desk.outcome(slot, receipt) != "chosen":
+        raise Problem("refused", "no report is asked of this receipt")  # before its body is read
     units = report_from_bytes(await request.body(), dimension=desk.terms.dimension)
     await desk.reports.submit(Submission(slot, receipt, units))
     return Response(b'{"status":"taken"}', media_type=JSON)
@@ -202,6 +204,8 @@ async def _until_begun(desk: Desk, runner: Runner, slot: int) -> None:
         left = until - loop.time()
         if left <= 0.0 or not await desk.change(most_s=left):
             raise Problem("busy", "the slot before is not closed yet", retry_after=1)
+    # However long the slot before took to close, which may depend on who was there.
+    await asyncio.sleep(max(0.0, desk.terms.shown(slot - 1) - runner.database.now()))
     if desk.is_early(slot):
         raise Problem("busy", "this coordinator is stopping; come again", retry_after=1)
 

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 from checkins.protocol.encoding import MEDIA_TYPE
-from checkins.protocol.ledger.entry import hashed
 from checkins.service import view
 from checkins.service.desk import Desk
+from checkins.service.problems import Problem
 from checkins.service.released import released_model
 from checkins.service.routes.parts import BINARY, desk_of, number_of, refusals, runner_of, takes
 from checkins.service.runner import Runner
@@ -20,7 +20,10 @@ from checkins.service.store import records
 
 router = APIRouter(prefix="/campaigns/{run}", tags=["public"])
 KEEP_ALIVE_S = 15.0
-LINES_AT_A_TIME = 200
+MOST_AT_A_TIME = 4_000_000
+"""Bytes of a ledger held for one reader, about."""
+LINE_BYTES, NUMBER_BYTES = 500, 11
+"""Of a line without its sum; of each number of the sum."""
 LEDGER = "application/x-ndjson"
 
 
@@ -41,7 +44,7 @@ LEDGER = "application/x-ndjson"
 async def latest(request: Request) -> Response:
     """Before the first release, the model that the campaign starts from."""
     desk = await desk_of(request)
-    tag = f'"{hashed(desk.public.learner.model)}"'
+    tag = f'"{desk.public.model_hash}"'
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
     return Response(
@@ -69,11 +72,13 @@ async def ledger(request: Request) -> Response:
     desk, runner = await desk_of(request), runner_of(request)
     after = int(number_of(request, "after", whole=True))
     last = desk.public.ledger.entries
+    line_bytes = LINE_BYTES + NUMBER_BYTES * desk.terms.dimension
+    at_a_time = max(1, MOST_AT_A_TIME // line_bytes)
 
     async def lines() -> AsyncIterator[bytes]:
         done = after
         while done < last:
-            most = min(LINES_AT_A_TIME, last - done)
+            most = min(at_a_time, last - done)
 
             def some(done: int = done, most: int = most) -> list[bytes]:
                 with runner.database.reading() as connection:
@@ -107,26 +112,39 @@ async def ledger(request: Request) -> Response:
 async def events(request: Request) -> Response:
     """`release` after each release, `curve` for each point of the learning curve, `status` when it
     changes. What is told of a slot does not depend on who was in it."""
-    told = _told(await desk_of(request), runner_of(request))
+    desk, runner = await desk_of(request), runner_of(request)
+    if runner.listeners >= runner.settings.limits.listeners:
+        raise Problem("busy", "too many listen already: ask again, or now and then", retry_after=30)
+    told = _told(desk, runner)
     return StreamingResponse(told, media_type="text/event-stream")
 
 
 async def _told(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
+    """Events, counted as long as somebody listens."""
+    runner.listeners += 1
+    try:
+        with runner.metrics.waiters.track_inprogress():
+            async for event in _events(desk, runner):
+                yield event
+    finally:
+        runner.listeners -= 1
+
+
+async def _events(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
     status, told, points = "", ("", -1), len(desk.shown_curve)
-    with runner.metrics.waiters.track_inprogress():
-        while not runner.stopping.is_set():
-            now = desk.public.stage.closed
-            if desk.status != status:
-                status = desk.status
-                yield _event("status", now, {"status": status, "next": desk.next_run})
-            if told != (desk.public.ledger.head, len(desk.prices)):
-                told = (desk.public.ledger.head, len(desk.prices))
-                yield _event("release", now, view.release(desk))
-            for slots, metrics in desk.shown_curve[points:]:
-                points += 1
-                yield _event("curve", now, {"slots": slots, "metrics": metrics})
-            if not await desk.change(most_s=KEEP_ALIVE_S):
-                yield b": still here\n\n"
+    while not runner.stopping.is_set():
+        now = desk.public.stage.closed
+        if desk.status != status:
+            status = desk.status
+            yield _event("status", now, {"status": status, "next": desk.next_run})
+        if told != (desk.public.ledger.head, len(desk.prices)):
+            told = (desk.public.ledger.head, len(desk.prices))
+            yield _event("release", now, view.release(desk))
+        for slots, metrics in desk.shown_curve[points:]:
+            points += 1
+            yield _event("curve", now, {"slots": slots, "metrics": metrics})
+        if not await desk.change(most_s=KEEP_ALIVE_S):
+            yield b": still here\n\n"
 
 
 def _event(name: str, number: int, data: dict[str, Any]) -> bytes:

@@ -23,6 +23,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 
+from checkins.errors import InvalidValue
+
 WAIT_S = 30
 """For another writer, before a transaction gives up."""
 
@@ -39,10 +41,12 @@ class Database:
         else:
             self.engine = create_engine(
                 parsed.set(drivername="postgresql+psycopg"),
+                isolation_level="READ COMMITTED",  # a lock is worth nothing to an older snapshot
                 pool_size=4,
                 max_overflow=4,
                 connect_args={"connect_timeout": 10, "application_name": "checkins"},
             )
+            event.listen(self.engine, "connect", _durable)
         # SQLite lets writers wait by polling; a lock lets those of this process queue.
         self._turn = threading.Lock() if self.is_sqlite else nullcontext()
         self._offset = 0.0
@@ -100,6 +104,17 @@ class Database:
             after = time.time()
         self._offset = there - (before + after) / 2
 
+    def check_durable(self) -> None:
+        """Refuse a PostgreSQL that would lose what it has committed."""
+        if self.is_sqlite:
+            return
+        with self.reading() as connection:
+            for name in ("fsync", "full_page_writes"):
+                if connection.execute(text(f"SHOW {name}")).scalar_one() != "on":
+                    raise InvalidValue(
+                        "store", f"{name} = off", "must be on: what is answered must be durable"
+                    )
+
     def checkpoint(self) -> None:
         """Move what SQLite's log holds into the file, and empty the log."""
         if self.is_sqlite:
@@ -114,6 +129,13 @@ class Database:
             raw.execute("PRAGMA journal_mode = DELETE")
             raw.execute("VACUUM")
             raw.close()
+
+
+def _durable(connection: Any, record: object) -> None:
+    """A commit is durable, whatever the defaults of the database or of the role are."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION synchronous_commit = on")
+    connection.commit()
 
 
 def _sqlite(url: str) -> Engine:

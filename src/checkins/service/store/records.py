@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from checkins.errors import OutOfOrder
 from checkins.protocol.campaign import campaign_from_canonical
 from checkins.protocol.ledger import Ledger, Run
-from checkins.protocol.ledger.entry import Entry, Units, packed
+from checkins.protocol.ledger.entry import Entry, Units, hashed, packed
 from checkins.protocol.model_update import Learner
 from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Phase as SlotPhase
@@ -47,6 +47,7 @@ class Standing:
     learner: Learner
     ledger: Ledger
     certificate: Mapping[str, Any]
+    model_hash: str
     closed_here: bool = False
     """Whether this process closed the slot that brought the run here."""
 
@@ -106,13 +107,16 @@ def load_standing(connection: Connection, terms: Terms, known: Standing | None =
             populations.c.key == terms.population
         )
     ).one()
+    if known is not None and place.entries < known.ledger.entries:
+        raise OutOfOrder(f"{terms.population}: the store was rolled back while it was in use")
     if known is not None and known.ledger.head == place.head:
-        return Standing(stage, known.learner, known.ledger, known.certificate)
+        return Standing(stage, known.learner, known.ledger, known.certificate, known.model_hash)
     stated = connection.execute(
         select(runs.c.certificate).where(runs.c.id == terms.id)
     ).scalar_one()
     learner = load_learner(connection, terms.id)
-    return Standing(stage, learner, load_ledger(connection, terms.population), json.loads(stated))
+    ledger = load_ledger(connection, terms.population)
+    return Standing(stage, learner, ledger, json.loads(stated), hashed(learner.model))
 
 
 def load_learner(connection: Connection, run: str) -> Learner:
@@ -200,12 +204,21 @@ def append(connection: Connection, population: str, ledger: Ledger, entry: Entry
     return after
 
 
-def slot_lines(connection: Connection, terms: Terms, *, closed: int, most: int) -> list[bytes]:
-    """The lines of the last slots of a run, up to slot ``closed``."""
-    opened = connection.execute(select(runs.c.opened).where(runs.c.id == terms.id)).scalar_one()
-    some = min(most, closed)
-    after = opened + closed - some
-    return ledger_lines(connection, terms.population, after=after, most=some)
+def add_release(connection: Connection, run: str, *, slot: int, model_hash: str) -> None:
+    connection.execute(insert(tables.releases).values(run=run, slot=slot, model_hash=model_hash))
+
+
+def last_releases(
+    connection: Connection, run: str, *, closed: int, most: int
+) -> list[tuple[int, str]]:
+    """(slot, model hash) of the last releases up to slot ``closed``."""
+    c = tables.releases.c
+    found = connection.execute(
+        select(c.slot, c.model_hash)
+        .where(c.run == run, c.slot <= closed, c.slot > closed - most)
+        .order_by(c.slot)
+    )
+    return [(row.slot, row.model_hash) for row in found]
 
 
 def ledger_lines(connection: Connection, population: str, *, after: int, most: int) -> list[bytes]:
@@ -221,10 +234,8 @@ def ledger_lines(connection: Connection, population: str, *, after: int, most: i
     )
 
 
-def add_run(
-    connection: Connection, terms: Terms, certificate: Mapping[str, Any], *, opened: int
-) -> None:
-    """A run that waits for its first slot; ``opened`` is its first entry in the ledger."""
+def add_run(connection: Connection, terms: Terms, certificate: Mapping[str, Any]) -> None:
+    """A run that waits for its first slot."""
     last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0))).scalar_one()
     connection.execute(
         insert(runs).values(
@@ -234,7 +245,6 @@ def add_run(
             campaign=terms.campaign.canonical(),
             seal=terms.seal,
             number=terms.number,
-            opened=opened,
             dimension=terms.dimension,
             tensors=json.dumps([[name, list(shape)] for name, shape in terms.shapes.items()]),
             affordable=terms.affordable,

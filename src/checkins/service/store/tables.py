@@ -60,7 +60,6 @@ runs = Table(
     Column("campaign", Text, nullable=False),
     Column("seal", String(80), nullable=False),
     Column("number", Integer, nullable=False),
-    Column("opened", BigInteger, nullable=False),
     Column("dimension", Integer, nullable=False),
     Column("tensors", Text, nullable=False),
     Column("affordable", BigInteger, nullable=False),
@@ -71,7 +70,7 @@ runs = Table(
     Column("contributors", BigInteger),
     Column("ending", String(16)),
 )
-"""One run of a campaign: what is sealed, and where it stands; ``opened`` is its first entry."""
+"""One run of a campaign: what is sealed, and where it stands."""
 
 learners = Table(
     "learners",
@@ -116,6 +115,15 @@ check_ins = Table(
     sqlite_with_rowid=False,
 )
 """The slot in progress: who waits, who is chosen, whose report is in."""
+
+releases = Table(
+    "releases",
+    metadata,
+    Column("run", ForeignKey("runs.id"), primary_key=True),
+    Column("slot", BigInteger, primary_key=True, autoincrement=False),
+    Column("model_hash", String(64), nullable=False),
+)
+"""What the ledger holds of each release, without its sum."""
 
 prices = Table(
     "prices",

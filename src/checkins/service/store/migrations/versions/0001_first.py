@@ -34,7 +34,6 @@ def upgrade() -> None:
         sa.Column("campaign", sa.Text, nullable=False),
         sa.Column("seal", sa.String(80), nullable=False),
         sa.Column("number", sa.Integer, nullable=False),
-        sa.Column("opened", sa.BigInteger, nullable=False),
         sa.Column("dimension", sa.Integer, nullable=False),
         sa.Column("tensors", sa.Text, nullable=False),
         sa.Column("affordable", sa.BigInteger, nullable=False),
@@ -76,6 +75,12 @@ def upgrade() -> None:
         sa.Column("report", sa.LargeBinary),
         sa.UniqueConstraint("run", "token"),
         sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "releases",
+        _run(),
+        sa.Column("slot", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("model_hash", sa.String(64), nullable=False),
     )
     op.create_table(
         "prices",
