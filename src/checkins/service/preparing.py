@@ -57,6 +57,7 @@ def prepare(
     """
     database = Database(settings.store)
     try:
+        database.wait_until_it_answers()
         database.check_durable()
         migrate(database)
         database.synchronise()

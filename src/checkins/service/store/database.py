@@ -22,11 +22,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
 
 from checkins.errors import InvalidValue
 
 WAIT_S = 30
 """For another writer, before a transaction gives up."""
+STARTING_S = 60
+"""For a database that is not there yet."""
 
 
 class Database:
@@ -104,6 +107,19 @@ class Database:
             after = time.time()
         self._offset = there - (before + after) / 2
 
+    def wait_until_it_answers(self) -> None:
+        """A PostgreSQL that is starting, or recovers from a crash, is waited for."""
+        until = time.monotonic() + STARTING_S
+        while not self.is_sqlite:
+            try:
+                with self.reading() as connection:
+                    connection.execute(text("SELECT 1"))
+                return
+            except OperationalError as error:
+                if time.monotonic() > until or not _is_starting(error):
+                    raise
+            time.sleep(0.5)
+
     def check_durable(self) -> None:
         """Refuse a PostgreSQL that would lose what it has committed."""
         if self.is_sqlite:
@@ -129,6 +145,11 @@ class Database:
             raw.execute("PRAGMA journal_mode = DELETE")
             raw.execute("VACUUM")
             raw.close()
+
+
+def _is_starting(error: OperationalError) -> bool:
+    said = str(error.orig).lower()
+    return any(word in said for word in ("starting up", "recovery", "shutting down", "refused"))
 
 
 def _durable(connection: Any, record: object) -> None:
