@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from checkins.client.trainer import RowsTrainer
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign import DataFile, Task
+from checkins.protocol.campaign.task import Model as Named
 from checkins.tasks import table, table_file
 from checkins.tasks.blueprint import model_of
 from checkins.tasks.dataset import Dataset
@@ -50,6 +51,12 @@ def trainer_of_file(
     who = client if client is not None or not named else cells.clients[0]
     if who is not None and in_holdout([who], share=source.holdout, purpose=table.PURPOSE)[0]:
         raise InvalidValue("client", who, "is in the public holdout, and does not take part")
+    if task.model not in list(Named):
+        raise InvalidValue(
+            "model",
+            task.model,
+            "is code that the service chose: read it, and take part with a Trainer of your own",
+        )
     model = model_of(task)
     labels = _labels(cells.labels[mine], source)
     return RowsTrainer(task, table.scaled(cells.features[mine], source.ranges), labels, model=model)

@@ -104,10 +104,6 @@ class Coordinator:
             os.kill(dice.choice(workers), signal.SIGKILL)
         return True
 
-    def kill_parent(self) -> None:
-        """kill -9 of the process that was started, and of no other."""
-        self._running().kill()
-
     def worker_processes(self) -> list[int]:
         """The processes that answer requests, where there are several."""
         process = self._running()

@@ -29,7 +29,6 @@ from tests.service.faults.campaigns import update_of
 from tests.service.faults.coordinator import WITH_US
 from tests.service.faults.journal import Event, Note
 
-QUIET_S = 1.0
 ROOT = Path(__file__).parents[3]
 
 
@@ -99,6 +98,14 @@ class Recognisable:
         return {"weights": update_of(self._client)}
 
 
+class Sized(Tally):
+    """A tally that knows how long its clients take to start, about."""
+
+    def __init__(self, clients: int) -> None:
+        super().__init__()
+        self.quiet_s = 1.0 + clients / 1000.0
+
+
 class Unhurried(Shared):
     """Looks at the server's clock when all clients have started, and not while they do.
 
@@ -106,16 +113,18 @@ class Unhurried(Shared):
     of all of them wrong by the length of a short slot.
     """
 
+    tally: Sized
+
     async def look(self, steady: Any, send: Any) -> Any:
         if self._seen is None:
-            await asyncio.sleep(QUIET_S)
+            await asyncio.sleep(self.tally.quiet_s)
         return await super().look(steady, send)
 
 
 async def _run(crowd: Crowd, *, patience_s: float) -> dict[str, Any]:
     swarms.Shared = Unhurried  # type: ignore[misc]
     view = fetch_campaign(crowd.url, crowd.campaign, patience_s=patience_s)
-    tally = Tally()
+    tally = Sized(crowd.clients)
     with crowd.journal.open("a", encoding="utf-8") as file:
 
         def write(line: str) -> None:

@@ -53,7 +53,7 @@ class Ordeal:
             self.plan.write(self.folder),
             self.store,
             workers=self.workers,
-            start=f"+{2 * self.start_s + self.plan.clients / 200:.0f}",
+            start=f"+{2 * self.start_s + 1 + self.plan.clients / 150:.0f}",
         )
 
     def run(self, meanwhile: Callable[[Ordeal], None]) -> Findings:

@@ -7,15 +7,12 @@ store.
 from __future__ import annotations
 
 import os
-import random
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.postgres import Postgres
 from tests.service.faults.campaigns import Plan
-from tests.service.faults.coordinator import Coordinator
 from tests.service.faults.ordeal import Ordeal, kill_again_and_again
 
 SOAK = os.environ.get("CHECKINS_SOAK") == "1"
@@ -73,30 +70,3 @@ def test_nothing_is_lost_or_counted_twice_with_three_workers_on_postgresql(
             start_s=start_s,
         )
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["starting", "started"])
-def test_workers_end_with_their_parent(tmp_path: Path, postgres_url: str, when: str) -> None:
-    """Else they would keep its port, and whoever starts it again could not."""
-    coordinator = Coordinator(Plan(slots=1000).write(tmp_path), postgres_url, workers=3)
-    with coordinator.running():
-        first = coordinator.worker_processes()
-        if when == "starting":
-            first = start_worker_again(coordinator)
-        coordinator.kill_parent()
-        for _ in range(600):
-            if not any(Path(f"/proc/{worker}").exists() for worker in first):
-                return
-            time.sleep(0.1)
-        pytest.fail(f"workers {first} go on without their parent")
-
-
-def start_worker_again(coordinator: Coordinator) -> list[int]:
-    """Those that run, once one of them was killed and another has just been started."""
-    before = set(coordinator.worker_processes())
-    coordinator.kill_one_worker(random.Random(1))
-    while not set(now := coordinator.worker_processes()) - before:
-        time.sleep(0.01)
-    time.sleep(0.2)  # it has its settings, and loads what it needs
-    return now
