@@ -43,7 +43,7 @@ def page(
     bound = f"at delta = {certificate['delta']!r}, {certificate['adjacency']}"
     reported = swarm["outcomes"]["reported"]
     learned = [(point["slots"], point["metrics"]["auc"]) for point in progress["curve"]]
-    spending = [(0, 0.0), *((point["slots"], point["epsilon"]) for point in progress["spending"])]
+    spending = _steps([(point["slots"], point["epsilon"]) for point in progress["spending"]])
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>checkins demo</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
@@ -91,6 +91,15 @@ def _figure(what: str, value: str, note: str) -> str:
 
 def _listed(lines: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+
+
+def _steps(prices: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The price after each slot is at most that of the next count that was priced."""
+    points, before = [(0.0, 0.0)], 0.0
+    for slots, epsilon in prices:
+        points += [(before, epsilon), (slots, epsilon)]
+        before = slots
+    return points
 
 
 def _chart(points: Sequence[tuple[float, float]], what: str, *, colour: str) -> str:

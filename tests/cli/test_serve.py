@@ -58,7 +58,17 @@ def test_json_is_one_object_that_says_where_it_answers(serve, file: Path, tmp_pa
     assert (outcome.code, outcome.err) == (0, "")
     told = json.loads(outcome.out)
     assert set(told) == {
-        *("url", "campaign", "seal", "start", "store", "witness", "workers", "operator_token"),
+        *(
+            "url",
+            "campaign",
+            "seal",
+            "start",
+            "store",
+            "witness",
+            "enrolment",
+            "workers",
+            "operator_token",
+        ),
     }
     assert told["start"] == "2040-01-01T00:00:00.000000Z"
     assert told["store"] == f"sqlite:///{tmp_path}/x.db"

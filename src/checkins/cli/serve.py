@@ -154,6 +154,9 @@ def serve(
         raise given.contradiction("workers", "SQLite has one: give --store postgresql://...")
     if until_done and (campaign is None or count > 1):
         raise Refused("--until-done: goes with a campaign file and one worker")
+    listen_host = given.texts.get("host", HOST)
+    with given.in_own_words():
+        listener = server.bind(listen_host, listen_port)
     if restore and settings.witness is not None and not settings.witness.exists():
         print(
             f"checkins: {settings.witness}: no such witness, so runs that were opened after the"
@@ -167,9 +170,6 @@ def serve(
             )
     except Exception as error:
         raise _explained(error, settings) from error
-    listen_host = given.texts.get("host", HOST)
-    with given.in_own_words():
-        listener = server.bind(listen_host, listen_port)
     named = f"[{listen_host}]" if ":" in listen_host else listen_host
     url = f"http://{named}:{listener.getsockname()[1]}"
     answer: dict[str, object] = {
@@ -179,6 +179,7 @@ def serve(
         "start": None if terms is None else _instant(terms.begins(1)),
         "store": settings.shown_store,
         "witness": str(settings.witness),
+        "enrolment": str(settings.enrolment.kind),
         "workers": count,
         "operator_token": settings.operator_token if made else None,
     }
@@ -307,6 +308,8 @@ def _explained(error: Exception, settings: Settings) -> Exception:
         return Refused(str(error))
     if isinstance(error, OSError):
         return Refused(f"--store {settings.shown_store}: cannot be used: {error.strerror}")
+    if isinstance(error, DBAPIError) and "not a database" in str(error.orig):
+        return Refused(f"--store {settings.shown_store}: is no database of checkins")
     if isinstance(error, DBAPIError):
         return Refused(
             f"--store {settings.shown_store}: cannot be used"
@@ -325,7 +328,8 @@ def _tell(answer: dict[str, object]) -> None:
     screen.show_plain(f"The page:  {answer['url']}/")
     if answer["campaign"] is not None:
         screen.show_plain(f"Campaign:  {answer['campaign']}, first slot at {answer['start']}")
-        screen.show_plain(f"To join:   checkins join {answer['url']} --data FILE --state DIR")
+        key = "" if answer["enrolment"] == "open" else " --key-file FILE"
+        screen.show_plain(f"To join:   checkins join {answer['url']} --data FILE --state DIR{key}")
     screen.show_plain(f"Store:     {answer['store']}")
     screen.show_plain(f"Witness:   {answer['witness']} (never copy it with the store)")
     if answer["operator_token"] is not None:

@@ -29,6 +29,7 @@ ClosedOnly = Annotated[
 ]
 
 SEAL_DIGITS = 12
+LONGEST_NAME = 24
 LONG_BYTES = 1_000_000
 """Below it a ledger is read before a bar could be seen."""
 
@@ -180,6 +181,11 @@ def _watched(lines: Iterable[bytes], path: Path, *, quiet: bool) -> Iterator[Ite
         yield counted()
 
 
+def _short(name: str) -> str:
+    """A name that leaves room for the facts."""
+    return quoted(name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}...")
+
+
 def _parts(verified: Verification) -> Iterator[RenderableType]:
     """What is whole, campaign by campaign; then what it costs, and what it rests on."""
     from rich.text import Text
@@ -196,7 +202,7 @@ def _parts(verified: Verification) -> Iterator[RenderableType]:
     for run in verified.ledger.runs:
         status = verified.status(run)
         table.add_row(
-            quoted(run.campaign.name),
+            _short(run.campaign.name),
             f"{run.number} of {run.campaign.repeats}",
             f"{run.slots_closed:,} of {run.campaign.design.slots:,}",
             status,

@@ -179,4 +179,5 @@ class Desk:
         for slots_, epsilon in self.prices:
             if slots_ >= closed:
                 return {"epsilon": epsilon, "slots": slots_}
-        return None
+        whole = self.public.certificate.get("epsilon")  # not priced yet: no more than all of it
+        return None if whole is None else {"epsilon": whole, "slots": self.terms.affordable}

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, insert
 
 from checkins.errors import InvalidValue, ProtocolViolation
-from checkins.protocol.campaign import Campaign, Spending
+from checkins.protocol.campaign import Campaign, DataFile, Spending
 from checkins.protocol.ledger import InvalidLedger, Ledger, earlier_of
 from checkins.protocol.model_update import Learner, Model
 from checkins.service.store import facts, records, tables
@@ -41,7 +41,7 @@ def open_run(
     The budget is that of the population, less what its campaigns have spent before. ``start`` may
     give the campaign another start; it is asked once the campaign is priced, which takes a while.
     """
-    _check(campaign)
+    _check(campaign, folder)
     population, seal = population_of(campaign), start(campaign).seal
     while True:
         with database.reading() as connection:
@@ -52,7 +52,7 @@ def open_run(
             if running.seal == seal:
                 return _found(database, run_id(running.seal, running.number))
             raise Taken(
-                f"campaign {running.campaign.name!r} is running on this population"
+                f"campaign {running.campaign.name!r} is open on this population"
                 " and must be over first: campaigns on the same people come one after another"
             )
         mine = [run for run in ledger.closed if run.seal == seal]
@@ -79,9 +79,17 @@ def open_run(
             return prepared.terms
 
 
-def _check(campaign: Campaign) -> None:
+def _check(campaign: Campaign, folder: Path) -> None:
     if campaign.missing:
         raise InvalidValue("campaign", campaign.name, f"needs {', '.join(campaign.missing)}")
+    data = None if campaign.task is None else campaign.task.data
+    if isinstance(data, DataFile) and data.holdout and not (folder / data.file).is_file():
+        raise InvalidValue(
+            "file",
+            data.file,
+            "is not here, and its holdout is what the model is measured on: put a table with the"
+            " public rows here, or say holdout = 0",
+        )
 
 
 def _check_time(database: Database, terms: Terms) -> None:

@@ -219,6 +219,7 @@ class Runner:
 
     async def _released(self, desk: Desk) -> None:
         """After a release is durable: the witness, the curve."""
+        self._measure_if_due(desk)
         witness = self._witness
         if witness is not None:
             await self.thread(lambda: witness.saw(seen_of(self.database)))
@@ -226,6 +227,8 @@ class Runner:
         if loop.time() - self._emptied > EMPTY_S:
             self._emptied = loop.time()
             await self.thread(self.database.checkpoint)
+
+    def _measure_if_due(self, desk: Desk) -> None:
         closed = desk.standing.stage.closed
         measured = desk.curve and desk.curve[-1][0] >= closed
         if not measured and curve.is_measured(desk.terms.rules.slots, closed=closed):

@@ -88,6 +88,7 @@ class CampaignView(BaseModel):
     promises: list[str]
     assumptions: list[str]
     next: str | None = Field(description="The run that follows this one")
+    enrolment: Literal["open", "secret", "allow-list"] = Field(description="Who may enrol")
     server_time: str
 
 

@@ -7,8 +7,12 @@ store and never copied with it: the epoch, and how long each ledger was when a s
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +63,7 @@ class Witness:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.Lock()
         self._seen = _read(path)
 
     def check(self, database: Database) -> None:
@@ -77,14 +82,15 @@ class Witness:
 
     def saw(self, store: Seen) -> None:
         """Remember, durably; never less than before."""
-        before = self._seen = _read(self.path)  # another worker may have written it
-        self.forget(
-            Seen(
-                max(store.epoch, before.epoch),
-                _most(store.entries, before.entries),
-                _most(store.runs, before.runs),
+        with self._alone():
+            before = self._seen = _read(self.path)  # another worker may have written it
+            self._write(
+                Seen(
+                    max(store.epoch, before.epoch),
+                    _most(store.entries, before.entries),
+                    _most(store.runs, before.runs),
+                )
             )
-        )
 
     def unknown_to(self, database: Database) -> list[str]:
         """The populations of which a store that was rolled back has lost whole runs."""
@@ -92,6 +98,22 @@ class Witness:
 
     def forget(self, store: Seen) -> None:
         """Remember this and nothing else."""
+        with self._alone():
+            self._write(store)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread of one process at a time writes it."""
+        lock = self.path.with_name(self.path.name + ".lock")
+        with self._lock:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(descriptor)
+
+    def _write(self, store: Seen) -> None:
         if store == self._seen:
             return
         self._seen = store

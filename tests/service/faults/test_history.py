@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from tests.service.faults.campaigns import DIMENSION, Plan
 from tests.service.faults.findings import Kind
 from tests.service.faults.history import check
-from tests.service.faults.journal import Event, Note
+from tests.service.faults.journal import Event, Note, read
 from tests.service.faults.past import Past
 from tests.service.faults.presence import Filters
 from tests.service.faults.story import Story, stories_of
@@ -289,6 +290,15 @@ def test_a_report_that_averaged_updates_lost_is_found(averaged: Past) -> None:
     past.totals[story.slot] = total - story.units
     found = check(past.lines(), past.notes)
     assert Kind.LOST in {violation.kind for violation in found.violations}
+
+
+def test_a_journal_reads_back_as_it_was_written(honest: Past, tmp_path: Path) -> None:
+    """All but a line that a killed process has torn, and events that nothing is checked about."""
+    path = tmp_path / "journal.jsonl"
+    lines = [note.line() for note in honest.notes]
+    other = '{"client": 1, "event": "asleep", "seconds": 0.5}\n'
+    path.write_text("".join([other, *lines, lines[0][:20]]), encoding="utf-8")
+    assert list(read([path])) == honest.notes
 
 
 def test_every_kind_of_violation_is_planted() -> None:

@@ -72,7 +72,8 @@ export const drawSeal = (view, sealed) => {
 // A campaign on anyone's table takes a file; one on a data set of the package, a person of it.
 const joining = (feed, sealed) => {
   const rows = typeof sealed?.task?.data === "string" ? "--row 1" : "--data my-rows.csv";
-  return `checkins join ${base()} --campaign ${feed.id} ${rows} --state my-device`;
+  const key = ["secret", "allow-list"].includes(feed.view.enrolment) ? " --key-file my-key" : "";
+  return `checkins join ${base()} --campaign ${feed.id} ${rows} --state my-device${key}`;
 };
 
 export const drawPart = (feed, sealed) => {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from fastapi import APIRouter, Request, Response, status
 
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import InvalidCampaign, parse_campaign
+from checkins.protocol.campaign import DataFile, InvalidCampaign, parse_campaign
 from checkins.protocol.campaign.task import Model
 from checkins.service import view, wire
 from checkins.service.desk import Desk
@@ -69,6 +70,9 @@ async def open_campaign(request: Request) -> Response:
             "model: code of your own is not taken over the network; start the coordinator with"
             " the campaign's file",
         )
+    data = None if campaign.task is None else campaign.task.data
+    if isinstance(data, DataFile) and Path(data.file).name != data.file:
+        raise Problem("invalid", "file: must be a name without a path in a campaign that is posted")
     desk = await runner.open(campaign)
     return _shown(desk, runner, code=status.HTTP_201_CREATED)
 
@@ -124,6 +128,9 @@ async def progress(request: Request) -> Response:
 
 def _shown(desk: Desk, runner: Runner, *, code: int = status.HTTP_200_OK) -> Response:
     """The view, made once for as long as nothing changes; thousands of clients ask for it."""
-    body = desk.shown.get(lambda: json.dumps(view.view(desk, epoch=runner.epoch)).encode())
+    kind = str(runner.settings.enrolment.kind)
+    body = desk.shown.get(
+        lambda: json.dumps(view.view(desk, epoch=runner.epoch, enrolment=kind)).encode()
+    )
     clock = b', "server_time": "%b"}' % view.instant(runner.database.now()).encode()
     return Response(body[:-1] + clock, status_code=code, media_type=JSON)
