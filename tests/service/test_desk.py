@@ -169,7 +169,7 @@ def test_invariant_10_what_is_spent_is_never_told_below_its_price(house: House) 
     assert desk.spent == {"epsilon": 0.0, "slots": 0}
     house.close(terms, 3)
     told(desk, house, terms)
-    assert desk.spent is None
+    assert desk.spent == {"epsilon": desk.public.certificate["epsilon"], "slots": 30}
     price_marks(house.database, terms.id)
     desk.prices = progress.load_prices(house.database, terms.id)
     assert [slots for slots, _ in desk.prices] == list(marks(terms))
@@ -192,7 +192,9 @@ def test_prices_of_a_second_run_hold_what_the_first_one_spent(house: House) -> N
     spent = house.finish(first).certificate["epsilon"]
     second = house.open(again)
     desk = desk_at(house, second)
-    assert desk.spent is None  # nothing of this run, and not nothing
+    whole = desk.public.certificate["epsilon"]  # not priced yet: no more than all of it
+    assert desk.spent == {"epsilon": whole, "slots": 2}
+    assert whole > spent
     price_marks(house.database, second.id)
     prices = progress.load_prices(house.database, second.id)
     assert all(epsilon > spent for _, epsilon in prices)

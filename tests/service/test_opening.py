@@ -58,7 +58,7 @@ def test_invariant_9_a_changed_file_is_another_campaign(house: House) -> None:
         campaign(name="renamed"),
         campaign(start=START + timedelta(seconds=1)),
     ):
-        with pytest.raises(Taken, match="is running on this population"):
+        with pytest.raises(Taken, match="is open on this population"):
             house.open(changed)
     assert len(house.rows(tables.runs)) == 1
 

@@ -85,7 +85,7 @@ def test_everything_that_is_public_about_a_run_is_in_its_view(here) -> None:
             *("id", "name", "seal", "population_id", "run", "repeats", "status", "campaign"),
             *("schedule", "server_time", "slots_closed", "affordable", "dimension", "tensors"),
             *("model_hash", "ledger", "epoch", "budget", "certificate", "spent", "promises"),
-            *("assumptions", "next", "slots", "start", "slot_s"),
+            *("assumptions", "next", "slots", "start", "slot_s", "enrolment"),
         }
         assert campaign_from_canonical(view["campaign"]).seal == view["seal"] == what.seal
         assert view["schedule"] == {

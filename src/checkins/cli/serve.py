@@ -168,7 +168,10 @@ def serve(
             terms = preparing.prepare(
                 settings, campaign, start=begins, again=again, restore=restore
             )
-    except Exception as error:
+    except BaseException as error:
+        listener.close()
+        if not isinstance(error, Exception):
+            raise
         raise _explained(error, settings) from error
     named = f"[{listen_host}]" if ":" in listen_host else listen_host
     url = f"http://{named}:{listener.getsockname()[1]}"

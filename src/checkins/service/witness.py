@@ -104,9 +104,8 @@ class Witness:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One thread of one process at a time writes it."""
-        lock = self.path.with_name(self.path.name + ".lock")
         with self._lock:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = os.open(self.path.parent, os.O_RDONLY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 yield
