@@ -198,7 +198,7 @@ def test_another_campaign_on_the_same_people_is_refused_while_one_runs(
     other = tmp_path / "other.toml"
     other.write_text(campaign_text(name="other"))
     outcome, _ = serve(other)
-    refused(outcome, says="is running on this population", code=outcome.code)
+    refused(outcome, says="is open on this population", code=outcome.code)
 
 
 def test_a_store_of_a_newer_version_is_refused(serve, file: Path, tmp_path: Path) -> None:
@@ -226,4 +226,4 @@ def test_a_store_that_was_rolled_back_is_refused_and_restored_on_request(
 
 def test_a_file_that_is_no_store_is_refused(serve, file: Path, tmp_path: Path) -> None:
     (tmp_path / "checkins.db").write_text("no database at all, but long enough to be looked at\n")
-    refused(serve(file)[0], says="cannot be used")
+    refused(serve(file)[0], says="is no database of checkins")
