@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from checkins.cli import options, screen, values
+from checkins.cli import options, screen
 from checkins.cli.failures import Refused, quoted
 from checkins.cli.options import Given, Texts, text
 
@@ -261,6 +261,7 @@ def _settings(given: Given, folder: Path) -> tuple[Settings, bool]:
 
 
 def _enrolment(given: Given) -> Enrolment:
+    from checkins.cli import values
     from checkins.service.settings import Enrolment, EnrolmentKind
 
     inferred = (
@@ -276,6 +277,7 @@ def _enrolment(given: Given) -> Enrolment:
 
 def _limits(given: Given) -> Limits:
     from checkins.accounting import require
+    from checkins.cli import values
     from checkins.service.settings import Limits
 
     rate = values.real("rate", given.texts.get("rate", "1000"), require.non_negative)

@@ -57,13 +57,17 @@ def slow_senders(world: World, over: threading.Event) -> dict[str, int]:
 
 
 def _trickle(lines: list[socket.socket], over: threading.Event) -> dict[str, int]:
-    """A byte now and then on each line, until all are closed by the other side or it is over."""
+    """A byte now and then on each line, until all are closed by the other side.
+
+    On a slow machine that may take longer than the storm lasts.
+    """
+    until = time.monotonic() + LASTS_S + 45.0
     ended = {"closed": 0, "left open": 0, "5xx": 0}
     received = dict.fromkeys(lines, b"")
     with selectors.DefaultSelector() as selector:
         for line in lines:
             selector.register(line, selectors.EVENT_READ)
-        while received and not over.is_set():
+        while received and time.monotonic() < until:
             for key, _ in selector.select(timeout=0.5):
                 line = key.fileobj
                 assert isinstance(line, socket.socket)
