@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from checkins.client.actions import Kind, Request
+from checkins.client.actions import Answer, Kind, Request
 from checkins.client.connections import Connections
-from checkins.client.swarm import Swarm, Tally
+from checkins.client.swarm import Lookout, Swarm, Tally
 from checkins.client.trainer import Trainer
 from tests.client.fake_service import FakeService
 from tests.client.http_service import on_a_socket
@@ -66,6 +67,23 @@ def test_a_device_that_fails_is_counted_and_stops_nobody() -> None:
         asyncio.run(swarm(url, service, 10, trainer=trainer).run(tally))
     assert tally.outcomes == {"reported": 9}
     assert tally.failures == {"no rows": 1}
+
+
+def test_a_busy_loop_does_not_set_the_clocks_wrong() -> None:
+    busy_s = 1.5
+
+    async def look(url: str) -> Answer:
+        with Lookout(url) as lookout:
+            coming = asyncio.ensure_future(lookout.send(Request(Kind.LOOK, "GET", "/", 10.0)))
+            await asyncio.sleep(0)
+            time.sleep(busy_s)  # thousands of devices are started
+            answer = await coming
+            assert isinstance(answer, Answer)
+            return answer
+
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as (url, _):
+        answer = asyncio.run(look(url))
+    assert answer.received - answer.sent < busy_s / 2
 
 
 def test_each_device_enrols_with_its_own_key() -> None:

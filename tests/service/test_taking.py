@@ -10,6 +10,7 @@ import pytest
 from checkins.errors import ProtocolViolation
 from checkins.service import taking
 from checkins.service.store import tables
+from checkins.service.store.many import MOST_IN_A_LIST
 from checkins.service.taking import CheckIn, Enrolment, Submission, hashed
 from tests.service.coordination import AVERAGED, SLIDING, House, campaign, total_of, units_of
 
@@ -82,7 +83,7 @@ def test_a_refusal_does_not_spoil_the_batch(house, terms) -> None:
 
 
 def test_a_batch_of_more_than_a_statement_takes_is_taken(house, terms) -> None:
-    tokens = [hashed(str(number)) for number in range(taking.MOST_IN_A_LIST * 2 + 1)]
+    tokens = [hashed(str(number)) for number in range(MOST_IN_A_LIST * 2 + 1)]
     messages = [Enrolment(token) for token in tokens]
     assert set(taking.take_enrolments(house.database, terms, messages)) == {None}
     receipts = many(house, terms, 1, tokens)

@@ -69,7 +69,7 @@ class Swarm:
             connections = Connections(self.url, HEADERS)
             stack.push_async_callback(connections.close)
             executor = stack.enter_context(ThreadPoolExecutor(THREADS))
-            shared = Shared(tally, connections)
+            shared = Shared(tally, connections, stack.enter_context(Lookout(self.url)))
             await asyncio.gather(
                 *(self._one(client, folder, shared, executor) for client in range(self.clients))
             )
@@ -155,22 +155,52 @@ class Tally:
         return time.process_time() - self._cpu
 
 
+class Lookout:
+    """Looks at the service from a thread of its own.
+
+    The event loop of a swarm may be busy for long. What a request waits for it would pass for the
+    way of an answer, and set the clocks of all clients wrong.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._http = connected(url)
+        self._hands = Hands(self._http, Memory())
+
+    def __enter__(self) -> Lookout:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        self._http.close()
+
+    async def send(self, request: Request) -> Answer | Lost:
+        """One request, timed in the thread that sends it."""
+        loop = asyncio.get_running_loop()
+        answer: Answer | Lost = await loop.run_in_executor(
+            self._thread, self._hands.perform, request
+        )
+        return answer
+
+
 class Shared:
     """What the clients of a swarm share: one look at a time, and a place in the queue."""
 
-    def __init__(self, tally: Tally, connections: Connections) -> None:
+    def __init__(self, tally: Tally, connections: Connections, lookout: Lookout) -> None:
         self.tally = tally
         self.connections = connections
         self.enrolling = asyncio.Semaphore(ENROLLING)
+        self._lookout = lookout
         self._look = asyncio.Lock()
         self._seen: Answer | None = None
 
-    async def look(self, steady: Callable[[], float], send: Callable[[], Any]) -> Answer | Lost:
+    async def look(self, request: Request) -> Answer | Lost:
         """A view that is fresh enough: the first client fetches it, the others take it."""
         async with self._look:
-            if self._seen is not None and steady() - self._seen.received < FRESH_S:
+            if self._seen is not None and steady_s() - self._seen.received < FRESH_S:
                 return self._seen
-            answer: Answer | Lost = await send()
+            self.tally.requests += 1
+            answer = await self._lookout.send(request)
             if isinstance(answer, Answer) and answer.status == 200:
                 self._seen = answer
             return answer
@@ -187,7 +217,7 @@ class SwarmHands(AsyncHands):
         """One request; a look may be answered by another client's."""
         match request.kind:
             case Kind.LOOK:
-                return await self._shared.look(self.steady, lambda: self._counted(request))
+                return await self._shared.look(request)
             case Kind.ENROL:
                 async with self._shared.enrolling:
                     return await self._counted(request)

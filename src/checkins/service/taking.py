@@ -8,21 +8,12 @@ transaction is, and only then is anyone answered.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Table,
-    bindparam,
-    delete,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, bindparam, delete, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from checkins.errors import ProtocolViolation
@@ -37,13 +28,13 @@ from checkins.service import dice
 from checkins.service.advancing import report_of
 from checkins.service.store import records, tables
 from checkins.service.store.database import Database
+from checkins.service.store.many import among, insert_all
 from checkins.service.store.records import Stage
 from checkins.service.terms import Terms
 
 check_ins, tokens, enrolments = tables.check_ins, tables.tokens, tables.enrolments
 NO_MODEL = Learner(np.zeros(1))
 """No message of a client asks for the model of the machine."""
-MOST_IN_A_LIST = 500
 TRIES = 5
 T = TypeVar("T")
 
@@ -112,7 +103,7 @@ def take_check_ins(
     answers: list[str | ProtocolViolation] = []
     with database.shared(terms.id) as connection:
         stage = records.load_stage(connection, terms.id)
-        unspent = set(_among(connection, tokens, tokens.c.token, terms.id, wanted))
+        unspent = _unspent(connection, terms.id, wanted)
         others = [token for token in wanted if token not in unspent]  # retries, mostly
         receipts = _receipts(connection, terms.id, others)
         for message, receipt in zip(messages, dice.receipts(len(messages)), strict=True):
@@ -142,18 +133,18 @@ def take_check_ins(
         if new:
             new.sort(key=lambda row: str(row["token"]))  # the same order in every worker
             _spend(connection, terms.id, [str(row["token"]) for row in new])
-            connection.execute(insert(check_ins), new)
+            insert_all(connection, check_ins, new)
     return answers
 
 
 def _spend(connection: Connection, run: str, spent: Sequence[str]) -> None:
     """Delete tokens; another worker may have been quicker with one of them."""
-    for some in _some(spent):
-        gone = connection.execute(
-            delete(tokens).where(tokens.c.run == run, tokens.c.token.in_(some))
-        )
-        if gone.rowcount != len(some):
-            raise Overtaken
+    gone = sum(
+        connection.execute(delete(tokens).where(tokens.c.run == run, some)).rowcount
+        for some in among(connection, tokens.c.token, spent)
+    )
+    if gone != len(spent):
+        raise Overtaken
 
 
 def take_reports(
@@ -167,12 +158,12 @@ def take_reports(
         stage = records.load_stage(connection, terms.id)
         found = {
             row.receipt: row
-            for some in _some(wanted)
+            for some in among(connection, check_ins.c.receipt, wanted)
             for row in connection.execute(
                 select(
                     check_ins.c.receipt, check_ins.c.token, check_ins.c.chosen, check_ins.c.report
                 )
-                .where(check_ins.c.run == terms.id, check_ins.c.receipt.in_(some))
+                .where(check_ins.c.run == terms.id, some)
                 .order_by(check_ins.c.receipt)
                 .with_for_update()  # another worker may have another report of the same client
             )
@@ -219,10 +210,10 @@ def take_enrolments(
             return [ProtocolViolation("the run is over")] * len(messages)
         keys = {
             row.credential: row.key
-            for some in _some(named)
+            for some in among(connection, enrolments.c.credential, named)
             for row in connection.execute(
                 select(enrolments.c.credential, enrolments.c.key).where(
-                    enrolments.c.run == run, enrolments.c.credential.in_(some)
+                    enrolments.c.run == run, some
                 )
             )
         }
@@ -238,15 +229,14 @@ def take_enrolments(
                 if message.credential is not None:
                     keys[message.credential] = new_keys[message.credential] = message.key
             answers.append(None)
-        if new_keys:
-            connection.execute(
-                insert(enrolments),
-                [{"run": run, "credential": c, "key": new_keys[c]} for c in sorted(new_keys)],
-            )
-        if new_tokens:
-            connection.execute(
-                insert(tokens), [{"run": run, "token": token} for token in sorted(new_tokens)]
-            )
+        insert_all(
+            connection,
+            enrolments,
+            [{"run": run, "credential": c, "key": new_keys[c]} for c in sorted(new_keys)],
+        )
+        insert_all(
+            connection, tokens, [{"run": run, "token": token} for token in sorted(new_tokens)]
+        )
     return answers
 
 
@@ -290,30 +280,18 @@ def _shown(terms: Terms, stage: Stage, **seen: Any) -> Server:
 def _receipts(connection: Connection, run: str, wanted: Sequence[str]) -> dict[str, str]:
     return {
         row.token: row.receipt
-        for some in _some(wanted)
+        for some in among(connection, check_ins.c.token, wanted)
         for row in connection.execute(
-            select(check_ins.c.token, check_ins.c.receipt).where(
-                check_ins.c.run == run, check_ins.c.token.in_(some)
-            )
+            select(check_ins.c.token, check_ins.c.receipt).where(check_ins.c.run == run, some)
         )
     }
 
 
-def _among(
-    connection: Connection,
-    table: Table,
-    column: ColumnElement[str],
-    run: str,
-    wanted: Sequence[str],
-) -> Iterator[str]:
-    for some in _some(wanted):
-        yield from connection.execute(
-            select(column).where(table.c.run == run, column.in_(some))
+def _unspent(connection: Connection, run: str, wanted: Sequence[str]) -> set[str]:
+    return {
+        token
+        for some in among(connection, tokens.c.token, wanted)
+        for token in connection.execute(
+            select(tokens.c.token).where(tokens.c.run == run, some)
         ).scalars()
-
-
-def _some(values: Sequence[str]) -> Iterable[Sequence[str]]:
-    """A statement takes so many at most."""
-    return (
-        values[start : start + MOST_IN_A_LIST] for start in range(0, len(values), MOST_IN_A_LIST)
-    )
+    }

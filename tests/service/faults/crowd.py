@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from checkins.client import fetch_campaign
-from checkins.client import swarm as swarms
-from checkins.client.swarm import Shared, Swarm, Tally
+from checkins.client.swarm import Swarm, Tally
 from checkins.protocol.ledger.entry import hashed
 from tests.service.faults.campaigns import update_of
 from tests.service.faults.coordinator import WITH_US
@@ -98,33 +97,9 @@ class Recognisable:
         return {"weights": update_of(self._client)}
 
 
-class Sized(Tally):
-    """A tally that knows how long its clients take to start, about."""
-
-    def __init__(self, clients: int) -> None:
-        super().__init__()
-        self.quiet_s = 1.0 + clients / 1000.0
-
-
-class Unhurried(Shared):
-    """Looks at the server's clock when all clients have started, and not while they do.
-
-    The loop is busy with starting them, and what it takes for an answer's way would put the clocks
-    of all of them wrong by the length of a short slot.
-    """
-
-    tally: Sized
-
-    async def look(self, steady: Any, send: Any) -> Any:
-        if self._seen is None:
-            await asyncio.sleep(self.tally.quiet_s)
-        return await super().look(steady, send)
-
-
 async def _run(crowd: Crowd, *, patience_s: float) -> dict[str, Any]:
-    swarms.Shared = Unhurried  # type: ignore[misc]
     view = fetch_campaign(crowd.url, crowd.campaign, patience_s=patience_s)
-    tally = Sized(crowd.clients)
+    tally = Tally()
     with crowd.journal.open("a", encoding="utf-8") as file:
 
         def write(line: str) -> None:
