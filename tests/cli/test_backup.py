@@ -9,6 +9,7 @@ import pytest
 
 from checkins.service.store import facts, records
 from checkins.service.store.database import Database
+from tests.cli.refusals import refused
 from tests.service.coordination import House, campaign
 
 
@@ -17,14 +18,6 @@ def house(tmp_path: Path):
     made = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
     yield made
     made.database.close()
-
-
-def refused(outcome, *, says: str) -> None:
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
-    assert outcome.err.count("\n") == 1
-    assert "internal error" not in outcome.err
-    assert says in outcome.err
 
 
 def test_a_store_in_use_is_copied_whole_and_marked(checkins, house: House, tmp_path: Path) -> None:

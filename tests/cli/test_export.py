@@ -10,6 +10,7 @@ import pytest
 
 from checkins.protocol.encoding import model_from_bytes
 from checkins.protocol.ledger.entry import hashed
+from tests.cli.refusals import refused
 from tests.service.coordination import House, campaign
 
 
@@ -19,14 +20,6 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
     yield made
     made.database.close()
-
-
-def refused(outcome, *, says: str) -> None:
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
-    assert outcome.err.count("\n") == 1
-    assert "internal error" not in outcome.err
-    assert says in outcome.err
 
 
 def test_the_newest_run_of_a_store_is_exported(checkins, house: House, tmp_path: Path) -> None:

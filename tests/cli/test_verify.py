@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from checkins.accounting import Protocol
 from checkins.cli import screen, verify
 from checkins.cli.main import run
+from tests.cli.refusals import refused
 from tests.protocol.ledger.ledgers import Book, campaign
 
 FIXED = campaign()
@@ -43,13 +44,6 @@ def folder(tmp_path: Path) -> Path:
 def kept(folder: Path, *lines: bytes) -> str:
     (folder / "ledger.jsonl").write_bytes(b"".join(lines))
     return str(folder)
-
-
-def refused(outcome, *, code: int, says: str) -> None:
-    assert outcome.code == code, outcome
-    assert outcome.out == ""
-    assert outcome.err.count("\n") == 1
-    assert says in outcome.err
 
 
 def test_json_says_what_was_recomputed(checkins, folder: Path) -> None:

@@ -60,7 +60,8 @@ def test_a_person_of_the_data_set_joins(run: Any, tmp_path: Path) -> None:
         assert said["runs"] == [
             {"campaign": service.id, "outcome": "reported", "explained": said["explained"]}
         ]
-        code, out, err = run("join", url, "--row", 7, "--state", tmp_path)
+        page = f"{url}/campaigns/{service.id}"
+        code, out, err = run("join", page, "--row", 7, "--state", tmp_path)
         assert code == 0
         assert "its report was acknowledged." in out
         assert "stay on this device" in out
@@ -113,6 +114,10 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --state {folder} --data x.csv", "--data x.csv: the campaign learns from"),
         ("join {url} --state {folder} --row 1 --seal sha256:00", "--seal sha256:00: must be"),
         ("join {url} --state {folder} --row 1 --campaign 00-1", "--campaign 00-1: unknown"),
+        (
+            "join {url}/campaigns/0123456789ab-1 --state {folder} --row 1 --campaign 00-1",
+            "--campaign 00-1: the address names 0123456789ab-1",
+        ),
         ("join {url} --state {folder} --row 1 --key-file nowhere", "--key-file nowhere: cannot"),
         ("join nowhere --state {folder} --row 1", "must be http://HOST"),
         ("swarm {url}", "--clients: is missing"),

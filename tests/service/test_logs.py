@@ -133,7 +133,7 @@ def test_every_route_of_the_wire_may_be_named():
         "/campaigns",
         "/campaigns/{id}/slots/{i}/check-ins",
         "/campaigns/{campaign_id}/check-ins/{receipt}",
-        "/page/plotly.min.js",
+        "/page/page.js",
         "/openapi.json",
     ):
         assert logs._fits("route", route)

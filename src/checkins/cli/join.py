@@ -66,7 +66,7 @@ def join(
     campaign is sealed. After a crash or Ctrl-C the same command goes on; offline at its slot means
     that it does not take part. Exit code 0 however it ended.
     """
-    given = Given.of(context)
+    url, given = joining.addressed(url, Given.of(context))
     folder = given.need("state", "a folder of this device's own, the same one each time")
     if not withdraw and ("data" in given) == ("row" in given):
         raise Refused("--data or --row: one of them says which rows this device trains on")

@@ -12,6 +12,7 @@ import typer
 
 from checkins.cli.failures import Refused, quoted
 from checkins.cli.options import Given, Texts, text
+from checkins.cli.remote import parted
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -33,6 +34,16 @@ Follow = Annotated[
 ]
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+def addressed(url: str, given: Given) -> tuple[str, Given]:
+    """The service at ``url``; the address of a campaign says --campaign too."""
+    base, run = parted(url)
+    if run is None:
+        return url, given
+    if given.texts.get("campaign", run) != run:
+        raise given.contradiction("campaign", f"the address names {run}")
+    return base, Given({**given.texts, "campaign": run})
 
 
 def campaign_at(url: str, given: Given) -> CampaignView:

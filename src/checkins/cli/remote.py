@@ -22,6 +22,16 @@ def is_address(place: str) -> bool:
     return ADDRESS.match(place) is not None
 
 
+def parted(url: str) -> tuple[str, str | None]:
+    """The address of a service, and the run that it names if it is that of a campaign.
+
+    >>> parted("http://127.0.0.1:8470/campaigns/0123456789ab-1")
+    ('http://127.0.0.1:8470', '0123456789ab-1')
+    """
+    named = _CAMPAIGN.fullmatch(url)
+    return (named[1], named[2]) if named else (url.rstrip("/"), None)
+
+
 @contextmanager
 def service(url: str) -> Iterator[tuple[httpx.Client, str]]:
     """A connection to the service at ``url``, and the run that it is about.
@@ -35,11 +45,10 @@ def service(url: str) -> Iterator[tuple[httpx.Client, str]]:
         raise Refused(
             f"{quoted(url)}: needs the extra client: pip install 'checkins[client]'"
         ) from error
-    named = _CAMPAIGN.fullmatch(url)
-    base = named[1] if named else url.rstrip("/")
+    base, named = parted(url)
     try:
         with httpx.Client(base_url=base, timeout=TIMEOUT_S) as http:
-            yield http, named[2] if named else _only_run(http, url)
+            yield http, named or _only_run(http, url)
     except httpx.InvalidURL as error:
         raise Refused(f"{quoted(url)}: is no address: {error}") from error
     except httpx.HTTPError as error:

@@ -62,7 +62,7 @@ def swarm(
     Each is a client like any other: its own coin, slot, token and noise. A key file with several
     lines gives each device one of its own. Exit code 0 however it ended for them, 1 if any failed.
     """
-    given = Given.of(context)
+    url, given = joining.addressed(url, Given.of(context))
     from checkins.cli.values import whole
 
     with told(given):

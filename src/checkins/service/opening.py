@@ -142,7 +142,8 @@ class _Prepared:
                 "epsilon",
                 campaign.budget.epsilon,
                 "pays for no slot of this campaign"
-                + (", after what was spent on this population" if ledger.closed else ""),
+                + (", after what was spent on this population" if ledger.closed else "")
+                + f": the first slot alone comes to {spending.epsilon_after(1):.4g}",
             )
         certificate = spending.after(affordable).as_dict()
         terms = Terms(campaign, number, dict(model.shapes), affordable)

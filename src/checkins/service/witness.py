@@ -116,7 +116,7 @@ class Witness:
         if store == self._seen:
             return
         self._seen = store
-        beside = self.path.with_name(self.path.name + f".{os.getpid()}.new")
+        beside = self.path.with_name(self.path.name + ".new")
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(asdict(store), file, sort_keys=True)

@@ -96,7 +96,7 @@ def unreading_clients(world: World, over: threading.Event) -> dict[str, int]:
     asked = [
         request("GET", path, close=False) * 40
         for path in (
-            "/page/plotly.min.js",
+            "/page/page.js",
             f"/campaigns/{world.main}",
             f"/campaigns/{world.quick}/ledger",
             "/openapi.json",
