@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -91,14 +93,7 @@ def test_asked_to_stop_it_answers_everyone_and_started_again_it_goes_on(tmp_path
         for thread in threads:
             thread.start()
         assert listening.wait(PATIENCE_S)
-        metrics = {"authorization": "Bearer operator-token-of-the-tests"}
-        until(
-            lambda: (
-                "waiters 2" in http.get("/metrics", headers=metrics).text
-                or "waiters 2.0" in http.get("/metrics", headers=metrics).text
-            ),
-            "both wait",
-        )
+        until(lambda: waiters(http) == 2, "both wait")
         assert served.stop() == 0
         for thread in threads:
             thread.join(PATIENCE_S)
@@ -111,6 +106,32 @@ def test_asked_to_stop_it_answers_everyone_and_started_again_it_goes_on(tmp_path
         assert (view["epoch"], view["status"]) == (2, "running")
         assert checked_in(http, run, 1, token) == receipt
         assert served.stop() == 0
+
+
+@pytest.mark.slow
+def test_nothing_is_kept_for_a_client_that_vanished_while_it_waited(tmp_path: Path) -> None:
+    path = written(tmp_path, slot_s=3600.0, choose_s=3000.0)
+    served = Coordinator(path, f"sqlite:///{tmp_path}/store.db")
+    with served.running(), httpx.Client(base_url=served.url, timeout=90) as http:
+        run = served.told["campaign"]
+        receipt = checked_in(http, run, 1, enrolled(http, run))
+        ask = f"GET /campaigns/{run}/check-ins/{receipt}?wait=60 HTTP/1.1\r\nHost: x\r\n\r\n"
+        address = (http.base_url.host, http.base_url.port or 80)
+        lines = [socket.create_connection(address, timeout=60) for _ in range(20)]
+        for line in lines:
+            line.sendall(ask.encode())
+        until(lambda: waiters(http) == 20, "all wait")
+        for line in lines:
+            line.close()
+        until(lambda: waiters(http) == 0, "none is waited for", within_s=30.0)
+
+
+def waiters(http: httpx.Client) -> int:
+    """How many wait for an answer, as the metrics tell it."""
+    bearer = {"authorization": "Bearer operator-token-of-the-tests"}
+    found = re.search(r"waiters(?:\{.*?\})? (\d+)", http.get("/metrics", headers=bearer).text)
+    assert found is not None
+    return int(found[1])
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from checkins.service.routes.parts import (
     runner_of,
     slot_of,
     takes,
+    unless_gone,
 )
 from checkins.service.runner import Runner
 from checkins.service.taking import CheckIn, Enrolment, Submission, hashed
@@ -123,7 +124,10 @@ async def ask(request: Request) -> Response:
     if slot is None:
         raise _no_receipt()
     most_s = min(wait, runner.settings.limits.waiting_s)
-    outcome = await _outcome(desk, runner, slot, receipt, most_s=most_s)
+    outcome = desk.outcome(slot, receipt)
+    if outcome == "waiting":
+        waiting = _outcome(desk, runner, slot, receipt, most_s=most_s)
+        outcome = await unless_gone(request, waiting)
     if outcome is None:
         raise _no_receipt()
     runner.metrics.long_poll(outcome)

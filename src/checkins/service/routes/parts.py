@@ -6,11 +6,14 @@ which cost more than all the rest of a check-in.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from fastapi import Request, Response, status
+from starlette.requests import ClientDisconnect
 
 from checkins.service.desk import Desk
 from checkins.service.problems import Problem, documented
@@ -19,6 +22,7 @@ from checkins.service.runner import Runner
 MOST_SLOT = 10**12
 RUN, SLOT, RECEIPT = r"[0-9a-f]{12}-[0-9]{1,7}", r"[1-9][0-9]{0,12}", r"[A-Za-z0-9_-]{8,64}"
 JSON = "application/json"
+T = TypeVar("T")
 
 SECURITY = {
     "operator": {"type": "http", "scheme": "bearer", "description": "The operator's token"},
@@ -151,6 +155,30 @@ def number_of(request: Request, name: str, *, whole: bool = False) -> float:
         "invalid",
         f"{name}: must be one number from {schema['minimum']} to {schema['maximum']:,}",
     )
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of work that may take long; ClientDisconnect once the client has hung up.
+
+    Nobody else would notice before there is an answer to send.
+    """
+    await request.body()  # the end of the connection is heard after it
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        watching.cancel()
+        if working.cancel():
+            await asyncio.wait({working})
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def require_operator(request: Request) -> None:
