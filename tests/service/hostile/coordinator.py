@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,6 +104,13 @@ class Coordinator:
             found += fresh
             fresh = [child for parent in fresh for child in _children(parent)]
         return found
+
+    def wait_until_priced(self) -> None:
+        """Until the processes that compute prices have ended: memory of theirs is no growth."""
+        until = time.monotonic() + 300
+        while len(self.processes()) > 1:
+            assert time.monotonic() < until, "prices are still being computed"
+            time.sleep(0.1)
 
     def resident_bytes(self) -> int:
         """Memory that is in use now, of all processes together."""

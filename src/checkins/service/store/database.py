@@ -17,7 +17,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
@@ -163,8 +163,11 @@ def _sqlite(url: str) -> Engine:
     path = str(make_url(url).database)
     engine = create_engine(url, connect_args={"timeout": WAIT_S, "check_same_thread": False})
 
-    def touch(*_: object) -> None:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # nobody else's to read
+    def create(*_: object) -> None:
+        # A file that exists is not opened: closing it would drop the locks that this process holds
+        # on it, and another process that goes would delete SQLite's log under our hands.
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # ours to read
 
     def prepare(connection: Any, record: object) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves
@@ -181,7 +184,7 @@ def _sqlite(url: str) -> Engine:
         writing = connection.get_execution_options().get("writing", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
-    event.listen(engine, "do_connect", touch)
+    event.listen(engine, "do_connect", create)
     event.listen(engine, "connect", prepare)
     event.listen(engine, "begin", begin)
     return engine
