@@ -46,7 +46,7 @@ def init(
     text = template_text(template)
     place = given.texts.get("out", NAME)
     if place != PRINT:
-        _write(place, text, force=force)
+        write_new(place, text, force=force)
     if json:
         screen.show_json(
             {
@@ -63,7 +63,7 @@ def init(
         screen.show_plain(f"  checkins check {place}")
 
 
-def _write(place: str, text: str, *, force: bool) -> None:
+def write_new(place: str, text: str, *, force: bool) -> None:
     try:
         if Path(place).is_dir():
             raise Refused(f"--out {place}: is a folder; name a file in it")

@@ -1,0 +1,142 @@
+"""A plan for people: the design, why, what lies beside it, what if, what next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from checkins.cli import digits, tables
+from checkins.planning.reasons import told_time
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from checkins.planning import Plan, PricedDesign
+
+BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def plan_parts(plan: Plan, *, place: str | None) -> Iterator[RenderableType]:
+    """What is shown, from top to bottom."""
+    best = plan.recommended
+    yield Text.assemble(("Recommended: ", "bold"), (best.label, "bold green"))
+    yield tables.promise(plan.certificate)
+    yield _design(plan)
+    yield from _reasons(plan)
+    yield _front(plan)
+    yield Text(
+        f"* recommended. epsilon: proved, rounded up, at delta = {best.target.delta!r}"
+        f" ({best.target.adjacency}). proxy: expected error, smaller is better. noise: multiplier"
+        " of Gaussian noise, or local epsilon. design: runs x slots, where noise is added.",
+        style="dim",
+    )
+    yield ""
+    yield from tables.listed(
+        "If the population is not what you think", (row.sentence for row in plan.sensitivity)
+    )
+    yield from _next(plan, place)
+
+
+def _design(plan: Plan) -> RenderableType:
+    best = plan.recommended
+    shape, worth, seen = best.shape, best.figures, best.figures.turnout
+    what = "noise multiplier" if shape.is_gaussian else "local epsilon"
+    carried = f" at the {shape.noise_at}" if shape.is_gaussian else ""
+    rows = {
+        "protocol": str(shape.protocol),
+        "slots": f"{shape.slots:,}" + (f", {shape.repeats:,} runs" if shape.repeats > 1 else ""),
+        "window": None if shape.window is None else f"{shape.window:,} slots",
+        "participation": f"{shape.participation:g}",
+        "capacity": None if best.capacity is None else f"{best.capacity}",
+        "minibatch": f"{shape.minibatch:,}" if shape.minibatch > 1 else None,
+        "randomizer": f"{shape.randomizer}{carried}",
+        what: f"{best.level:g}",
+        "model steps": f"{worth.steps:,} of about {_few(worth.clients_per_step)} clients",
+        "noise per step": f"{worth.noise_per_step:.3g} clips in each number",
+        "dummies": f"{seen.dummies_share:.1%}",
+        "time": f"{told_time(seen.duration_s)}, slots of {seen.slot_s:g} s",
+        "upload": f"{told_bytes(best.load)} a client on average",
+    }
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows.items():
+        if value is not None:
+            table.add_row(Text(name, style="dim"), value)
+    return Padding(table, (1, 0, 1, 2))
+
+
+def _reasons(plan: Plan) -> Iterator[RenderableType]:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for reason in plan.reasons:
+        table.add_row("-", Text.assemble(reason.sentence, " ", (f"[{reason.theorem}]", "dim")))
+    yield Text("Why:")
+    yield Padding(table, (0, 0, 1, 2))
+
+
+def _front(plan: Plan) -> RenderableType:
+    table = tables.plain_table(
+        "",
+        "epsilon",
+        "proxy",
+        "time",
+        "upload",
+        "noise",
+        "design",
+        right=("epsilon", "proxy", "time", "upload", "noise"),
+        title="What nothing beats",
+    )
+    for design in plan.front:
+        chosen = design is plan.recommended
+        table.add_row(
+            "*" if chosen else "",
+            digits.up(design.epsilon),
+            digits.nearest(design.figures.proxy, 3),
+            told_time(design.figures.duration_s),
+            told_bytes(design.load),
+            f"{design.level:.3g}",
+            _short(design),
+            style="bold" if chosen else "",
+        )
+    return table
+
+
+def _short(design: PricedDesign) -> str:
+    """The label in half a line."""
+    return design.label.replace(" slots", "").replace(" slot", "").replace("fixed, ", "")
+
+
+def _next(plan: Plan, place: str | None) -> Iterator[RenderableType]:
+    if place is None:
+        yield Text("Nothing was written; --out FILE writes the campaign.")
+        return
+    yield Text(f"Wrote {place}. Next:")
+    yield Text(f"  checkins check {place}")
+    yield Text(f"  checkins audit {place}")
+    missing = plan.campaign.missing
+    if "[task]" not in missing:
+        yield Text(f"  checkins simulate {place}")
+    if not missing:
+        yield Text(f"  checkins serve {place}")
+    else:
+        yield Text(f"  (before it can be served it needs: {', '.join(missing)})", style="dim")
+
+
+def told_bytes(count: float) -> str:
+    """Bytes for people.
+
+    >>> told_bytes(56), told_bytes(158800), told_bytes(3.2e9)
+    ('56 B', '159 kB', '3.2 GB')
+    """
+    for size, unit in BYTE_UNITS:
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.3g} B"
+
+
+def _few(count: float) -> str:
+    return f"{count:,.0f}" if count >= 10 else f"{count:.2g}"

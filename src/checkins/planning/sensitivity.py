@@ -1,0 +1,152 @@
+"""What happens if the population is half or twice what was thought: the file as it is written.
+
+Noise, slots and the public count stay; who comes changes. The epsilon of each row is proven anew
+for that population: for most designs it does not move, since nothing in it depends on how many
+clients there are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from checkins.accounting import Population, Protocol
+from checkins.accounting.divergence import crossing
+from checkins.errors import CheckinsError
+from checkins.planning.figures import figures
+from checkins.planning.priced import PricedDesign
+from checkins.planning.shape import Shape
+from checkins.planning.target import FINE, Method
+
+FACTORS = (0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The same campaign with another number of clients; ``epsilon`` is infinite if none holds."""
+
+    factor: float
+    population: int
+    proxy: float
+    noise_per_step: float
+    dummies_share: float
+    server_updates_per_s: float
+    epsilon: float
+    sentence: str
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "population": self.population,
+            "factor": self.factor,
+            "proxy": self.proxy,
+            "noise_per_step": self.noise_per_step,
+            "dummies_share": self.dummies_share,
+            "server_updates_per_s": self.server_updates_per_s,
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "sentence": self.sentence,
+        }
+
+
+def sensitivity(design: PricedDesign) -> list[Row]:
+    """Rows for half, the same and twice the clients that were reckoned with."""
+    return [_row(design, factor) for factor in FACTORS]
+
+
+def depends_on_population(design: PricedDesign) -> bool:
+    """Whether the price rests on a number of clients."""
+    shape = design.shape
+    shuffled = shape.protocol is Protocol.AVERAGED and not shape.is_gaussian
+    return shuffled or design.target.method(shape) is Method.EXACT_POPULATION
+
+
+def _row(design: PricedDesign, factor: float) -> Row:
+    question, shape = design.question, design.shape
+    clients = max(1, round(question.clients * factor))
+    slot_s = design.figures.turnout.slot_s
+    worth = figures(shape, design.level, question, clients=clients, slot_s=slot_s)
+    epsilon = _epsilon(design, factor)
+    seen = worth.turnout
+    words = _words(design, factor, clients, epsilon)
+    noise = worth.noise_per_step / design.figures.noise_per_step
+    told = f"noise per step {noise:.2f} times as large, dummies {seen.dummies_share:.1%}"
+    if factor == 1.0:
+        told = f"noise per step {worth.noise_per_step:.3g} clips, dummies {seen.dummies_share:.1%}"
+    late = seen.server_updates_per_s > question.server.updates_per_s * (1.0 + 1e-9)
+    busy = (
+        f" Reports come at {seen.server_updates_per_s:,.0f} a second, more than the server takes:"
+        " those that are late become dummies."
+        if late
+        else ""
+    )
+    return Row(
+        factor=factor,
+        population=clients,
+        proxy=worth.proxy,
+        noise_per_step=worth.noise_per_step,
+        dummies_share=seen.dummies_share,
+        server_updates_per_s=seen.server_updates_per_s,
+        epsilon=epsilon,
+        sentence=f"{words}; {told}.{busy}",
+    )
+
+
+def _words(design: PricedDesign, factor: float, clients: int, epsilon: float) -> str:
+    how = {0.5: "half as many clients", 1.0: "the clients thought of", 2.0: "twice as many clients"}
+    start = f"With {how[factor]} ({clients:,})"
+    moved = epsilon > design.epsilon * (1.0 + 1e-9)
+    if not math.isfinite(epsilon):
+        return f"{start} no epsilon is proved: the campaign must not run"
+    if not depends_on_population(design):
+        return f"{start} epsilon is the same: the certificate needs no population"
+    if not moved:
+        return f"{start} epsilon still holds: the declared population covers them"
+    why = (
+        "averaged updates hide a client among those who contribute"
+        if design.shape.protocol is Protocol.AVERAGED
+        else "slots overflow, and one client may displace another"
+    )
+    return f"{start} epsilon becomes {_up(epsilon)}: {why}"
+
+
+def _epsilon(design: PricedDesign, factor: float) -> float:
+    """A proven epsilon with this many times the clients at both ends of the range."""
+    if factor == 1.0 or not depends_on_population(design):
+        return design.epsilon
+    shape = design.shape
+    other = replace(shape, population=_scaled(shape, factor))
+    if other.population is None or shape.population is None:
+        return design.epsilon
+    if shape.protocol is not Protocol.AVERAGED and other.population.most <= shape.population.most:
+        return design.epsilon
+    if shape.protocol is Protocol.AVERAGED and factor >= 1.0:
+        return design.epsilon
+    return max(design.epsilon, _proven(other, design))
+
+
+def _proven(shape: Shape, design: PricedDesign) -> float:
+    """The least epsilon that the planner's grid proves."""
+    target = design.target
+
+    def spent(epsilon: float) -> float:
+        try:
+            return replace(target, epsilon=max(epsilon, 1e-12)).spent(shape, design.level, FINE)
+        except CheckinsError:
+            return 1.0
+
+    found = crossing(
+        spent, target.delta, guess=2.0 * target.epsilon, precision=5e-3, surely_above_at_zero=True
+    )
+    return found.upper
+
+
+def _scaled(shape: Shape, factor: float) -> Population | None:
+    if shape.population is None:
+        return None
+    low, high = shape.population.fewest, shape.population.most
+    return Population(max(1, math.floor(low * factor)), max(1, math.ceil(high * factor)))
+
+
+def _up(epsilon: float) -> str:
+    """Three digits, rounded up."""
+    place = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    return f"{math.ceil(epsilon / place) * place:.3g}"

@@ -1,0 +1,112 @@
+"""What may be spent, and a proven bound on what a design spends of it.
+
+Grids here are coarser than a certificate's: a coarse grid only ever spends more, so every bound is
+proven, and a noise that keeps a budget here keeps it there.
+
+Theorem:     docs/theory/gaussian.md, docs/theory/pure.md, docs/theory/windows-and-capacity.md.
+Neighbours:  the target's.
+Rounding:    delta up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from checkins.accounting import Adjacency, Design, Protocol, exact
+from checkins.accounting.law import SMALLEST, Rounding, Side
+from checkins.accounting.pair import ROUND_OFF
+from checkins.planning.shape import Shape
+
+SPLITS = (0.5, 0.46, 0.54, 0.4, 0.6)
+"""Where to split epsilon between leaving and coming, when neighbours replace one."""
+_TAIL = 1e-9
+
+
+class Method(StrEnum):
+    """How a design of a plan was priced: the names of a certificate's methods."""
+
+    EXACT = "exact"
+    EXACT_POPULATION = "exact-population"
+    NO_AMPLIFICATION = "no-amplification"
+
+
+QUICK, FINE = 100, 200
+"""Cells of a law: to draw curves with, and to prove what is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An (epsilon, delta) between neighbours."""
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+
+    def spent(self, shape: Shape, level: float, cells: int) -> float:
+        """An upper bound on the delta that the shape spends at this epsilon."""
+        priced, beyond = self._priced(shape, shape.design(level))
+        if shape.participation * shape.repeats <= self.delta:
+            return 0.0
+        if shape.repeats > 1:
+            return min(1.0, self._composed(priced, shape.repeats, cells) + beyond)
+        law = exact.divergence(priced, self.adjacency, delta=self.delta, cells=cells)
+        return min(1.0, law.upper(self.epsilon) + beyond)
+
+    def method(self, shape: Shape) -> Method:
+        """By which of a certificate's methods ``spent`` is proven."""
+        if shape.protocol is Protocol.AVERAGED and shape.is_gaussian:
+            return Method.NO_AMPLIFICATION
+        if shape.is_gaussian and shape.population is not None and self._roomy(shape) is not None:
+            return Method.EXACT_POPULATION
+        return Method.EXACT
+
+    def _roomy(self, shape: Shape) -> float | None:
+        """The chance that a slot overflows, where it is small enough to pay for in delta."""
+        if not shape.is_gaussian or shape.capacity is None or shape.population is None:
+            return None
+        chance = exact.overflow_chance(shape.design(_any_level(shape)))
+        if chance is None or chance * shape.repeats > 0.01 * self.delta:
+            return None
+        return chance * shape.repeats
+
+    def _priced(self, shape: Shape, design: Design) -> tuple[Design, float]:
+        """The design that stands for this one, and the delta that this costs."""
+        if shape.protocol is Protocol.AVERAGED and shape.is_gaussian:
+            return replace(exact.uncapped(design), slots=1), 0.0  # as if slots were known
+        chance = self._roomy(shape)
+        return (design, 0.0) if chance is None else (exact.uncapped(design), chance)
+
+    def _composed(self, design: Design, repeats: int, cells: int) -> float:
+        """Of all runs together.
+
+        Where one client is replaced, split at the absent client, δ(e₁ + e₂) ≤ δ_remove(e₁) +
+        e^e₁ δ_add(e₂): many times quicker than composing curves, and a little dearer.
+        """
+        if design.protocol is Protocol.AVERAGED:
+            return exact.composed_delta(
+                (design,),
+                self.adjacency,
+                campaigns=repeats,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                cells=cells,
+            )
+        tolerance = max(_TAIL * self.delta / repeats, SMALLEST)
+        rounding = Rounding(side=Side.UP, cells=cells, tolerance=tolerance)
+        once = exact.pair(design, Adjacency.ADD_REMOVE, rounding, delta=self.delta)
+        every = once.repeat(repeats, rounding)
+        if self.adjacency is Adjacency.ADD_REMOVE:
+            worst = max(every.remove(self.epsilon), every.add(self.epsilon))
+            return worst * (1.0 + ROUND_OFF)
+        sums = []
+        for part in SPLITS:
+            leaving, coming = part * self.epsilon, (1.0 - part) * self.epsilon
+            sums.append(every.remove(leaving) + math.exp(leaving) * every.add(coming))
+        return min(sums) * (1.0 + ROUND_OFF)
+
+
+def _any_level(shape: Shape) -> float:
+    """A noise that any design may have: the chance of an overflow does not depend on it."""
+    return 1.0 / math.sqrt(shape.capacity or 1)

@@ -1,0 +1,159 @@
+"""The noise that is found keeps its target, and wastes little of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, certify
+from checkins.planning.noise import guessed, proven_level
+from checkins.planning.search import tidy
+from checkins.planning.shape import Shape
+from checkins.planning.target import FINE, QUICK, Target
+from checkins.protocol.campaign import RandomizerKind
+
+ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
+
+
+def shape(slots: int = 100, **more: object) -> Shape:
+    given = {
+        "protocol": Protocol.FIXED,
+        "slots": slots,
+        "participation": 1.0,
+        "capacity": None,
+        "window": None,
+        "minibatch": 1,
+        "repeats": 1,
+        "randomizer": RandomizerKind.GAUSSIAN,
+        "noise_at": NoiseAt.SERVER,
+        **more,
+    }
+    return Shape(**given)  # type: ignore[arg-type]
+
+
+CLIENT = {"noise_at": NoiseAt.CLIENT}
+SHAPES = {
+    "one slot": shape(1),
+    "some slots": shape(),
+    "many slots": shape(20_000),
+    "few take part": shape(participation=0.01),
+    "repeated": shape(10, repeats=30),
+    "sliding": shape(200, protocol=Protocol.SLIDING, window=40),
+    "capped": shape(capacity=50),
+    "room": shape(capacity=200, population=Population(9_000, 10_000), **CLIENT),
+    "no room": shape(capacity=100, population=Population(9_000, 10_000), **CLIENT),
+    "laplace": shape(capacity=100, randomizer=RandomizerKind.LAPLACE, **CLIENT),
+    "privunit": shape(5_000, capacity=3, randomizer=RandomizerKind.PRIVUNIT, **CLIENT),
+}
+AVERAGED = {
+    "averaged": shape(
+        protocol=Protocol.AVERAGED,
+        randomizer=RandomizerKind.PRIVUNIT,
+        population=Population(10_000, 10_000),
+        **CLIENT,
+    ),
+    "averaged normals": shape(
+        protocol=Protocol.AVERAGED, population=Population(10_000, 10_000), **CLIENT
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_level_keeps_its_target_and_uses_most_of_it(name: str) -> None:
+    target = Target(0.7, 1e-6, ADD_REMOVE)
+    level = proven_level(SHAPES[name], target, FINE)
+    assert level is not None
+    certificate = certify(
+        SHAPES[name].design(level),
+        delta=target.delta,
+        adjacency=target.adjacency,
+        campaigns=SHAPES[name].repeats,
+        compare=False,
+    )
+    assert certificate.epsilon <= target.epsilon
+    assert certificate.epsilon >= 0.95 * target.epsilon
+    assert certificate.method == target.method(SHAPES[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*SHAPES, *AVERAGED])
+def test_a_level_keeps_its_target_where_one_is_replaced(name: str) -> None:
+    found = {**SHAPES, **AVERAGED}[name]
+    target = Target(1.5, 1e-6, REPLACE_ONE)
+    level = proven_level(found, target, FINE)
+    assert level is not None
+    certificate = certify(
+        found.design(level),
+        delta=target.delta,
+        adjacency=target.adjacency,
+        campaigns=found.repeats,
+        compare=False,
+    )
+    assert certificate.epsilon <= target.epsilon
+    assert certificate.epsilon >= 0.85 * target.epsilon
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_guess_is_near(name: str, adjacency: Adjacency) -> None:
+    target = Target(0.7, 1e-6, adjacency)
+    level = proven_level(SHAPES[name], target, FINE)
+    assert level is not None
+    assert 0.7 <= guessed(SHAPES[name], target) / level <= 1.4
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    slots=st.integers(1, 500),
+    participation=st.floats(0.05, 1.0),
+    epsilon=st.floats(0.1, 4.0),
+    times=st.floats(1.2, 4.0),
+)
+def test_a_bigger_budget_needs_less_noise(
+    slots: int, participation: float, epsilon: float, times: float
+) -> None:
+    found = shape(slots, participation=participation)
+    small, large = (
+        proven_level(found, Target(part, 1e-6, ADD_REMOVE), QUICK)
+        for part in (epsilon, times * epsilon)
+    )
+    assert small is not None
+    assert large is not None
+    assert large <= small
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["some slots", "repeated", "few take part", "laplace"])
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_no_epsilon_is_kept_that_is_proven_too_small(name: str, adjacency: Adjacency) -> None:
+    found, level = SHAPES[name], 4.0 if name == "repeated" else 1.0
+    certificate = certify(
+        found.design(level),
+        delta=1e-6,
+        adjacency=adjacency,
+        campaigns=found.repeats,
+        compare=False,
+    )
+    too_small = Target(0.999 * certificate.epsilon_lower, 1e-6, adjacency)
+    assert too_small.spent(found, level, FINE) > 1e-6
+
+
+def test_nothing_is_found_where_nothing_is_enough() -> None:
+    tiny = Target(1e-9, 1e-15, ADD_REMOVE)
+    assert proven_level(shape(1), tiny, QUICK) is None
+
+
+def test_little_noise_is_enough_for_a_large_budget() -> None:
+    level = proven_level(shape(1_000), Target(50.0, 1e-3, ADD_REMOVE), QUICK)
+    assert level is not None
+    assert level == pytest.approx(0.2, rel=1e-3)
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_level_is_rounded_to_the_side_that_spends_less(level: float) -> None:
+    up = tidy(SHAPES["some slots"], level)
+    down = tidy(SHAPES["laplace"], level)
+    assert down <= level <= up
+    assert up <= level * 1.002
+    assert down >= level / 1.002

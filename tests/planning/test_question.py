@@ -1,0 +1,117 @@
+"""What is asked is checked before anything is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
+from checkins.errors import InvalidValue
+from checkins.planning import Devices, Fixed, Learning, Question, Server, make_plan
+from checkins.protocol.campaign import Optimizer, RandomizerKind, Task
+from tests.planning.plans import ask
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": 0.0}, "delta"),
+        ({"dimension": 0}, "dimension"),
+        ({"adjacency": "add-remove"}, "adjacency"),
+        ({"population": (1, 10**11)}, "population"),
+        ({"population": (10, 1)}, "population"),
+    ],
+)
+def test_a_wrong_number_is_named(wrong: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        ask(**wrong)
+    assert refused.value.name == name
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: Devices(availability_s=0.0), "availability_s"),
+        (lambda: Devices(uplink_bytes_per_s=-1.0), "uplink_bytes_per_s"),
+        (lambda: Devices(dropout=1.0), "dropout"),
+        (lambda: Server(updates_per_s=0.0), "updates_per_s"),
+        (lambda: Server(duration_s=float("inf")), "duration_s"),
+        (lambda: Server(duration_s=1e12), "duration_s"),
+        (lambda: Fixed(slots=0), "slots"),
+        (lambda: Fixed(participation=0.0), "participation"),
+        (lambda: Fixed(capacity=0), "capacity"),
+        (lambda: Fixed(window=10, slots=5), "window"),
+        (lambda: Fixed(window=10, protocol=Protocol.FIXED), "window"),
+        (lambda: Fixed(minibatch=10, slots=5), "minibatch"),
+        (lambda: Fixed(capacity="all", noise_at=NoiseAt.CLIENT), "capacity"),
+        (lambda: Fixed(randomizer=RandomizerKind.RANDOMIZED_RESPONSE), "randomizer"),
+        (lambda: Fixed(randomizer=RandomizerKind.LAPLACE, noise_at=NoiseAt.SERVER), "noise_at"),
+        (lambda: Fixed(protocol=Protocol.AVERAGED, noise_at=NoiseAt.SERVER), "noise_at"),
+        (lambda: Fixed(protocol=Protocol.AVERAGED, participation=0.5), "participation"),
+        (lambda: Fixed(protocol=Protocol.AVERAGED, capacity=3), "capacity"),
+        (lambda: Fixed(protocol=Protocol.AVERAGED, minibatch=2), "minibatch"),
+        (lambda: Learning(clip=0.0), "clip"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(make: Any, name: str) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        make()
+    assert refused.value.name == name
+
+
+def test_averages_are_refused_for_neighbours_that_come_and_go() -> None:
+    with pytest.raises(InvalidValue, match="lone client"):
+        ask(fixed=Fixed(protocol=Protocol.AVERAGED))
+
+
+def test_too_little_time_is_said() -> None:
+    asked = ask(dimension=10**8, server=Server(duration_s=10.0))
+    with pytest.raises(InvalidValue, match="leaves no time") as refused:
+        make_plan(asked)
+    assert refused.value.name == "duration_s"
+
+
+def test_a_budget_out_of_reach_is_said() -> None:
+    fixed = Fixed(slots=1, participation=1.0, repeats=1)
+    with pytest.raises(InvalidValue, match="out of reach"):
+        make_plan(ask(1e-9, delta=1e-12, fixed=fixed))
+
+
+def test_the_middle_of_a_range_is_on_a_log_scale() -> None:
+    assert ask(population=(100, 10_000)).clients == 1_000
+
+
+def test_a_device_cannot_stay_longer_than_the_campaign() -> None:
+    asked = Question(
+        Population(10, 10),
+        1.0,
+        1e-6,
+        Adjacency.ADD_REMOVE,
+        dimension=1,
+        devices=Devices(availability_s=1e6),
+        server=Server(duration_s=100.0),
+    )
+    assert asked.availability_s == 100.0
+    assert asked.as_dict()["devices"] == {
+        "availability_s": 100.0,
+        "uplink_bytes_per_s": 125_000.0,
+        "dropout": 0.0,
+    }
+
+
+def test_a_known_task_brings_its_constants() -> None:
+    known = Learning.of(Task("patients", "logistic", Optimizer(rate=1.0)))
+    other = Learning.of(Task("synthetic", "mlp", Optimizer(rate=1.0)))
+    assert known.steepest != Learning().steepest
+    assert (other.clip, other.radius) == (Learning().clip, Learning().radius)
+
+
+def test_momentum_is_only_for_steps_that_would_be_too_long() -> None:
+    learning = Learning(steepest=2.0)
+    assert learning.momentum(steps=100, step=2.0) == 0.0
+    assert learning.momentum(steps=200, step=20.0) == pytest.approx(0.9)
+    assert learning.step(steps=200, variance=1e-12) == pytest.approx(20.0)

@@ -1,0 +1,83 @@
+"""What a plan says of other populations is what another computation says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from checkins.accounting import Population, certify
+from checkins.planning.figures import figures
+from tests.planning.plans import QUESTIONS, plan
+
+
+@pytest.mark.parametrize("name", ["add-remove", "laplace", "client"])
+def test_rows_are_the_same_campaign_with_other_clients(name: str) -> None:
+    found = plan(name)
+    best = found.recommended
+    for row in found.sensitivity:
+        assert row.population == pytest.approx(QUESTIONS[name].clients * row.factor, abs=1)
+        again = figures(
+            best.shape,
+            best.level,
+            QUESTIONS[name],
+            clients=row.population,
+            slot_s=best.figures.turnout.slot_s,
+        )
+        assert row.proxy == again.proxy
+        assert row.dummies_share == again.turnout.dummies_share
+        assert f"{row.population:,}" in row.sentence
+        if row.factor != 1.0:
+            times = again.noise_per_step / best.figures.noise_per_step
+            assert f"{times:.2f} times" in row.sentence
+
+
+@pytest.mark.parametrize("name", ["add-remove", "laplace"])
+def test_most_prices_do_not_depend_on_the_population(name: str) -> None:
+    found = plan(name)
+    assert {row.epsilon for row in found.sensitivity} == {found.certificate.epsilon}
+    assert all("needs no population" in row.sentence for row in found.sensitivity)
+    assert found.campaign.design.population is None
+
+
+def test_more_clients_than_declared_cost_what_a_full_slot_costs() -> None:
+    found = plan("client")
+    half, same, twice = found.sensitivity
+    assert found.certificate.method == "exact-population"
+    assert half.epsilon == same.epsilon == found.certificate.epsilon
+    assert "still holds" in half.sentence
+    crowded = replace(found.campaign.design, population=None)
+    budget = found.campaign.budget
+    priced = certify(crowded, delta=budget.delta, adjacency=budget.adjacency, compare=False).epsilon
+    assert twice.epsilon > found.certificate.epsilon
+    assert priced <= twice.epsilon <= 1.05 * priced
+    assert "displace" in twice.sentence
+
+
+@pytest.mark.slow
+def test_fewer_contributors_hide_a_client_less() -> None:
+    found = plan("averaged")
+    half, same, twice = found.sensitivity
+    assert same.epsilon == twice.epsilon == found.certificate.epsilon
+    declared = found.campaign.design.population
+    assert declared is not None
+    fewer = Population(declared.fewest // 2, declared.most)
+    budget = found.campaign.budget
+    priced = certify(
+        replace(found.campaign.design, population=fewer),
+        delta=budget.delta,
+        adjacency=budget.adjacency,
+        compare=False,
+    ).epsilon
+    assert priced <= half.epsilon <= 1.02 * priced
+    assert half.epsilon > found.certificate.epsilon
+    assert "contribute" in half.sentence
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_keep_up_is_told_of() -> None:
+    *_, twice = plan("many").sensitivity
+    assert twice.server_updates_per_s > QUESTIONS["many"].server.updates_per_s
+    assert "more than the server takes" in twice.sentence
+    assert math.isfinite(twice.epsilon)
