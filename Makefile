@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check browser postgres test fast soak mutants demo docs bench clean
+.PHONY: help setup check browser postgres test fast soak mutants liars demo docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -46,9 +46,13 @@ fast: $(INSTALLED)  ## the tests that finish in twenty seconds
 soak: $(INSTALLED) browser postgres  ## the same for much longer: 10,000 histories, 200 kills, 20,000 hostile requests
 	@CHECKINS_SEEDS=10000 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q -n $(WORKERS) tests/protocol tests/randomizers
 	@CHECKINS_SOAK=1 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q tests/client tests/service
+	@CHECKINS_SOAK=1 $(BIN)/pytest -q tests/audit/test_liars.py tests/audit/test_live.py
 
 mutants: $(INSTALLED)  ## plant known bugs one at a time: the tests must notice each
 	@$(BIN)/python tools/mutants.py
+
+liars: $(INSTALLED)  ## plant bugs that leak, one at a time: the audit must contradict each, and honest code never
+	@$(BIN)/python tools/liars.py
 
 demo: $(INSTALLED)  ## the main job, end to end: a coordinator, 5,000 devices, two and a half minutes
 	@$(BIN)/python examples/demo.py

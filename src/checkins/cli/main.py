@@ -15,12 +15,14 @@ import typer
 from checkins import __version__
 from checkins.cli import failures, paper
 from checkins.cli.account import account
+from checkins.cli.audit import audit
 from checkins.cli.backup import backup
 from checkins.cli.calibrate import calibrate
 from checkins.cli.check import check
 from checkins.cli.export import export
 from checkins.cli.init import init
 from checkins.cli.join import join
+from checkins.cli.plan import plan
 from checkins.cli.serve import serve
 from checkins.cli.simulate import simulate
 from checkins.cli.swarm import swarm
@@ -38,8 +40,10 @@ app = typer.Typer(
 app.command("account")(account)
 app.command("calibrate")(calibrate)
 app.command("init")(init)
+app.command("plan")(plan)
 app.command("check")(check)
 app.command("simulate")(simulate)
+app.command("audit")(audit)
 app.command("serve")(serve)
 app.command("join")(join)
 app.command("swarm")(swarm)

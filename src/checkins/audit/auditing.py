@@ -1,0 +1,297 @@
+"""A whole audit: every attack that fits a campaign, one confidence for all of them together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+
+import numpy as np
+
+from checkins.accounting import Certificate, require
+from checkins.audit import bound
+from checkins.audit.canary import Canary
+from checkins.audit.curve import Curve
+from checkins.audit.one_run import OneRun
+from checkins.audit.playing import Effort, play
+from checkins.audit.power import epsilon_of, exact_rates
+from checkins.audit.report import Audit
+from checkins.audit.verdict import Finding, Promise
+from checkins.audit.worst_case import worst_case
+from checkins.errors import CheckinsError, InvalidValue
+from checkins.protocol.campaign import Campaign, RandomizerKind, RunSoFar, price
+
+CONFIDENCE = 0.9999
+SECONDS = 30.0
+MORE_DELTAS = (1e-3, 1e-2)
+"""Audited besides the campaign's own: where a bound is easier to measure."""
+MOST_RUNS = 1_000_000_000
+MACHINES_DELTA = 1e-3
+"""The machines run thousands of times, not millions: they are held to nothing smaller."""
+
+Told = Callable[[str, float], None]
+"""Hears which attack is under way, and what share of it is done."""
+
+
+class Attacks(StrEnum):
+    """Which canaries are tried."""
+
+    WORST_CASE = "worst-case"
+    DATA = "data"
+    ALL = "all"
+
+
+class Engine(StrEnum):
+    """What plays the runs."""
+
+    COMPILED = "compiled"
+    MACHINES = "machines"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a campaign is audited; the first of ``deltas`` is the headline's."""
+
+    deltas: tuple[float, ...] = ()
+    confidence: float = CONFIDENCE
+    seconds: float = SECONDS
+    runs: int | None = None
+    attacks: Attacks = Attacks.ALL
+    engine: Engine = Engine.COMPILED
+    one_run: bool = False
+    seed: int = 1
+    threads: int = 0
+    folder: str = field(default=".")
+    """Where a campaign's data file lies."""
+
+    def __post_init__(self) -> None:
+        require.open_unit(confidence=self.confidence)
+        require.positive(seconds=self.seconds)
+        if self.runs is not None:
+            require.count(most=MOST_RUNS, trials=self.runs)
+        require.non_negative(seed=self.seed)
+        for delta in self.deltas:
+            require.open_unit(delta=delta)
+
+    def deltas_for(self, campaign: Campaign) -> tuple[float, ...]:
+        """Those asked for; else the campaign's own and two that are easier to measure at."""
+        own = campaign.budget.delta
+        usual = (own,) if self.one_run else (own, *MORE_DELTAS)  # one run bounds small deltas only
+        return tuple(dict.fromkeys(self.deltas or usual))
+
+
+def audit_campaign(
+    campaign: Campaign, settings: Settings | None = None, *, told: Told | None = None
+) -> Audit:
+    """Attack a campaign in simulation and hold what is measured against its certificates.
+
+    Everything that the audit says holds together with ``settings.confidence``: if the campaign is
+    as private as certified, the verdict is "contradicted" with at most the rest of that.
+    """
+    settings = settings or Settings()
+    started = time.perf_counter()
+    deltas = settings.deltas_for(campaign)
+    parts = _Parts(campaign, settings, deltas, told)
+    certificates = {delta: certificate_at(campaign, delta) for delta in deltas}
+    if settings.one_run:
+        findings = parts.one_run()
+    elif settings.engine is Engine.MACHINES:
+        findings = ()
+    else:
+        findings = parts.compiled(certificates)
+    machines = None if settings.engine is Engine.COMPILED else parts.machines(len(findings))
+    return Audit(
+        campaign=campaign,
+        promise=Promise(certificates, findings),
+        machines=machines,
+        confidence=settings.confidence,
+        seed=settings.seed,
+        one_run=settings.one_run,
+        notes=tuple(parts.notes),
+        seconds=time.perf_counter() - started,
+    )
+
+
+@lru_cache(maxsize=64)
+def certificate_at(campaign: Campaign, delta: float) -> Certificate:
+    """The campaign's certificate at another delta, remembered; refuses where none is proved."""
+    budget = replace(campaign.budget, delta=delta)
+    return price((RunSoFar.whole(replace(campaign, budget=budget)),))
+
+
+@dataclass(slots=True)
+class _Parts:
+    """The attacks of one audit; time and confidence are shared equally by them."""
+
+    campaign: Campaign
+    settings: Settings
+    deltas: tuple[float, ...]
+    told: Told | None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def _with_machines(self) -> bool:
+        return self.settings.engine is not Engine.COMPILED
+
+    # ---- many runs, compiled -----------------------------------------------------------------
+
+    def compiled(self, certificates: dict[float, Certificate]) -> tuple[Finding, ...]:
+        canaries: list[Canary] = []
+        if self.settings.attacks is not Attacks.DATA:
+            counts_on_population = any(
+                certificate.method == "exact-population" for certificate in certificates.values()
+            )
+            canaries += worst_case(
+                self.campaign,
+                counts_on_population=counts_on_population,
+                dimension=self._dimension(),
+            )
+        data = self._data_canary()
+        canaries += [] if data is None else [data]
+        parts = len(canaries) + self._with_machines
+        failure = (1.0 - self.settings.confidence) / parts
+        return tuple(
+            self._played(canary, number, failure=failure, seconds=self.settings.seconds / parts)
+            for number, canary in enumerate(canaries)
+        )
+
+    def _played(self, canary: Canary, number: int, *, failure: float, seconds: float) -> Finding:
+        effort = Effort(
+            seconds=seconds,
+            runs=self.settings.runs,
+            seed=(self.settings.seed, number),
+            threads=self.settings.threads,
+        )
+        told = self.told
+        played = play(
+            canary,
+            deltas=self.deltas,
+            failure=failure,
+            effort=effort,
+            told=None if told is None else lambda share: told(canary.name, share),
+        )
+        exact = exact_rates(canary)
+        return Finding(
+            canary=canary.name,
+            explained=canary.explained,
+            engine=str(Engine.COMPILED),
+            statistic=canary.statistic,
+            runs=played.runs,
+            bounds=played.bounds,
+            seconds=played.seconds,
+            exact={} if exact is None else {d: epsilon_of(exact, d) for d in self.deltas},
+            rates=exact or played.rates,
+            failure=failure / played.events,
+            curve=played.curve,
+            note=canary.note,
+        )
+
+    def _data_canary(self) -> Canary | None:
+        """A canary of the task's data; what is wrong with them is an error only if asked for."""
+        wanted = self.settings.attacks
+        if wanted is Attacks.WORST_CASE:
+            return None
+        asked = wanted is Attacks.DATA
+        task = self.campaign.task
+        if task is None:
+            if asked:
+                raise InvalidValue("task", None, "canaries from the data need a [task]")
+            return None
+        if task.features is not None and not asked:
+            self.notes.append(
+                "canaries from the data are left out: features take long; ask for"
+                " them with --canary data"
+            )
+            return None
+        try:
+            from checkins.audit.training_canary import TrainingCanary
+            from checkins.simulation.job import lesson_of
+
+            canary = TrainingCanary(self.campaign, lesson_of(task, self.settings.folder))
+        except (CheckinsError, ImportError, OSError) as error:
+            if asked:
+                raise
+            self.notes.append(f"canaries from the data are left out: {error}")
+            return None
+        return canary
+
+    def _dimension(self) -> int | None:
+        """The model's, where its data are at hand and the randomizer depends on it."""
+        task = self.campaign.task
+        if task is None or self.campaign.randomizer.kind is not RandomizerKind.PRIVUNIT:
+            return None
+        try:
+            from checkins.tasks.lesson import Lesson
+
+            return Lesson.of(task, folder=self.settings.folder).model.dimension
+        except (CheckinsError, ImportError, OSError) as error:
+            self.notes.append(f"the model's dimension is not known: {error}")
+            return None
+
+    # ---- one run -----------------------------------------------------------------------------
+
+    def one_run(self) -> tuple[Finding, ...]:
+        started = time.perf_counter()
+        attack = OneRun.of(self.campaign, dimension=None)
+        seeds = np.random.SeedSequence(self.settings.seed)
+        bounds = attack.bounds(
+            deltas=self.deltas,
+            failure=(1.0 - self.settings.confidence) / (1 + self._with_machines),
+            generator=np.random.Generator(np.random.SFC64(seeds)),
+        )
+        return (
+            Finding(
+                canary=attack.name,
+                explained=attack.explained,
+                engine=str(Engine.COMPILED),
+                statistic="one score for each canary, the extreme ones guessed",
+                runs=1,
+                bounds=bounds,
+                seconds=time.perf_counter() - started,
+                note="one run bounds epsilon by how many canaries it can tell, not by a worst case",
+            ),
+        )
+
+    # ---- the real machines ---------------------------------------------------------------------
+
+    def machines(self, compiled: int) -> Promise | None:
+        """The campaign made small, run by what a coordinator and its devices run."""
+        from checkins.audit.machines import RUNS, run_trials
+        from checkins.audit.machines_small import made_small
+
+        delta = max(self.deltas[0], MACHINES_DELTA)
+        try:
+            small = made_small(self.campaign, delta=delta)
+        except InvalidValue as error:
+            if self.settings.engine is Engine.MACHINES:
+                raise
+            self.notes.append(f"the machines are left out: {error}")
+            return None
+        if self.told is not None:
+            self.told("machines", 0.0)
+        started = time.perf_counter()
+        trials = run_trials(
+            self.campaign,
+            runs=self.settings.runs or RUNS,
+            delta=delta,
+            seconds=None if self.settings.runs else self.settings.seconds / (compiled + 1),
+        )
+        failure = (1.0 - self.settings.confidence) / (compiled + 1) / len(trials)
+        findings = tuple(
+            Finding(
+                canary=one.canary,
+                explained="the campaign made small, with crashes and repeated messages",
+                engine=one.engine,
+                statistic=one.statistic,
+                runs=one.fewest,
+                bounds=tuple(bound.lower_bounds(one, deltas=[delta], confidence=1.0 - failure)),
+                seconds=(time.perf_counter() - started) / len(trials),
+                rates=Curve.rates(one),
+                failure=failure / 2,
+            )
+            for one in trials
+        )
+        return Promise({small.certificate.delta: small.certificate}, findings)

@@ -1,0 +1,315 @@
+"""One campaign from its beginning to its end: the real machines, the system's dice, misfortunes.
+
+Drives server and devices by the four rules of ``checkins.protocol.machine``: what is durable is
+kept apart from what is merely remembered, and a node that restarts goes on from the former. Dice
+and noise are the coordinator's and the device's own, from the operating system.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from checkins.audit.adversity import SMOOTH, Adversity
+from checkins.client.dice import Dice
+from checkins.errors import ProtocolViolation
+from checkins.protocol import participant as clients
+from checkins.protocol import participant_events as told
+from checkins.protocol import server as servers
+from checkins.protocol import slot as slots
+from checkins.protocol.machine import Effect, Event, Message
+from checkins.protocol.model_update import Model
+from checkins.protocol.participant import Outcome, Participant
+from checkins.protocol.report import Report
+from checkins.protocol.server import RecordClosing, Release, Server
+from checkins.randomizers import DeviceSampler
+from checkins.service import dice
+
+CANARY = "canary"
+_DICE = Dice()
+_SERVER = "server"
+_JOINED = (Outcome.REPORTED, Outcome.DISMISSED, Outcome.LATE)
+
+Maker = Callable[[str], Report]
+"""The report of the device with this token: its update clipped, with or without noise."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """Everything that an adversary may get hold of in one campaign."""
+
+    start: Model
+    releases: tuple[tuple[int, Model], ...]
+    """Models in the order in which they were shown."""
+    closings: tuple[tuple[int, int | None], ...]
+    """Slot and count of each line of the ledger."""
+    sent: tuple[Report, ...]
+    """Every report that left the canary's device, repeats included."""
+    server_disk: Server
+    device_disk: Participant | None
+    """What is durable once all is over; no device where there was no canary."""
+
+
+@dataclass(slots=True, eq=False)
+class World:
+    """A server, its devices and what lies between them."""
+
+    start: Server
+    sampler: DeviceSampler
+    devices: Mapping[str, Participant]
+    make: Maker
+    adversity: Adversity = SMOOTH
+    wakes: Mapping[str, int] = field(default_factory=dict)
+    server: Server = field(init=False)
+    server_disk: Server = field(init=False)
+    memory: dict[str, Participant] = field(init=False)
+    disk: dict[str, Participant] = field(init=False)
+    _mail: deque[tuple[str, Message]] = field(default_factory=deque)
+    _held: list[Message] = field(default_factory=list)
+    _spent: set[str] = field(default_factory=set)
+    _owners: dict[str, str] = field(default_factory=dict)
+    _began: int = 0
+    _crashed: dict[tuple[str, str], int] = field(default_factory=dict)
+    _closing_crashes: int = 0
+    _invitation_crashes: int = 0
+    _releases: list[tuple[int, Model]] = field(default_factory=list)
+    _closings: list[tuple[int, int | None]] = field(default_factory=list)
+    _sent: list[Report] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.server = self.server_disk = self.start
+        self.memory, self.disk = dict(self.devices), dict(self.devices)
+
+    def run(self) -> Seen:
+        """Play all slots; what was seen."""
+        for token in self.devices:
+            if self.wakes.get(token, 1) <= 1:
+                self._wake_up(token, now=1)
+        while self.server.phase is not servers.Phase.DONE:
+            self._tick()
+        self._begin(2 * self.start.rules.slots + 1)  # after the last slot the next begins
+        return Seen(
+            self.start.learner.model,
+            tuple(self._releases),
+            tuple(self._closings),
+            tuple(self._sent),
+            self.server_disk,
+            self.disk.get(CANARY),
+        )
+
+    # ---- the clock ---------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        slot = self.server.slot
+        if slot is None or self.server.phase is servers.Phase.WAITING:
+            number = self.server.closed + 1
+            self._server_does(servers.SlotBegan(number))
+            self._begin(number)
+        elif slot.phase is slots.Phase.COLLECTING:
+            self._server_does(dice.choice(slot))
+            self._deliver()
+        else:
+            if slot.number == self.start.rules.affordable:
+                self._mail.extend((_SERVER, message) for message in self._held)
+                self._deliver()
+                slot = self.server.slot or slot
+            self._server_does(dice.expiry(slot, self.sampler))
+            self._deliver()
+
+    def _begin(self, number: int) -> None:
+        if number > self._began:
+            self._began, self._closing_crashes, self._invitation_crashes = number, 0, 0
+        for token in self.devices:
+            if self.wakes.get(token, 1) == number > 1:
+                self._wake_up(token, now=number)
+            self._device_does(token, told.SlotBegan(number))
+        self._deliver()
+        self._restore(number)
+
+    def _restore(self, number: int) -> None:
+        """Put the canary's device back as it was before its draw."""
+        for _ in range(self.adversity.restorations):
+            canary = self.memory.get(CANARY)
+            if canary is None or canary.outcome not in (*_JOINED, Outcome.REFUSED):
+                return
+            if self.server.slot is None:
+                return
+            fresh = self.devices[CANARY]
+            self.memory[CANARY] = self.disk[CANARY] = fresh
+            self._wake_up(CANARY, now=number)
+            if self.memory[CANARY].slot != number:  # not now: put back again
+                self.memory[CANARY] = self.disk[CANARY] = canary
+                continue
+            self._device_does(CANARY, told.SlotBegan(number))
+            self._deliver()
+
+    # ---- between them ------------------------------------------------------------------------
+
+    def _send(self, address: str, message: Message) -> None:
+        for _ in range(1 + self.adversity.repeated):
+            self._mail.append((address, message))
+
+    def _deliver(self) -> None:
+        while self._mail:
+            address, message = self._mail.popleft()
+            if address != _SERVER:
+                self._device_does(address, message)
+                continue
+            try:
+                self._server_does(self._addressed(message))
+            except ProtocolViolation:
+                if isinstance(message, slots.CheckedIn):
+                    self._send(message.token, told.Refused())
+
+    def _addressed(self, message: Message) -> Message:
+        """A check-in gets a receipt of its own: in the order of arrival, the worst there is."""
+        if not isinstance(message, slots.CheckedIn):
+            return message
+        receipt = f"{len(self._owners):08}"
+        self._owners[receipt] = message.token
+        spent = message.token in self._spent
+        return slots.CheckedIn(message.slot, message.token, receipt, spent)
+
+    # ---- the server --------------------------------------------------------------------------
+
+    def _server_does(self, event: Event) -> None:
+        after, effects = servers.step(self.server, event)
+        self.server = after
+        for effect in effects:
+            if self._perform(effect, after):
+                self._restart_server()
+                return
+
+    def _restart_server(self) -> None:
+        self._mail.clear()  # what was under way is lost
+        self.server = self.server_disk
+        pending = servers.unrecorded(self.server)
+        if pending is not None:
+            self._server_does(pending)
+        for token, device in list(self.memory.items()):
+            if device.phase not in (clients.Phase.NEW, clients.Phase.DONE):
+                self._device_does(token, told.RetryDue())
+
+    def _perform(self, effect: Effect, state: Server) -> bool:
+        """Do it; whether the server crashes right after."""
+        match effect:
+            case slots.RecordCheckIn(token, _):
+                self.server_disk = state
+                self._spent.add(token)
+            case slots.RecordReport():
+                self.server_disk = state
+            case slots.Acknowledge(token, receipt):
+                self._send(token, told.Acknowledged(receipt))
+            case slots.RecordChoice():
+                self.server_disk = state
+                self._server_does(slots.ChoiceRecorded(_number(state)))
+            case slots.Invite(receipt):
+                model = self.server.learner.model
+                self._send(self._owners[receipt], told.Invited(receipt, model))
+                return self._invitation_crash(receipt)
+            case slots.Dismiss(receipt):
+                self._send(self._owners[receipt], told.Dismissed(receipt))
+            case slots.AcknowledgeReport(receipt):
+                self._send(self._owners[receipt], told.ReportAcknowledged(receipt))
+            case RecordClosing(slot, _, contributors):
+                self.server_disk = state
+                self._closings.append((slot, contributors))
+                if self._closing_crash():
+                    return True
+                self._server_does(servers.ClosingRecorded(slot))
+            case Release(slot, model):
+                self._releases.append((slot, model))
+                return self._closing_crash()
+        return False
+
+    def _closing_crash(self) -> bool:
+        crashes = self._closing_crashes < self.adversity.crashes_while_closing
+        self._closing_crashes += crashes
+        return crashes
+
+    def _invitation_crash(self, receipt: str) -> bool:
+        slot = self.server.slot
+        waits = slot is not None and CANARY in slot.waiting
+        others = self._owners[receipt] != CANARY
+        chosen = slot is not None and slot.waiting.get(CANARY) in slot.chosen
+        crashes = (
+            waits
+            and others
+            and not chosen
+            and self._invitation_crashes < self.adversity.crashes_at_invitation
+        )
+        self._invitation_crashes += crashes
+        return crashes
+
+    # ---- the devices -------------------------------------------------------------------------
+
+    def _wake_up(self, token: str, *, now: int) -> None:
+        device = self.memory[token]
+        draw = told.Draw(_DICE.coin(), _DICE.pick(len(device.window)), now)
+        self._device_does(token, draw)
+
+    def _restart_device(self, token: str) -> None:
+        self.memory[token] = self.disk[token]
+        self._device_does(token, told.Restarted())
+        if self.memory[token].phase is clients.Phase.NEW:  # nothing was durable
+            self._wake_up(token, now=max(1, self._began))
+
+    def _device_does(self, token: str, event: Event) -> None:
+        try:
+            after, effects = clients.step(self.memory[token], event)
+        except ProtocolViolation:
+            return
+        self.memory[token] = after
+        for effect in effects:
+            if self._device_performs(token, effect, after):
+                self._restart_device(token)
+                return
+
+    def _device_performs(self, token: str, effect: Effect, state: Participant) -> bool:
+        """Do it; whether the device crashes right after."""
+        match effect:
+            case told.RecordEnd():
+                self.disk[token] = state
+            case told.RecordDraw():
+                self.disk[token] = state
+                if self._crashes(token, "draw", self.adversity.crashes_after_draw):
+                    return True
+                no = state.slot is None
+                if no and self._crashes(token, "no", self.adversity.crashes_after_no):
+                    return True
+                self._device_does(token, told.DrawRecorded())
+            case told.SendCheckIn(slot):
+                self._send(_SERVER, slots.CheckedIn(slot, token, "", spent=False))
+            case told.AskOutcome(receipt):
+                self._send(_SERVER, slots.Asked(_slot(state), receipt))
+            case told.Train():
+                self._device_does(token, told.ReportMade(self.make(token)))
+            case told.RecordReport():
+                self.disk[token] = state
+                self._device_does(token, told.ReportRecorded())
+            case told.SendReport(slot, receipt, report):
+                self._send_report(token, slots.ReportArrived(slot, receipt, report))
+                return self._crashes(token, "report", self.adversity.crashes_after_report)
+        return False
+
+    def _send_report(self, token: str, message: slots.ReportArrived) -> None:
+        if token == CANARY:
+            self._sent.append(message.report)
+            if self.adversity.late_report:
+                self._held.append(message)
+                return
+        self._send(_SERVER, message)
+
+    def _crashes(self, token: str, where: str, most: int) -> bool:
+        so_far = self._crashed.get((token, where), 0)
+        self._crashed[token, where] = so_far + 1
+        return so_far < most
+
+
+def _number(server: Server) -> int:
+    return 0 if server.slot is None else server.slot.number
+
+
+def _slot(participant: Participant) -> int:
+    return 0 if participant.slot is None else participant.slot

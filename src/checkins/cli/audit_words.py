@@ -1,0 +1,137 @@
+"""An audit for people: the verdict in a sentence, every delta, every attack, what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from checkins.audit import Audit, Finding, Promise
+from checkins.audit.verdict import SHARE
+from checkins.cli import digits, tables
+from checkins.cli.failures import quoted
+
+EVENTS = {
+    "remove": "looks like the canary is there",
+    "add": "looks like the canary is missing",
+}
+
+
+def parts(audit: Audit, *, file: str) -> Iterator[RenderableType]:
+    """What was certified, what was measured, and whether both can be true."""
+    yield Text.assemble((quoted(audit.campaign.name), "bold"), f" ({quoted(file)})")
+    yield _verdict(audit)
+    yield ""
+    if audit.promise.findings:
+        yield _deltas(audit.promise)
+        yield _attacks(audit.promise)
+        yield from tables.listed(
+            "Canaries",
+            (f"{finding.canary}: {finding.explained}" for finding in audit.promise.findings),
+        )
+        yield Text(_power(audit))
+    if audit.machines is not None:
+        yield Text("\nThe campaign made small, run by the real machines and samplers:")
+        yield _deltas(audit.machines)
+        yield _attacks(audit.machines)
+    yield from tables.listed("Notes", _notes(audit))
+    yield Text(
+        f"\nAll of this holds together with confidence {audit.confidence}. Simulated with seed"
+        f" {audit.seed}. Rounding: certified up, measured down.",
+        style="dim",
+    )
+
+
+def _verdict(audit: Audit) -> Text:
+    delta, promise = audit.headline, audit.promise
+    certificate = promise.certificates[delta]
+    certified = digits.up(certificate.epsilon)
+    if audit.contradicted:
+        return Text(
+            "Contradicted: more was measured than is certified. One of the two is wrong, and with"
+            f" confidence {audit.confidence} it is the certificate, or what was run.",
+            style="bold red",
+        )
+    said = Text.assemble(("Consistent", "bold green"), ": ")
+    if not promise.findings:
+        return said.append("the machines measured no more than is certified.")
+    measured = digits.down(promise.measured(delta))
+    return said.append(
+        f"epsilon is at least {measured}, measured, and at most {certified}, certified"
+        f" (delta = {delta!r}, {certificate.adjacency})."
+    )
+
+
+def _deltas(promise: Promise) -> RenderableType:
+    columns = ("delta", "certified", "true at least", "measured", "verdict")
+    table = tables.plain_table(*columns, right=columns[:-1])
+    for delta, certificate in promise.certificates.items():
+        beaten = delta in promise.contradicted
+        table.add_row(
+            f"{delta:g}",
+            digits.up(certificate.epsilon),
+            digits.down(promise.known(delta)),
+            digits.down(promise.measured(delta)),
+            "contradicted" if beaten else "consistent",
+            style="bold red" if beaten else "",
+        )
+    return table
+
+
+def _attacks(promise: Promise) -> RenderableType:
+    delta = next(iter(promise.certificates))
+    columns = ("canary", "runs", "exact", "measured", "by")
+    table = tables.plain_table(
+        *columns, right=("runs", "exact", "measured"), title=f"Attacks at delta = {delta:g}"
+    )
+    for finding in promise.findings:
+        exact = finding.exact.get(delta)
+        table.add_row(
+            finding.canary,
+            f"{finding.runs:,}",
+            "" if exact is None else digits.nearest(exact),
+            digits.down(finding.at(delta).epsilon),
+            _event(finding, delta),
+        )
+    return table
+
+
+def _event(finding: Finding, delta: float) -> str:
+    told = finding.at(delta).as_dict()
+    if "guesses" in told:
+        return f"{told['correct']:,} of {told['guesses']:,} guesses right"
+    words = EVENTS[str(told["direction"])]
+    return f"{words}: {told['hits']:,} hits, {told['alarms']:,} false alarms"
+
+
+def _power(audit: Audit) -> str:
+    """Whether the audit could have measured more."""
+    delta, promise = audit.headline, audit.promise
+    known = promise.known(delta)
+    if known == 0.0:
+        return "Theory knows no epsilon that is true at least, so nothing says what is missing."
+    share = promise.measured(delta) / known
+    if share >= SHARE:
+        return f"It measured {share:.0%} of what is known to be true at least."
+    if audit.one_run:
+        return (
+            f"One run measured {share:.0%} of what is known to be true at least. Many runs measure"
+            " more: leave out --one-run."
+        )
+    needed = promise.runs_needed(delta)
+    sentence = f"It measured {share:.0%} of what is known to be true at least: runs limit it."
+    if needed is None:
+        return f"{sentence} No number of runs of these attacks can be named that would measure 80%."
+    return f"{sentence} About {_rounded(needed)} runs of the best attack would measure 80%."
+
+
+def _rounded(runs: int) -> str:
+    return f"{runs:,}" if runs < 10_000 else f"{float(f'{runs:.2g}'):,.0f}"
+
+
+def _notes(audit: Audit) -> Iterator[str]:
+    yield from audit.notes
+    for finding in audit.promise.findings:
+        if finding.note:
+            yield f"{finding.canary}: {finding.note}"

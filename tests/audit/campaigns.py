@@ -1,0 +1,71 @@
+"""Small campaigns to attack."""
+
+from __future__ import annotations
+
+from checkins.accounting import Adjacency, Design, NoiseAt, Population, Protocol
+from checkins.protocol.campaign import Budget, Campaign, RandomizerChoice, RandomizerKind
+
+ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
+
+
+def pure(
+    local_epsilon: float = 2.0,
+    *,
+    slots: int = 10,
+    participation: float = 1.0,
+    capacity: int | None = 1,
+    adjacency: Adjacency = ADD_REMOVE,
+    delta: float = 1e-3,
+    categories: int | None = None,
+    window: int | None = None,
+    contributors: int | None = None,
+    repeats: int = 1,
+) -> Campaign:
+    """Randomized response, or Laplace noise without a clip, whose worst case is the same."""
+    kind = RandomizerKind.LAPLACE if categories is None else RandomizerKind.RANDOMIZED_RESPONSE
+    choice = RandomizerChoice(kind, local_epsilon=local_epsilon, categories=categories)
+    protocol = Protocol.FIXED if window is None else Protocol.SLIDING
+    population = None
+    if contributors is not None:
+        protocol, capacity = Protocol.AVERAGED, None
+        population = Population(contributors, contributors)
+    design = Design(
+        protocol,
+        slots=slots,
+        participation=participation,
+        randomizer=choice.promise,
+        capacity=capacity,
+        window=window,
+        population=population,
+    )
+    return Campaign("pure", None, Budget(100.0, delta, adjacency), design, repeats, choice)
+
+
+def gaussian(
+    noise: float = 1.0,
+    *,
+    slots: int = 10,
+    participation: float = 1.0,
+    capacity: int | None = None,
+    at: NoiseAt = NoiseAt.SERVER,
+    adjacency: Adjacency = ADD_REMOVE,
+    delta: float = 1e-3,
+    population: Population | None = None,
+    window: int | None = None,
+    averaged: bool = False,
+    repeats: int = 1,
+) -> Campaign:
+    choice = RandomizerChoice(
+        RandomizerKind.GAUSSIAN, clip=1.0, noise_multiplier=noise, noise_at=at
+    )
+    protocol = Protocol.AVERAGED if averaged else Protocol.FIXED
+    design = Design(
+        Protocol.SLIDING if window is not None else protocol,
+        slots=slots,
+        participation=participation,
+        randomizer=choice.promise,
+        capacity=capacity,
+        window=window,
+        population=population,
+    )
+    return Campaign("gaussian", None, Budget(100.0, delta, adjacency), design, repeats, choice)

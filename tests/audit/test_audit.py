@@ -1,0 +1,227 @@
+"""Whole audits: they have power where statistics allows it, and raise no false alarm."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from checkins.accounting import NoiseAt, Population
+from checkins.audit import Attacks, Audit, Engine, Settings, Verdict, audit_campaign
+from checkins.audit.auditing import certificate_at
+from checkins.audit.verdict import SHARE, Promise
+from checkins.errors import InvalidValue
+from checkins.protocol.campaign import Campaign
+from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
+
+SURE = 1.0 - 1e-11
+"""A hundred audits that ask for so much raise a false alarm with a chance below 1e-9."""
+
+
+def audited(campaign: Campaign, **settings: object) -> Audit:
+    usual: dict[str, object] = {"deltas": (1e-3,), "attacks": Attacks.WORST_CASE, "runs": 20_000}
+    return audit_campaign(campaign, Settings(**{**usual, **settings}))  # type: ignore[arg-type]
+
+
+# ---- power -------------------------------------------------------------------------------------
+
+SHORT = [(2.0, 10, 1.0), (2.0, 5, 0.5), (4.0, 10, 1.0), (8.0, 2, 1.0), (8.0, 10, 0.2)]
+GRID = [
+    (local_epsilon, slots, participation)
+    for local_epsilon in (2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+    for slots in (1, 2, 5, 10)
+    for participation in (1.0, 0.5, 0.2)
+]
+
+
+@pytest.mark.parametrize(("local_epsilon", "slots", "participation"), SHORT)
+def test_most_of_the_exact_epsilon_is_measured(
+    local_epsilon: float, slots: int, participation: float
+) -> None:
+    """A million runs; for another seed it fails with a chance below 1e-9: six deviations."""
+    campaign = pure(local_epsilon, slots=slots, participation=participation)
+    audit = audited(campaign, runs=1_000_000)
+    exact = certificate_at(campaign, 1e-3).epsilon_lower
+    assert SHARE * exact <= audit.promise.measured(1e-3) <= exact
+    assert audit.powerful
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("local_epsilon", "slots", "participation"), GRID)
+def test_most_of_the_exact_epsilon_is_measured_on_the_whole_grid(
+    local_epsilon: float, slots: int, participation: float
+) -> None:
+    """As many runs as a few seconds of the default budget hold; fails by chance below 1e-9."""
+    campaign = pure(local_epsilon, slots=slots, participation=participation)
+    exact = certificate_at(campaign, 1e-3).epsilon_lower
+    audit = audited(campaign, runs=4_000_000)
+    assert SHARE * exact <= audit.promise.measured(1e-3) <= exact
+
+
+def test_a_report_says_how_many_runs_are_missing() -> None:
+    campaign = gaussian(0.3, slots=60, capacity=16, at=NoiseAt.CLIENT, delta=1e-6)
+    audit = audited(campaign, deltas=(1e-6,), runs=2_000)
+    needed = audit.promise.runs_needed(1e-6)
+    assert not audit.powerful
+    assert needed is not None
+    assert 10**6 < needed < 10**10
+    assert audit.verdict is Verdict.CONSISTENT
+
+
+# ---- no false alarms ---------------------------------------------------------------------------
+
+HONEST = {
+    "pure": pure(2.0),
+    "loud": pure(8.0, slots=3),
+    "half": pure(3.0, participation=0.5),
+    "rarely": pure(3.0, participation=0.05),
+    "places": pure(2.0, slots=4, capacity=3),
+    "own": pure(2.0, categories=4),
+    "sliding": pure(2.0, slots=8, window=5),
+    "other data": pure(2.0, slots=4, adjacency=REPLACE_ONE),
+    "averaged": pure(2.0, contributors=6, adjacency=REPLACE_ONE),
+    "server": gaussian(1.0, slots=5),
+    "client": gaussian(1.0, slots=4, capacity=2, at=NoiseAt.CLIENT),
+    "declared": gaussian(1.0, slots=4, capacity=40, population=Population(10, 30)),
+    "twice": pure(1.0, slots=3, repeats=2),
+}
+
+
+def many_audits(confidence: float) -> list[Audit]:
+    """A hundred of them, over all designs."""
+    found = []
+    for number in range(100):
+        name = list(HONEST)[number % len(HONEST)]
+        settings = {"deltas": (1e-3, 1e-2), "runs": 4_000, "seed": number + 1}
+        found.append(audited(HONEST[name], confidence=confidence, **settings))
+    return found
+
+
+@pytest.mark.slow
+def test_a_hundred_audits_of_honest_campaigns_raise_no_alarm() -> None:
+    """False by chance below 1e-9; what is measured is not nothing either."""
+    audits = many_audits(SURE)
+    assert not [audit.campaign for audit in audits if audit.contradicted]
+    assert sum(audit.promise.measured(1e-3) > 0.0 for audit in audits) > 50
+
+
+@pytest.mark.slow
+def test_a_hundred_audits_at_the_usual_confidence_raise_no_alarm() -> None:
+    """At 99.99% each: for another seed an alarm among the hundred has a chance of at most 1e-2."""
+    assert not [audit.campaign for audit in many_audits(0.9999) if audit.contradicted]
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_audit_of_an_honest_campaign_raises_no_alarm(name: str) -> None:
+    """A chance below 1e-11 for each."""
+    assert not audited(HONEST[name], confidence=SURE, runs=4_000).contradicted
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_what_is_exact_stays_below_what_is_certified(name: str) -> None:
+    audit = audited(HONEST[name], runs=200)
+    for delta in audit.promise.certificates:
+        for finding in audit.promise.findings:
+            assert finding.exact.get(delta, 0.0) <= audit.promise.certified(delta) * 1.001 + 1e-9
+
+
+# ---- lies --------------------------------------------------------------------------------------
+
+
+def held_to(truth: Campaign, claim: Campaign, **settings: object) -> Promise:
+    """What was measured of one campaign, against the certificate of another."""
+    found = audited(truth, **settings).promise
+    return replace(found, certificates={1e-3: certificate_at(claim, 1e-3)})
+
+
+LIES = {
+    "coin skipped": (pure(2.0), pure(2.0, participation=0.3)),
+    "half the noise": (gaussian(0.5, slots=5), gaussian(1.0, slots=5)),
+    "one slot for all": (pure(3.0, slots=1, participation=0.5), pure(3.0, participation=0.5)),
+    "no room for dummies": (gaussian(1.0, capacity=1, at=NoiseAt.CLIENT), gaussian(1.0)),
+    "run twice": (pure(2.0, slots=5, repeats=2), pure(2.0, slots=5)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_campaign_that_leaks_more_than_it_says_is_caught(lie: str) -> None:
+    """Each is missed by another seed with a chance below 1e-9."""
+    promise = held_to(*LIES[lie], runs=60_000)
+    assert promise.verdict is Verdict.CONTRADICTED
+    assert promise.contradicted == (1e-3,)
+
+
+def test_the_same_campaign_is_not_caught() -> None:
+    assert held_to(pure(2.0), pure(2.0)).verdict is Verdict.CONSISTENT
+
+
+# ---- what an audit says ------------------------------------------------------------------------
+
+
+def test_the_answer_is_one_json_object() -> None:
+    audit = audit_campaign(pure(2.0, delta=1e-5), Settings(runs=2_000))
+    answer = json.loads(json.dumps(audit.as_dict(), allow_nan=False))
+    assert answer["epsilon_measured_lower"] <= answer["epsilon_lower"]
+    assert answer["epsilon_lower"] <= answer["epsilon_certified"]
+    assert answer["confidence"] == 0.9999
+    assert answer["verdict"] == "consistent"
+    assert [row["delta"] for row in answer["deltas"]] == [1e-5, 1e-3, 1e-2]
+    assert {"adjacency", "method", "rounding", "trials", "canary", "statistic"} <= set(answer)
+    assert "seeded" in answer["simulated"]
+
+
+def test_the_same_seed_says_the_same() -> None:
+    first, second, other = (
+        audited(pure(2.0), seed=seed).promise.measured(1e-3) for seed in (5, 5, 6)
+    )
+    assert first == second != other
+
+
+def test_a_budget_of_time_is_kept_about() -> None:
+    audit = audit_campaign(pure(2.0), Settings(seconds=0.5, deltas=(1e-3,)))
+    assert audit.trials > 1000
+
+
+def test_a_certificate_that_counts_on_its_population_is_attacked_within_it() -> None:
+    """Opposites in every slot would be more clients than are declared."""
+    audit = audited(HONEST["declared"], runs=500)
+    assert audit.promise.certificates[1e-3].method == "exact-population"
+    assert [finding.canary for finding in audit.promise.findings] == ["alone", "in a crowd"]
+
+
+def test_one_run_is_an_audit_too() -> None:
+    audit = audit_campaign(gaussian(0.25, slots=4, delta=1e-6), Settings(one_run=True))
+    assert audit.verdict is Verdict.CONSISTENT
+    assert audit.promise.measured(1e-6) > 1.0
+    [view] = audit.as_dict()["views"]  # type: ignore[misc]
+    assert view["best"]["canaries"] == 1000
+    assert audit.trials == 1
+
+
+def test_canaries_of_the_data_need_data() -> None:
+    with pytest.raises(InvalidValue, match="task"):
+        audit_campaign(pure(2.0), Settings(attacks=Attacks.DATA, runs=100))
+    audit = audit_campaign(pure(2.0), Settings(attacks=Attacks.ALL, runs=100))
+    assert [finding.canary for finding in audit.promise.findings] == ["binary response"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"confidence": 1.0}, {"seconds": 0.0}, {"runs": 0}, {"deltas": (2.0,)}, {"seed": -1}],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidValue):
+        Settings(**wrong)  # type: ignore[arg-type]
+
+
+def test_too_many_slots_are_refused_by_name() -> None:
+    with pytest.raises(InvalidValue, match="slots"):
+        audited(gaussian(1.0, slots=30_000), runs=10)
+
+
+def test_an_engine_is_named() -> None:
+    assert [str(engine) for engine in Engine] == ["compiled", "machines", "both"]
+    assert math.isclose(SHARE, 0.8)

@@ -1,0 +1,60 @@
+"""A live coordinator, audited over HTTP; `make soak` does it for minutes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from checkins.audit.live import LivePlan, audit_live
+from checkins.audit.verdict import Verdict
+from checkins.errors import InvalidValue
+from tools import liars
+from tools.liar_list import LIVE
+
+pytest.importorskip("fastapi")
+SOAK = os.environ.get("CHECKINS_SOAK") == "1"
+SURE = 1 - 1e-10
+
+
+def test_a_plan_has_campaigns_and_canaries() -> None:
+    with pytest.raises(InvalidValue, match="canaries = 0"):
+        LivePlan(campaigns=1, canaries=0)
+
+
+@pytest.mark.slow
+def test_an_honest_coordinator_is_not_contradicted() -> None:
+    """A false alarm has a chance of at most 1e-10. With so few runs the audit has the power to
+    find noise that is missing, and no more."""
+    with liars.coordinator(liars.ROOT / "src") as (url, operator):
+        many = LivePlan(campaigns=2, canaries=60, at_once=2, confidence=SURE)
+        found = audit_live(url, many, operator=operator)
+        assert found.verdict is Verdict.CONSISTENT, found
+        assert found.outcomes.get("reported", 0) > 0, "nobody took part: nothing was audited"
+        single = LivePlan(
+            campaigns=100 if SOAK else 4, canaries=1, at_once=4, delta=0.01, confidence=SURE
+        )
+        found = audit_live(url, single, operator=operator)
+        assert found.verdict is Verdict.CONSISTENT, found
+        assert found.sent == found.canaries // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("liar", LIVE, ids=lambda liar: liar.name)
+def test_a_lying_coordinator_is_contradicted(liar: liars.Any) -> None:
+    """Without noise every guess is right, but for devices that were too slow for their slot."""
+    row = liars.audited_live(liar, LivePlan(campaigns=2, canaries=100, at_once=2))
+    assert row.contradicted, row.line()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SOAK, reason="minutes: make soak")
+def test_a_coordinator_is_audited_for_minutes() -> None:
+    """A false alarm has a chance of at most 1e-10."""
+    with liars.coordinator(liars.ROOT / "src") as (url, operator):
+        plan = LivePlan(
+            campaigns=60, canaries=200, at_once=4, delta=1e-12, lead_s=10.0, confidence=SURE
+        )
+        found = audit_live(url, plan, operator=operator)
+    assert found.verdict is Verdict.CONSISTENT, found
+    assert found.outcomes.get("reported", 0) > 0.5 * found.sent

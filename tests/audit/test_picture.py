@@ -1,0 +1,60 @@
+"""The picture of an audit: the line that no test of an honest campaign may cross."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from checkins.audit import Attacks, Settings, audit_campaign
+from checkins.audit.curve import Curve
+from checkins.audit.picture import certified_line, draw_trade_off
+from checkins.audit.trials import Trials
+from tests.audit.campaigns import gaussian, pure
+
+
+def test_the_line_is_that_of_the_definition() -> None:
+    """Both inequalities of (eps, delta)-DP, for the test and for its opposite, hold on it."""
+    grid = np.linspace(0.0, 1.0, 101)
+    line = certified_line(grid, [(1.0, 0.01)])
+    slack = 1e-12
+    assert np.all(1 - line <= math.e * grid + 0.01 + slack)
+    assert np.all(1 - grid <= math.e * line + 0.01 + slack)
+    touched = np.minimum(math.e * grid + 0.01 - (1 - line), math.e * line + 0.01 - (1 - grid))
+    assert np.all((touched < 1e-9) | (line == 0.0))
+
+
+def test_more_pairs_never_allow_more() -> None:
+    grid = np.linspace(0.0, 1.0, 101)
+    one = certified_line(grid, [(1.0, 0.01)])
+    assert np.all(certified_line(grid, [(1.0, 0.01), (0.5, 0.1)]) >= one)
+    assert np.array_equal(certified_line(grid, [(math.inf, 0.1), (1.0, 0.01)]), one)
+
+
+def test_points_count_what_the_scores_say() -> None:
+    trials = Trials(np.array([1.0, 2.0, 2.0, 3.0]), np.array([0.0, 1.0, 2.0, 0.0]), "x")
+    curve = Curve.over(trials).plus(trials)
+    for threshold, told, alarms in zip(
+        curve.thresholds, curve.told_with, curve.told_without, strict=True
+    ):
+        assert told == (trials.scores_with >= threshold).sum()
+        assert alarms == (trials.scores_without >= threshold).sum()
+    for point in curve.points(confidence=0.99):
+        assert point.false_positive_low <= point.false_positive <= point.false_positive_high
+        assert point.false_negative_low <= point.false_negative <= point.false_negative_high
+
+
+@pytest.mark.parametrize("one_run", [False, True])
+def test_a_picture_is_drawn(tmp_path: Path, one_run: bool) -> None:
+    settings = Settings(one_run=one_run, attacks=Attacks.WORST_CASE, runs=None if one_run else 3000)
+    audit = audit_campaign(gaussian(0.5, slots=3, delta=1e-4), settings)
+    draw_trade_off(audit, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_few_outcomes_is_drawn(tmp_path: Path) -> None:
+    audit = audit_campaign(pure(8.0, slots=2), Settings(runs=500, deltas=(1e-3,)))
+    draw_trade_off(audit, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000

@@ -1,0 +1,337 @@
+"""The array code is held to the real machines: the same draws give the same releases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from checkins.accounting import NoiseAt, Population
+from checkins.audit.canary import AveragedCanary, Canary, ResponseCanary, SumCanary
+from checkins.audit.noise import GaussianSum
+from checkins.audit.releases import (
+    Arrival,
+    Loads,
+    Response,
+    ResponseDraws,
+    SumDraws,
+    response_releases,
+    sum_releases,
+)
+from checkins.audit.statistic import response_scores, sum_ratio
+from checkins.audit.world import World
+from checkins.audit.worst_case import worst_case
+from checkins.protocol.campaign import Campaign
+from checkins.protocol.model_update import Model, ModelUpdate
+from checkins.protocol.participant import COIN, Participant
+from checkins.protocol.rehearsal import Rehearsal, rehearse
+from checkins.protocol.report import Report, ReportForm
+from checkins.protocol.rules import Rules, window_of
+from checkins.protocol.server import Server
+from checkins.protocol.window import FixedWindow
+from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
+
+RUNS = 40
+CANARY = "z"  # its receipt is the last of its slot
+
+
+@dataclass(frozen=True)
+class Given:
+    """Dice that have fallen: the canary's arrival, its place in the order, what else is drawn."""
+
+    here: bool
+    place: int
+    order: int
+    dummy: Callable[[int, int], float | np.ndarray]
+    noises: Callable[[int], float]
+
+    def coin(self, token: str) -> int:
+        return 0 if token != CANARY or self.here else COIN - 1
+
+    def pick(self, token: str, below: int) -> int:
+        return self.place if token == CANARY else 0
+
+    def choose(self, slot: int, ranges: Sequence[int]) -> tuple[int, ...]:
+        """The others in their order, and the canary when it is its turn."""
+        return tuple(most - 1 if step == self.order else 0 for step, most in enumerate(ranges))
+
+    def dummies(self, slot: int, count: int) -> tuple[Report, ...]:
+        return tuple(report(self.dummy(slot, k)) for k in range(count))
+
+    def noise(self, slot: int) -> Report:
+        return report(self.noises(slot))
+
+
+def report(values: object) -> Report:
+    return Report.from_simulation(np.atleast_1d(np.asarray(values, dtype=np.float64)))
+
+
+def rehearsed(
+    campaign: Campaign,
+    dice: Given,
+    train: Callable[[str, Model], Report],
+    others: Mapping[str, Participant],
+    *,
+    canary: bool,
+    dimension: int = 1,
+) -> Rehearsal:
+    design = campaign.design
+    rules = Rules.of(
+        design,
+        affordable=design.slots,
+        form=ReportForm(dimension, None, simulated=True),
+        update=ModelUpdate(0.1),
+    )
+    everyone = dict(others)
+    wakes = None if design.window is None else {CANARY: design.window}
+    if canary:
+        everyone[CANARY] = Participant(design.participation, window_of(design))
+    server = Server.start(rules, np.zeros(dimension))
+    return rehearse(server, everyone, dice=dice, train=train, wakes=wakes)
+
+
+def totals(play: Rehearsal, campaign: Campaign, world: World) -> np.ndarray:
+    """Slot sums in the canary's window: (slots, dimension)."""
+    first = (campaign.design.window or 1) - 1
+    seen = [np.asarray(closing.total) for closing in play.closings if closing.total is not None]
+    assert len(play.closings) == campaign.design.slots
+    warm = 0 if campaign.design.window is None else campaign.design.window - 1
+    return np.stack(seen)[first - warm : first - warm + world.slots]
+
+
+SUMS = {
+    "noise at the server": gaussian(1.0, slots=4),
+    "half of the time": gaussian(1.0, slots=4, participation=0.5),
+    "capacity at the server": gaussian(1.0, slots=3, capacity=2),
+    "noise at the client": gaussian(1.0, slots=4, capacity=1, at=NoiseAt.CLIENT),
+    "capacity at the client": gaussian(1.0, slots=3, capacity=3, at=NoiseAt.CLIENT),
+    "other data": gaussian(
+        1.0, slots=3, capacity=2, at=NoiseAt.CLIENT, adjacency=REPLACE_ONE, participation=0.7
+    ),
+    "sliding": gaussian(1.0, slots=9, window=4, capacity=2),
+    "sliding near the end": gaussian(1.0, slots=5, window=4),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_the_same_draws_are_the_machines_sums(name: str) -> None:
+    campaign = SUMS[name]
+    for canary in worst_case(campaign, counts_on_population=False):
+        assert isinstance(canary, SumCanary)
+        draws = canary.draw(RUNS, np.random.default_rng(3))
+        seen = sum_releases(
+            draws, first=canary.first, other=canary.other, capacity=canary.world.capacity
+        )
+        for run in range(RUNS):
+            for half, data in zip(seen, (canary.first, canary.other), strict=True):
+                found = machine_sums(campaign, canary, draws, run, data)
+                assert found == pytest.approx(half[run], abs=1e-12)
+
+
+def machine_sums(
+    campaign: Campaign, canary: SumCanary, draws: SumDraws, run: int, data: float | None
+) -> np.ndarray:
+    """The sums that the machines release from the draws of one run."""
+    world = canary.world
+    warm = 0 if campaign.design.window is None else campaign.design.window - 1
+    at_server = campaign.randomizer.noise_at is NoiseAt.SERVER
+    places = 1 if at_server else world.capacity or 1
+
+    def noise(slot: int) -> float:
+        inside = 0 <= slot - 1 - warm < world.slots
+        return float(draws.noise[run, slot - 1 - warm]) / places if inside else 0.0
+
+    here = bool(draws.arrival.here[run])
+    place = int(draws.arrival.slot[run])
+    pick = place if here else world.choices - 1  # beyond the end, or the coin says no
+    dice = Given(here, pick, int(draws.order[run]), lambda slot, k: noise(slot), noise)
+    others = {
+        f"o{slot}-{k}": Participant(1.0, FixedWindow((slot,)))
+        for slot in range(warm + 1, warm + 1 + world.slots)
+        for k in range(canary.others)
+    }
+
+    def train(token: str, model: Model) -> Report:
+        slot = place + 1 + warm if token == CANARY else int(token[1:].partition("-")[0])
+        update = data if token == CANARY else canary.level
+        return report((update or 0.0) + (0.0 if at_server else noise(slot)))
+
+    play = rehearsed(campaign, dice, train, others, canary=data is not None)
+    return totals(play, campaign, world)[:, 0]
+
+
+RESPONSES = {
+    "one place": pure(2.0, slots=4),
+    "three places": pure(1.0, slots=3, capacity=3),
+    "other data": pure(2.0, slots=4, adjacency=REPLACE_ONE, participation=0.6),
+    "sliding": pure(2.0, slots=7, window=3, capacity=2),
+    "averaged": pure(2.0, slots=3, contributors=5, adjacency=REPLACE_ONE),
+}
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_outcomes_of_the_same_draws_are_the_machines_outcomes(name: str) -> None:
+    """A report is the one-hot vector of its outcome, so a slot's sum counts them."""
+    campaign = RESPONSES[name]
+    generator = np.random.default_rng(4)
+    for canary in worst_case(campaign, counts_on_population=False):
+        assert isinstance(canary, ResponseCanary)
+        for _ in range(RUNS // 4):
+            check_outcomes(campaign, canary, generator)
+
+
+def check_outcomes(
+    campaign: Campaign, canary: ResponseCanary, generator: np.random.Generator
+) -> None:
+    """Every report is drawn by itself; the array code sees only how many there are of each."""
+    world, response, kinds = canary.world, canary.response, len(canary.response.base)
+    arrival = Arrival.draw(world, 1, generator)
+    here, place = bool(arrival.here[0]), int(arrival.slot[0])
+    warm = 0 if campaign.design.window is None else campaign.design.window - 1
+    one_hot = np.eye(kinds)
+    reports = canary.reports
+    usual = generator.choice(kinds, p=response.base, size=reports)
+    # Where the canary is, it stands in for the report with this number.
+    stands_for = 0 if world.averaged else place * (world.capacity or 1)
+    absent = response.other == response.base and not world.averaged
+    own = [int(generator.choice(kinds, p=law)) for law in (response.first, response.other)]
+    if absent:
+        own[1] = int(usual[stands_for])
+    tokens = {f"o{j}": j for j in range(1, reports)} if world.averaged else {}
+    slots_of = generator.integers(1, world.slots + 1, reports)
+    others = {
+        token: Participant(1.0, FixedWindow((int(slots_of[j]),))) for token, j in tokens.items()
+    }
+    seen = []
+    for outcome, present in zip(own, (True, not absent), strict=True):
+
+        def train(token: str, model: Model, outcome: int = outcome) -> Report:
+            return report(one_hot[outcome if token == CANARY else usual[tokens[token]]])
+
+        def dummy(slot: int, k: int, present: bool = present) -> np.ndarray:
+            taken = present and here and slot == place + 1 + warm  # the first place is the canary's
+            at = (slot - 1 - warm) * (world.capacity or 1) + k + taken
+            return one_hot[usual[at]] if 0 <= at < reports else one_hot[0]
+
+        pick = place if here else world.choices - 1
+        dice = Given(here, pick, 0, dummy, lambda slot: 0.0)
+        play = rehearsed(campaign, dice, train, others, canary=present, dimension=kinds)
+        seen.append(totals_of_all(play, campaign, world).sum(axis=0))
+    rest = np.bincount(np.delete(usual, stands_for), minlength=kinds)[:, np.newaxis]
+    draws = ResponseDraws(
+        arrival.here, rest, np.array([usual[stands_for]]), np.array([own[0]]), np.array([own[1]])
+    )
+    for counts, machines in zip(response_releases(draws), seen, strict=True):
+        assert counts[:, 0].tolist() == machines.tolist()
+
+
+def totals_of_all(play: Rehearsal, campaign: Campaign, world: World) -> np.ndarray:
+    if world.averaged:
+        return np.stack([c.total for c in play.closings if c.total is not None])
+    return totals(play, campaign, world)
+
+
+# ---- the statistic ---------------------------------------------------------------------------
+
+
+def every_canary() -> list[tuple[str, Canary]]:
+    campaigns = {
+        **SUMS,
+        **RESPONSES,
+        "own": pure(2.0, slots=3, categories=3),
+        "twice": pure(1.0, slots=3, repeats=2),
+        "sums twice": gaussian(1.5, slots=3, capacity=1, repeats=2),
+        "declared": gaussian(1.0, slots=3, capacity=3, population=Population(5, 9)),
+    }
+    campaigns["averaged noise"] = gaussian(
+        1.0,
+        slots=3,
+        at=NoiseAt.CLIENT,
+        averaged=True,
+        adjacency=REPLACE_ONE,
+        population=Population(6, 6),
+    )
+    return [
+        (f"{name}: {canary.name}", canary)
+        for name, campaign in campaigns.items()
+        for canary in worst_case(campaign, counts_on_population=name == "declared")
+    ]
+
+
+EVERY = dict(every_canary())
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_score_is_the_likelihood_ratio(name: str) -> None:
+    """E_Q[1{score in A} e^score] = P(A): the with-half, reweighted from the without-half.
+
+    Over the middle half of the scores; both sides within 7 deviations, a chance below 1e-9.
+    """
+    canary = EVERY[name]
+    trials = canary.trials(60_000, np.random.default_rng(7))
+    low, high = np.quantile(trials.scores_without, [0.25, 0.75])
+    inside = (trials.scores_without >= low) & (trials.scores_without <= high)
+    weighted = np.where(inside, np.exp(np.where(inside, trials.scores_without, 0.0)), 0.0)
+    told = (trials.scores_with >= low) & (trials.scores_with <= high)
+    runs = trials.fewest
+    spread = np.sqrt((weighted.var() + told.var() + 2e-9) / runs)
+    assert abs(weighted.mean() - told.mean()) < 7 * spread
+
+
+def test_the_ratio_of_sums_is_that_of_the_densities() -> None:
+    """Against the densities of all sums, mixed over coin, slot and choice, written out."""
+    from scipy.stats import norm
+
+    world = World(slots=3, choices=3, participation=0.6, capacity=2, repeats=1)
+    loads, deviation = Loads(np.array([[2, 1, 0]]), -1.0), 0.8
+    sums = np.random.default_rng(1).normal(size=(5, 3))
+    base = np.array([-2.0, -1.0, 0.0])
+    shift, chance = np.array([2.0, 1.0, 1.0]), np.array([2 / 3, 1.0, 1.0])
+    missing = norm.pdf(sums, base, deviation).prod(axis=1)
+    present = 0.4 * missing
+    for slot in range(3):
+        moved = base.copy()
+        moved[slot] += shift[slot]
+        there = norm.pdf(sums, moved, deviation).prod(axis=1)
+        present += 0.6 / 3 * (chance[slot] * there + (1 - chance[slot]) * missing)
+    found = sum_ratio(sums, loads, GaussianSum(deviation), 1.0, world)
+    assert found == pytest.approx(np.log(present / missing))
+
+
+def test_the_ratio_of_outcomes_is_that_of_their_chances() -> None:
+    """All outcomes of three slots of two places each, one by one."""
+    import itertools
+
+    first, base, reach = (0.7, 0.2, 0.1), (0.2, 0.3, 0.5), 0.8
+    response = Response(first, base, base)
+    for reports in itertools.product(range(3), repeat=6):
+        missing = np.prod([base[one] for one in reports])
+        slots = [reports[:2], reports[2:4], reports[4:]]
+        ratios = [np.mean([first[one] / base[one] for one in slot]) for slot in slots]
+        present = missing * (1 - reach + reach * np.mean(ratios))
+        counts = np.bincount(reports, minlength=3)[:, np.newaxis]
+        assert response_scores(counts, response, reach) == pytest.approx(np.log(present / missing))
+
+
+def test_two_threads_and_one_see_the_same_runs() -> None:
+    from checkins.audit.playing import Effort, play
+
+    [canary] = worst_case(gaussian(1.0, slots=4), counts_on_population=False)
+    found = [
+        play(
+            canary,
+            deltas=[1e-3],
+            failure=1e-4,
+            effort=Effort(seconds=1.0, runs=300_000, seed=(1, 0), threads=threads),
+        ).bounds
+        for threads in (1, 3)
+    ]
+    assert found[0] == found[1]
+
+
+def test_averaged_sums_keep_their_loads() -> None:
+    canary = EVERY["averaged noise: averaged"]
+    assert isinstance(canary, AveragedCanary)
+    assert canary.world.contributors == 6

@@ -1,0 +1,161 @@
+"""A canary from the task's own data, in real training: it runs, and it proves little."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from checkins.audit import Attacks, Settings, Verdict, audit_campaign
+from checkins.audit.bound import lower_bounds
+from checkins.audit.training_canary import TrainingCanary
+from checkins.errors import NotCovered
+from checkins.protocol.campaign import Campaign, parse_campaign
+from checkins.simulation.job import lesson_of
+
+TEXT = """
+schema = 1
+name = "small"
+[budget]
+epsilon = 50.0
+delta = 1e-3
+adjacency = "add-remove"
+[protocol]
+kind = "fixed"
+slots = 6
+participation = 1.0
+capacity = 20
+repeats = 1
+[randomizer]
+kind = "gaussian"
+noise_at = "client"
+noise_multiplier = 0.5
+clip = 1.0
+[task]
+data = { file = "people.csv", client_column = "who", label_column = "y", features = ["a", "b"], \
+ranges = { a = [0.0, 1.0], b = [0.0, 1.0] } }
+model = "logistic"
+optimizer = { kind = "sgd", rate = 0.5 }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(1)
+    rows = ["who,a,b,y"]
+    for who in range(60):
+        a, b = generator.random(2)
+        rows.append(f"{who},{a:.4f},{b:.4f},{int(a > b)}")
+    (tmp_path / "people.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def campaign(*changes: tuple[str, str]) -> Campaign:
+    text = TEXT
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return parse_campaign(text).campaign
+
+
+def canary(folder: Path, *changes: tuple[str, str]) -> TrainingCanary:
+    found = campaign(*changes)
+    assert found.task is not None
+    return TrainingCanary(found, lesson_of(found.task, str(folder)))
+
+
+QUIET = ("noise_multiplier = 0.5", "noise_multiplier = 0.05")
+
+
+@pytest.mark.slow
+def test_hardly_any_noise_shows_the_canary(folder: Path) -> None:
+    """Its score speaks for it; 7 deviations of 300 runs, a chance below 1e-9."""
+    trials = canary(folder, QUIET).trials(300, np.random.default_rng(2))
+    gain = trials.scores_with.mean() - trials.scores_without.mean()
+    spread = np.sqrt((trials.scores_with.var() + trials.scores_without.var()) / 300)
+    assert gain > 7 * spread
+
+
+@pytest.mark.slow
+def test_what_it_measures_is_below_what_is_certified(folder: Path) -> None:
+    """Wrong by chance below 1e-9."""
+    from checkins.audit.auditing import certificate_at
+
+    found = canary(folder)
+    trials = found.trials(2000, np.random.default_rng(3))
+    [bound] = lower_bounds(trials, deltas=[1e-3], confidence=1.0 - 1e-10)
+    assert bound.epsilon <= certificate_at(found.campaign, 1e-3).epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [('adjacency = "add-remove"', 'adjacency = "replace-one"')],
+        [("repeats = 1", "repeats = 2")],
+        [("participation = 1.0", "participation = 0.5")],
+        [('noise_at = "client"', 'noise_at = "server"'), ("capacity = 20", 'capacity = "all"')],
+        [("rate = 0.5", "rate = 0.5, momentum = 0.9, minibatch = 2")],
+        [
+            ('kind = "gaussian"', 'kind = "laplace"'),
+            ('noise_at = "client"\nnoise_multiplier = 0.5', "local_epsilon = 2.0"),
+        ],
+    ],
+    ids=str,
+)
+def test_every_kind_of_training_is_scored(folder: Path, changes: list[tuple[str, str]]) -> None:
+    trials = canary(folder, *changes).trials(20, np.random.default_rng(4))
+    assert trials.fewest == 20
+    assert np.isfinite(trials.scores_with).all()
+    assert np.ptp(trials.scores_with) > 0.0
+
+
+def test_a_client_that_is_never_there_is_never_seen(folder: Path) -> None:
+    found = canary(folder, ("participation = 1.0", "participation = 0.0"))
+    trials = found.trials(3, np.random.default_rng(5))
+    assert np.array_equal(trials.scores_with, trials.scores_without)
+
+
+def test_nobody_sits_twice_and_the_canary_displaces_one(folder: Path) -> None:
+    found = canary(folder, ("capacity = 20", "capacity = 3"))
+    first, second = found._seats(200, np.random.default_rng(6))
+    for run in range(200):
+        for seats in (first[run], second[run]):
+            sitting = seats[seats >= 0]
+            assert len(set(sitting.tolist())) == sitting.size
+            assert found._client not in sitting
+        there = np.argwhere(first[run] == 60)
+        assert len(there) <= 1
+        assert not (second[run] == 60).any()
+        assert (first[run] != second[run]).sum() == len(there)
+
+
+def test_what_cannot_be_trained_so_is_refused(folder: Path) -> None:
+    with pytest.raises(NotCovered, match="fixed protocol"):
+        canary(folder, ('kind = "fixed"', 'kind = "sliding"\nwindow = 3'))
+    private = ('kind = "gaussian"', 'kind = "privunit"')
+    local = ('noise_at = "client"\nnoise_multiplier = 0.5', "local_epsilon = 4.0")
+    with pytest.raises(NotCovered, match="additive noise"):
+        canary(folder, private, local)
+
+
+@pytest.mark.slow
+def test_an_audit_tries_it_beside_the_worst_case(folder: Path) -> None:
+    settings = Settings(runs=400, deltas=(1e-3,), folder=str(folder))
+    audit = audit_campaign(campaign(), settings)
+    assert [finding.canary for finding in audit.promise.findings] == [
+        "alone",
+        "displacing",
+        "own data",
+    ]
+    assert audit.verdict is Verdict.CONSISTENT
+
+
+def test_data_that_are_missing_are_a_note_unless_they_are_asked_for(tmp_path: Path) -> None:
+    settings = Settings(runs=100, deltas=(1e-3,), folder=str(tmp_path / "nowhere"))
+    audit = audit_campaign(campaign(), settings)
+    assert any("people.csv" in note for note in audit.notes)
+    with pytest.raises(Exception, match=r"people\.csv"):
+        audit_campaign(campaign(), replace(settings, attacks=Attacks.DATA))

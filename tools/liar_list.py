@@ -1,0 +1,194 @@
+"""Code that leaks: planted bugs that the audit must flag; and those of the tests that do not leak.
+
+Those named in ``FROM_MUTANTS`` are bugs of mutant_list.py, planted with the same text; every other
+bug of that list stands in ``NO_LEAK`` with the reason why there is nothing to measure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tools.mutant_list import MUTANTS
+from tools.mutants import Change, Mutant
+
+
+@dataclass(frozen=True, slots=True)
+class Liar:
+    """A bug, and the drills of ``checkins.audit.machines_battery`` that must contradict it."""
+
+    name: str
+    what: str
+    changes: tuple[Change, ...]
+    drills: tuple[str, ...]
+
+    @property
+    def as_mutant(self) -> Mutant:
+        return Mutant(self.name, self.what, self.changes, ())
+
+
+FROM_MUTANTS: dict[str, tuple[str, ...]] = {
+    "redraw-after-crash": ("coin",),
+    "biased-choice": ("choice",),
+    "dummy-left-out": ("dummies",),
+    "late-report-moves": ("late",),
+    "noise-redrawn-on-retry": ("device",),
+    "count-leaked": ("dummies",),
+    "coin-skipped": ("coin",),
+    "fixed-window-off-by-one": ("slots",),
+    "told-before-committed": ("choice",),
+    "double-contribution": ("restored",),
+    "shown-before-committed": ("restarts",),
+    "closed-slot-remembers": ("links",),
+    "budget-ignored": ("budget",),
+    "device-remembers": ("remains",),
+    "earlier-campaigns-forgotten": ("population",),
+    "clip-after-noise": ("device",),
+    "dummy-without-noise": ("dummies",),
+    "half-the-noise": ("sums", "device"),
+    "float-noise": ("device",),
+}
+
+NO_LEAK: dict[str, str] = {
+    "coin-rounded-up": "a leak of at most 2^-64 of delta: no number of runs can measure it",
+    "window-off-by-one": "the window has as many slots as before, drawn as evenly",
+    "accumulator-not-reset": "what is done with sums that were released is post-processing",
+    "acknowledged-before-durable": "a client that is told too early loses its one participation;"
+    " nobody sees more of it",
+    "warm-up-too-short": "a slot of the warm-up was priced as a slot of the window all along",
+    "second-report-taken": "one report of a client is in the sum, whichever; an honest client sends"
+    " the same one",
+    "malformed-report-taken": "it spoils a sum, and tells nothing of an honest client's data",
+    "ledger-overspends": "the second of two guards: the server stops where the budget ends without"
+    " it",
+    "clip-skipped": "it lets updates pass that are a millionth longer than the clip: a millionth of"
+    " epsilon",
+}
+
+_OURS = (
+    Liar(
+        "leaked-slot",
+        "every client takes the first slot of its window: anyone knows when it comes",
+        (
+            Change(
+                "protocol/participant.py",
+                "participant.window.slot(event.pick, now=event.now)",
+                "participant.window.slot(0, now=event.now)",
+            ),
+        ),
+        ("sums", "sliding"),
+    ),
+    Liar(
+        "replayed-slots",
+        "the reports of a slot are counted again in every slot after it, with fresh noise",
+        (
+            Change(
+                "protocol/slot.py",
+                "        Phase.CLOSED,\n        total",
+                "        Phase.CLOSED,\n        reports=slot.reports,\n        total",
+            ),
+            Change(
+                "protocol/slot.py",
+                "    real = [slot.reports[receipt] for receipt in slot.chosen"
+                " if receipt in slot.reports]\n",
+                "    real = list(slot.reports.values())\n",
+            ),
+            Change(
+                "protocol/server.py",
+                "after = replace(server, phase=phase, closed=closed, slot=None)",
+                "after = replace(server, phase=phase, closed=closed)",
+            ),
+            Change(
+                "protocol/server.py",
+                "slot=Slot(event.slot, server.rules))",
+                "slot=Slot(event.slot, server.rules,"
+                " reports=server.slot.reports if server.slot else {}))",
+            ),
+        ),
+        ("sums",),
+    ),
+    Liar(
+        "clip-left-out",
+        "a device rounds its update and does not shorten it",
+        (
+            Change(
+                "randomizers/device.py",
+                "return self.grid.clip_l2(self._vector(update), clip)",
+                "return np.trunc(self._vector(update) / self.grid.step).astype(np.int32)",
+            ),
+            Change(
+                "randomizers/device.py",
+                "return self.grid.clip_l1(self._vector(update), clip)",
+                "return np.trunc(self._vector(update) / self.grid.step).astype(np.int32)",
+            ),
+        ),
+        ("sums", "averaged"),
+    ),
+    Liar(
+        "half-the-laplace-noise",
+        "a device draws Laplace noise of half the scale that is priced",
+        (
+            Change(
+                "randomizers/grid.py",
+                "        return rounded_laplace(scale)",
+                "        return rounded_laplace(scale / 2)",
+            ),
+        ),
+        ("laplace",),
+    ),
+    Liar(
+        "float32-noise",
+        "a device draws its noise in 32-bit floating point, well seeded, and rounds it to the grid",
+        (
+            Change(
+                "randomizers/device.py",
+                "        self._law.add_to(units, _RANDOMNESS)",
+                "        spread = self.randomizer.std / self.grid.step\n"
+                "        normal = np.random.default_rng().standard_normal("
+                "units.size, dtype=np.float32)\n"
+                "        units += (normal * np.float32(spread)).astype(np.int32)",
+            ),
+        ),
+        ("grid",),
+    ),
+    Liar(
+        "server-noise-once",
+        "the server draws its noise once and adds the same to every slot",
+        (
+            Change(
+                "randomizers/device.py",
+                "        return self._law.draw(self.dimension, _RANDOMNESS).astype(np.int64)",
+                "        global _KEPT\n"
+                '        if "_KEPT" not in globals():\n'
+                "            _KEPT = self._law.draw(self.dimension, _RANDOMNESS).astype(np.int64)\n"
+                "        return _KEPT",
+            ),
+        ),
+        ("sums",),
+    ),
+)
+
+_BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+
+LIARS: tuple[Liar, ...] = (
+    *(
+        Liar(name, _BY_NAME[name].what, _BY_NAME[name].changes, drills)
+        for name, drills in FROM_MUTANTS.items()
+    ),
+    *_OURS,
+)
+
+LIVE: tuple[Liar, ...] = (
+    Liar(
+        "coordinator-without-noise",
+        "a coordinator forgets the noise of its sums; seen over HTTP alone",
+        (
+            Change(
+                "service/dice.py",
+                "Report.from_noise(sampler.noise()) if",
+                "Report.from_noise(0 * sampler.noise()) if",
+            ),
+        ),
+        ("live",),
+    ),
+)
+"""Planted in the source of a live coordinator, and audited as ``checkins.audit.live`` does."""
