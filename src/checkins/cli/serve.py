@@ -106,6 +106,10 @@ Proxies = Annotated[
     ),
 ]
 LogFile = Annotated[Texts, text("--log-file", "FILE", "JSON lines. Default: standard error.")]
+NoPlan = Annotated[
+    bool,
+    typer.Option("--no-plan", help="Make no plans: without it anyone may ask for some, at /plan."),
+]
 UntilDone = Annotated[bool, typer.Option("--until-done", help="Leave once the campaign is over.")]
 
 
@@ -129,6 +133,7 @@ def serve(
     per_address: PerAddress = None,
     trusted_proxies: Proxies = None,
     log_file: LogFile = None,
+    no_plan: NoPlan = False,
     until_done: UntilDone = False,
     json: options.Json = False,
 ) -> None:
@@ -147,7 +152,7 @@ def serve(
         begins = preparing.Start()
         if "start" in given:
             begins = preparing.parsed_start(given.texts["start"])
-        settings, made = _settings(given, folder)
+        settings, made = _settings(given, folder, plan=not no_plan)
         count = _whole(given, "workers", 1)
         listen_port = _whole(given, "port", PORT, least=0, most=65535)
     if count > 1 and settings.store.startswith("sqlite"):
@@ -235,7 +240,7 @@ def _campaign(file: str) -> tuple[Campaign, Path]:
     return found, Path(file).resolve().parent
 
 
-def _settings(given: Given, folder: Path) -> tuple[Settings, bool]:
+def _settings(given: Given, folder: Path, *, plan: bool) -> tuple[Settings, bool]:
     from checkins.service.server import default_witness
     from checkins.service.settings import Settings, read_secret
 
@@ -256,6 +261,7 @@ def _settings(given: Given, folder: Path) -> tuple[Settings, bool]:
         witness=witness,
         trusted_proxies=tuple(given.texts.get("trusted_proxies", "").replace(",", " ").split()),
         log_file=Path(given.texts["log_file"]) if "log_file" in given else None,
+        plan=plan,
     )
     return settings, made
 

@@ -16,8 +16,9 @@ from checkins.protocol.encoding import MOST_HEADER_BYTES
 from checkins.service import logs, problems
 from checkins.service.guard import Guard
 from checkins.service.metrics import Measured
+from checkins.service.planner import Planner
 from checkins.service.problems import Problem
-from checkins.service.routes import campaigns, clients, operations, page, public
+from checkins.service.routes import campaigns, clients, operations, page, planning, public
 from checkins.service.routes.parts import SECURITY
 from checkins.service.runner import Runner
 from checkins.service.settings import Settings
@@ -32,6 +33,7 @@ server calls nobody. Errors are problem documents (RFC 9457) with a `type` of `u
 def create_app(settings: Settings) -> FastAPI:
     """A coordinator on the store of ``settings``, which must be migrated and in an epoch."""
     runner = Runner(settings, Database(settings.store))
+    planner = Planner() if settings.plan else None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -39,6 +41,8 @@ def create_app(settings: Settings) -> FastAPI:
         try:
             yield
         finally:
+            if planner is not None:
+                await planner.close()
             await runner.stop()
 
     app = FastAPI(
@@ -50,7 +54,8 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
     )
     app.state.runner = runner
-    for part in (clients, campaigns, public, operations, page):
+    app.state.planner = planner
+    for part in (clients, campaigns, public, planning, operations, page):
         app.router.routes += part.router.routes  # flat: a router of routers is slower to match
     _declare_security(app)
     problems.install(app)

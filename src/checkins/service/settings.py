@@ -167,12 +167,14 @@ class Settings:
     log_file: Path | None = None
     public_url: str | None = None
     trusted_proxies: tuple[str, ...] = ()
+    plan: bool = True
 
     def __post_init__(self) -> None:
         require.one_of(Enrolment, enrolment=self.enrolment)
         require.one_of(Limits, limits=self.limits)
         require.one_of(Path, folder=self.folder)
         require.one_of((Path, type(None)), witness=self.witness, log_file=self.log_file)
+        require.one_of(bool, plan=self.plan)
         _require_store(self.store)
         _require_secret("operator_token", self.operator_token)
         for proxy in self.trusted_proxies:

@@ -55,6 +55,7 @@ TABLE = {
     ("get", "/campaigns/{}/models/latest"): (NONE, 200, "application/octet-stream"),
     ("get", "/campaigns/{}/ledger"): (NONE, 200, "application/x-ndjson"),
     ("get", "/campaigns/{}/events"): (NONE, 200, "text/event-stream"),
+    ("get", "/plan/answer"): (NONE, 200, "application/json"),
     ("get", "/metrics"): (OPERATORS, 200, "text/plain"),
     ("get", "/healthz"): (NONE, 200, "application/json"),
 }
@@ -62,7 +63,7 @@ BODIES = {
     ("post", "/campaigns"): "application/toml",
     ("put", "/campaigns/{}/slots/{}/report"): "application/octet-stream",
 }
-UNDOCUMENTED = ["/", "/page/page.css", "/page/page.js", "/openapi.json"]
+UNDOCUMENTED = ["/", "/plan", "/page/page.css", "/page/page.js", "/openapi.json"]
 """What people and browsers look at: there, and no part of the interface of clients."""
 
 

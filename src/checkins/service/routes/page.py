@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastapi import APIRouter
-from fastapi.responses import FileResponse
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, HTMLResponse
 
 from checkins.service.problems import Problem
+from checkins.service.routes.planning import planner_of
 
 FOLDER = Path(__file__).parent.parent / "page"
 KINDS = {".css": "text/css", ".js": "text/javascript"}
 FILES = {path.name: path for path in FOLDER.iterdir() if path.suffix in KINDS}
 """Only these: no name from outside ever becomes a path."""
 
+PLAN_LINK = '<a class="to-plan" href="plan">Plan a campaign</a>'
+
 router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
-async def page() -> FileResponse:
-    """The page."""
-    return FileResponse(FOLDER / "index.html", media_type="text/html")
+async def page(request: Request) -> HTMLResponse:
+    """The page; it leads to the planner's only where there is one."""
+    text = (FOLDER / "index.html").read_text(encoding="utf-8")
+    return HTMLResponse(text if request.app.state.planner else text.replace(PLAN_LINK, ""))
+
+
+@router.get("/plan")
+async def plan_page(request: Request) -> FileResponse:
+    """The planner's page; whoever opens it will ask."""
+    planner_of(request).wake()
+    return FileResponse(FOLDER / "plan.html", media_type="text/html")
 
 
 @router.get("/page/{name}")

@@ -164,7 +164,7 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """
     await request.body()  # the end of the connection is heard after it
     working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_hung_up(request))
+    watching = asyncio.ensure_future(hung_up(request))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -176,7 +176,8 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait({working})
 
 
-async def _hung_up(request: Request) -> None:
+async def hung_up(request: Request) -> None:
+    """Returns once the client has; a body must have been read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

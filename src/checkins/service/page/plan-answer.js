@@ -1,0 +1,200 @@
+// A plan, drawn: the recommended design, its curves, the front, and what to do next.
+
+import { at, command, facts, fill, items, make, say, table } from "./dom.js";
+import { count, duration, finite, nearest, slotCount, up } from "./numbers.js";
+import { figure } from "./plan-chart.js";
+import * as planned from "./plan-words.js";
+import * as words from "./words.js";
+
+const TALL = 300;
+const FLAT = 200;
+const HEADLINES = 5;
+const SPENDS_LESS = 0.9;
+
+let latest = null;
+let key = "";
+let markSlots = () => {};
+let markBudget = () => {};
+
+const list = (value) => (Array.isArray(value) ? value.filter((one) => one !== null && typeof one === "object") : []);
+const few = (value) => nearest(value, 3);
+
+// Three numbers that stay in sight below the sliders on a phone.
+const drawBrief = (slots, noise, proxy) => {
+  fill("brief", [["slots", slots], ["noise", noise], ["proxy", proxy]]
+    .map(([name, value]) => make("span", {}, `${name} `, make("b", {}, value))));
+};
+
+const drawRecommended = (design, question) => {
+  say("label", planned.label(design));
+  say("budget-said", `budget ε ${nearest(question?.epsilon)}, δ ${nearest(question?.delta)}`);
+  say("in-words", planned.inWords(design));
+  const all = planned.numbers(design);
+  fill("numbers", all.slice(0, HEADLINES).map(([name, text, unit]) => make("div", {},
+    make("dt", {}, name), make("dd", {}, text, ...(unit ? [make("small", {}, ` ${unit}`)] : [])))));
+  facts("all-numbers", all.slice(HEADLINES));
+  drawBrief(count(design.slots), few(design.noise_per_step), few(design.proxy));
+};
+
+const panels = (design) => [
+  { of: (row) => row.proxy, name: `Proxy: ${planned.proxyName(design)}`, format: few, look: "blue" },
+  { of: (row) => row.noise_per_step, name: "Noise of one step, in clips", format: few, look: "orange" },
+];
+
+const nearestRow = (rows, of, value) => (rows.length === 0 || !(value > 0) ? undefined
+  : rows.reduce((best, row) => (Math.abs(Math.log(of(row) / value)) < Math.abs(Math.log(of(best) / value)) ? row : best)));
+
+const drawSlots = (plan) => {
+  const rows = list(plan.curves?.slots);
+  const design = plan.recommended;
+  const chosen = nearestRow(rows, (row) => row.slots, design.slots);
+  say("slots-note", "The same budget, the noise calibrated again. Lower is better.");
+  markSlots = figure(at("by-slots"), {
+    rows, chosen, panels: panels(design), height: TALL,
+    x: { of: (row) => row.slots, name: "slots", format: (x) => (x >= 10000 ? few(x / 1000) + "k" : count(x)) },
+    say: planned.bySlots, read: at("by-slots-read"),
+    told: chosen === undefined ? "" : `Recommended: ${planned.bySlots(chosen)}`,
+    label: `Proxy and noise of one step by slots; the recommended design has ${count(design.slots)}`,
+  });
+  table("by-slots-table",
+    [{ name: "slots", number: true }, { name: "proxy", number: true }, { name: "noise of a step", number: true }, { name: "dummies", number: true }],
+    rows.map((row) => [count(row.slots), few(row.proxy), few(row.noise_per_step), planned.share(row.dummies_share)]),
+    "Rounded to nearest",
+  );
+};
+
+const drawBudget = (plan) => {
+  const rows = list(plan.curves?.budget);
+  const design = plan.recommended;
+  const chosen = nearestRow(rows, (row) => row.epsilon, finite(plan.question?.epsilon));
+  say("budget-note", "The same design with another budget. Lower is better.");
+  markBudget = figure(at("by-budget"), {
+    rows, chosen, panels: panels(design), height: TALL,
+    x: { of: (row) => row.epsilon, name: "ε of the budget", format: few },
+    say: planned.byBudget, read: at("by-budget-read"),
+    told: chosen === undefined ? "" : `Asked for: ${planned.byBudget(chosen)}`,
+    label: `Proxy and noise of one step by budget; asked for ε ${nearest(plan.question?.epsilon)}`,
+  });
+  table("by-budget-table",
+    [{ name: "ε", number: true }, { name: "proxy", number: true }, { name: "noise of a step", number: true }],
+    rows.map((row) => [few(row.epsilon), few(row.proxy), few(row.noise_per_step)]),
+    "Rounded to nearest",
+  );
+};
+
+const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+
+const drawFront = (plan) => {
+  const designs = list(plan.front);
+  const chosen = designs.find((design) => same(design, plan.recommended));
+  const load = (design) => design.upload_bytes_per_client;
+  const cheap = (design) => design.epsilon < SPENDS_LESS * plan.recommended?.epsilon;
+  say("front-note", "No design here is beaten by another in accuracy, time, load of devices and privacy at once.");
+  figure(at("front"), {
+    rows: designs, chosen, scatter: true, height: FLAT,
+    panels: [{ of: (design) => design.proxy, name: "Proxy", format: few, look: (design) => (cheap(design) ? "orange" : "blue") }],
+    x: { of: load, name: "bytes that an average client sends", format: (x) => planned.bytes(x) },
+    say: (design) => planned.inFront(design, designs.indexOf(design) + 1), read: at("front-read"),
+    told: `Each point is a design; the filled one is recommended.${designs.some(cheap) ? " Orange: spends less of the budget." : ""}`,
+    label: `${count(designs.length)} designs by proxy and by what an average client sends`,
+  });
+  const rows = designs.map((design, i) => make("tr", design === chosen ? { class: "chosen" } : {},
+    ...[
+      [`${i + 1}. ${planned.label(design)}${design === chosen ? " (recommended)" : ""}`], [few(design.proxy), 1],
+      [few(design.noise_per_step), 1], [up(design.epsilon, 3), 1], [duration(design.duration_s), 1], [planned.bytes(load(design)), 1],
+    ].map(([text, number]) => make("td", number ? { class: "number" } : {}, text)),
+  ));
+  const heads = ["design", "proxy", "noise of a step", "ε at most", "takes", "a client sends"];
+  fill("front-table", [make("table", {},
+    make("thead", {}, make("tr", {}, ...heads.map((name, i) => make("th", { scope: "col", ...(i ? { class: "number" } : {}) }, name)))),
+    make("tbody", {}, ...rows),
+  )]);
+};
+
+const drawReasons = (plan) => {
+  fill("reasons", list(plan.reasons).map((one) => make("li", {}, words.told(one.sentence),
+    ...(typeof one.theorem === "string" && one.theorem !== "" ? [make("cite", {}, one.theorem)] : []))));
+  fill("cases", list(plan.sensitivity).map((one) => make("li", {},
+    make("b", {}, count(one.population), make("small", {}, planned.factor(one.factor))), make("span", {}, planned.case_(one)))));
+};
+
+const drawPromise = (plan) => {
+  const certificate = plan.certificate ?? null;
+  say("claim", words.claim(certificate));
+  facts("certificate", certificate === null ? [] : [
+    ["Interval", words.interval(certificate)],
+    ["Neighbours", `${words.neighbours(certificate.adjacency)}.`],
+    ["Method", `${words.method(certificate.method)}.`],
+  ]);
+  const assumed = (Array.isArray(certificate?.assumptions) ? certificate.assumptions : []).filter((one) => typeof one === "string");
+  items("assumptions", assumed.length > 0 ? assumed : ["No assumption was told."]);
+};
+
+const OPTION = {
+  availability_s: "availability", uplink_bytes_per_s: "uplink", updates_per_s: "updates-per-second", duration_s: "duration",
+  repeats: "campaigns", noise_at: "noise-at",
+};
+const option = (name) => `--${OPTION[name] ?? name}`;
+const drawNext = (plan) => {
+  const texts = [...new URLSearchParams(key)].map(([name, value]) => `${option(name)} ${value}`);
+  command("again", `checkins plan ${texts.join(" ")} --out campaign.toml`);
+  command("check", "checkins check campaign.toml");
+  say("toml", words.told(plan.campaign, ""));
+};
+
+export const redraw = () => {
+  if (latest === null) return;
+  drawSlots(latest);
+  drawBudget(latest);
+  drawFront(latest);
+};
+
+export const drawPlan = (plan, asked) => {
+  latest = plan;
+  key = asked;
+  drawRecommended(plan.recommended, plan.question);
+  drawReasons(plan);
+  drawPromise(plan);
+  drawNext(plan);
+  redraw();
+};
+
+// Between two points of a curve, on its logarithmic axes; nothing outside of it.
+const between = (rows, of, x, name) => {
+  const next = rows.findIndex((row) => of(row) >= x);
+  if (next < 0 || !(x > 0) || (next === 0 && of(rows[0]) !== x)) return null;
+  const [a, b] = [rows[Math.max(0, next - 1)], rows[next]];
+  const share = a === b ? 0 : Math.log(x / of(a)) / Math.log(of(b) / of(a));
+  return a[name] * (b[name] / a[name]) ** share;
+};
+
+const preview = (place, rows, of, x, what) => {
+  const [proxy, noise] = ["proxy", "noise_per_step"].map((name) => between(rows, of, x, name));
+  if (proxy !== null && noise !== null) {
+    drawBrief(at("slots").value, `≈ ${few(noise)}`, `≈ ${few(proxy)}`);
+    say(place, `${what}: proxy about ${few(proxy)}, noise of one step about ${few(noise)} clips. Being computed.`);
+  }
+};
+
+// What is being asked for, before it is answered: where it lies on the curves of the last answer.
+export const markAsked = (epsilon, slots) => {
+  markBudget(epsilon);
+  markSlots(slots);
+  if (latest === null) return;
+  if (epsilon !== null && epsilon !== latest.question?.epsilon) {
+    preview("by-budget-read", list(latest.curves?.budget), (row) => row.epsilon, epsilon, `ε = ${few(epsilon)}`);
+  }
+  if (slots !== null && slots !== latest.recommended?.slots) {
+    preview("by-slots-read", list(latest.curves?.slots), (row) => row.slots, slots, slotCount(slots));
+  }
+};
+
+at("download").addEventListener("click", () => {
+  if (latest === null) return;
+  const address = URL.createObjectURL(new Blob([latest.campaign], { type: "application/toml" }));
+  const link = make("a", { href: address, download: "campaign.toml" });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+});

@@ -1,0 +1,149 @@
+// The question: what stands in the inputs, as the query that the server is asked and as the address.
+
+import { at } from "./dom.js";
+
+// Where a plan starts; each of them is shown in its input, none is hidden.
+const FIRST = {
+  epsilon: "1", population: "10000..20000", delta: "1e-6", adjacency: "add-remove", dimension: "1000",
+  dropout: "0.05", duration_s: "86400",
+};
+// Query name: input, and how many of the query's units one of the input's is.
+const PLAIN = {
+  epsilon: ["epsilon", 1], delta: ["delta", 1], adjacency: ["adjacency", null], dimension: ["dimension", 1],
+  dropout: ["dropout", 0.01], availability_s: ["availability", 3600], uplink_bytes_per_s: ["uplink", 1000],
+  task: ["task", null], updates_per_s: ["updates", 1], protocol: ["protocol", null], noise_at: ["noise-at", null],
+  randomizer: ["randomizer", null], participation: ["participation", 1], capacity: ["capacity", null],
+  window: ["window", 1], minibatch: ["minibatch", 1], repeats: ["repeats", 1],
+};
+const UNITS = [86400, 3600, 60];
+
+const SLIDERS = {
+  epsilon: { low: 0.05, high: 20 },
+  population: { low: 100, high: 1e7 },
+  slots: { low: 1, high: 1e5 },
+};
+const STEPS = 1000;
+
+const number = (text) => {
+  const value = Number(text);
+  return text.trim() !== "" && Number.isFinite(value) ? value : null;
+};
+
+const tidy = (value) => String(Number(value.toPrecision(12)));
+const few = (value, digits) => Number(value.toPrecision(digits));
+
+// What is no number goes to the server as it is: it says best what is wrong with it.
+const scaled = (text, factor) => {
+  const plain = text.trim().replace(/(?<=\d)[,\u00a0 ](?=\d{3}\b)/g, "");
+  const value = factor === null || factor === 1 ? null : number(plain);
+  return value === null ? plain : tidy(value * factor);
+};
+
+const shown = (text, factor) => {
+  const value = factor === null || factor === 1 ? null : number(text);
+  return value === null ? text : tidy(value / factor);
+};
+
+let ratio = 2;
+
+export const isAutomatic = () => at("automatic").checked;
+
+// A known task has a model of its own size.
+const knownTask = () => at("task").value !== "";
+export const followTask = () => {
+  at("dimension").disabled = knownTask();
+};
+
+export const query = () => {
+  const asked = new URLSearchParams();
+  asked.set("population", `${scaled(at("low").value, 1)}..${scaled(at("high").value, 1)}`);
+  for (const [name, [id, factor]] of Object.entries(PLAIN)) {
+    const text = at(id).disabled ? "" : scaled(at(id).value, factor);
+    if (text !== "" || (name in FIRST && !at(id).disabled)) asked.set(name, text);
+  }
+  asked.set("duration_s", scaled(at("duration").value, Number(at("duration-unit").value)));
+  if (!isAutomatic()) asked.set("slots", scaled(at("slots").value, 1));
+  return asked.toString();
+};
+
+// The address's question into the inputs; what it does not name starts as above.
+export const restore = (text) => {
+  const given = { ...FIRST, ...Object.fromEntries(new URLSearchParams(text)) };
+  for (const [name, [id, factor]] of Object.entries(PLAIN)) at(id).value = shown(given[name] ?? "", factor);
+  const [low, high] = given.population.split("..");
+  at("low").value = low;
+  at("high").value = high ?? low;
+  const seconds = number(given.duration_s) ?? 0;
+  const unit = UNITS.find((size) => seconds >= size && Number.isInteger(few(seconds / size, 6))) ?? 60;
+  at("duration-unit").value = String(unit);
+  at("duration").value = shown(given.duration_s, unit);
+  at("automatic").checked = given.slots === undefined;
+  if (given.slots !== undefined) at("slots").value = given.slots;
+  if (Object.keys(PLAIN).some((name) => given[name] && at("more").contains(at(PLAIN[name][0])))) at("more").open = true;
+  followTask();
+  keepRatio();
+  moveSliders();
+};
+
+export const keepRatio = () => {
+  const [low, high] = [number(at("low").value), number(at("high").value)];
+  if (low > 0 && high >= low) ratio = high / low;
+};
+
+const middle = () => Math.sqrt(number(at("low").value) * number(at("high").value));
+const numberIn = { epsilon: () => number(at("epsilon").value), population: middle, slots: () => number(at("slots").value) };
+
+// What a slider's value is in its inputs.
+const texts = {
+  epsilon: (value) => ({ epsilon: tidy(few(value, 2)) }),
+  population: (value) => ({
+    low: tidy(Math.max(1, Math.round(few(value / Math.sqrt(ratio), 2)))),
+    high: tidy(Math.max(1, Math.round(few(value * Math.sqrt(ratio), 2)))),
+  }),
+  slots: (value) => ({ slots: tidy(Math.max(1, Math.round(few(value, 2)))) }),
+};
+
+// Places of a slider are steps of the logarithm, so that each step is the same change in proportion.
+const inSlider = (name) => {
+  const { low, high } = SLIDERS[name];
+  return Object.entries(texts[name](low * (high / low) ** (Number(at(`${name}-slider`).value) / STEPS)));
+};
+
+// Sliders follow their inputs; one that says the same already stays, so that small steps add up.
+export const moveSliders = () => {
+  for (const [name, { low, high }] of Object.entries(SLIDERS)) {
+    const slider = at(`${name}-slider`);
+    const value = numberIn[name]();
+    if (value > 0 && inSlider(name).some(([id, text]) => at(id).value !== text)) {
+      const share = Math.log(value / low) / Math.log(high / low);
+      slider.value = String(Math.round(STEPS * Math.min(1, Math.max(0, share))));
+    }
+    slider.setAttribute("aria-valuetext", name === "population"
+      ? `${at("low").value} to ${at("high").value} clients` : at(name).value);
+  }
+  document.querySelector('[data-field="slots"]').classList.toggle("automatic", isAutomatic());
+  at("slots-how").textContent = isAutomatic() ? "automatic" : "fixed";
+};
+
+// A slider has been moved: its inputs follow at once.
+export const takeSlider = (name) => {
+  if (name === "slots") at("automatic").checked = false;
+  for (const [id, text] of inSlider(name)) at(id).value = text;
+  moveSliders();
+};
+
+// What was not asked for but found: the slots, and the size of a known task's model.
+export const showFound = (slots, dimension) => {
+  if (knownTask() && dimension !== null) at("dimension").value = String(dimension);
+  if (!isAutomatic() || slots === null) return;
+  at("slots").value = String(slots);
+  moveSliders();
+};
+
+export const prepareSliders = () => {
+  for (const name of Object.keys(SLIDERS)) {
+    for (const [key, value] of [["min", 0], ["max", STEPS], ["step", 5]]) at(`${name}-slider`).setAttribute(key, value);
+  }
+};
+
+export const asked = (name) => numberIn[name]();

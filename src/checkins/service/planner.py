@@ -1,0 +1,368 @@
+"""Plans, computed in a process of their own: the event loop never waits for one, nor does a slot.
+
+``Planner`` keeps one such process, started at the first question and ended when nobody has asked
+for a while. It takes one question at a time; a few may wait, more are told to come again. A
+question that nobody waits for any more is dropped, and interrupted if it was being worked on.
+
+The other half, ``python -m checkins.service.planner``, reads one question a line and answers each
+with a line; it ends with its parent, whose end of the pipe closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import IO, Any
+
+from checkins.errors import ComputationFailed, InvalidValue
+from checkins.service import logs
+from checkins.service.problems import Problem
+
+COMMAND = (sys.executable, "-m", "checkins.service.planner")
+LIMIT_S = 60.0
+"""Of one plan, by the clock: a machine may be busy with better things."""
+CPU_LIMIT_S = 15
+"""Of one plan, in the time of a core: most take two seconds."""
+INTERRUPT_S = 3.0
+"""How long an interrupted computation may take to notice before its process is ended."""
+START_S = 60.0
+IDLE_S = 300.0
+MOST_WAITING = 4
+MOST_KEPT = 64
+MOST_ANSWER_BYTES = 4 * 1024 * 1024
+INTERRUPT = signal.SIGUSR1
+INTERRUPTS = 30
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+Question = Mapping[str, Any]
+"""Plain values by name, as ``checkins.planning`` takes them; the same values are the same plan."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """A question, and those who wait for its answer."""
+
+    key: str
+    answer: asyncio.Future[bytes]
+    waiting: int = 0
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Planner:
+    """Answers questions one at a time; the last answers are kept."""
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] = COMMAND,
+        limit_s: float = LIMIT_S,
+        idle_s: float = IDLE_S,
+        most_waiting: int = MOST_WAITING,
+    ) -> None:
+        self.command = tuple(command)
+        self.limit_s = limit_s
+        self.idle_s = idle_s
+        self.most_waiting = most_waiting
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._asked: dict[str, _Job] = {}
+        self._queue: deque[_Job] = deque()
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def answer(self, question: Question) -> bytes:
+        """The plan as JSON; raises InvalidValue or a Problem.
+
+        Whoever no longer wants it cancels; the computation goes on only if others wait for it.
+        """
+        key = json.dumps(question, sort_keys=True)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        job = self._asked.get(key)
+        if job is None:
+            if len(self._queue) >= self.most_waiting:
+                raise Problem("busy", "other plans are being made: ask again", retry_after=2)
+            job = self._asked[key] = _Job(key, asyncio.get_running_loop().create_future())
+            self._queue.append(job)
+            self.wake()
+        job.waiting += 1
+        try:
+            return await asyncio.shield(job.answer)
+        finally:
+            job.waiting -= 1
+            if job.waiting == 0 and not job.answer.done():
+                self._forget(job)
+
+    def wake(self) -> None:
+        """Start the process before it is needed: a question will come."""
+        self._arrived.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+
+    async def close(self) -> None:
+        """End the process and refuse whoever waits."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for job in list(self._asked.values()):
+            self._refuse(job, Problem("busy", "the service is stopping", retry_after=5))
+        await self._end_process()
+
+    def _forget(self, job: _Job) -> None:
+        job.abandoned.set()
+        job.answer.cancel()
+        if self._asked.get(job.key) is job:
+            del self._asked[job.key]
+        with contextlib.suppress(ValueError):
+            self._queue.remove(job)
+
+    def _refuse(self, job: _Job, error: Exception) -> None:
+        self._asked.pop(job.key, None)
+        if not job.answer.done():
+            job.answer.set_exception(error)
+
+    async def _work(self) -> None:
+        """Answer what is asked until nobody has asked for a while."""
+        try:
+            while True:
+                self._arrived.clear()
+                await self._warm()
+                while self._queue:
+                    await self._serve(self._queue.popleft())
+                async with asyncio.timeout(self.idle_s):
+                    await self._arrived.wait()
+        except TimeoutError:
+            await self._end_process()
+        if self._queue:  # asked while the process was ending
+            self._task = asyncio.create_task(self._work())
+
+    async def _warm(self) -> None:
+        try:
+            await self._running_process()
+        except Exception as error:  # whoever asks is told
+            logs.failure(error)
+
+    async def _serve(self, job: _Job) -> None:
+        try:
+            line = await self._ask(job)
+            body = None if line is None else _read(line)
+        except (InvalidValue, Problem) as error:
+            self._refuse(job, error)
+            return
+        except Exception as error:  # it could not be started, died, or met a bug of ours
+            logs.failure(error)
+            self._refuse(job, Problem("failed", "no plan could be made; the log says where"))
+            return
+        if body is None:
+            return
+        self._kept[job.key] = body
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        if self._asked.get(job.key) is job:
+            del self._asked[job.key]
+        if not job.answer.done():
+            job.answer.set_result(body)
+
+    async def _ask(self, job: _Job) -> bytes | None:
+        """The process's line; None if it was interrupted because nobody waits any more."""
+        process = await self._running_process()
+        if job.abandoned.is_set():
+            return None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{job.key}\n".encode())
+        await process.stdin.drain()
+        reading = asyncio.ensure_future(process.stdout.readline())
+        gone = asyncio.ensure_future(job.abandoned.wait())
+        try:
+            await asyncio.wait(
+                {reading, gone}, timeout=self.limit_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not reading.done():
+                await _interrupt(process, reading)
+            if reading.done() and (line := reading.result()):
+                if not line.startswith(b'{"interrupted"'):
+                    return line
+                self._refuse_if_wanted(job)
+                return None
+        finally:
+            for task in (reading, gone):
+                task.cancel()
+            await asyncio.gather(reading, gone, return_exceptions=True)
+        died = reading.done() and not reading.cancelled()
+        await self._end_process()
+        if died and not job.abandoned.is_set():
+            raise ComputationFailed("the planner's process died")
+        self._refuse_if_wanted(job)
+        return None
+
+    def _refuse_if_wanted(self, job: _Job) -> None:
+        if not job.abandoned.is_set():
+            raise Problem(
+                "busy",
+                "this plan takes too long here: run `checkins plan` instead",
+                retry_after=60,
+            )
+
+    async def _running_process(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is not None:
+            await self._end_process()
+        if self._process is None:
+            kept = {key: text for key, text in os.environ.items() if "CHECKINS_" not in key}
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={**kept, **_ONE_THREAD},  # no token, no password: it needs none
+                limit=MOST_ANSWER_BYTES,
+            )
+            assert self._process.stdout is not None
+            try:
+                async with asyncio.timeout(START_S):
+                    ready = await self._process.stdout.readline()
+            except TimeoutError:
+                ready = b""
+            if not ready:
+                await self._end_process()
+                raise ComputationFailed("the planner's process could not start")
+        return self._process
+
+    async def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdout is not None and not process.stdout.at_eof():  # else it has gone already
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()  # it holds nothing that could be lost
+        await process.communicate()
+
+
+async def _interrupt(process: asyncio.subprocess.Process, reading: asyncio.Future[bytes]) -> None:
+    """Tell the process to give up its question, again and again: it may only just be reading it."""
+    for _ in range(INTERRUPTS):
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(INTERRUPT)
+        await asyncio.wait({reading}, timeout=INTERRUPT_S / INTERRUPTS)
+        if reading.done():
+            return
+
+
+def _read(line: bytes) -> bytes:
+    """The plan of an answer, or what it was refused with."""
+    if line.startswith(b'{"plan": '):
+        return line.strip()[len(b'{"plan": ') : -1]
+    told = json.loads(line)
+    if "invalid" in told:
+        raise InvalidValue(*told["invalid"])
+    raise ComputationFailed(str(told.get("failed")))
+
+
+class _Interrupted(BaseException):
+    """Nobody waits for this plan any more; no ``except Exception`` on the way may hide it."""
+
+
+class _Work:
+    """The other half: a question a line, an answer a line."""
+
+    def __init__(self) -> None:
+        self.busy = False
+
+    def interrupt(self, _: int, __: FrameType | None) -> None:
+        """Raise where a plan is being made; between two questions there is nothing to interrupt."""
+        if self.busy:
+            self.busy = False
+            raise _Interrupted
+
+    def answer(self, line: str) -> str:
+        try:
+            self.busy = True
+            signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
+            told = _told(json.loads(line))
+            self.busy = False
+        except _Interrupted:
+            return json.dumps({"interrupted": True})
+        return told
+
+    def run(self, questions: IO[str], answers: IO[str]) -> None:
+        print(json.dumps({"ready": True}), file=answers, flush=True)
+        for line in questions:
+            print(self.answer(line), file=answers, flush=True)
+
+
+def _told(plain: Question) -> str:
+    from checkins.planning import make_plan
+
+    try:
+        return json.dumps({"plan": make_plan(_question(plain)).as_json()}, allow_nan=False)
+    except InvalidValue as error:
+        value = error.value if isinstance(error.value, str | int | float | None) else None
+        return json.dumps({"invalid": [error.name, value, error.expected]})
+    except Exception as error:
+        return json.dumps({"failed": type(error).__name__})
+
+
+def _question(plain: Question) -> Any:
+    """The values of a query as the planner's own types; an enum's word stands for the enum."""
+    from checkins import planning
+    from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
+    from checkins.protocol.campaign import RandomizerKind
+
+    words = {"protocol": Protocol, "noise_at": NoiseAt, "randomizer": RandomizerKind}
+    fixed: dict[str, Any] = {
+        name: words[name](value) if name in words else value
+        for name, value in plain["fixed"].items()
+    }
+    known = {"dimension": plain["dimension"]} if "task" not in plain else _known(plain["task"])
+    return planning.Question(
+        Population(*plain["population"]),
+        plain["epsilon"],
+        plain["delta"],
+        Adjacency(plain["adjacency"]),
+        **known,
+        devices=planning.Devices(**plain["devices"]),
+        server=planning.Server(**plain["server"]),
+        fixed=planning.Fixed(**fixed),
+    )
+
+
+def _known(name: str) -> dict[str, Any]:
+    """What is known of a task that comes with the package."""
+    from checkins.planning import Learning
+    from checkins.protocol.campaign import parse_campaign
+    from checkins.protocol.campaign.templates import Template, template_text
+    from checkins.tasks.blueprint import model_of
+
+    campaign = parse_campaign(template_text(Template(name))).campaign
+    assert campaign.task is not None
+    return {
+        "dimension": int(model_of(campaign.task, folder=".").dimension),
+        "learning": Learning.of(campaign.task, name=campaign.name),
+        "name": campaign.name,
+        "population_id": campaign.population_id,
+    }
+
+
+def main() -> None:
+    """Answer until the other end of the pipe closes."""
+    os.nice(10)
+    work = _Work()
+    signal.signal(INTERRUPT, work.interrupt)
+    signal.signal(signal.SIGPROF, work.interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent ends us
+    import checkins.planning  # noqa: F401  # before the first question
+
+    work.run(sys.stdin, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Plans: how to spend a budget. A public computation, so what one question may cost is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from checkins.planning.question import MOST_DIMENSION
+from checkins.service.planner import Planner
+from checkins.service.problems import Problem
+from checkins.service.routes.parts import JSON, hung_up, refusals, runner_of
+
+router = APIRouter(prefix="/plan", tags=["planning"])
+
+MOST_CLIENTS = 10**9
+MOST_TEXT = 40
+_WHOLE = re.compile(r"[0-9]{1,16}")
+_REAL = re.compile(r"[0-9]{1,16}(\.[0-9]{0,24})?([eE][+-]?[0-9]{1,2})?|\.[0-9]{1,24}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A number of the query, and the range that we compute with."""
+
+    meaning: str
+    least: float
+    most: float
+    whole: bool = False
+    required: bool = False
+
+    def schema(self) -> dict[str, Any]:
+        kind = "integer" if self.whole else "number"
+        return {"type": kind, "minimum": self.least, "maximum": self.most}
+
+    def read(self, name: str, text: str) -> float:
+        if (_WHOLE if self.whole else _REAL).fullmatch(text):
+            value = int(text) if self.whole else float(text)
+            if self.least <= value <= self.most:
+                return value
+        kind = "whole number" if self.whole else "number"
+        raise Problem("invalid", f"{name}: must be a {kind} from {self.least:,} to {self.most:,}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One of a few words."""
+
+    meaning: str
+    words: tuple[str, ...]
+    required: bool = False
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.words)}
+
+    def read(self, name: str, text: str) -> str:
+        if text not in self.words:
+            raise Problem("invalid", f"{name}: must be one of {', '.join(self.words)}")
+        return text
+
+
+class Population:
+    """LO..HI, or one number."""
+
+    meaning = "How many clients there are: LO..HI, or one number"
+    required = True
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^[1-9][0-9]{0,8}(\.\.[1-9][0-9]{0,8})?$"}
+
+    def read(self, name: str, text: str) -> list[int]:
+        found = re.fullmatch(r"([0-9]{1,10})(?:\.\.([0-9]{1,10}))?", text)
+        low = 0 if found is None else int(found[1])
+        high = low if found is None or found[2] is None else int(found[2])
+        if not 1 <= low <= high <= MOST_CLIENTS:
+            raise Problem(
+                "invalid",
+                f"{name}: must be LO..HI, whole numbers from 1 to {MOST_CLIENTS:,}",
+            )
+        return [low, high]
+
+
+class Capacity:
+    """How many check-ins a slot uses."""
+
+    meaning = "Fix how many check-ins a slot uses at most; `all` with noise at the server"
+    required = False
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^([1-9][0-9]{0,8}|all)$"}
+
+    def read(self, name: str, text: str) -> int | str:
+        if text == "all":
+            return text
+        if _WHOLE.fullmatch(text) and 1 <= int(text) < MOST_CLIENTS:
+            return int(text)
+        raise Problem("invalid", f"{name}: must be all, or a whole number from 1")
+
+
+QUESTION: Mapping[str, Any] = MappingProxyType(
+    {
+        "population": Population(),
+        "epsilon": Number(meaning="The budget", least=0.01, most=50, required=True),
+        "delta": Number(meaning="The delta of the budget", least=1e-15, most=0.1, required=True),
+        "adjacency": Choice(
+            meaning="Which two populations must look alike",
+            words=("add-remove", "replace-one"),
+            required=True,
+        ),
+        "dimension": Number(
+            meaning="Numbers of the model; needed without a task",
+            least=1,
+            most=MOST_DIMENSION,
+            whole=True,
+        ),
+        "task": Choice(
+            meaning="What is learned, where it is a known task; it has its own dimension",
+            words=("patients", "fashion-mnist", "synthetic"),
+        ),
+    }
+)
+DEVICES: Mapping[str, Any] = MappingProxyType(
+    {
+        "availability_s": Number(meaning="How long a device can be reached", least=1, most=10**9),
+        "uplink_bytes_per_s": Number(meaning="What a device can send", least=1, most=10**12),
+        "dropout": Number(meaning="Share of chosen clients that vanish", least=0, most=0.95),
+    }
+)
+SERVER: Mapping[str, Any] = MappingProxyType(
+    {
+        "updates_per_s": Number(meaning="Reports that the server takes", least=1e-3, most=10**9),
+        "duration_s": Number(meaning="How long the campaign may take", least=1, most=10**9),
+    }
+)
+FIXED: Mapping[str, Any] = MappingProxyType(
+    {
+        "protocol": Choice(meaning="Fix the protocol", words=("fixed", "averaged", "sliding")),
+        "slots": Number(meaning="Fix the slots", least=1, most=10**6, whole=True),
+        "participation": Number(
+            meaning="Fix the probability that a client checks in", least=1e-6, most=1
+        ),
+        "capacity": Capacity(),
+        "window": Number(
+            meaning="Fix the slots that a client chooses from (sliding)",
+            least=1,
+            most=10**6,
+            whole=True,
+        ),
+        "minibatch": Number(meaning="Fix the slots of a step", least=1, most=10**6, whole=True),
+        "repeats": Number(meaning="Fix how often it is run", least=1, most=1000, whole=True),
+        "noise_at": Choice(meaning="Fix who adds the noise", words=("client", "server")),
+        "randomizer": Choice(
+            meaning="Fix the randomizer", words=("gaussian", "laplace", "privunit")
+        ),
+    }
+)
+PARAMETERS: Mapping[str, Any] = MappingProxyType({**QUESTION, **DEVICES, **SERVER, **FIXED})
+
+
+class Design(BaseModel):
+    """One design, with what it costs and what it should bring."""
+
+    label: str
+    protocol: Literal["fixed", "averaged", "sliding"]
+    slots: int
+    participation: float
+    capacity: int | Literal["all"] | None
+    window: int | None
+    minibatch: int
+    repeats: int
+    noise_at: Literal["client", "server"]
+    randomizer: Literal["gaussian", "laplace", "privunit"]
+    noise_multiplier: float | None
+    local_epsilon: float | None
+    epsilon: float = Field(description="Certified, rounded up")
+    delta: float
+    adjacency: Literal["add-remove", "replace-one"]
+    method: str
+    rounding: str
+    proxy: float = Field(description="Of the accuracy to expect; smaller is better")
+    proxy_kind: Literal["theorem", "effective-noise"]
+    theorem_risk: float | None = Field(description="The paper's bound, where one applies")
+    theorem: str | None
+    noise_per_step: float = Field(
+        description="Standard deviation of a coordinate of one step's mean update, in clips"
+    )
+    steps: int
+    clients_per_step: float
+    dummies_share: float
+    duration_s: float
+    slot_s: float
+    upload_bytes_per_client: float = Field(description="On average, in all runs")
+    share_of_clients_that_upload: float
+    server_updates_per_s: float
+    can_run_on_devices: bool
+
+
+class Reason(BaseModel):
+    sentence: str
+    theorem: str
+
+
+class Case(BaseModel):
+    """What happens if the population is half or twice what was thought."""
+
+    population: int
+    factor: float
+    proxy: float
+    noise_per_step: float
+    dummies_share: float
+    server_updates_per_s: float
+    epsilon: float | None = Field(description="Rounded up; null where none is proved")
+    sentence: str
+
+
+class Curves(BaseModel):
+    slots: list[dict[str, Any]] = Field(description="The design with other numbers of slots")
+    budget: list[dict[str, Any]] = Field(description="What other budgets would buy")
+
+
+class Plan(BaseModel):
+    """A question, the design that is recommended for it, and why."""
+
+    question: dict[str, Any]
+    recommended: Design
+    front: list[Design] = Field(description="Designs that no other beats in everything")
+    reasons: list[Reason]
+    sensitivity: list[Case]
+    curves: Curves
+    campaign: str = Field(description="The text of campaign.toml")
+    certificate: dict[str, Any]
+    seconds: float
+    versions: dict[str, Any]
+
+
+def planner_of(request: Request) -> Planner:
+    """The planner of this process; where planning is turned off, there is nothing here."""
+    planner: Planner | None = request.app.state.planner
+    if planner is None:
+        raise Problem("unknown-path", "this coordinator makes no plans; run `checkins plan`")
+    return planner
+
+
+@router.get(
+    "/answer",
+    response_model=Plan,
+    summary="A plan for a budget",
+    openapi_extra={
+        "parameters": [
+            {
+                "name": name,
+                "in": "query",
+                "required": one.required,
+                "description": one.meaning,
+                "schema": one.schema(),
+            }
+            for name, one in PARAMETERS.items()
+        ]
+    },
+    responses=refusals("invalid", "unknown-path", "failed"),
+)
+async def plan(request: Request) -> Response:
+    """What `checkins plan --json` answers. Computed beside the campaigns, one at a time; `busy` if
+    too many wait. Whoever hangs up is no longer computed for."""
+    planner, stopping = planner_of(request), runner_of(request).stopping
+    question = question_of(request)
+    await request.body()  # what a GET should not have; a disconnection comes after it
+    work = asyncio.ensure_future(planner.answer(question))
+    others = [asyncio.ensure_future(hung_up(request)), asyncio.ensure_future(stopping.wait())]
+    try:
+        await asyncio.wait({work, *others}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise Problem("busy", "the service is stopping", retry_after=5)
+        return Response(work.result(), media_type=JSON)
+    finally:
+        for task in (work, *others):
+            task.cancel()
+        await asyncio.gather(work, *others, return_exceptions=True)
+
+
+def question_of(request: Request) -> dict[str, Any]:
+    """The query as plain values, grouped as ``checkins.planning`` takes them."""
+    given: dict[str, Any] = {}
+    for name, text in request.query_params.multi_items():
+        known = PARAMETERS.get(name)
+        if known is None:
+            raise Problem("invalid", f"query: knows no {name[:MOST_TEXT]!r}; see openapi.json")
+        if name in given:
+            raise Problem("invalid", f"{name}: was given more than once")
+        given[name] = known.read(name, text)
+    for name, known in PARAMETERS.items():
+        if known.required and name not in given:
+            raise Problem("invalid", f"{name}: is missing, and has no default")
+
+    if ("dimension" in given) == ("task" in given):
+        raise Problem("invalid", "dimension: must be given unless a task is, which has its own")
+
+    def part(names: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: given[name] for name in names if name in given}
+
+    return {
+        **part(QUESTION),
+        "devices": part(DEVICES),
+        "server": part(SERVER),
+        "fixed": part(FIXED),
+    }
