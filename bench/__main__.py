@@ -17,6 +17,7 @@ from bench.calibration import calibration
 from bench.device_noise import device_noise
 from bench.gaussian import grid, peer
 from bench.pure import pure
+from bench.recommendations import recommendations
 from bench.service import check_ins, waiting
 from bench.simulator import DEVICE, beside_bare, beside_peers, growth, on_device
 from bench.table import table
@@ -25,7 +26,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 BENCHES = [table, pure, grid, calibration, peer, device_noise]
-BENCHES += [beside_bare, beside_peers, growth, check_ins, waiting, on_device]
+BENCHES += [beside_bare, beside_peers, growth, recommendations, check_ins, waiting, on_device]
 HEAD = (
     "# Figures\n\nMeasured by `make bench`, each table in one run; ratios travel better between"
     f" machines than seconds.\nPython {platform.python_version()}, numpy {np.__version__},"

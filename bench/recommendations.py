@@ -1,0 +1,105 @@
+"""What `checkins plan` recommends beside its neighbours: each simulated at the same budget.
+
+What takes long may be measured on another machine: ``bench.neighbours`` writes the designs,
+``bench.trying`` tries them, and bench/recommended/NAME.json keeps what came of it. It is used as
+long as the planner still recommends the same.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bench.measure import Section
+from bench.neighbours import Problem, neighbours, problems
+from bench.trying import Tried, tried
+from checkins.protocol.campaign import Campaign
+
+HERE = Path(__file__).parent
+PICTURE = HERE / "recommendations.svg"
+NOISES = 3.0
+"""Standard errors of the mean difference, seed by seed, that pass for noise."""
+
+
+def recommendations() -> Section:
+    """The recommended design is within noise of the best of its neighbours, on three tasks."""
+    rows, holds, drawn = [], True, []
+    for problem in problems():
+        every = list(measured(problem))
+        sign = -1.0 if problem.metric == "loss" else 1.0
+        recommended, best = every[0], max(every, key=lambda one: sign * one.mean)
+        gap, noise = recommended.behind(best, sign=sign)
+        holds = holds and gap <= NOISES * noise
+        drawn.append((problem, every))
+        rows += [_row(problem, one, recommended, sign) for one in every]
+    draw(drawn)
+    return Section(
+        "The planner: what it recommends beside its neighbours",
+        f"The recommended design is within {NOISES:g} standard errors (paired by seed) of the best"
+        " of its neighbours, all at the same add/remove budget. Each neighbour is planned anew with"
+        " one part changed; rates are halved and doubled too. ![Picture](recommendations.svg)",
+        holds,
+        ("task", "budget", "design", "slots x runs", "metric", "mean", "behind the recommended"),
+        rows,
+    )
+
+
+def measured(problem: Problem) -> list[Tried]:
+    """What is kept of these very designs, or what is measured now."""
+    designs = dict(neighbours(problem))
+    kept = _kept(problem, designs)
+    if kept is not None:
+        return kept
+    return [
+        tried(name, campaign, metric=problem.metric, seeds=problem.seeds)
+        for name, campaign in designs.items()
+    ]
+
+
+def _kept(problem: Problem, designs: dict[str, Campaign]) -> list[Tried] | None:
+    file = HERE / "recommended" / f"{problem.name}.json"
+    if not file.exists():
+        return None
+    held = json.loads(file.read_text())
+    same = {name: campaign.canonical() for name, campaign in designs.items()} == held["designs"]
+    if not same or set(held["found"]) != set(designs):
+        return None
+    return [Tried(name, campaign, tuple(held["found"][name])) for name, campaign in designs.items()]
+
+
+def _row(problem: Problem, one: Tried, recommended: Tried, sign: float) -> list[str]:
+    design = one.campaign.design
+    gap, noise = one.behind(recommended, sign=sign)
+    return [
+        problem.name,
+        f"({problem.epsilon:g}, {problem.delta:g})",
+        one.name,
+        f"{design.slots:,} x {one.campaign.repeats}",
+        problem.metric,
+        f"{one.mean:.4f}",
+        "" if one is recommended else f"{gap:+.4f} ± {noise:.4f}",
+    ]
+
+
+def draw(drawn: list[tuple[Problem, list[Tried]]]) -> None:
+    """Every seed a dot, every mean a line, the recommended design on top."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "checkins"
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, len(drawn), figsize=(4.6 * len(drawn), 4.2), layout="constrained"
+    )
+    for axis, (problem, every) in zip(axes, drawn, strict=True):
+        for height, one in enumerate(reversed(every)):
+            colour = "#c2410c" if one is every[0] else "#475569"
+            axis.plot(one.found, [height] * len(one.found), "o", color=colour, alpha=0.35, ms=4)
+            axis.plot([one.mean], [height], "|", color=colour, ms=14, mew=2)
+        axis.set_yticks(range(len(every)), [one.name.strip("*") for one in reversed(every)])
+        axis.set_title(f"{problem.name}, ε = {problem.epsilon:g}")
+        axis.set_xlabel(problem.metric + (", less is better" if problem.metric == "loss" else ""))
+        axis.grid(axis="x", alpha=0.3)
+    figure.savefig(PICTURE, metadata={"Date": None})
+    plt.close(figure)

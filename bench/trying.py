@@ -1,0 +1,67 @@
+"""Designs tried by simulating them: the metric of the last model, seed by seed.
+
+python -m bench.trying DESIGNS.json FOUND.json       # needs jax, numpy and scipy alone
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from checkins.protocol.campaign import Campaign, campaign_from_canonical
+from checkins.simulation.job import Job, lesson_of
+from checkins.simulation.method import Method
+from checkins.simulation.study import World
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A design, and the metric of each seed."""
+
+    name: str
+    campaign: Campaign
+    found: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.found)
+
+    def behind(self, other: Tried, *, sign: float) -> tuple[float, float]:
+        """By how much it is worse than another, and the standard error of that."""
+        gaps = [sign * (b - a) for a, b in zip(self.found, other.found, strict=True)]
+        return fmean(gaps), stdev(gaps) / math.sqrt(len(gaps))
+
+
+def tried(name: str, campaign: Campaign, *, metric: str, seeds: int) -> Tried:
+    """Simulate it from each seed; a model that diverged counts as the worst there is."""
+    task = campaign.task
+    assert task is not None
+    lesson = lesson_of(task, ".")
+    scenario = World().scenario(campaign, lesson.data.clients)
+    method = Method.of(campaign, lesson.model.dimension)
+    worst = math.inf if metric == "loss" else 0.0
+    jobs = [
+        Job(task, ".", method, scenario, seed, evaluations=1, lenient=True)
+        for seed in range(1, seeds + 1)
+    ]
+    return Tried(name, campaign, tuple(job.do().metrics.get(metric, worst) for job in jobs))
+
+
+def main(asked: Path, kept: Path) -> None:
+    """Write down each design as soon as it was tried."""
+    order = json.loads(asked.read_text())
+    results: dict[str, list[float]] = {}
+    for name, text in order["designs"].items():
+        campaign = campaign_from_canonical(text)
+        one = tried(name, campaign, metric=order["metric"], seeds=order["seeds"])
+        results[name] = list(one.found)
+        print(name, one.found, flush=True)
+        kept.write_text(json.dumps({**order, "found": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
