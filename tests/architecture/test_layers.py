@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from checkins import accounting, randomizers
+from checkins import accounting, audit, planning, randomizers
 from checkins.protocol import campaign, ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,8 +81,15 @@ def test_no_module_is_too_long_to_own(path: Path) -> None:
     assert lines <= LONGEST_MODULE, "look for the second noun"
 
 
-PUBLIC = [accounting, randomizers, campaign, ledger]
-PAGES = ("library.md", "ledger.md", "campaign-file.md", "protocol.md")
+PUBLIC = [accounting, randomizers, campaign, ledger, planning, audit]
+PAGES = (
+    "library.md",
+    "ledger.md",
+    "campaign-file.md",
+    "protocol.md",
+    "planning.md",
+    "audit.md",
+)
 
 
 @pytest.mark.parametrize("package", PUBLIC, ids=lambda package: package.__name__)
