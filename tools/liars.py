@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -45,6 +46,8 @@ class Row:
     confidence: float
     statistic: str
     runs: int
+    seen: str
+    """How often the event that shows most happened, with the canary and without it."""
     contradicted: bool
 
     @property
@@ -104,7 +107,9 @@ def audited(
 
 def _row(name: str, what: str, said: dict[str, Any]) -> Row:
     fields = ("drill", "claimed", "measured", "delta", "confidence", "statistic", "runs")
-    return Row(name, what, *(said[field] for field in fields), said["contradicted"])
+    bound = said["bound"]
+    seen = "{hits:,} of {of_hits:,}, {alarms:,} of {of_alarms:,}".format(**bound)
+    return Row(name, what, *(said[field] for field in fields), seen, said["contradicted"])
 
 
 def audited_live(liar: Any, plan: Any = None) -> Row:
@@ -118,7 +123,7 @@ def audited_live(liar: Any, plan: Any = None) -> Row:
     contradicted = found.measured > found.claimed
     return Row(
         *(name, what, "live", found.claimed, found.measured, found.delta, found.confidence),
-        *(found.by, found.canaries, contradicted),
+        *("guessed coins", found.canaries, found.by, contradicted),
     )
 
 
@@ -167,20 +172,28 @@ def table(saved: dict[str, Any]) -> str:
     """What was saved, as Markdown."""
     honest = {row["drill"]: row for row in saved["rows"] if row["liar"] == HONEST}
     lines = [
-        "| bug | what it does | audit | ε certified | ε measured | honest code | δ | runs | by |",
+        "| bug | what it does | audit | δ | ε certified | ε measured | by | seen | honest code |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in saved["rows"]:
         if row["liar"] == HONEST:
             continue
         lines.append(
-            f"| {row['liar']} | {row['what']} | {row['drill']} | {row['claimed']:.2f}"
-            f" | **{row['measured']:.2f}** | {honest[row['drill']]['measured']:.2f}"
-            f" | {row['delta']:g} | {row['runs']:,} | {row['statistic']} |"
+            f"| {row['liar']} | {row['what']} | {row['drill']} | {row['delta']:g}"
+            f" | {_up(row['claimed'])} | **{_down(row['measured'])}** | {row['statistic']}"
+            f" | {row['seen']} | {_down(honest[row['drill']]['measured'])} |"
         )
     lines += ["", "Bugs of `make mutants` that do not leak, or not measurably:", ""]
     lines += [f"- `{name}`: {why}." for name, why in saved["no_leak"].items()]
     return "\n".join(lines)
+
+
+def _up(epsilon: float) -> str:
+    return f"{math.ceil(100 * epsilon) / 100:.2f}"
+
+
+def _down(epsilon: float) -> str:
+    return f"{math.floor(100 * epsilon) / 100:.2f}"
 
 
 def _audits(names: list[str], workers: int, runs: int | None) -> Iterator[Row]:

@@ -174,6 +174,11 @@ def test_until_done_needs_something_to_be_done(serve, file: Path) -> None:
     assert served[-1]["until_done"] == json.loads(outcome.out)["campaign"]
 
 
+def test_plans_are_made_unless_told_otherwise(serve, file: Path) -> None:
+    assert serve(file)[1][-1]["settings"].plan
+    assert not serve(file, "--no-plan")[1][-1]["settings"].plan
+
+
 def test_a_campaign_that_cannot_be_served_is_refused(serve, tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     text = campaign_text()

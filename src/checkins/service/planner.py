@@ -4,8 +4,7 @@
 for a while. It takes one question at a time; a few may wait, more are told to come again. A
 question that nobody waits for any more is dropped, and interrupted if it was being worked on.
 
-The other half, ``python -m checkins.service.planner``, reads one question a line and answers each
-with a line; it ends with its parent, whose end of the pipe closes.
+The other half is ``checkins.service.planning_process``.
 """
 
 from __future__ import annotations
@@ -14,23 +13,19 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import IO, Any
 
 from checkins.errors import ComputationFailed, InvalidValue
 from checkins.service import logs
+from checkins.service.planning_process import INTERRUPT, Question
 from checkins.service.problems import Problem
 
-COMMAND = (sys.executable, "-m", "checkins.service.planner")
+COMMAND = (sys.executable, "-m", "checkins.service.planning_process")
 LIMIT_S = 60.0
 """Of one plan, by the clock: a machine may be busy with better things."""
-CPU_LIMIT_S = 15
-"""Of one plan, in the time of a core: most take two seconds."""
 INTERRUPT_S = 3.0
 """How long an interrupted computation may take to notice before its process is ended."""
 START_S = 60.0
@@ -38,12 +33,8 @@ IDLE_S = 300.0
 MOST_WAITING = 4
 MOST_KEPT = 64
 MOST_ANSWER_BYTES = 4 * 1024 * 1024
-INTERRUPT = signal.SIGUSR1
 INTERRUPTS = 30
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-
-Question = Mapping[str, Any]
-"""Plain values by name, as ``checkins.planning`` takes them; the same values are the same plan."""
 
 
 @dataclass(slots=True)
@@ -265,104 +256,3 @@ def _read(line: bytes) -> bytes:
     if "invalid" in told:
         raise InvalidValue(*told["invalid"])
     raise ComputationFailed(str(told.get("failed")))
-
-
-class _Interrupted(BaseException):
-    """Nobody waits for this plan any more; no ``except Exception`` on the way may hide it."""
-
-
-class _Work:
-    """The other half: a question a line, an answer a line."""
-
-    def __init__(self) -> None:
-        self.busy = False
-
-    def interrupt(self, _: int, __: FrameType | None) -> None:
-        """Raise where a plan is being made; between two questions there is nothing to interrupt."""
-        if self.busy:
-            self.busy = False
-            raise _Interrupted
-
-    def answer(self, line: str) -> str:
-        try:
-            self.busy = True
-            signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
-            told = _told(json.loads(line))
-            self.busy = False
-        except _Interrupted:
-            return json.dumps({"interrupted": True})
-        return told
-
-    def run(self, questions: IO[str], answers: IO[str]) -> None:
-        print(json.dumps({"ready": True}), file=answers, flush=True)
-        for line in questions:
-            print(self.answer(line), file=answers, flush=True)
-
-
-def _told(plain: Question) -> str:
-    from checkins.planning import make_plan
-
-    try:
-        return json.dumps({"plan": make_plan(_question(plain)).as_json()}, allow_nan=False)
-    except InvalidValue as error:
-        value = error.value if isinstance(error.value, str | int | float | None) else None
-        return json.dumps({"invalid": [error.name, value, error.expected]})
-    except Exception as error:
-        return json.dumps({"failed": type(error).__name__})
-
-
-def _question(plain: Question) -> Any:
-    """The values of a query as the planner's own types; an enum's word stands for the enum."""
-    from checkins import planning
-    from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
-    from checkins.protocol.campaign import RandomizerKind
-
-    words = {"protocol": Protocol, "noise_at": NoiseAt, "randomizer": RandomizerKind}
-    fixed: dict[str, Any] = {
-        name: words[name](value) if name in words else value
-        for name, value in plain["fixed"].items()
-    }
-    known = {"dimension": plain["dimension"]} if "task" not in plain else _known(plain["task"])
-    return planning.Question(
-        Population(*plain["population"]),
-        plain["epsilon"],
-        plain["delta"],
-        Adjacency(plain["adjacency"]),
-        **known,
-        devices=planning.Devices(**plain["devices"]),
-        server=planning.Server(**plain["server"]),
-        fixed=planning.Fixed(**fixed),
-    )
-
-
-def _known(name: str) -> dict[str, Any]:
-    """What is known of a task that comes with the package."""
-    from checkins.planning import Learning
-    from checkins.protocol.campaign import parse_campaign
-    from checkins.protocol.campaign.templates import Template, template_text
-    from checkins.tasks.blueprint import model_of
-
-    campaign = parse_campaign(template_text(Template(name))).campaign
-    assert campaign.task is not None
-    return {
-        "dimension": int(model_of(campaign.task, folder=".").dimension),
-        "learning": Learning.of(campaign.task, name=campaign.name),
-        "name": campaign.name,
-        "population_id": campaign.population_id,
-    }
-
-
-def main() -> None:
-    """Answer until the other end of the pipe closes."""
-    os.nice(10)
-    work = _Work()
-    signal.signal(INTERRUPT, work.interrupt)
-    signal.signal(signal.SIGPROF, work.interrupt)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent ends us
-    import checkins.planning  # noqa: F401  # before the first question
-
-    work.run(sys.stdin, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
