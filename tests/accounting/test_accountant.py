@@ -817,3 +817,34 @@ def test_approximate_reports_add_up_over_campaigns_within_delta() -> None:
 def test_what_is_not_a_design_is_refused(what: object) -> None:
     with pytest.raises((InvalidValue, TypeError)):
         certify(what, delta=1e-6, adjacency=Adjacency.ADD_REMOVE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_window_that_slides_off_the_end_has_the_lower_end_of_the_slots_it_meets(
+    adjacency: Adjacency,
+) -> None:
+    """A client meets three active slots at most, each with a sixth of its chance."""
+    short, met = sliding(2.0, 6, slots=8), local(2.0, slots=3, participation=0.5)
+    found, true = price(short, adjacency, delta=0.01), price(met, adjacency, delta=0.01)
+    assert found.epsilon_lower == pytest.approx(true.epsilon_lower)
+    assert found.epsilon_lower < found.epsilon
+
+
+def test_a_sum_of_pure_reports_has_the_lower_end_of_a_slot_for_each() -> None:
+    """Two reports of a canary and a dummy, enumerated: their order is hidden."""
+    epsilon0, delta = 1.0, 0.1
+    what = design(slots=1, randomizer=LocalRandomizer(epsilon0), capacity=2)
+    found = price(what, delta=delta)
+    yes = math.exp(epsilon0) / (1 + math.exp(epsilon0))
+    without = [yes * yes, 2 * yes * (1 - yes), (1 - yes) ** 2]  # by how many report the other
+    with_it = [yes * (1 - yes), yes * yes + (1 - yes) ** 2, yes * (1 - yes)]
+
+    def told(epsilon: float) -> float:
+        pairs = [(with_it, without), (without, with_it)]
+        return max(
+            sum(max(0.0, p - math.exp(epsilon) * q) for p, q in zip(one, other, strict=True))
+            for one, other in pairs
+        )
+
+    assert told(found.epsilon_lower) == pytest.approx(delta, rel=1e-6)
+    assert told(found.epsilon) < delta

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
-from checkins.accounting import certify
-from checkins.planning import Fixed, make_plan
+from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, certify
+from checkins.planning import Devices, Fixed, Question, Server, make_plan
 from checkins.planning.front import dominates
+from checkins.planning.space import contributors
 from checkins.planning.target import Target
-from checkins.protocol.campaign import RunSoFar, parse_campaign, price
+from checkins.protocol.campaign import RandomizerKind, RunSoFar, parse_campaign, price
 from tests.planning.plans import QUESTIONS, ask, plan
 
 QUICK = ("add-remove", "client", "laplace")
@@ -175,3 +176,70 @@ def test_points_of_the_slots_curve_are_proven_at_the_budget() -> None:
 def test_what_devices_cannot_run_is_not_recommended_unless_asked_for() -> None:
     assert plan("add-remove").recommended.can_run
     assert all(design.can_run for design in plan("add-remove").front)
+
+
+@pytest.mark.parametrize(
+    ("population", "dimension", "availability_s"),
+    [((2_000, 4_000), 5, 10.0), ((500, 800), 2, 5.0)],
+)
+def test_averages_count_only_on_those_who_can_still_come(
+    population: tuple[int, int], dimension: int, availability_s: float
+) -> None:
+    """A run that outlasts its devices has fewer contributors than there are clients."""
+    found = make_plan(
+        Question(
+            Population(*population),
+            1.0,
+            1e-6,
+            Adjacency.REPLACE_ONE,
+            dimension=dimension,
+            devices=Devices(availability_s=availability_s),
+            server=Server(updates_per_s=5_000.0),
+            fixed=Fixed(protocol=Protocol.AVERAGED, randomizer=RandomizerKind.LAPLACE),
+        )
+    )
+    shape = found.recommended.shape
+    assert shape.population is not None
+    assert shape.population.fewest == contributors(shape, found.question)
+
+
+def test_a_price_that_rests_on_a_population_says_so() -> None:
+    """A capacity a little above the mean load: a slot overflows now and then."""
+    fixed = Fixed(
+        protocol=Protocol.FIXED,
+        slots=10,
+        capacity=677,
+        repeats=1,
+        participation=1.0,
+        noise_at=NoiseAt.CLIENT,
+        randomizer=RandomizerKind.GAUSSIAN,
+    )
+    asked = Question(
+        Population(5_642, 5_642), 0.4, 1e-6, Adjacency.ADD_REMOVE, dimension=100, fixed=fixed
+    )
+    found = make_plan(asked)
+    assert found.as_json()["recommended"]["method"] == found.certificate.method
+    declared = found.campaign.design.population
+    assert (declared is not None) == (found.certificate.method == "exact-population")
+    twice = found.sensitivity[-1]
+    crowded = replace(found.campaign.design, population=Population(11_284, 11_284))
+    true = certify(crowded, delta=1e-6, adjacency=Adjacency.ADD_REMOVE, compare=False)
+    assert twice.epsilon >= true.epsilon * 0.99
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("slots", "epsilon"), [(50, 0.3), (100, 0.2)])
+def test_the_full_certificate_keeps_the_budget_of_a_plan_with_a_coarse_one(
+    slots: int, epsilon: float
+) -> None:
+    fixed = Fixed(protocol=Protocol.FIXED, slots=slots, repeats=20, noise_at=NoiseAt.SERVER)
+    asked = Question(
+        Population(100_000, 100_000),
+        epsilon,
+        1e-6,
+        Adjacency.REPLACE_ONE,
+        dimension=10,
+        fixed=fixed,
+    )
+    found = make_plan(asked)
+    assert price([RunSoFar.whole(found.campaign)]).epsilon <= epsilon

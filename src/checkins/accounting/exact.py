@@ -83,6 +83,26 @@ def _shuffled(design: Design, randomizer: LocalRandomizer) -> pure.PureCampaign:
     return pure.PureCampaign(randomizer.local_epsilon, contribute, 1.0)
 
 
+def attained(design: Design) -> Design:
+    """A fixed window whose law some client of the design really has: what lower ends rest on.
+
+    A client of the sliding window meets no more slots than the server is active in. The sum of K
+    pure reports tells no more than which of K slots of their own they were in, and a canary among
+    dummies tells that much.
+    """
+    if design.protocol is Protocol.AVERAGED:
+        return design
+    met, chance = design.choices, design.participation
+    if design.window is not None:
+        met = min(design.window, design.slots - design.window + 1)
+        chance *= met / design.window
+    if isinstance(design.randomizer, LocalRandomizer):
+        met *= design.capacity or 1
+    elif met == design.choices:
+        return design
+    return replace(design, protocol=Protocol.FIXED, slots=met, window=None, participation=chance)
+
+
 def with_population(
     design: Design, adjacency: Adjacency, *, delta: float, cells: int | None = None
 ) -> Priced | None:
@@ -138,6 +158,8 @@ def pair(design: Design, adjacency: Adjacency, rounding: Rounding, *, delta: flo
     one_sided = adjacency is Adjacency.ADD_REMOVE or rounding.side is Side.DOWN
     if not one_sided:
         return _CERTAIN.compose(_curve_pair(design, rounding, delta=delta), rounding)
+    if rounding.side is Side.DOWN:
+        design = attained(design)
     if isinstance(design.randomizer, GaussianNoise):
         return gaussian.AddRemove.pair(design.gaussian_campaign(design.randomizer), rounding)
     campaign = design.pure_campaign(design.randomizer)

@@ -68,9 +68,9 @@ def _lower_bounds(design: Design, adjacency: Adjacency, delta: float) -> Iterato
     if isinstance(randomizer, LocalRandomizer) and not randomizer.is_pure:
         design = replace(design, randomizer=LocalRandomizer(randomizer.local_epsilon))
     try:
-        yield exact.divergence(design, adjacency, delta=delta)
+        yield exact.divergence(exact.attained(design), adjacency, delta=delta)
         bounded = exact.with_population(design, adjacency, delta=delta)
-        if bounded is not None:
+        if bounded is not None and exact.attained(design) == design:
             yield bounded
     except NotCovered:
         return
@@ -83,11 +83,18 @@ def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Finding
         return
     try:
         priced = exact.divergence(design, adjacency, delta=delta).epsilon(delta)
+        true_of_all = exact.attained(design) == design
+        if not true_of_all:
+            lower = _true_at_least(design, adjacency, delta)
+            priced = replace(priced, lower=min(lower, priced.upper))
         yield Finding("exact", priced, "needs neither the population nor the model")
         bounded = exact.with_population(design, adjacency, delta=delta)
         if bounded is not None and design.population is not None:
             note = f"needs that at most {design.population.most:,} clients exist"
-            yield Finding("exact-population", bounded.epsilon(delta), note)
+            found = bounded.epsilon(delta)
+            yield Finding(
+                "exact-population", found if true_of_all else replace(found, lower=0.0), note
+            )
     except NotCovered:
         yield from _witness(design, adjacency, delta)
     if covers(design):
@@ -96,11 +103,19 @@ def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Finding
     yield Finding("no-amplification", Interval(0.0, unamplified), "needs no random slots")
 
 
+def _true_at_least(design: Design, adjacency: Adjacency, delta: float) -> float:
+    """What some client of the design really gives away."""
+    true = exact.attained(design)
+    if true.participation <= delta:
+        return 0.0
+    return exact.divergence(true, adjacency, delta=delta).epsilon(delta).lower
+
+
 def _witness(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Finding]:
     """A lower bound where no exact upper one exists: a pure randomizer is approximate too."""
     if isinstance(design.randomizer, LocalRandomizer):
         pure = replace(design, randomizer=LocalRandomizer(design.randomizer.local_epsilon))
-        lower = exact.divergence(pure, adjacency, delta=delta).epsilon(delta).lower
+        lower = _true_at_least(pure, adjacency, delta)
         yield Finding("exact", Interval(lower, math.inf), "a pure randomizer attains it")
 
 
@@ -114,11 +129,7 @@ def _several(
         return
     try:
         priced = exact.composed(designs, adjacency, campaigns=campaigns, delta=delta)
-        singles = (
-            exact.divergence(design, adjacency, delta=delta).epsilon(delta).lower
-            for design in set(designs)
-            if design.participation > delta
-        )
+        singles = (_true_at_least(design, adjacency, delta) for design in set(designs))
         alone = max(singles, default=0.0)
         priced = replace(priced, lower=min(max(priced.lower, alone), priced.upper))
         yield Finding("exact", priced, "privacy loss distributions composed")

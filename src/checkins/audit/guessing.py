@@ -4,7 +4,8 @@ Every one of k canaries is included by a fair coin of its own. After the run the
 for r of them whether they were, and v guesses are right.
 
 Theorem:     [SNJ23, section 5 and Appendix D], arXiv:2305.08846v1. If the run is (ε, δ)-DP with
-             respect to each canary, then for every v, with W ~ Binomial(r, e^ε/(1 + e^ε)),
+             respect to each canary, then for v in the upper tail (a bound below ½), with
+             W ~ Binomial(r, e^ε/(1 + e^ε)),
 
                  Pr[at least v are right] <= β + 2 k δ α,
                  β = Pr[W >= v],   α = max over i = 1..v of Pr[v − i <= W < v] / i .
@@ -53,10 +54,11 @@ def chance_of(correct: int, *, guesses: int, canaries: int, epsilon: float, delt
     right = 1.0 / (1.0 + math.exp(-epsilon))
     beta = float(bdtrc(correct - 1, guesses, right))
     if delta == 0.0:
-        return min(1.0, beta)
+        return beta
     below = binom.pmf(np.arange(correct - 1, -1, -1), guesses, right)
     alpha = float(np.max(np.cumsum(below) / np.arange(1, correct + 1)))
-    return min(1.0, beta + 2.0 * canaries * delta * alpha)
+    chance = beta + 2.0 * canaries * delta * alpha
+    return chance if chance < 0.5 else 1.0  # in the lower tail the theorem says nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,4 +177,5 @@ def _log_mean(exponents: FloatArray, deviation: float, world: World) -> FloatArr
 def _ways(canaries: int) -> list[tuple[int, int]]:
     """(how many of the least, how many of the most suspect) are guessed: few, fixed beforehand."""
     half, quarter, few = (max(1, canaries // part) for part in (2, 4, 32))
-    return [(half, canaries - half), (few, few), (0, quarter)]
+    ways = [(half, canaries - half), (few, few), (0, quarter)]
+    return [(least, most) for least, most in ways if least + most <= canaries]

@@ -17,6 +17,7 @@ from checkins.planning import Devices, Fixed, Learning, Question, Server
 from checkins.planning.question import MOST_DIMENSION, MOST_PLANNED_SLOTS, MOST_REPEATS
 from checkins.protocol.campaign import Campaign, RandomizerKind, parse_campaign, read_campaign
 from checkins.protocol.campaign.templates import Template, template_text
+from checkins.protocol.campaign.toml_source import InvalidCampaign
 
 if TYPE_CHECKING:
     from checkins.protocol.campaign import Task
@@ -68,6 +69,8 @@ def in_own_words(given: Given) -> Iterator[None]:
     """Name the option that the library refuses, by the option's own word."""
     try:
         yield
+    except InvalidCampaign:
+        raise  # it names its file and line
     except InvalidValue as error:
         name = OPTION.get(error.name, error.name)
         raise given.refusal(InvalidValue(name, error.value, error.expected)) from error
@@ -84,7 +87,7 @@ def _learning(given: Given) -> tuple[Learning, int, Campaign | None]:
     campaign, folder = known_campaign(given.texts["task"])
     task = campaign.task
     if task is None:
-        raise InvalidValue("task", given.texts["task"], "the file has no [task]: give --dimension")
+        raise InvalidValue("task", given.texts["task"], "the file has no [task]: leave it out")
     learning = Learning.of(task, name=campaign.name)
     if learning == Learning(name=campaign.name, task=task) and campaign.randomizer.clip:
         learning = Learning(name=campaign.name, task=task, clip=campaign.randomizer.clip)

@@ -98,7 +98,7 @@ def _front(plan: Plan) -> RenderableType:
             digits.nearest(design.figures.proxy, 3),
             told_time(design.figures.duration_s),
             told_bytes(design.load),
-            f"{design.level:.3g}",
+            f"{design.level:.4g}",
             _short(design),
             style="bold" if chosen else "",
         )
@@ -121,7 +121,7 @@ def _next(plan: Plan, place: str | None) -> Iterator[RenderableType]:
     if "[task]" not in missing:
         yield Text(f"  checkins simulate {place}")
     if not missing:
-        yield Text(f"  checkins serve {place}")
+        yield Text(f"  checkins serve {place} --start +60")
     else:
         yield Text(f"  (before it can be served it needs: {', '.join(missing)})", style="dim")
 

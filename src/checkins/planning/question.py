@@ -17,6 +17,8 @@ from checkins.protocol.campaign import RandomizerKind
 ALL = "all"
 MOST_DIMENSION = 10**9
 MOST_CLIENTS = 10**10
+MOST_EPSILON = 100.0
+"""A larger one promises nothing: no reports are private by themselves at more."""
 MOST_SECONDS = 100 * 365 * 86_400
 MOST_REPEATS = 10_000
 MOST_PLANNED_SLOTS = 10**7
@@ -167,6 +169,8 @@ class Question:
     def __post_init__(self) -> None:
         require.one_of(Population, population=self.population)
         require.positive(epsilon=self.epsilon)
+        if self.epsilon > MOST_EPSILON:
+            raise InvalidValue("epsilon", self.epsilon, f"must be at most {MOST_EPSILON:g}")
         require.open_unit(delta=self.delta)
         require.one_of(Adjacency, adjacency=self.adjacency)
         require.count(most=MOST_DIMENSION, dimension=self.dimension)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from checkins.accounting import Protocol
 from checkins.planning.priced import PricedDesign, at_server
 from checkins.planning.search import WORTH
+from checkins.planning.sensitivity import rounded_up
 from checkins.planning.space import roomy_capacity
 from checkins.planning.target import Method
 from checkins.protocol.campaign import RandomizerKind
@@ -45,13 +46,19 @@ def reasons(
         *_participation(design),
         *_repeats(design),
         *_clock(design),
-        *_choice(design, front),
+        *_choice(design, [*front, *curve]),
     ]
 
 
 def _protocol(design: PricedDesign) -> Iterator[Reason]:
     shape = design.shape
-    if shape.protocol is Protocol.AVERAGED:
+    if shape.protocol is Protocol.AVERAGED and shape.is_gaussian:
+        yield Reason(
+            "Averaged updates waste no report; they are proved for neighbours that replace one"
+            " client's data.",
+            "thm:ampl_avg",
+        )
+    elif shape.protocol is Protocol.AVERAGED:
         yield Reason(
             "Averaged updates waste no report, and hide each client among all who contribute; they"
             " are proved for neighbours that replace one client's data, and need to know how many"
@@ -79,12 +86,12 @@ def _noise(design: PricedDesign) -> Iterator[Reason]:
     shape, asked = design.shape, design.question
     if at_server(shape):
         level = f"{design.level:g} clips"
-        yield Reason(
-            f"The server adds noise of {level} once to the sum of a slot: no dummies, nobody is"
-            " dismissed or displaced, and the certificate needs no population.",
-            f"{WINDOWS}, Noise at the server",
-        )
         if shape.capacity is None:
+            yield Reason(
+                f"The server adds noise of {level} once to the sum of a slot: no dummies, nobody is"
+                " dismissed or displaced, and the certificate needs no population.",
+                f"{WINDOWS}, Noise at the server",
+            )
             room = roomy_capacity(shape, asked)
             yield Reason(
                 f"The same noise carried by the reports themselves would take {room:,} places a"
@@ -94,8 +101,9 @@ def _noise(design: PricedDesign) -> Iterator[Reason]:
             )
         else:
             yield Reason(
-                f"A capacity of {shape.capacity:,} lets one client displace another, which costs"
-                " noise; without one it would be less.",
+                f"The server adds noise of {level} once to the sum of a slot. A capacity of"
+                f" {shape.capacity:,} lets one client displace another, which costs noise; without"
+                " one it would be less.",
                 GAUSSIAN,
             )
     elif shape.is_gaussian and shape.protocol is not Protocol.AVERAGED:
@@ -112,15 +120,15 @@ def _noise(design: PricedDesign) -> Iterator[Reason]:
         )
     elif shape.is_gaussian:
         yield Reason(
-            "No theorem gives an average of Gaussian reports any amplification: each report is"
-            f" private by itself, with noise of {design.level:g} clips.",
+            "The theorem for an average of Gaussian reports proves nothing smaller here: each"
+            f" report is private by itself, with noise of {design.level:g} clips.",
             WINDOWS,
         )
     else:
         simulated = shape.randomizer is RandomizerKind.PRIVUNIT
         yield Reason(
             f"Each report is {design.level:g}-DP by itself, even against the server; the random"
-            f" slots bring that down to {design.epsilon:.3g} for everything released."
+            f" slots bring that down to {rounded_up(design.epsilon)} for everything released."
             + (" PrivUnit has no exact sampler for devices: simulate only." if simulated else ""),
             PURE,
         )
@@ -137,10 +145,12 @@ def _slots(design: PricedDesign, curve: Sequence[PricedDesign]) -> Iterator[Reas
     words = f"{start}: the proxy is {worth.proxy:.3g}"
     if fewer:
         one = max(fewer, key=lambda one: one.shape.slots)
-        words += f", with {one.shape.slots:,} it is {one.figures.proxy:.3g} (fewer steps)"
+        words += f", with {one.shape.slots:,} it is {one.figures.proxy:.3g}"
+        words += " (fewer steps)" if one.figures.proxy > worth.proxy else ""
     if more:
         one = min(more, key=lambda one: one.shape.slots)
-        words += f", with {one.shape.slots:,} {one.figures.proxy:.3g} (more noise in all)"
+        words += f", with {one.shape.slots:,} {one.figures.proxy:.3g}"
+        words += " (more noise in all)" if one.figures.proxy > worth.proxy else ""
     yield Reason(
         f"{words}; smaller is better.", f"{GAUSSIAN if shape.is_gaussian else PURE}; {PROXY}"
     )
@@ -165,9 +175,9 @@ def _repeats(design: PricedDesign) -> Iterator[Reason]:
     shape = design.shape
     if shape.repeats == 1:
         yield Reason(
-            "One run: a client is used once at most; more runs would give more steps at the same"
-            " noise in all, for as many more uploads.",
-            f"{WINDOWS}, Several campaigns",
+            "One run: a client is used once at most; more runs would give more steps at about the"
+            " same noise in all, for as many more uploads.",
+            f"{WINDOWS}, Several campaigns; docs/planning.md, The proxy",
         )
         return
     yield Reason(
@@ -184,7 +194,7 @@ def _clock(design: PricedDesign) -> Iterator[Reason]:
         f"A slot of {seen.slot_s:g} s leaves time for a report of {seen.upload_bytes:,} bytes and"
         f" for {seen.server_updates_per_s:,.3g} reports a second; all of it takes"
         f" {told_time(seen.duration_s)}. The clock does not enter the price.",
-        f"{DUMMIES}; docs/planning.md, Time and load",
+        "docs/planning.md, Time and load",
     )
 
 

@@ -16,6 +16,7 @@ from checkins.errors import CheckinsError
 from checkins.planning.figures import figures
 from checkins.planning.priced import PricedDesign
 from checkins.planning.shape import Shape
+from checkins.planning.space import contributors
 from checkins.planning.target import FINE, Method
 
 FACTORS = (0.5, 1.0, 2.0)
@@ -74,7 +75,7 @@ def _row(design: PricedDesign, factor: float) -> Row:
     late = seen.server_updates_per_s > question.server.updates_per_s * (1.0 + 1e-9)
     busy = (
         f" Reports come at {seen.server_updates_per_s:,.0f} a second, more than the server takes:"
-        " those that are late become dummies."
+        f" those that are late {'are lost' if shape.capacity is None else 'become dummies'}."
         if late
         else ""
     )
@@ -105,7 +106,7 @@ def _words(design: PricedDesign, factor: float, clients: int, epsilon: float) ->
         if design.shape.protocol is Protocol.AVERAGED
         else "slots overflow, and one client may displace another"
     )
-    return f"{start} epsilon becomes {_up(epsilon)}: {why}"
+    return f"{start} epsilon becomes {rounded_up(epsilon)}: {why}"
 
 
 def _epsilon(design: PricedDesign, factor: float) -> float:
@@ -113,7 +114,7 @@ def _epsilon(design: PricedDesign, factor: float) -> float:
     if factor == 1.0 or not depends_on_population(design):
         return design.epsilon
     shape = design.shape
-    other = replace(shape, population=_scaled(shape, factor))
+    other = replace(shape, population=_scaled(design, factor))
     if other.population is None or shape.population is None:
         return design.epsilon
     if shape.protocol is not Protocol.AVERAGED and other.population.most <= shape.population.most:
@@ -139,14 +140,24 @@ def _proven(shape: Shape, design: PricedDesign) -> float:
     return found.upper
 
 
-def _scaled(shape: Shape, factor: float) -> Population | None:
+def _scaled(design: PricedDesign, factor: float) -> Population | None:
+    """What would be declared of so many times the clients."""
+    shape, asked = design.shape, design.question
     if shape.population is None:
         return None
-    low, high = shape.population.fewest, shape.population.most
-    return Population(max(1, math.floor(low * factor)), max(1, math.ceil(high * factor)))
+    low, high = asked.population.fewest, asked.population.most
+    there = Population(max(1, math.floor(low * factor)), max(1, math.ceil(high * factor)))
+    if shape.protocol is not Protocol.AVERAGED:
+        return there
+    surely = contributors(shape, replace(asked, population=there))
+    return Population(min(surely, there.most), there.most)
 
 
-def _up(epsilon: float) -> str:
-    """Three digits, rounded up."""
+def rounded_up(epsilon: float) -> str:
+    """Three digits, rounded up.
+
+    >>> rounded_up(0.49911)
+    '0.5'
+    """
     place = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
     return f"{math.ceil(epsilon / place) * place:.3g}"

@@ -49,6 +49,8 @@ def with_slots(shape: Shape, slots: int, question: Question) -> Shape:
     if window is not None:
         window = fixed.window or max(1, round(window * slots / shape.slots))
     changed = replace(shape, slots=slots, window=window and min(window, slots))
+    if changed.protocol is Protocol.AVERAGED:
+        return _counted(changed, question)
     if changed.capacity is None or fixed.capacity is not None:
         return changed
     if changed.is_gaussian:
@@ -129,8 +131,13 @@ def _averaged(question: Question, randomizer: RandomizerKind) -> Iterator[Shape]
             shape = Shape(
                 Protocol.AVERAGED, slots, 1.0, None, None, 1, repeats, randomizer, NoiseAt.CLIENT
             )
-            surely = contributors(shape, question)
-            yield replace(shape, population=Population(surely, question.population.most))
+            yield _counted(shape, question)
+
+
+def _counted(shape: Shape, question: Question) -> Shape:
+    """Averaged updates with those declared who surely contribute."""
+    surely = contributors(shape, question)
+    return replace(shape, population=Population(surely, question.population.most))
 
 
 def contributors(shape: Shape, question: Question) -> int:
