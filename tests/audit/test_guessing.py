@@ -27,7 +27,8 @@ def written_out(correct: int, guesses: int, canaries: int, epsilon: float, delta
         sum(law.pmf(w) for w in range(max(0, correct - i), correct)) / i
         for i in range(1, correct + 1)
     ]
-    return min(1.0, beta + 2 * canaries * delta * max(shares, default=0.0))
+    chance = beta + 2 * canaries * delta * max(shares, default=0.0)
+    return 1.0 if delta > 0.0 and chance >= 0.5 else chance  # the lower tail is not covered
 
 
 @given(
@@ -44,7 +45,10 @@ def test_the_chance_is_the_theorems(
     correct = round(right * guesses)
     found = chance_of(correct, guesses=guesses, canaries=canaries, epsilon=epsilon, delta=delta)
     expected = written_out(correct, guesses, canaries, epsilon, delta) if correct else 1.0
-    assert found == pytest.approx(expected, rel=1e-9, abs=1e-300)
+    if expected < 0.4999 or delta == 0.0:  # at the edge of the tail either is right
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-300)
+    else:
+        assert found == 1.0 or found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.7, 2.0])

@@ -75,7 +75,21 @@ def play(
     first_runs, deadline = MOST_CHOOSING, started + CHOOSING * effort.seconds
     if effort.runs is not None:
         first_runs, deadline = max(1, int(effort.runs * CHOOSING)), float("inf")
-    chosen_on = _joined(list(blocks.until(min(first_runs, MOST_CHOOSING), deadline)), canary.name)
+    done = 0
+
+    def tell(runs: int) -> None:
+        share = (time.perf_counter() - started) / effort.seconds
+        if effort.runs is not None:
+            share = runs / effort.runs
+        if told is not None:
+            told(min(1.0, share))
+
+    first: list[Trials] = []
+    for trials in blocks.until(min(first_runs, MOST_CHOOSING), deadline):
+        first.append(trials)
+        done += trials.fewest
+        tell(done)
+    chosen_on = _joined(first, canary.name)
     took = time.perf_counter() - started
     fresh = MOST_FRESH
     if effort.runs is not None:
@@ -88,17 +102,15 @@ def play(
     events = choose(chosen_on, deltas=deltas, failure=each, fresh=expected)
     counts = [Counts(event, canary.name) for event in events]
     curve = Curve.over(chosen_on)
-    done = 0
     end = float("inf") if effort.runs is not None else started + effort.seconds
     for trials in blocks.until(fresh, end):
         counts = [one.plus(trials) for one in counts]
         curve = curve.plus(trials)
         done += trials.fewest
-        if told is not None:
-            told(min(1.0, done / max(1, expected)))
+        tell(done)
     bounds = tuple(one.bound(failure=each) for one in counts)
     return Played(
-        chosen_on.fewest + done,
+        done,
         bounds,
         curve,
         Curve.rates(chosen_on),

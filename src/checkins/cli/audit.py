@@ -33,7 +33,7 @@ Trials = Annotated[
     ),
 ]
 Seconds = Annotated[
-    Texts, text("--seconds", "S", "How long the runs may take, all together. Default 30.")
+    Texts, text("--seconds", "S", "About how long the runs take, all together. Default 30.")
 ]
 Confidence = Annotated[
     Texts,

@@ -36,9 +36,10 @@ def parts(audit: Audit, *, file: str) -> Iterator[RenderableType]:
         yield _deltas(audit.machines)
         yield _attacks(audit.machines)
     yield from tables.listed("Notes", _notes(audit))
+    simulated = f" Simulated with seed {audit.seed}." if audit.promise.findings else ""
     yield Text(
-        f"\nAll of this holds together with confidence {audit.confidence}. Simulated with seed"
-        f" {audit.seed}. Rounding: certified up, measured down.",
+        f"\nAll of this holds together with confidence {audit.confidence}.{simulated}"
+        " Rounding: certified up, measured down.",
         style="dim",
     )
 

@@ -20,11 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from checkins.service.settings import Limits
 
 Heard = Callable[[str], object]
+SPOKEN = ("1.0", "1.1")
 _LEAST_RATE = 1024  # bytes a second that a reader must take
 _FRAMING = 9  # bytes around a chunk of one byte, and that byte: the most an honest sender spends
 
@@ -134,6 +136,8 @@ def guarded(
             self.idle_bytes = 0
             _cancel(self.head_timer)
             self.head_timer = None
+            if self.parser.get_http_version() not in SPOKEN:
+                raise HttpParserError("a version of HTTP that is not spoken here")
             super().on_headers_complete()
 
         def on_body(self, body: bytes) -> None:
