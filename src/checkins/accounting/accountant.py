@@ -11,11 +11,9 @@
 from __future__ import annotations
 
 import math
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from checkins.accounting import exact, require
@@ -32,6 +30,7 @@ from checkins.accounting.design import (
 from checkins.accounting.divergence import MOST_EPSILON
 from checkins.accounting.findings import Finding, Question
 from checkins.accounting.law import SMALLEST, Rounding, Side
+from checkins.accounting.versions import versions
 from checkins.errors import InvalidValue, NotCovered
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def certify(
         campaigns=campaigns,
         variation=variation,
         seconds=time.perf_counter() - started,
-        versions=_versions(),
+        versions=versions("checkins", "numpy", "scipy", "dp-accounting"),
     )
 
 
@@ -262,13 +261,3 @@ def _uncovered(designs: Sequence[Design], delta: float) -> NotCovered:
         delta,
         f"no epsilon below {MOST_EPSILON:g} is proved at it: add noise or slots, or run less",
     )
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in ("checkins", "numpy", "scipy", "dp-accounting"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "unknown"
-    return versions

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 
 from checkins.accounting import Certificate
+from checkins.accounting.versions import versions
 from checkins.planning.campaign import written
 from checkins.planning.curves import budget_curve, slots_curve
 from checkins.planning.front import pareto, shown
@@ -22,7 +23,6 @@ from checkins.planning.question import Question
 from checkins.planning.reasons import Reason, reasons
 from checkins.planning.search import search
 from checkins.planning.sensitivity import Row, sensitivity
-from checkins.planning.versions import versions
 from checkins.protocol.campaign import Campaign
 
 
@@ -53,7 +53,7 @@ class Plan:
             "campaign": self.text,
             "certificate": self.certificate.as_dict(),
             "seconds": round(self.seconds, 3),
-            "versions": versions(),
+            "versions": versions("checkins", "numpy", "scipy"),
         }
 
 

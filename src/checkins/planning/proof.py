@@ -10,6 +10,7 @@ from checkins.accounting import Adjacency, Certificate, Protocol
 from checkins.accounting import variation as total_variation
 from checkins.accounting.assumptions import assumptions, paid_in_delta
 from checkins.accounting.certificate import Alternative
+from checkins.accounting.versions import versions
 from checkins.errors import NotCovered
 from checkins.planning.campaign import campaign_of
 from checkins.planning.noise import proven_level
@@ -17,7 +18,6 @@ from checkins.planning.priced import PricedDesign
 from checkins.planning.search import tidy
 from checkins.planning.shape import Shape
 from checkins.planning.target import FINE, Method
-from checkins.planning.versions import versions
 from checkins.protocol.campaign import Campaign, RunSoFar, price
 
 FULL_SLOTS = 300
@@ -105,5 +105,5 @@ def _coarse(design: PricedDesign, campaign: Campaign, cells: int) -> Certificate
         campaigns=campaign.repeats,
         variation=run.variation,
         seconds=time.perf_counter() - started,
-        versions=versions(),
+        versions=versions("checkins", "numpy", "scipy"),
     )

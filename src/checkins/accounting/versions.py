@@ -1,4 +1,4 @@
-"""Which versions computed a plan."""
+"""Which versions computed a number."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 
-def versions() -> dict[str, str]:
-    """Of Python and of what the numbers come from."""
+def versions(*packages: str) -> dict[str, str]:
+    """Of Python, and of the packages that a number comes from."""
     found = {"python": platform.python_version()}
-    for package in ("checkins", "numpy", "scipy"):
+    for package in packages:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
