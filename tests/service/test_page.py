@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +28,12 @@ def browser() -> Iterator[Browser]:
         yield opened
 
 
-MOMENTS = {
-    "before": Run(status="waiting", start_in_s=4000.0),
-    "while": Run(closed=73, start_in_s=-73 * 3600 - 400),
-    "quick": Run(closed=3, slots=12, slot_s=0.5, choose_s=0.15, curve_every=1),
-    "after": Run(closed=200, status="completed", start_in_s=-201 * 3600),
-    "stopped": Run(closed=40, affordable=40, status="stopped", start_in_s=-50 * 3600),
+MOMENTS = {  # made when a test begins: a campaign goes on while others run
+    "before": partial(Run, status="waiting", start_in_s=4000.0),
+    "while": partial(Run, closed=73, start_in_s=-73 * 3600 - 400),
+    "quick": partial(Run, closed=3, slots=12, slot_s=0.5, choose_s=0.15, curve_every=1),
+    "after": partial(Run, closed=200, status="completed", start_in_s=-201 * 3600),
+    "stopped": partial(Run, closed=40, affordable=40, status="stopped", start_in_s=-50 * 3600),
 }
 
 
@@ -43,7 +44,7 @@ def test_the_page_fits_complains_of_nothing_and_asks_no_other_host(
     browser: Browser, moment: str, size: tuple[int, int], dark: bool
 ) -> None:
     with (
-        running(MOMENTS[moment]) as double,
+        running(MOMENTS[moment]()) as double,
         watching(browser, double.url, size=size, dark=dark) as seen,
     ):
         shown(seen.page)
@@ -56,7 +57,7 @@ def test_the_page_fits_complains_of_nothing_and_asks_no_other_host(
 
 
 def test_the_first_screen_answers_what_now_learned_and_cost(browser: Browser) -> None:
-    with running(MOMENTS["while"]) as double, watching(browser, double.url) as seen:
+    with running(MOMENTS["while"]()) as double, watching(browser, double.url) as seen:
         shown(seen.page)
         for name in ("name", "lede", "now", "strip", "learned", "curve", "spent", "spending"):
             box = seen.page.locator(f"#{name}").bounding_box()
@@ -67,9 +68,9 @@ def test_the_first_screen_answers_what_now_learned_and_cost(browser: Browser) ->
 
 
 def test_every_price_names_its_side_delta_adjacency_and_method(browser: Browser) -> None:
-    with running(MOMENTS["while"]) as double, watching(browser, double.url) as seen:
+    with running(MOMENTS["while"]()) as double, watching(browser, double.url) as seen:
         shown(seen.page)
-        spent = MOMENTS["while"].spent()
+        spent = MOMENTS["while"]().spent()
         assert spent is not None
         assert text(seen.page, "spent") == f"ε ≤ {numbers.up(spent['epsilon'])} of 0.5"
         for said in ("At most, rounded up", "δ = 10⁻⁶", "add/remove", "exact"):
