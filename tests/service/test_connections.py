@@ -26,7 +26,8 @@ GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 async def app(scope, receive, send) -> None:
-    """Says how long the body was; /large is 20 MB, /hold takes its time, /fail fails."""
+    """Says how long the body was; /large is 20 MB, /hold takes its time, /fail fails, /stream
+    never comes to a body."""
     if scope["type"] != "http":
         return
     if scope["path"] == "/fail":
@@ -42,7 +43,11 @@ async def app(scope, receive, send) -> None:
     if scope["path"] == "/hold":
         await asyncio.sleep(0.6)
     headers = [(b"content-length", str(len(body)).encode())]
+    if scope["path"] == "/stream":
+        headers = []
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+    if scope["path"] == "/stream":
+        await receive()  # until the client has left
     await send({"type": "http.response.body", "body": body})
 
 
@@ -184,6 +189,19 @@ def test_pipelined_requests_are_all_answered():
             got += line.recv(65536)
         line.close()
         assert not running.refused
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_an_answer_is_one_piece_and_a_head_without_a_body_is_not_kept(loop):
+    with serving(SOON, loop=loop) as running, running.connect(GET) as line:
+        assert line.recv(65536).endswith(b"\r\n\r\n0 host")
+        line.sendall(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert line.recv(65536).endswith(b"\r\n\r\n")
+
+
+def test_the_head_of_a_stream_arrives_before_its_body():
+    with serving(SOON) as running, running.connect(GET.replace(b"/ ", b"/stream ")) as line:
+        assert line.recv(65536).startswith(b"HTTP/1.1 200")
 
 
 def test_a_body_sent_byte_by_byte_is_given_up_and_others_are_served_meanwhile():

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opentelemetry.trace import NoOpTracer, Tracer, TracerProvider
 
 from checkins.protocol.campaign import campaign_from_canonical
 from checkins.protocol.encoding import model_from_bytes, report_to_bytes
@@ -639,3 +640,24 @@ def test_the_openapi_document_names_every_route_of_the_contract(here) -> None:
         }
 
     here(scenario)
+
+
+def test_no_tracer_of_the_process_hears_who_came_to_which_slot(here, monkeypatch) -> None:
+    """FastAPI would tell any provider of OpenTelemetry the path and the address of each request."""
+    asked: list[str] = []
+
+    class Provider(TracerProvider):
+        def get_tracer(self, *args: Any, **kwargs: Any) -> Tracer:
+            asked.append(str(args))
+            return NoOpTracer()
+
+    provider = Provider()
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
+
+    async def scenario(it: Living) -> None:
+        await it.open(slots=2)
+        await it.begin(1)
+        await it.check_in(1, await it.enrol())
+
+    here(scenario)
+    assert asked == []

@@ -28,6 +28,14 @@ ABOUT = """\
 Federated training by random check-ins: each client flips its own coin and picks its own slot; the
 server calls nobody. Errors are problem documents (RFC 9457) with a `type` of `urn:checkins:...`.
 """
+NO_TELEMETRY: Any = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""FastAPI's spans would tell another service who came to which slot (invariant 8)."""
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -52,6 +60,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         docs_url=None,
+        telemetry=NO_TELEMETRY,
     )
     app.state.runner = runner
     app.state.planner = planner

@@ -18,12 +18,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from checkins.service.settings import Limits
+from checkins.service.transport import JoiningTransport
 
 Heard = Callable[[str], object]
 SPOKEN = ("1.0", "1.1")
@@ -93,7 +94,8 @@ def guarded(
                 return
             self.address = address
             tell_open(counts.total)
-            super().connection_made(transport)
+            self.joining = JoiningTransport(transport)
+            super().connection_made(cast(asyncio.Transport, self.joining))
             self._expect_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -139,6 +141,10 @@ def guarded(
             if self.parser.get_http_version() not in SPOKEN:
                 raise HttpParserError("a version of HTTP that is not spoken here")
             super().on_headers_complete()
+
+        def on_response_complete(self) -> None:
+            self.joining.flush()
+            super().on_response_complete()
 
         def on_body(self, body: bytes) -> None:
             self.idle_bytes = max(0, self.idle_bytes - _FRAMING * len(body))

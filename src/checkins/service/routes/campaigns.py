@@ -22,10 +22,11 @@ from checkins.service.routes.parts import (
     runner_of,
     takes,
 )
+from checkins.service.routes.plain import PlainRoute
 from checkins.service.runner import Runner
 from checkins.service.store import records
 
-router = APIRouter(prefix="/campaigns", tags=["campaigns"])
+router = APIRouter(prefix="/campaigns", tags=["campaigns"], route_class=PlainRoute)
 
 
 @router.get(

@@ -31,10 +31,11 @@ from checkins.service.routes.parts import (
     takes,
     unless_gone,
 )
+from checkins.service.routes.plain import PlainRoute
 from checkins.service.runner import Runner
 from checkins.service.taking import CheckIn, Enrolment, Submission, hashed
 
-router = APIRouter(prefix="/campaigns/{run}", tags=["clients"])
+router = APIRouter(prefix="/campaigns/{run}", tags=["clients"], route_class=PlainRoute)
 
 
 @router.post(

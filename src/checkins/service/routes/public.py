@@ -15,10 +15,11 @@ from checkins.service.desk import Desk
 from checkins.service.problems import Problem
 from checkins.service.released import released_model
 from checkins.service.routes.parts import BINARY, desk_of, number_of, refusals, runner_of, takes
+from checkins.service.routes.plain import PlainRoute
 from checkins.service.runner import Runner
 from checkins.service.store import records
 
-router = APIRouter(prefix="/campaigns/{run}", tags=["public"])
+router = APIRouter(prefix="/campaigns/{run}", tags=["public"], route_class=PlainRoute)
 KEEP_ALIVE_S = 15.0
 MOST_AT_A_TIME = 4_000_000
 """Bytes of a ledger held for one reader, about."""
