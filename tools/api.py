@@ -107,7 +107,7 @@ def _route(
     problems = [
         (f"`{slug}`", str(KINDS[slug].status), KINDS[slug].title)
         for slug in slugs_of(operation)
-        if slug not in everywhere
+        if slug not in everywhere or f"`{slug}`" in said  # what the text names is explained
     ]
     yield from _table(("answer", "body", "meaning"), answers)
     if problems:

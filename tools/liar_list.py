@@ -14,7 +14,7 @@ from tools.mutants import Change, Mutant
 
 @dataclass(frozen=True, slots=True)
 class Liar:
-    """A bug, and the drills of ``checkins.audit.machines_battery`` that must contradict it."""
+    """A bug, and the drills of ``checkins.audit.machines.battery`` that must contradict it."""
 
     name: str
     what: str

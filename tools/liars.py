@@ -7,7 +7,7 @@ python tools/liars.py --save       all of them, and docs/liars.json with what wa
 python tools/liars.py --table      the table of docs/liars.json as Markdown
 
 A bug is a change of text in a copy of src/, audited by a process of its own that imports the copy.
-The bugs are in liar_list.py, the audits in checkins.audit.machines_battery.
+The bugs are in liar_list.py, the audits in checkins.audit.machines.battery.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def main() -> int:
 def _drill(name: str, runs: int | None, confidence: float | None) -> int:
     """In a process of its own: one drill on the code that is imported here."""
     import checkins
-    from checkins.audit.machines_battery import CONFIDENCE, judge
+    from checkins.audit.machines.battery import CONFIDENCE, judge
 
     said = judge(name, runs=runs, confidence=confidence or CONFIDENCE).as_dict()
     said["imported"] = str(Path(checkins.__file__).resolve().parent)

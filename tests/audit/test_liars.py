@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from checkins.audit.machines_battery import BATTERY
+from checkins.audit.machines.battery import BATTERY
 from tools import liars
 from tools.liar_list import FROM_MUTANTS, LIARS, LIVE, NO_LEAK, Liar
 from tools.mutant_list import MUTANTS

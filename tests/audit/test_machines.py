@@ -11,21 +11,22 @@ import numpy as np
 import pytest
 
 from checkins.accounting import Adjacency
-from checkins.audit.adversity import ORDINARY, SMOOTH, Adversity
 from checkins.audit.bound import CHOOSING
-from checkins.audit.device_view import device_stage, local_epsilon
-from checkins.audit.machines import Stage, best_attack, made_small, run_trials, stage_of
-from checkins.audit.machines_attacks import LIKELIHOOD, Noise
-from checkins.audit.machines_battery import BATTERY
-from checkins.audit.machines_campaigns import (
+from checkins.audit.machines import Stage, made_small, run_trials, stage_of
+from checkins.audit.machines.adversity import ORDINARY, SMOOTH, Adversity
+from checkins.audit.machines.attacks import LIKELIHOOD, Noise
+from checkins.audit.machines.battery import BATTERY
+from checkins.audit.machines.campaigns import (
     averaged,
     client_noise,
     laplace,
     server_noise,
     sliding,
 )
-from checkins.audit.machines_scene import scenes_for
-from checkins.audit.machines_world import CANARY, Seen, World
+from checkins.audit.machines.device import device_stage, local_epsilon
+from checkins.audit.machines.scene import scenes_for
+from checkins.audit.machines.stage import best_attack
+from checkins.audit.machines.world import CANARY, Seen, World
 from checkins.errors import InvalidValue, NotCovered
 from checkins.protocol.campaign import Campaign, read_campaign
 from checkins.protocol.ledger import Ledger

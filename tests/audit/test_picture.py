@@ -10,9 +10,10 @@ import pytest
 
 from checkins.audit import Attacks, Settings, audit_campaign
 from checkins.audit.curve import Curve
-from checkins.audit.picture import certified_line, draw_trade_off
+from checkins.audit.picture import certified_line, draw_trade_off, trade_off
 from checkins.audit.trials import Trials
-from tests.audit.campaigns import gaussian, pure
+from checkins.protocol.campaign import Campaign
+from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
 
 
 def test_the_line_is_that_of_the_definition() -> None:
@@ -58,3 +59,29 @@ def test_a_picture_of_few_outcomes_is_drawn(tmp_path: Path) -> None:
     audit = audit_campaign(pure(8.0, slots=2), Settings(runs=500, deltas=(1e-3,)))
     draw_trade_off(audit, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("campaign", "sides"),
+    [
+        (gaussian(0.5, slots=3, delta=1e-4), ("there", "missing")),
+        (pure(2.0, slots=4, adjacency=REPLACE_ONE), ("first data", "other data")),
+    ],
+    ids=["add-remove", "replace-one"],
+)
+def test_every_curve_is_named_beside_the_picture(
+    campaign: Campaign, sides: tuple[str, str]
+) -> None:
+    settings = Settings(attacks=Attacks.WORST_CASE, runs=20_000, deltas=(1e-3,))
+    figure = trade_off(audit_campaign(campaign, settings))
+    figure.canvas.draw()
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        named = {text.get_text() for text in legend.get_texts()}
+        bars = {line for bar in axes.containers for line in bar.get_children()}
+        assert all(str(line.get_label()) in named for line in axes.lines if line not in bars)
+        assert legend.get_window_extent().y1 < axes.get_window_extent().y0
+        assert legend.get_window_extent().x1 < figure.bbox.x1
+    for side in sides:
+        assert {f"called {side}, exact", f"called {side}, measured at least"} <= named
+    assert f"called {sides[0]}, but {sides[1]}" in figure.axes[0].get_xlabel()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from checkins.accounting import NoiseAt, Population
-from checkins.audit.canary import AveragedCanary, Canary, ResponseCanary, SumCanary
-from checkins.audit.noise import GaussianSum
-from checkins.audit.releases import (
+from checkins.audit.canaries.canary import AveragedCanary, Canary, ResponseCanary, SumCanary
+from checkins.audit.canaries.noise import GaussianSum
+from checkins.audit.canaries.releases import (
     Arrival,
     Loads,
     Response,
@@ -20,9 +20,9 @@ from checkins.audit.releases import (
     response_releases,
     sum_releases,
 )
-from checkins.audit.statistic import response_scores, sum_ratio
-from checkins.audit.world import World
-from checkins.audit.worst_case import worst_case
+from checkins.audit.canaries.statistic import response_scores, sum_ratio
+from checkins.audit.canaries.world import World
+from checkins.audit.canaries.worst_case import worst_case
 from checkins.protocol.campaign import Campaign
 from checkins.protocol.model_update import Model, ModelUpdate
 from checkins.protocol.participant import COIN, Participant

@@ -10,7 +10,7 @@ import pytest
 
 from checkins.audit import Attacks, Settings, Verdict, audit_campaign
 from checkins.audit.bound import lower_bounds
-from checkins.audit.training_canary import TrainingCanary
+from checkins.audit.canaries.training import TrainingCanary
 from checkins.errors import NotCovered
 from checkins.protocol.campaign import Campaign, parse_campaign
 from checkins.simulation.job import lesson_of

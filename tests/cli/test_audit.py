@@ -219,6 +219,21 @@ def test_a_place_that_cannot_be_written_is_refused_first(
     assert "cannot be written" in outcome.err
 
 
+def test_a_folder_is_made_only_when_there_is_something_to_write(
+    checkins, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "deep" / "out"
+    assert checkins("audit", str(tmp_path / "none.toml"), "--out", str(out)).code == 2
+    assert checkins("audit", small, "--canary", "data", "--out", str(out)).code == 2
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("checkins.audit.audit_campaign", interrupted)
+    assert checkins("audit", small, "--out", str(out)).code == 130
+    assert sorted(tmp_path.iterdir()) == [Path(small)]
+
+
 @pytest.mark.slow
 def test_the_example_is_audited(checkins) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "patients.toml"

@@ -7,6 +7,7 @@ import re
 import pytest
 
 COUNT = "must be a whole number from 1 to 1,000,000,000,000"
+RANGE = "must be a whole number or LO..HI, from 1 to 1,000,000,000,000"
 UNIT = "must lie strictly between 0 and 1"
 
 PURE = {
@@ -88,9 +89,9 @@ def test_a_number_that_would_become_0_is_refused_not_rounded(checkins, option: s
         (PURE, {"adjacency": "both"}, "--adjacency both: must be "),
         (NOISY, {"noise_at": "home"}, "--noise-at home: must be client or server"),
         (PURE, {"population": "10..5"}, "--population 10..5: the first must not exceed the second"),
-        (PURE, {"population": "0..5"}, f"--population 0..5: {COUNT}"),
-        (PURE, {"population": "5.."}, f"--population 5..: {COUNT}"),
-        (PURE, {"population": "nan"}, f"--population nan: {COUNT}"),
+        (PURE, {"population": "0..5"}, f"--population 0..5: {RANGE}"),
+        (PURE, {"population": "5.."}, f"--population 5..: {RANGE}"),
+        (PURE, {"population": "nan"}, f"--population nan: {RANGE}"),
         (SLIDING, {"window": "101"}, "--window 101: must be at most slots = 100"),
         (SLIDING, {"window": "0"}, f"--window 0: {COUNT}"),
         (SLIDING, {"window": None}, "--window: is missing; "),

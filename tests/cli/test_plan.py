@@ -20,6 +20,8 @@ from checkins.protocol.campaign.file import parse_campaign, read_campaign
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET = ["--epsilon", "1", "--delta", "1e-6", "--adjacency", "add-remove"]
 ASKED = ["--population", "9000..11000", *BUDGET, "--dimension", "14"]
+CAPACITY = "must be a whole number from 1 to 1,000,000,000,000, or all"
+CLIENTS = "must be a whole number or LO..HI, from 1 to 10,000,000,000"
 QUICK = ["--slots", "50", "--campaigns", "1", "--participation", "1"]
 
 
@@ -117,6 +119,22 @@ def test_nothing_that_privacy_depends_on_has_a_default(checkins, missing: str) -
         (["--randomizer", "randomized-response"], "--randomizer randomized-response: must be"),
         (["--campaigns", "1e9"], "--campaigns 1e9: must be a whole number"),
         (["--duration", "1"], "--duration 1: leaves no time"),
+        (["--uplink", "1"], "--duration 1d (the default): leaves no time"),
+        (["--delta", "1e-300"], "--delta 1e-300: is too small"),
+        (
+            ["--capacity", "foo"],
+            f"--capacity foo: {CAPACITY}",
+        ),
+        (
+            ["--population", "0"],
+            f"--population 0: {CLIENTS}\n",
+        ),
+        (
+            ["--population", "1e11"],
+            f"--population 1e11: {CLIENTS}\n",
+        ),
+        (["--population", "7.."], f"--population 7..: {CLIENTS}\n"),
+        (["--population", "7..2"], "--population 7..2: the first must not exceed the second"),
         (["--task", "nowhere.toml"], "--task nowhere.toml: must be patients"),
         (["--task", "patients"], "--dimension 14"),
         (["--out", "."], "--out .: is a folder"),
@@ -128,7 +146,7 @@ def test_a_mistake_is_one_line(checkins, words: list[str], starts: str) -> None:
     if starts == "--dimension 14":
         given["--dimension"] = "15"
         starts = "--dimension 15: the task's model has 14"
-    if "--duration" in words:
+    if "--duration" in words or "--uplink" in words:
         given["--dimension"] = str(10**8)
     outcome = checkins("plan", *(word for pair in given.items() for word in pair))
     assert (outcome.code, outcome.out) == (2, "")
@@ -147,7 +165,7 @@ def test_people_get_a_design_reasons_and_what_next(
         "Recommended: fixed, 50 slots, server",
         "epsilon <= ",
         "Why:",
-        "What nothing beats",
+        "Designs that no other beats in everything",
         "If the population is not what you think:",
         "checkins check campaign.toml",
     ):
@@ -187,6 +205,31 @@ def test_a_file_in_the_way_is_told_of_before_anyone_is_asked(
     outcome = checkins("plan")
     assert (outcome.code, outcome.out, asked) == (2, "", [])
     assert "exists already" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("none/here.toml", "there is no folder none; make it first"),
+        ("file/here.toml", "there is no folder file; make it first"),
+        ("folder", "is a folder; name a file in it"),
+        ("x" * 300, "cannot be written"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_of_before_planning(
+    checkins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, told: str
+) -> None:
+    def planned(_: object) -> None:
+        raise AssertionError("it was planned")
+
+    monkeypatch.setattr("checkins.planning.make_plan", planned)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    outcome = checkins("plan", *ASKED, *QUICK, "--out", place)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert told in outcome.err
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_with_json_nobody_is_asked(checkins, terminal) -> None:
@@ -232,7 +275,7 @@ def test_on_a_real_terminal_it_asks_and_answers(tmp_path: Path) -> None:
 
 
 def _talk(words: list[str], answers: Iterator[str], folder: Path) -> Iterator[str]:
-    """Run a program on a pseudo-terminal; answer each line that ends with a colon."""
+    """Run a program on a pseudo-terminal; answer each line that stops after a question."""
     import pty
 
     ours, theirs = pty.openpty()
@@ -252,7 +295,7 @@ def _talk(words: list[str], answers: Iterator[str], folder: Path) -> Iterator[st
                 break
             yield text
             line = (line + text).rpartition("\n")[2]
-            if line.rstrip().endswith(":"):
+            if "?" in line and line.endswith(" "):
                 answer = next(answers, None)
                 if answer is not None:
                     os.write(ours, f"{answer}\n".encode())

@@ -252,6 +252,8 @@ def main() -> None:
             sys.exit(1)
         if question["dimension"] == 13:
             told = {"invalid": ["slots", 7, "must be what this double wants"]}
+        if question["dimension"] == 29:
+            told = {"invalid": ["duration_s", 86400.0, "leaves no time"]}
         if question["dimension"] in (19, 23):
             busy = question["dimension"] == 19
             try:

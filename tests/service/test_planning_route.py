@@ -35,7 +35,7 @@ QUESTION: dict[str, Any] = {
     "fixed": {},
 }
 QUERY = "population=100..400&epsilon=1&delta=1e-6&adjacency=add-remove&dimension=10"
-REFUSES, DIES, SLOW, STUBBORN = 13, 17, 19, 23
+REFUSES, DIES, SLOW, STUBBORN, LASTS = 13, 17, 19, 23, 29
 PATIENCE_S = 60.0
 
 
@@ -282,8 +282,8 @@ def test_planning_can_be_turned_off(route: Any) -> None:
         ("epsilon=1&epsilon=2", "epsilon: was given more than once"),
         ("delta=1", "delta"),
         ("adjacency=both", "adjacency: must be one of add-remove, replace-one"),
-        ("population=10..5", "population"),
-        ("population=0..5", "population"),
+        ("population=10..5", "population = 10..5: the first must not exceed the second"),
+        ("population=0..5", "population: must be a whole number or LO..HI, from 1 to 10,000,000,0"),
         ("population=1..99999999999999", "population"),
         ("population=many", "population"),
         ("dimension=1.5", "dimension: must be a whole number"),
@@ -320,14 +320,20 @@ def test_nothing_that_a_plan_depends_on_has_a_default(route: Any, name: str) -> 
     route(scenario)
 
 
-@pytest.mark.parametrize("change", ["", "&dimension=10&task=patients"])
-def test_a_model_has_its_size_or_its_task(route: Any, change: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("", "dimension: is missing; give it, or a task"),
+        ("&dimension=10&task=patients", "dimension = 10: goes without task = patients"),
+    ],
+)
+def test_a_model_has_its_size_or_its_task(route: Any, change: str, told: str) -> None:
     async def scenario(coordinator: Living) -> None:
         answer = await coordinator.http.get(
             f"/plan/answer?{QUERY.removesuffix('&dimension=10')}{change}"
         )
         assert problem(answer) == (422, "invalid")
-        assert answer.json()["detail"].startswith("dimension: must be given unless a task is")
+        assert answer.json()["detail"].startswith(told)
 
     route(scenario)
 
@@ -351,6 +357,27 @@ def test_a_refusal_of_the_planner_is_a_problem(route: Any) -> None:
         )
         assert problem(answer) == (422, "invalid")
         assert answer.json()["detail"] == "slots = 7: must be what this double wants"
+
+    route(scenario)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("", "duration_s = 86400.0 (the default): leaves"),
+        ("&duration_s=86400", "duration_s = 8640"),
+    ],
+)
+def test_a_refusal_of_what_was_not_given_says_that_it_is_the_default(
+    route: Any, given: str, told: str
+) -> None:
+    async def scenario(coordinator: Living) -> None:
+        query = QUERY.replace("dimension=10", f"dimension={LASTS}") + given
+        answer = await coordinator.http.get(f"/plan/answer?{query}")
+        assert problem(answer) == (422, "invalid")
+        detail = answer.json()["detail"]
+        assert detail.startswith(told)
+        assert ("(the default)" in detail) == (given == "")
 
     route(scenario)
 

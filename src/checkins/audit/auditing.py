@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -12,14 +12,15 @@ import numpy as np
 
 from checkins.accounting import Certificate, require
 from checkins.audit import bound
-from checkins.audit.canary import Canary
+from checkins.audit.blocks import Clock, Effort, OutOfTime
+from checkins.audit.canaries.canary import Canary
+from checkins.audit.canaries.worst_case import worst_case
 from checkins.audit.curve import Curve
 from checkins.audit.one_run import OneRun
-from checkins.audit.playing import Effort, play
+from checkins.audit.playing import play
 from checkins.audit.power import epsilon_of, exact_rates
 from checkins.audit.report import Audit
 from checkins.audit.verdict import Finding, Promise
-from checkins.audit.worst_case import worst_case
 from checkins.errors import CheckinsError, InvalidValue
 from checkins.protocol.campaign import Campaign, RandomizerKind, RunSoFar, price
 
@@ -84,17 +85,23 @@ class Settings:
 
 
 def audit_campaign(
-    campaign: Campaign, settings: Settings | None = None, *, told: Told | None = None
+    campaign: Campaign,
+    settings: Settings | None = None,
+    *,
+    told: Told | None = None,
+    clock: Clock = time.perf_counter,
 ) -> Audit:
     """Attack a campaign in simulation and hold what is measured against its certificates.
 
     Everything that the audit says holds together with ``settings.confidence``: if the campaign is
     as private as certified, the verdict is "contradicted" with at most the rest of that.
+    ``settings.seconds`` are those of the runs: what has no time left is left out, and a note says
+    so. If nothing could be played in them, they are refused.
     """
     settings = settings or Settings()
-    started = time.perf_counter()
+    started = clock()
     deltas = settings.deltas_for(campaign)
-    parts = _Parts(campaign, settings, deltas, told)
+    parts = _Parts(campaign, settings, deltas, told, clock)
     certificates = {delta: certificate_at(campaign, delta) for delta in deltas}
     if settings.one_run:
         findings = parts.one_run()
@@ -102,7 +109,12 @@ def audit_campaign(
         findings = ()
     else:
         findings = parts.compiled(certificates)
-    machines = None if settings.engine is Engine.COMPILED else parts.machines(len(findings))
+    machines = None if settings.engine is Engine.COMPILED else parts.machines()
+    findings += parts.unready()
+    if not findings and machines is None:
+        raise InvalidValue(
+            "seconds", settings.seconds, f"is too short for any attack: {'; '.join(parts.late)}"
+        )
     return Audit(
         campaign=campaign,
         promise=Promise(certificates, findings),
@@ -111,7 +123,7 @@ def audit_campaign(
         seed=settings.seed,
         one_run=settings.one_run,
         notes=tuple(parts.notes),
-        seconds=time.perf_counter() - started,
+        seconds=clock() - started,
     )
 
 
@@ -124,17 +136,42 @@ def certificate_at(campaign: Campaign, delta: float) -> Certificate:
 
 @dataclass(slots=True)
 class _Parts:
-    """The attacks of one audit; time and confidence are shared equally by them."""
+    """The attacks of one audit; time and confidence are shared equally by them.
+
+    An attack that took more or less than its share leaves less or more to those after it: so what
+    must be made ready, and nobody knows how long that takes, comes last.
+    """
 
     campaign: Campaign
     settings: Settings
     deltas: tuple[float, ...]
     told: Told | None
+    clock: Clock
     notes: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    """What was left out for want of time, and why."""
+    _unready: list[tuple[int, Canary]] = field(default_factory=list)
+    _count: int = 0
+    _left: int = 0
+    _end: float = 0.0
+
+    def _begin(self, attacks: int) -> None:
+        """So many attacks are played from now on; and the machines, where they are asked for."""
+        self._count = self._left = attacks + (self.settings.engine is not Engine.COMPILED)
+        self._end = self.clock() + self.settings.seconds
+
+    def _share_s(self) -> float:
+        """The time of the attack that is next."""
+        self._left -= 1
+        return max(0.0, self._end - self.clock()) / (self._left + 1)
 
     @property
-    def _with_machines(self) -> bool:
-        return self.settings.engine is not Engine.COMPILED
+    def _failure(self) -> float:
+        return (1.0 - self.settings.confidence) / self._count
+
+    def _left_out(self, what: str, error: OutOfTime) -> None:
+        self.late.append(f"{what} was not run: {error}")
+        self.notes.append(f"{self.late[-1]}; --seconds gives more")
 
     # ---- many runs, compiled -----------------------------------------------------------------
 
@@ -151,28 +188,39 @@ class _Parts:
             )
         data = self._data_canary()
         canaries += [] if data is None else [data]
-        parts = len(canaries) + self._with_machines
-        failure = (1.0 - self.settings.confidence) / parts
-        return tuple(
-            self._played(canary, number, failure=failure, seconds=self.settings.seconds / parts)
-            for number, canary in enumerate(canaries)
-        )
+        self._begin(len(canaries))
+        numbered = list(enumerate(canaries))
+        self._unready = [one for one in numbered if one[1].ready_s > 0.0]
+        return self._all_played(one for one in numbered if one[1].ready_s == 0.0)
 
-    def _played(self, canary: Canary, number: int, *, failure: float, seconds: float) -> Finding:
+    def unready(self) -> tuple[Finding, ...]:
+        """The attacks that must be made ready before they can be played."""
+        return self._all_played(self._unready)
+
+    def _all_played(self, canaries: Iterable[tuple[int, Canary]]) -> tuple[Finding, ...]:
+        found = [self._played(canary, number) for number, canary in canaries]
+        return tuple(finding for finding in found if finding is not None)
+
+    def _played(self, canary: Canary, number: int) -> Finding | None:
         effort = Effort(
-            seconds=seconds,
+            seconds=self._share_s(),
             runs=self.settings.runs,
             seed=(self.settings.seed, number),
             threads=self.settings.threads,
+            clock=self.clock,
         )
         told = self.told
-        played = play(
-            canary,
-            deltas=self.deltas,
-            failure=failure,
-            effort=effort,
-            told=None if told is None else lambda share: told(canary.name, share),
-        )
+        try:
+            played = play(
+                canary,
+                deltas=self.deltas,
+                failure=self._failure,
+                effort=effort,
+                told=None if told is None else lambda share: told(canary.name, share),
+            )
+        except OutOfTime as error:
+            self._left_out(canary.name, error)
+            return None
         exact = exact_rates(canary)
         return Finding(
             canary=canary.name,
@@ -184,7 +232,7 @@ class _Parts:
             seconds=played.seconds,
             exact={} if exact is None else {d: epsilon_of(exact, d) for d in self.deltas},
             rates=exact or played.rates,
-            failure=failure / played.events,
+            failure=self._failure / played.events,
             curve=played.curve,
             note=canary.note,
         )
@@ -207,7 +255,7 @@ class _Parts:
             )
             return None
         try:
-            from checkins.audit.training_canary import TrainingCanary
+            from checkins.audit.canaries.training import TrainingCanary
             from checkins.simulation.job import lesson_of
 
             canary = TrainingCanary(self.campaign, lesson_of(task, self.settings.folder))
@@ -234,12 +282,14 @@ class _Parts:
     # ---- one run -----------------------------------------------------------------------------
 
     def one_run(self) -> tuple[Finding, ...]:
-        started = time.perf_counter()
+        self._begin(1)
+        self._share_s()
+        started = self.clock()
         attack = OneRun.of(self.campaign, dimension=None)
         seeds = np.random.SeedSequence(self.settings.seed)
         bounds = attack.bounds(
             deltas=self.deltas,
-            failure=(1.0 - self.settings.confidence) / (1 + self._with_machines),
+            failure=self._failure,
             generator=np.random.Generator(np.random.SFC64(seeds)),
         )
         return (
@@ -250,17 +300,17 @@ class _Parts:
                 statistic="one score for each canary, the extreme ones guessed",
                 runs=1,
                 bounds=bounds,
-                seconds=time.perf_counter() - started,
+                seconds=self.clock() - started,
                 note="one run bounds epsilon by how many canaries it can tell, not by a worst case",
             ),
         )
 
     # ---- the real machines ---------------------------------------------------------------------
 
-    def machines(self, compiled: int) -> Promise | None:
+    def machines(self) -> Promise | None:
         """The campaign made small, run by what a coordinator and its devices run."""
-        from checkins.audit.machines import RUNS, run_trials
-        from checkins.audit.machines_small import made_small
+        from checkins.audit.machines import made_small, run_trials
+        from checkins.audit.machines.stage import RUNS
 
         delta = max(self.deltas[0], MACHINES_DELTA)
         try:
@@ -269,22 +319,30 @@ class _Parts:
             if self.settings.engine is Engine.MACHINES:
                 raise
             self.notes.append(f"the machines are left out: {error}")
+            self._left -= 1
             return None
+        if self.settings.engine is Engine.MACHINES:
+            self._begin(0)
         if self.told is not None:
             self.told("machines", 0.0)
-        started = time.perf_counter()
-        trials = run_trials(
-            self.campaign,
-            runs=self.settings.runs or RUNS,
-            delta=delta,
-            seconds=None if self.settings.runs else self.settings.seconds / (compiled + 1),
-        )
+        started = self.clock()
+        try:
+            trials = run_trials(
+                self.campaign,
+                runs=self.settings.runs or RUNS,
+                delta=delta,
+                seconds=None if self.settings.runs else self._share_s(),
+                clock=self.clock,
+            )
+        except OutOfTime as error:
+            self._left_out("the campaign made small", error)
+            return None
         self.notes.append(
             f"the machines run the campaign made small, at delta {delta:g}, with randomness of the"
             f" operating system; {min(one.fewest for one in trials):,} runs find what is missing or"
             " skipped, and measure no certificate closely"
         )
-        failure = (1.0 - self.settings.confidence) / (compiled + 1) / len(trials)
+        failure = self._failure / len(trials)
         findings = tuple(
             Finding(
                 canary=one.canary,
@@ -293,7 +351,7 @@ class _Parts:
                 statistic=one.statistic,
                 runs=one.fewest,
                 bounds=tuple(bound.lower_bounds(one, deltas=[delta], confidence=1.0 - failure)),
-                seconds=(time.perf_counter() - started) / len(trials),
+                seconds=(self.clock() - started) / len(trials),
                 rates=Curve.rates(one),
                 failure=failure / 2,
             )

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol, require
 from checkins.audit.bound import lower_bounds
 from checkins.audit.guessing import GuessedBound
-from checkins.audit.machines_attacks import Noise
+from checkins.audit.machines.attacks import Noise
 from checkins.audit.trials import Trials
 from checkins.audit.verdict import Verdict
 from checkins.client.swarm import Swarm, Tally

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins.accounting import Adjacency, GaussianNoise, LocalRandomizer
+from checkins.audit.canaries.world import World
 from checkins.audit.guessing import GuessedBound
-from checkins.audit.world import World
 from checkins.errors import NotCovered
 from checkins.protocol.campaign import Campaign
 

@@ -1,21 +1,18 @@
 """Playing an attack for a while: events are chosen on the first runs, and counted on the rest.
 
-Every block of runs has a seed of its own, so the same number of runs gives the same counts on any
-number of threads. How many runs there are is fixed by time or beforehand, never by what they show.
+How many runs there are is fixed by time or beforehand, never by what they show.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from checkins.audit.blocks import Blocks, Effort, OutOfTime
 from checkins.audit.bound import CHOOSING, Counts, MeasuredBound, choose
-from checkins.audit.canary import Canary
+from checkins.audit.canaries.canary import Canary
 from checkins.audit.curve import Curve
 from checkins.audit.power import Rates
 from checkins.audit.trials import Trials
@@ -23,28 +20,9 @@ from checkins.audit.trials import Trials
 MOST_CHOOSING = 1_000_000
 """Runs that events are chosen on, and held in memory."""
 MOST_FRESH = 1_000_000_000
-LEAST_BLOCKS = 4
 
 Told = Callable[[float], None]
 """Hears what share of the work is done."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How long, or how often: ``runs`` where given, else as many as ``seconds`` allow."""
-
-    seconds: float
-    runs: int | None
-    seed: tuple[int, ...]
-    threads: int = 0
-
-    @property
-    def workers(self) -> int:
-        """Threads: numpy and JAX let go of the interpreter while they work."""
-        if self.threads:
-            return self.threads
-        known = hasattr(os, "sched_getaffinity")
-        return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,16 +47,22 @@ def play(
     effort: Effort,
     told: Told | None = None,
 ) -> Played:
-    """Bounds that all hold but with probability ``failure``."""
-    started = time.perf_counter()
-    blocks = _Blocks(canary, effort)
+    """Bounds that all hold but with probability ``failure``; raises OutOfTime if there are none."""
+    clock = effort.clock
+    started = clock()
+    blocks = Blocks(canary, effort)
+    if effort.runs is None and effort.seconds <= canary.ready_s:
+        raise OutOfTime(
+            f"it takes about {canary.ready_s:g} s to make ready, and {effort.seconds:.2g} s were"
+            " left for it"
+        )
     first_runs, deadline = MOST_CHOOSING, started + CHOOSING * effort.seconds
     if effort.runs is not None:
         first_runs, deadline = max(1, int(effort.runs * CHOOSING)), float("inf")
     done = 0
 
     def tell(runs: int) -> None:
-        share = (time.perf_counter() - started) / effort.seconds
+        share = (clock() - started) / effort.seconds
         if effort.runs is not None:
             share = runs / effort.runs
         if told is not None:
@@ -90,7 +74,7 @@ def play(
         done += trials.fewest
         tell(done)
     chosen_on = _joined(first, canary.name)
-    took = time.perf_counter() - started
+    took = clock() - started
     fresh = MOST_FRESH
     if effort.runs is not None:
         fresh = max(1, effort.runs - chosen_on.fewest)
@@ -108,6 +92,11 @@ def play(
         curve = curve.plus(trials)
         done += trials.fewest
         tell(done)
+    if done == chosen_on.fewest:
+        raise OutOfTime(
+            f"its first {done:,} {'run' if done == 1 else 'runs'} took {clock() - started:.2g} s of"
+            f" the {effort.seconds:.2g} s that were left for it"
+        )
     bounds = tuple(one.bound(failure=each) for one in counts)
     return Played(
         done,
@@ -115,42 +104,8 @@ def play(
         curve,
         Curve.rates(chosen_on),
         len(events),
-        time.perf_counter() - started,
+        clock() - started,
     )
-
-
-class _Blocks:
-    """Blocks of runs, several at a time, in their order."""
-
-    def __init__(self, canary: Canary, effort: Effort) -> None:
-        self._canary, self._effort, self._next = canary, effort, 0
-
-    def until(self, runs: int, deadline: float) -> Iterator[Trials]:
-        """So many runs, or as many as begin before the deadline; a few blocks in any case."""
-        size, left = self._canary.block, runs
-        workers = self._effort.workers
-        if self._next == 0:  # alone: it makes ready what the others use too
-            self._next = 1
-            yield self._play(0, min(size, left))
-            left -= min(size, left)
-        with ThreadPoolExecutor(workers, thread_name_prefix="audit") as pool:
-            pending: list[Future[Trials]] = []
-            begun = 0
-            while True:
-                late = time.perf_counter() > deadline and begun >= LEAST_BLOCKS
-                while left > 0 and len(pending) < workers + 1 and not late:
-                    pending.append(pool.submit(self._play, self._next, min(size, left)))
-                    left -= min(size, left)
-                    self._next += 1
-                    begun += 1
-                if not pending:
-                    return
-                wait(pending[:1], return_when=FIRST_COMPLETED)
-                yield pending.pop(0).result()
-
-    def _play(self, number: int, runs: int) -> Trials:
-        seeds = np.random.SeedSequence(self._effort.seed, spawn_key=(number,))
-        return self._canary.trials(runs, np.random.Generator(np.random.SFC64(seeds)))
 
 
 def _joined(parts: Sequence[Trials], canary: str) -> Trials:

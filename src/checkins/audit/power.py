@@ -14,9 +14,9 @@ from scipy.special import gammaln, xlogy
 from checkins.accounting.law import Rounding, Side, discretise_up, sum_of
 from checkins.accounting.ratio import Diluted, Shifted, SlotRatio
 from checkins.audit.bound import Direction, ends_of
-from checkins.audit.canary import Canary, ResponseCanary, SumCanary
-from checkins.audit.noise import GaussianSum
-from checkins.audit.releases import Response
+from checkins.audit.canaries.canary import Canary, ResponseCanary, SumCanary
+from checkins.audit.canaries.noise import GaussianSum
+from checkins.audit.canaries.releases import Response
 
 FloatArray = NDArray[np.float64]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as plain_json
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from checkins.cli import options, screen
-from checkins.cli.failures import Refused, quoted
+from checkins.cli import options, places, screen
+from checkins.cli.failures import Refused
 from checkins.cli.options import Given, Texts, text
 from checkins.cli.verify import failed
 
@@ -106,7 +105,7 @@ def audit(
             "canary", "does not go with --one-run: it has canaries of its own"
         )
     if out is not None:
-        _check_place(out)
+        places.check_folder(out)
     settings = _settings(given, delta or [], one_run=one_run, folder=str(Path(file).parent))
     from checkins.protocol.campaign.file import read_campaign
 
@@ -160,8 +159,12 @@ def _audited(
     try:
         return audit_campaign(found.campaign, settings, told=told)
     except InvalidValue as error:
-        if error.name in given.texts:
+        if error.name in given:
             raise given.refusal(error) from error
+        if error.name == "seconds":
+            raise Refused(
+                f"--seconds {settings.seconds:g} (the default): {error.expected}"
+            ) from error
         raise found.refusal(error) from error
 
 
@@ -181,18 +184,10 @@ def _contradiction(result: Audit) -> str:
     return "; ".join(told)
 
 
-def _check_place(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        raise Refused(f"--out {quoted(out)}: cannot be written: {error.strerror}") from error
-
-
 def _save(result: Audit, out: Path) -> None:
     from checkins.audit.picture import NAME, draw_trade_off
 
+    out.mkdir(parents=True, exist_ok=True)
     draw_trade_off(result, out / NAME)
     text = plain_json.dumps(screen.finite(result.as_dict()), indent=2, allow_nan=False)
     (out / RESULT).write_text(text + "\n", encoding="utf-8")

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from checkins.accounting import Adjacency
 from checkins.audit import Audit, Finding, Promise
 from checkins.audit.verdict import SHARE
 from checkins.cli import digits, tables
 from checkins.cli.failures import quoted
 
-EVENTS = {
-    "remove": "looks like the canary is there",
-    "add": "looks like the canary is missing",
+LOOKS = {
+    Adjacency.ADD_REMOVE: ("looks like it is", {"remove": "there", "add": "missing"}),
+    Adjacency.REPLACE_ONE: ("looks like its", {"remove": "first data", "add": "other data"}),
 }
+"""What an event takes the canary for."""
 
 
 def parts(audit: Audit, *, file: str) -> Iterator[RenderableType]:
     """What was certified, what was measured, and whether both can be true."""
     yield Text.assemble((quoted(audit.campaign.name), "bold"), f" ({quoted(file)})")
     yield _verdict(audit)
-    yield ""
     if audit.promise.findings:
         yield _deltas(audit.promise)
         yield _attacks(audit.promise)
@@ -31,14 +32,15 @@ def parts(audit: Audit, *, file: str) -> Iterator[RenderableType]:
             (f"{finding.canary}: {finding.explained}" for finding in audit.promise.findings),
         )
         yield Text(_power(audit))
+        yield ""
     if audit.machines is not None:
-        yield Text("\nThe campaign made small, run by the real machines and samplers:")
+        yield Text("The campaign made small, run by the real machines and samplers:")
         yield _deltas(audit.machines)
         yield _attacks(audit.machines)
     yield from tables.listed("Notes", _notes(audit))
     simulated = f" Simulated with seed {audit.seed}." if audit.promise.findings else ""
     yield Text(
-        f"\nAll of this holds together with confidence {audit.confidence}.{simulated}"
+        f"All of this holds together with confidence {audit.confidence}.{simulated}"
         " Rounding: certified up, measured down.",
         style="dim",
     )
@@ -82,7 +84,9 @@ def _deltas(promise: Promise) -> RenderableType:
 
 def _attacks(promise: Promise) -> RenderableType:
     delta = next(iter(promise.certificates))
-    columns = ("canary", "runs", "exact", "measured", "by")
+    looks, events = LOOKS[promise.certificates[delta].adjacency]
+    guessed = any("guesses" in finding.at(delta).as_dict() for finding in promise.findings)
+    columns = ("canary", "runs", "exact", "measured", "by" if guessed else looks)
     table = tables.plain_table(
         *columns, right=("runs", "exact", "measured"), title=f"Attacks at delta = {delta:g}"
     )
@@ -93,16 +97,16 @@ def _attacks(promise: Promise) -> RenderableType:
             f"{finding.runs:,}",
             "" if exact is None else digits.nearest(exact),
             digits.down(finding.at(delta).epsilon),
-            _event(finding, delta),
+            _event(finding, delta, events),
         )
     return table
 
 
-def _event(finding: Finding, delta: float) -> str:
+def _event(finding: Finding, delta: float, events: Mapping[str, str]) -> str:
     told = finding.at(delta).as_dict()
     if "guesses" in told:
         return f"{told['correct']:,} of {told['guesses']:,} guesses right"
-    words = EVENTS[str(told["direction"])]
+    words = events[str(told["direction"])]
     return f"{words}: {told['hits']:,} hits, {told['alarms']:,} false alarms"
 
 
@@ -121,10 +125,12 @@ def _power(audit: Audit) -> str:
             " more: leave out --one-run."
         )
     needed = promise.runs_needed(delta)
-    sentence = f"It measured {share:.0%} of what is known to be true at least: runs limit it."
+    sentence = f"It measured {share:.0%} of what is known to be true at least."
     if needed is None:
         return f"{sentence} No number of runs of these attacks can be named that would measure 80%."
-    return f"{sentence} About {_rounded(needed)} runs of the best attack would measure 80%."
+    return (
+        f"{sentence} More runs measure more: about {_rounded(needed)} of the best attack for 80%."
+    )
 
 
 def _rounded(runs: int) -> str:

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from checkins.cli import options, screen
-from checkins.cli.failures import Refused, quoted
+from checkins.cli import options, places, screen
 from checkins.cli.init import NAME, PRINT, Force, write_new
 
 Epsilon = Annotated[options.Texts, options.text("--epsilon", "E", "What may be spent.")]
@@ -107,7 +106,8 @@ def plan(
     given = options.Given.of(context)
     as_json = json or not people_read()
     place = given.texts.get("out", PRINT if as_json else NAME)
-    _check_place(place, force=force)
+    if place != PRINT:
+        places.check_file(Path(place), force=force, instead=", --out - writes nothing")
     if not as_json and people_answer():
         from checkins.cli.plan_prompts import completed
 
@@ -137,11 +137,3 @@ def people_read() -> bool:
 def people_answer() -> bool:
     """Whether there is somebody to ask."""
     return sys.stdin.isatty()
-
-
-def _check_place(place: str, *, force: bool) -> None:
-    """Refuse a file that is in the way before anyone is asked anything."""
-    if place != PRINT and Path(place).is_file() and not force:
-        raise Refused(
-            f"--out {quoted(place)}: exists already; --force overwrites it, --out - writes nothing"
-        )

@@ -17,9 +17,15 @@ from checkins.accounting import Adjacency, require
 from checkins.cli import values
 from checkins.cli.options import Given
 from checkins.errors import InvalidValue
-from checkins.planning.question import MOST_DIMENSION
+from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
 
 OTHER = "other"
+
+
+class Question(Prompt):
+    """It ends with its own question mark."""
+
+    prompt_suffix = " "
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ REQUIRED = (
         "population",
         "How many clients are there?",
         "A range, as 15000..20000, or one number. Most designs promise the same whatever it is.",
-        values.population,
+        lambda text: values.population(text, most=MOST_CLIENTS),
     ),
     Asked(
         "epsilon",
@@ -88,6 +94,7 @@ def completed(given: Given) -> Given:
         _ask_what_is_learned(answers, console)
     for one in missing:
         answers[one.name] = ask(one, console)
+    console.print()
     return Given(answers)
 
 
@@ -112,14 +119,15 @@ def ask(
     hint: str | None = None,
 ) -> str:
     """An answer that passes its check; a wrong one is told why, and asked again."""
+    console.print()
     console.print(Text(question.explained, style="dim"))
     words = question.words if hint is None else f"{question.words} [{hint}]"
     choices = list(question.choices) or None
     while True:
         if question.default is None:
-            answer = Prompt.ask(Text(words), console=console, choices=choices)
+            answer = Question.ask(Text(words), console=console, choices=choices)
         else:
-            answer = Prompt.ask(Text(words), console=console, default=question.default)
+            answer = Question.ask(Text(words), console=console, default=question.default)
         answer = (answer or "").strip()
         try:
             (check or question.check)(answer)

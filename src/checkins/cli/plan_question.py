@@ -9,12 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkins.accounting import Adjacency, NoiseAt, Protocol, require
+from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, require
 from checkins.cli import values
-from checkins.cli.options import Given
+from checkins.cli.failures import Refused
+from checkins.cli.options import Given, option
 from checkins.errors import InvalidValue
 from checkins.planning import Devices, Fixed, Learning, Question, Server
-from checkins.planning.question import MOST_DIMENSION, MOST_PLANNED_SLOTS, MOST_REPEATS
+from checkins.planning.question import (
+    MOST_CLIENTS,
+    MOST_DIMENSION,
+    MOST_PLANNED_SLOTS,
+    MOST_REPEATS,
+)
 from checkins.protocol.campaign import Campaign, RandomizerKind, parse_campaign, read_campaign
 from checkins.protocol.campaign.templates import Template, template_text
 from checkins.protocol.campaign.toml_source import InvalidCampaign
@@ -22,7 +28,7 @@ from checkins.protocol.campaign.toml_source import InvalidCampaign
 if TYPE_CHECKING:
     from checkins.protocol.campaign import Task
 
-POPULATION = "must be LOW..HIGH, whole numbers"
+POPULATION = "must be a whole number or LO..HI"
 OPTION = {
     "availability_s": "availability",
     "uplink_bytes_per_s": "uplink",
@@ -31,6 +37,8 @@ OPTION = {
     "repeats": "campaigns",
 }
 """Names of the library that options have other words for."""
+DEFAULTS = {"uplink": "125000", "dropout": "0", "updates_per_second": "1000", "duration": "1d"}
+"""What an option that was not given says, as one would type it."""
 UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 KNOWN = (Template.PATIENTS, Template.FASHION_MNIST, Template.SYNTHETIC)
 
@@ -38,7 +46,7 @@ KNOWN = (Template.PATIENTS, Template.FASHION_MNIST, Template.SYNTHETIC)
 def asked(given: Given) -> Question:
     """The question; what is missing or wrong is refused by its option."""
     with in_own_words(given):
-        population = values.population(given.need("population", POPULATION))
+        population = clients(given.need("population", POPULATION))
         epsilon = values.real(
             "epsilon", given.need("epsilon", "must be a finite number above 0"), require.positive
         )
@@ -72,8 +80,24 @@ def in_own_words(given: Given) -> Iterator[None]:
     except InvalidCampaign:
         raise  # it names its file and line
     except InvalidValue as error:
-        name = OPTION.get(error.name, error.name)
-        raise given.refusal(InvalidValue(name, error.value, error.expected)) from error
+        raise _refusal(given, error) from error
+
+
+def _refusal(given: Given, error: InvalidValue) -> Refused:
+    name = OPTION.get(error.name, error.name)
+    if name == "variation":
+        return given.contradiction(
+            "delta",
+            f"is too small: noise on a grid alone may fail with {error.value:.1e}, so give more",
+        )
+    if name not in given and name in DEFAULTS:
+        return Refused(f"{option(name)} {DEFAULTS[name]} (the default): {error.expected}")
+    return given.refusal(InvalidValue(name, error.value, error.expected))
+
+
+def clients(text: str) -> Population:
+    """How many clients there are, as far as plans are made."""
+    return values.population(text, most=MOST_CLIENTS)
 
 
 def _learning(given: Given) -> tuple[Learning, int, Campaign | None]:

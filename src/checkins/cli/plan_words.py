@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from checkins.accounting import NoiseAt
 from checkins.cli import digits, tables
 from checkins.planning.reasons import told_time
 
@@ -36,7 +37,8 @@ def plan_parts(plan: Plan, *, place: str | None) -> Iterator[RenderableType]:
     )
     yield ""
     yield from tables.listed(
-        "If the population is not what you think", (row.sentence for row in plan.sensitivity)
+        "If the population is not what you think",
+        (row.sentence for row in plan.sensitivity if row.factor != 1.0),
     )
     yield from _next(plan, place)
 
@@ -46,18 +48,20 @@ def _design(plan: Plan) -> RenderableType:
     shape, worth, seen = best.shape, best.figures, best.figures.turnout
     what = "noise multiplier" if shape.is_gaussian else "local epsilon"
     carried = f" at the {shape.noise_at}" if shape.is_gaussian else ""
+    at_server = shape.is_gaussian and shape.noise_at is NoiseAt.SERVER
+    hidden = "empty slots" if at_server else "dummies"
     rows = {
         "protocol": str(shape.protocol),
-        "slots": f"{shape.slots:,}" + (f", {shape.repeats:,} runs" if shape.repeats > 1 else ""),
+        "slots": f"{shape.slots:,}" + _in_runs(shape.repeats),
         "window": None if shape.window is None else f"{shape.window:,} slots",
         "participation": f"{shape.participation:g}",
         "capacity": None if best.capacity is None else f"{best.capacity}",
         "minibatch": f"{shape.minibatch:,}" if shape.minibatch > 1 else None,
         "randomizer": f"{shape.randomizer}{carried}",
         what: f"{best.level:g}",
-        "model steps": f"{worth.steps:,} of about {_few(worth.clients_per_step)} clients",
+        "model steps": f"{worth.steps:,}, each of about {_few(worth.clients_per_step)} clients",
         "noise per step": f"{worth.noise_per_step:.3g} clips in each number",
-        "dummies": f"{seen.dummies_share:.1%}",
+        hidden: f"{seen.dummies_share:.1%}",
         "time": f"{told_time(seen.duration_s)}, slots of {seen.slot_s:g} s",
         "upload": f"{told_bytes(best.load)} a client on average",
     }
@@ -88,7 +92,7 @@ def _front(plan: Plan) -> RenderableType:
         "noise",
         "design",
         right=("epsilon", "proxy", "time", "upload", "noise"),
-        title="What nothing beats",
+        title="Designs that no other beats in everything",
     )
     for design in plan.front:
         chosen = design is plan.recommended
@@ -114,15 +118,18 @@ def _next(plan: Plan, place: str | None) -> Iterator[RenderableType]:
     if place is None:
         yield Text("Nothing was written; --out FILE writes the campaign.")
         return
-    yield Text(f"Wrote {place}. Next:")
-    yield Text(f"  checkins check {place}")
-    yield Text(f"  checkins audit {place}")
     missing = plan.campaign.missing
+    steps = {"check": "what it promises and spends", "audit": "attack it"}
     if "[task]" not in missing:
-        yield Text(f"  checkins simulate {place}")
+        steps["simulate"] = "what it would learn"
+    table = Table.grid(padding=(0, 2))
+    for step, what in steps.items():
+        table.add_row(f"checkins {step} {place}", Text(what, style="dim"))
     if not missing:
-        yield Text(f"  checkins serve {place} --start +60")
-    else:
+        table.add_row(f"checkins serve {place} --start +60", Text("run it", style="dim"))
+    yield Text(f"Wrote {place}. Next:")
+    yield Padding(table, (0, 0, 0, 2))
+    if missing:
         yield Text(f"  (before it can be served it needs: {', '.join(missing)})", style="dim")
 
 
@@ -136,6 +143,10 @@ def told_bytes(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:.3g} B"
+
+
+def _in_runs(repeats: int) -> str:
+    return f" in each of {repeats:,} runs" if repeats > 1 else ""
 
 
 def _few(count: float) -> str:

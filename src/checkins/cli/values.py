@@ -68,17 +68,26 @@ def one_of(name: str, text: str, choices: type[Choice]) -> Choice:
         raise InvalidValue(name, text, f"must be {', '.join(most)} or {last}") from None
 
 
-def population(text: str) -> Population:
+def population(text: str, *, most: int = require.MOST_SLOTS) -> Population:
     """``LO..HI``, or one number for both.
 
     >>> population("10..20"), population("1e3")
     (Population(fewest=10, most=20), Population(fewest=1000, most=1000))
     """
-    fewest, dots, most = text.partition("..")
-    low = whole("population", fewest)
-    return Population(low, whole("population", most) if dots else low)
+    low, dots, high = text.partition("..")
+    try:
+        fewest = whole("population", low, most=most)
+        largest = whole("population", high, most=most) if dots else fewest
+    except InvalidValue:
+        raise InvalidValue(
+            "population", text, f"must be a whole number or LO..HI, from 1 to {most:,}"
+        ) from None
+    return Population(fewest, largest)
 
 
 def capacity(text: str) -> int | None:
     """A whole number, or ``all`` as None."""
-    return None if text == ALL else whole("capacity", text)
+    try:
+        return None if text == ALL else whole("capacity", text)
+    except InvalidValue as error:
+        raise InvalidValue("capacity", text, f"{error.expected}, or {ALL}") from None

@@ -169,8 +169,11 @@ def _population(source: TomlSource) -> Population | None:
     if value is None:
         return None
     bounds = value if isinstance(value, list) else [value, value]
-    if len(bounds) != 2:
-        source.refuse("budget", "population", "must be a whole number or [LOW, HIGH]")
+    most = require.MOST_SLOTS
+    whole = all(type(one) is int and 1 <= one <= most for one in bounds)
+    if len(bounds) != 2 or not whole:
+        expected = f"must be a whole number or [LO, HI], from 1 to {most:,}"
+        source.refuse("budget", "population", expected)
     return Population(*bounds)
 
 

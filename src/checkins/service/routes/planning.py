@@ -12,14 +12,15 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from checkins.planning.question import MOST_DIMENSION
+from checkins.errors import InvalidValue
+from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
 from checkins.service.planner import Planner
 from checkins.service.problems import Problem
 from checkins.service.routes.parts import JSON, hung_up, refusals, runner_of
 
 router = APIRouter(prefix="/plan", tags=["planning"])
 
-MOST_CLIENTS = 10**9
+MOST_CAPACITY = 10**9
 MOST_TEXT = 40
 _WHOLE = re.compile(r"[0-9]{1,16}")
 _REAL = re.compile(r"[0-9]{1,16}(\.[0-9]{0,24})?([eE][+-]?[0-9]{1,2})?|\.[0-9]{1,24}")
@@ -72,16 +73,20 @@ class Population:
     required = True
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": r"^[1-9][0-9]{0,8}(\.\.[1-9][0-9]{0,8})?$"}
+        return {"type": "string", "pattern": r"^[1-9][0-9]{0,9}(\.\.[1-9][0-9]{0,9})?$"}
 
     def read(self, name: str, text: str) -> list[int]:
-        found = re.fullmatch(r"([0-9]{1,10})(?:\.\.([0-9]{1,10}))?", text)
+        found = re.fullmatch(r"([0-9]{1,11})(?:\.\.([0-9]{1,11}))?", text)
         low = 0 if found is None else int(found[1])
         high = low if found is None or found[2] is None else int(found[2])
-        if not 1 <= low <= high <= MOST_CLIENTS:
+        if not (1 <= low <= MOST_CLIENTS and 1 <= high <= MOST_CLIENTS):
             raise Problem(
                 "invalid",
-                f"{name}: must be LO..HI, whole numbers from 1 to {MOST_CLIENTS:,}",
+                f"{name}: must be a whole number or LO..HI, from 1 to {MOST_CLIENTS:,}",
+            )
+        if low > high:
+            raise Problem(
+                "invalid", f"{name} = {low}..{high}: the first must not exceed the second"
             )
         return [low, high]
 
@@ -98,7 +103,7 @@ class Capacity:
     def read(self, name: str, text: str) -> int | str:
         if text == "all":
             return text
-        if _WHOLE.fullmatch(text) and 1 <= int(text) < MOST_CLIENTS:
+        if _WHOLE.fullmatch(text) and 1 <= int(text) < MOST_CAPACITY:
             return int(text)
         raise Problem("invalid", f"{name}: must be all, or a whole number from 1")
 
@@ -278,6 +283,11 @@ async def plan(request: Request) -> Response:
         if not work.done():
             raise Problem("busy", "the service is stopping", retry_after=5)
         return Response(work.result(), media_type=JSON)
+    except InvalidValue as error:
+        if error.name not in {*DEVICES, *SERVER} or error.name in request.query_params:
+            raise
+        told = f"{error.name} = {error.value} (the default): {error.expected}"
+        raise Problem("invalid", told) from error
     finally:
         for task in (work, *others):
             task.cancel()
@@ -298,8 +308,14 @@ def question_of(request: Request) -> dict[str, Any]:
         if known.required and name not in given:
             raise Problem("invalid", f"{name}: is missing, and has no default")
 
-    if ("dimension" in given) == ("task" in given):
-        raise Problem("invalid", "dimension: must be given unless a task is, which has its own")
+    if "dimension" in given and "task" in given:
+        raise Problem(
+            "invalid",
+            f"dimension = {given['dimension']}: goes without task = {given['task']}, which has its"
+            " own: leave one of them out",
+        )
+    if "dimension" not in given and "task" not in given:
+        raise Problem("invalid", "dimension: is missing; give it, or a task, which has its own")
 
     def part(names: Mapping[str, Any]) -> dict[str, Any]:
         return {name: given[name] for name in names if name in given}

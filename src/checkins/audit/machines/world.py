@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from checkins.audit.adversity import SMOOTH, Adversity
+from checkins.audit.machines.adversity import SMOOTH, Adversity
 from checkins.client.dice import Dice
 from checkins.errors import ProtocolViolation
 from checkins.protocol import participant as clients

@@ -22,8 +22,8 @@ from jax import Array
 from numpy.typing import NDArray
 
 from checkins.accounting import Adjacency, Protocol
+from checkins.audit.canaries.world import World
 from checkins.audit.trials import Trials
-from checkins.audit.world import World
 from checkins.errors import InvalidValue, NotCovered
 from checkins.protocol.campaign import Campaign, Task
 from checkins.simulation.loop import Server
@@ -44,6 +44,8 @@ _MOST_WORK = 4e9
 """Of one run: beyond it a few runs would take minutes."""
 _MOST_BLOCK = 128
 _START_SEED = 1
+READY_S = 6.0
+"""To find the canary and to compile the training: of every shape of it anew."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,7 @@ class TrainingCanary:
     name: str = "own data"
     statistic: str = "likelihood ratio along the canary's own update, slot by slot"
     note: str = "real training: it measures what this task gives away, not what any could"
+    ready_s: float = READY_S
 
     def __post_init__(self) -> None:
         if self.campaign.design.protocol is not Protocol.FIXED:
@@ -116,6 +119,10 @@ class TrainingCanary:
     @property
     def block(self) -> int:
         return max(1, min(_MOST_BLOCK, int(_WORK / self._work)))
+
+    @property
+    def smallest_block(self) -> int:
+        return self.block
 
     def trials(self, runs: int, generator: np.random.Generator) -> Trials:
         scores = self._scores(runs, generator)

@@ -13,7 +13,7 @@ from checkins.accounting import (
     Population,
     Protocol,
 )
-from checkins.audit.machines_small import PLENTY, plain
+from checkins.audit.machines.small import PLENTY, plain
 from checkins.protocol.campaign import Budget, Campaign, RandomizerChoice, RandomizerKind
 
 CLIP = 1.0

@@ -14,11 +14,9 @@ from typing import Protocol as Interface
 
 import numpy as np
 
-from checkins.audit.adversity import ORDINARY, SMOOTH, Adversity
 from checkins.audit.bound import MeasuredBound, lower_bounds
-from checkins.audit.device_view import device_stage
-from checkins.audit.machines import Claim, Stage, View, small_stage
-from checkins.audit.machines_campaigns import (
+from checkins.audit.machines.adversity import ORDINARY, SMOOTH, Adversity
+from checkins.audit.machines.campaigns import (
     averaged,
     client_noise,
     laplace,
@@ -26,8 +24,10 @@ from checkins.audit.machines_campaigns import (
     server_noise,
     sliding,
 )
-from checkins.audit.machines_scene import EXCESS, Scene
-from checkins.audit.machines_small import DIMENSION, SmallCampaign
+from checkins.audit.machines.device import device_stage
+from checkins.audit.machines.scene import EXCESS, Scene
+from checkins.audit.machines.small import DIMENSION, SmallCampaign
+from checkins.audit.machines.stage import Claim, Stage, View, small_stage
 from checkins.audit.trials import Trials
 from checkins.protocol.campaign import Campaign, RunSoFar, price
 from checkins.protocol.ledger import Closed, Ledger, Reason, SlotClosed

@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.audit.machines_scene import Scene, clipped
-from checkins.audit.machines_world import CANARY, Seen
+from checkins.audit.machines.scene import Scene, clipped
+from checkins.audit.machines.world import CANARY, Seen
 from checkins.protocol.campaign import Campaign
 from checkins.protocol.model_update import ModelUpdate
 from checkins.randomizers import Gaussian, Randomizer

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 from checkins.accounting import Adjacency, GaussianNoise, Protocol
 from checkins.accounting.pure import attained
-from checkins.audit.canary import AveragedCanary, Canary, ResponseCanary, SumCanary
-from checkins.audit.noise import GaussianSum, LaplaceSum
-from checkins.audit.releases import Response
-from checkins.audit.world import World
+from checkins.audit.canaries.canary import AveragedCanary, Canary, ResponseCanary, SumCanary
+from checkins.audit.canaries.noise import GaussianSum, LaplaceSum
+from checkins.audit.canaries.releases import Response
+from checkins.audit.canaries.world import World
 from checkins.protocol.campaign import Campaign, RandomizerKind
 from checkins.randomizers import Laplace, PrivUnit, RandomizedResponse
 

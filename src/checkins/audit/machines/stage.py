@@ -1,13 +1,4 @@
-"""The audit by the real machines: what a coordinator and its devices run, many times over.
-
-The compiled engine has the power to measure a certificate; this one has the bugs. Every run goes
-through the machines of ``checkins.protocol``, the device sampler and the coordinator's dice, with
-misfortunes in between, so whatever they do wrong shows in what the adversary sees.
-
-    stage = stage_of(campaign)              # the campaign made small, and what that promises
-    trials = stage.trials(2000)             # scores with and without the canary
-    bounds = lower_bounds(trials, deltas=[stage.claim.delta], confidence=0.9999)
-"""
+"""One audit by the real machines: who takes part, what is seen, which attack tells most."""
 
 from __future__ import annotations
 
@@ -19,12 +10,13 @@ from enum import StrEnum
 import numpy as np
 
 from checkins.accounting import GaussianNoise, NoiseAt, require
-from checkins.audit.adversity import ORDINARY, Adversity
+from checkins.audit.blocks import Clock, OutOfTime
 from checkins.audit.bound import CHOOSING, lower_bounds
-from checkins.audit.machines_attacks import Adversary, Found, Noise
-from checkins.audit.machines_scene import Scene, Update, neighbours, scenes_for, update_of, wake_of
-from checkins.audit.machines_small import DELTA, DIMENSION, SmallCampaign, made_small
-from checkins.audit.machines_world import CANARY, World
+from checkins.audit.machines.adversity import ORDINARY, Adversity
+from checkins.audit.machines.attacks import Adversary, Found, Noise
+from checkins.audit.machines.scene import Scene, Update, neighbours, scenes_for, update_of, wake_of
+from checkins.audit.machines.small import DELTA, DIMENSION, SmallCampaign, made_small
+from checkins.audit.machines.world import CANARY, World
 from checkins.audit.trials import Trials
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign import Campaign
@@ -37,6 +29,10 @@ from checkins.randomizers import DeviceSampler
 
 RUNS = 4000
 """Of each half, where nothing else is asked."""
+LEAST_RUNS = 32
+"""With fewer than these nothing could be found."""
+TRIED = 5
+"""Runs of each half that tell how long one takes."""
 ENGINE = "machines"
 MARGIN = 0.2
 """By how much another attack must look better than the likelihood ratio."""
@@ -211,21 +207,30 @@ def run_trials(
     delta: float = DELTA,
     adversity: Adversity = ORDINARY,
     seconds: float | None = None,
+    clock: Clock = time.perf_counter,
 ) -> tuple[Trials, ...]:
     """Trials of every scene that fits a campaign; their promise is ``made_small``'s certificate.
 
-    ``seconds`` is about how long it may take: fewer runs then, if need be.
+    ``seconds`` is about how long it may take: fewer runs then, and OutOfTime if too few.
     """
+    began = clock()
     small = made_small(campaign, delta=delta)
     stages = [
         small_stage(small, scene=scene, adversity=adversity) for scene in scenes_for(small.campaign)
     ]
     if seconds is not None:
-        require.positive(seconds=seconds)
-        began, tried = time.perf_counter(), 20
-        for stage in stages:
-            for present in (True, False) * tried:
-                stage.scores(present=present)
-        each = (time.perf_counter() - began) / tried
-        runs = max(100, min(runs, int(seconds / each)))
+        require.non_negative(seconds=seconds)
+        runs = min(runs, _affordable(stages, seconds - (clock() - began), clock))
+        if runs < LEAST_RUNS:
+            raise OutOfTime(f"{seconds:.2g} s were left for it, and {LEAST_RUNS} runs take longer")
     return tuple(stage.trials(runs) for stage in stages)
+
+
+def _affordable(stages: Sequence[Stage], seconds: float, clock: Clock) -> int:
+    """How many runs of each half and every stage fit in the time that remains."""
+    began = clock()
+    for stage in stages:
+        for present in (True, False) * TRIED:
+            stage.scores(present=present)
+    took = clock() - began
+    return max(0, int(TRIED * (seconds - took) / max(took, 1e-9)))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.audit.world import World
+from checkins.audit.canaries.world import World
 
 FloatArray = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from checkins.audit.noise import GaussianSum, Noise
-from checkins.audit.releases import (
+from checkins.audit.canaries.noise import GaussianSum, Noise
+from checkins.audit.canaries.releases import (
     Arrival,
     Loads,
     Response,
@@ -22,9 +22,9 @@ from checkins.audit.releases import (
     response_releases,
     sum_releases,
 )
-from checkins.audit.statistic import FloatArray, response_scores, sum_ratio
+from checkins.audit.canaries.statistic import FloatArray, response_scores, sum_ratio
+from checkins.audit.canaries.world import World
 from checkins.audit.trials import Trials
-from checkins.audit.world import World
 
 RATIO = "likelihood ratio of all releases"
 _BLOCK = 1 << 19
@@ -53,6 +53,16 @@ class Canary(Protocol):
         """How many runs are best played at a time."""
         ...
 
+    @property
+    def smallest_block(self) -> int:
+        """How few runs may be played at a time without making anything ready anew."""
+        ...
+
+    @property
+    def ready_s(self) -> float:
+        """About how long it takes before the first run can begin, in seconds."""
+        ...
+
     def trials(self, runs: int, generator: np.random.Generator) -> Trials: ...
 
 
@@ -66,6 +76,8 @@ class ResponseCanary:
     world: World
     statistic: str = RATIO
     note: str = ""
+    smallest_block: int = 1
+    ready_s: float = 0.0
 
     @property
     def reports(self) -> int:
@@ -104,6 +116,8 @@ class SumCanary:
     crowd: int = 0
     statistic: str = RATIO
     note: str = ""
+    smallest_block: int = 1
+    ready_s: float = 0.0
 
     @property
     def block(self) -> int:
@@ -154,6 +168,8 @@ class AveragedCanary:
     deviation: float
     statistic: str = RATIO
     note: str = ""
+    smallest_block: int = 1
+    ready_s: float = 0.0
 
     @property
     def block(self) -> int:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.audit.noise import Noise
-from checkins.audit.releases import Loads, Response
-from checkins.audit.world import World
+from checkins.audit.canaries.noise import Noise
+from checkins.audit.canaries.releases import Loads, Response
+from checkins.audit.canaries.world import World
 
 FloatArray = NDArray[np.float64]
 

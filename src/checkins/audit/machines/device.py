@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from checkins.accounting import Design, NoiseAt, Protocol, require
-from checkins.audit.adversity import Adversity
-from checkins.audit.machines import Claim, best_attack
-from checkins.audit.machines_attacks import LIKELIHOOD, Found
-from checkins.audit.machines_scene import EXCESS, update_of
-from checkins.audit.machines_small import PLENTY, plain
-from checkins.audit.machines_world import CANARY, World
+from checkins.audit.machines.adversity import Adversity
+from checkins.audit.machines.attacks import LIKELIHOOD, Found
+from checkins.audit.machines.scene import EXCESS, update_of
+from checkins.audit.machines.small import PLENTY, plain
+from checkins.audit.machines.stage import Claim, best_attack
+from checkins.audit.machines.world import CANARY, World
 from checkins.audit.trials import Trials
 from checkins.errors import NotCovered
 from checkins.protocol.campaign import Campaign
