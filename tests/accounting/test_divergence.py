@@ -129,6 +129,9 @@ class Curves:
         upper = crossing(self.upper, delta, guess=1.0, precision=1e-6).upper
         return Interval(crossing(self.lower, delta, guess=1.0, precision=1e-6).lower, upper)
 
+    def upper_epsilon(self, delta: float) -> float:
+        return self.epsilon(delta).upper
+
 
 def test_a_rare_case_adds_its_share_of_delta_above_and_nothing_below() -> None:
     usual, rare = Curves(lambda x: math.exp(-x), 0.0), Curves(lambda x: 0.5, 0.0)

@@ -123,6 +123,36 @@ def test_a_bigger_budget_needs_less_noise(
     assert large <= small
 
 
+@pytest.mark.parametrize("name", [*SHAPES, *AVERAGED])
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_shape_spends_what_the_one_it_is_priced_as_spends(
+    name: str, adjacency: Adjacency
+) -> None:
+    found = {**SHAPES, **AVERAGED}[name]
+    if found.protocol is Protocol.AVERAGED and adjacency is ADD_REMOVE:
+        return
+    target, level = Target(0.7, 1e-6, adjacency), 1.0 if found.capacity is None else 2.0
+    assert target.spent(found.priced_as, level, QUICK) == target.spent(found, level, QUICK)
+    assert found.priced_as.priced_as == found.priced_as
+
+
+@pytest.mark.parametrize("name", ["one slot", "some slots", "repeated", "laplace", "capped"])
+@pytest.mark.parametrize("epsilon", [1e-5, 0.7, 30.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-3, 0.5, 0.999])
+def test_a_level_is_found_after_a_few_looks(name: str, epsilon: float, delta: float) -> None:
+    looks = []
+
+    class Watched(Target):
+        def spent(self, shape: Shape, level: float, cells: int) -> float:
+            looks.append(super().spent(shape, level, cells))
+            return looks[-1]
+
+    level = proven_level(SHAPES[name], Watched(epsilon, delta, ADD_REMOVE), QUICK)
+    assert level is not None
+    assert len(looks) <= 12
+    assert any(spent <= delta for spent in looks)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["some slots", "repeated", "few take part", "laplace"])
 @pytest.mark.parametrize("adjacency", Adjacency)

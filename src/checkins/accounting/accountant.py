@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from checkins.accounting import exact, require
@@ -131,12 +132,20 @@ def _charged(question: Question, delta: float, variation: float) -> tuple[list[F
     for share in total_variation.shares(delta):
         if not total_variation.fits(share, delta=delta, epsilon=least, variation=variation):
             continue  # nor would it at the epsilon of this share, which is no smaller
+        if question.surely_above(_most_charged(share, delta, variation), share):
+            continue
         found = question.findings(share)
         best = _best(found, question, delta)
         least = max(least, best.epsilon.upper)
         if total_variation.fits(share, delta=delta, epsilon=least, variation=variation):
             return found, best
     raise total_variation.exhausted(delta, variation)
+
+
+def _most_charged(share: float, delta: float, variation: float) -> float:
+    """An epsilon from which on ``share`` and the charge for the variation exceed ``delta``."""
+    room = (Fraction(delta) - Fraction(share)) / Fraction(variation)
+    return math.log1p(2.0 * float(min(room, Fraction(10) ** 300)))
 
 
 def _best(found: Sequence[Finding], question: Question, delta: float) -> Finding:

@@ -80,4 +80,4 @@ def shuffled(local_epsilon: float, *, clients: int, delta: float) -> float:
     0.0432
     """
     campaign = pure.PureCampaign(local_epsilon, clients, 1.0)
-    return pure.ReplaceOne(campaign, delta=delta).epsilon(delta).upper
+    return pure.ReplaceOne(campaign, delta=delta).upper_epsilon(delta)

@@ -40,6 +40,10 @@ class Priced(Divergence, Protocol):
         """``upper`` is proven true, ``lower`` proven too small or equal."""
         ...
 
+    def upper_epsilon(self, delta: float) -> float:
+        """The upper end of ``epsilon`` without the work for the lower one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Otherwise:
@@ -57,10 +61,15 @@ class Otherwise:
 
     def epsilon(self, delta: float) -> Interval:
         usual = self.usual.epsilon(delta)
+        return Interval(usual.lower, self._upper_end(delta, usual.upper))
+
+    def upper_epsilon(self, delta: float) -> float:
+        return self._upper_end(delta, self.usual.upper_epsilon(delta))
+
+    def _upper_end(self, delta: float, usual: float) -> float:
         if self.chance >= 1.0:
-            return Interval(usual.lower, self.rare.epsilon(delta).upper)
-        upper = crossing(self.upper, delta, guess=1.01 * usual.upper, precision=1e-4).upper
-        return Interval(usual.lower, upper)
+            return self.rare.upper_epsilon(delta)
+        return crossing(self.upper, delta, guess=1.01 * usual, precision=1e-4).upper
 
 
 def crossing(

@@ -172,13 +172,15 @@ def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> Pair:
     smallest = rounding.tolerance * 1e4
     cells = min(_CURVE_CELLS, rounding.cells // 2)
     curve = divergence(design, Adjacency.REPLACE_ONE, delta=smallest, cells=cells)
-    last = crossing(curve.upper, smallest, guess=curve.epsilon(delta).upper, precision=0.02).upper
+    last = crossing(curve.upper, smallest, guess=curve.upper_epsilon(delta), precision=0.02).upper
     if not math.isfinite(last):
         raise NotCovered("delta", delta, "too small for this design to compose")
     if last == 0.0:
         hidden = curve.upper(0.0)
         return replace(_CERTAIN, only_present=hidden, only_absent=hidden)
-    nodes = 200 if isinstance(curve, pure.ReplaceOne) else rounding.cells // 16
+    nodes = rounding.cells // 16
+    if isinstance(curve, pure.ReplaceOne):
+        nodes = 200 if rounding.cells >= 200 else rounding.cells // 2
     epsilons = np.linspace(0.0, last, nodes)
     return from_curve(epsilons, np.array([curve.upper(float(e)) for e in epsilons]))
 
@@ -196,6 +198,14 @@ def composed(
         for side in (Side.UP, Side.DOWN)
     )
     return bracket(above, below, adjacency, delta=delta)
+
+
+def composed_upper(
+    designs: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
+) -> float:
+    """The upper end of ``composed``, for half the work."""
+    above = _composed_pair(designs, adjacency, campaigns=campaigns, delta=delta, side=Side.UP)
+    return _upper_end(above, adjacency, delta=delta)
 
 
 def roomy(designs: Sequence[Design], *, campaigns: int) -> tuple[list[Design], float] | None:
@@ -224,7 +234,7 @@ def composed_with_population(
     spared = roomy(designs, campaigns=campaigns)
     if spared is None or spared[1] >= delta:
         return None
-    return composed(spared[0], adjacency, campaigns=campaigns, delta=delta - spared[1]).upper
+    return composed_upper(spared[0], adjacency, campaigns=campaigns, delta=delta - spared[1])
 
 
 def composed_delta(
@@ -259,16 +269,20 @@ def _upper(above: Pair, adjacency: Adjacency, epsilon: float) -> float:
 def bracket(above: Pair, below: Pair, adjacency: Adjacency, *, delta: float) -> Interval:
     """The epsilon of a delta between two pairs."""
 
-    def upper(epsilon: float) -> float:
-        return _upper(above, adjacency, epsilon)
-
     def lower(epsilon: float) -> float:
         return max(below.remove(epsilon), below.add(epsilon)) * (1 - ROUND_OFF)
 
-    high = crossing(upper, delta, guess=1.0, precision=1e-9).upper
+    high = _upper_end(above, adjacency, delta=delta)
     start = high if 0 < high < math.inf else 1.0
     low = crossing(lower, delta, guess=start, precision=1e-9).lower
     return Interval(min(low, high), high)
+
+
+def _upper_end(above: Pair, adjacency: Adjacency, *, delta: float) -> float:
+    def upper(epsilon: float) -> float:
+        return _upper(above, adjacency, epsilon)
+
+    return crossing(upper, delta, guess=1.0, precision=1e-9).upper
 
 
 def _composed_pair(

@@ -21,6 +21,9 @@ from checkins.accounting.paper_bounds import (
 )
 from checkins.errors import NotCovered
 
+_FEW, _MOST_LOOKED_AT = 100, 100.0
+"""Cells of a quick look, and the largest epsilon that is worth one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -43,10 +46,22 @@ class Question:
     def alone(self) -> bool:
         return len(self.designs) == 1 and self.campaigns == 1
 
+    @property
+    def participation(self) -> float:
+        """How often a client takes part in all of it, on average: a delta that always holds."""
+        return self.campaigns * math.fsum(design.participation for design in self.designs)
+
     def findings(self, delta: float) -> list[Finding]:
         if self.alone:
             return list(_one(self.designs[0], self.adjacency, delta))
-        return list(_several(self.designs, self.adjacency, self.campaigns, delta))
+        return list(_several(self, delta))
+
+    def surely_above(self, epsilon: float, delta: float) -> bool:
+        """Whether a quick look proves that every true epsilon of one campaign is above this one."""
+        if not self.alone or epsilon > _MOST_LOOKED_AT or self.designs[0].participation <= delta:
+            return False
+        known = _lower_bounds(self.designs[0], self.adjacency, delta, cells=_FEW)
+        return any(bound.lower(epsilon) > delta for bound in known)
 
     def too_small(self, delta: float, *, at_most: float) -> float:
         """An epsilon of at most ``at_most`` that is proved too small at this delta.
@@ -60,16 +75,29 @@ class Question:
             for epsilon in (at_most, at_most * (1.0 - 1e-6), at_most * (1.0 - 1e-4)):
                 if any(bound.lower(epsilon) > delta for bound in known):
                     return epsilon
-        return min(at_most, max(finding.epsilon.lower for finding in self.findings(delta)))
+            return min(at_most, max(finding.epsilon.lower for finding in self.findings(delta)))
+        return min(at_most, _several_at_least(self, delta))
 
 
-def _lower_bounds(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Divergence]:
+def _several_at_least(question: Question, delta: float) -> float:
+    """The largest lower end of what is proved about several campaigns."""
+    if question.participation <= delta:
+        return 0.0
+    try:
+        return _composed(question.designs, question.adjacency, question.campaigns, delta).lower
+    except NotCovered:
+        return 0.0
+
+
+def _lower_bounds(
+    design: Design, adjacency: Adjacency, delta: float, *, cells: int | None = None
+) -> Iterator[Divergence]:
     randomizer = design.randomizer
     if isinstance(randomizer, LocalRandomizer) and not randomizer.is_pure:
         design = replace(design, randomizer=LocalRandomizer(randomizer.local_epsilon))
     try:
-        yield exact.divergence(exact.attained(design), adjacency, delta=delta)
-        bounded = exact.with_population(design, adjacency, delta=delta)
+        yield exact.divergence(exact.attained(design), adjacency, delta=delta, cells=cells)
+        bounded = exact.with_population(design, adjacency, delta=delta, cells=cells)
         if bounded is not None and exact.attained(design) == design:
             yield bounded
     except NotCovered:
@@ -119,19 +147,14 @@ def _witness(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Fin
         yield Finding("exact", Interval(lower, math.inf), "a pure randomizer attains it")
 
 
-def _several(
-    designs: Sequence[Design], adjacency: Adjacency, campaigns: int, delta: float
-) -> Iterator[Finding]:
+def _several(question: Question, delta: float) -> Iterator[Finding]:
     """Every method that proves something about several campaigns."""
-    spent = campaigns * math.fsum(design.participation for design in designs)
-    if spent <= delta:
+    designs, adjacency, campaigns = question.designs, question.adjacency, question.campaigns
+    if question.participation <= delta:
         yield Finding("exact", Interval(0.0, 0.0), "participation is no larger than delta")
         return
     try:
-        priced = exact.composed(designs, adjacency, campaigns=campaigns, delta=delta)
-        singles = (_true_at_least(design, adjacency, delta) for design in set(designs))
-        alone = max(singles, default=0.0)
-        priced = replace(priced, lower=min(max(priced.lower, alone), priced.upper))
+        priced = _composed(designs, adjacency, campaigns, delta)
         yield Finding("exact", priced, "privacy loss distributions composed")
         bounded = exact.composed_with_population(
             designs, adjacency, campaigns=campaigns, delta=delta
@@ -149,6 +172,25 @@ def _several(
         yield Finding("no-amplification", Interval(0.0, bare), "needs no random slots")
 
 
+def _composed(
+    designs: Sequence[Design], adjacency: Adjacency, campaigns: int, delta: float
+) -> Interval:
+    """Losses composed; below, what one campaign gives away by itself counts too."""
+    priced = exact.composed(designs, adjacency, campaigns=campaigns, delta=delta)
+    alone = max(_true_beyond(one, adjacency, delta, priced.lower) for one in set(designs))
+    return replace(priced, lower=min(max(priced.lower, alone), priced.upper))
+
+
+def _true_beyond(design: Design, adjacency: Adjacency, delta: float, known: float) -> float:
+    """``_true_at_least``, or 0 where a quick look shows that it is no more than ``known``."""
+    true = exact.attained(design)
+    if true.participation <= delta:
+        return 0.0
+    if exact.divergence(true, adjacency, delta=delta, cells=_FEW).upper(known) <= delta:
+        return 0.0
+    return _true_at_least(design, adjacency, delta)
+
+
 def _no_amplification(
     design: Design, adjacency: Adjacency, *, campaigns: int, delta: float
 ) -> float:
@@ -163,8 +205,8 @@ def _no_amplification(
         added = composed_local_epsilon(design, design.randomizer, campaigns=campaigns, delta=delta)
     try:
         if campaigns == 1:
-            return exact.divergence(known, adjacency, delta=delta).epsilon(delta).upper
-        composed = exact.composed((known,), adjacency, campaigns=campaigns, delta=delta)
-        return min(added, composed.upper)
+            return exact.divergence(known, adjacency, delta=delta).upper_epsilon(delta)
+        composed = exact.composed_upper((known,), adjacency, campaigns=campaigns, delta=delta)
+        return min(added, composed)
     except NotCovered:
         return added

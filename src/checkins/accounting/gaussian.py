@@ -165,6 +165,10 @@ class AddRemove:
     def epsilon(self, delta: float, *, precision: float = 1e-9) -> Interval:
         return _epsilon(self, delta, guess=_guess(self.campaign, delta), precision=precision)
 
+    def upper_epsilon(self, delta: float, *, precision: float = 1e-9) -> float:
+        guess = _guess(self.campaign, delta)
+        return crossing(self.upper, delta, guess=guess, precision=precision).upper
+
 
 class ReplaceOne:
     """Divergence between two values of one client's data; the slot ratio depends on epsilon.
@@ -203,13 +207,19 @@ class ReplaceOne:
         return self._delta(law, ratio, epsilon) * (1 - ROUND_OFF)
 
     def epsilon(self, delta: float, *, precision: float = 1e-4) -> Interval:
+        return _epsilon(self, delta, guess=self._nearby(delta), precision=precision)
+
+    def upper_epsilon(self, delta: float, *, precision: float = 1e-4) -> float:
+        return crossing(self.upper, delta, guess=self._nearby(delta), precision=precision).upper
+
+    def _nearby(self, delta: float) -> float:
         """Searched on a coarse grid first: a law must be built for every epsilon tried."""
-        guess = _guess(self.campaign, delta)
         if self.cells > 300:
             coarse = ReplaceOne(self.campaign, delta=delta, cells=160)
-            rough = coarse.epsilon(delta, precision=3e-3).upper
-            guess = rough if math.isfinite(rough) else guess
-        return _epsilon(self, delta, guess=guess, precision=precision)
+            rough = coarse.upper_epsilon(delta, precision=3e-3)
+            if math.isfinite(rough):
+                return rough
+        return _guess(self.campaign, delta)
 
 
 def _epsilon(divergence: Divergence, delta: float, *, guess: float, precision: float) -> Interval:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from checkins.accounting.design import Design, GaussianNoise, LocalRandomizer, NoiseAt, Protocol
@@ -104,6 +103,9 @@ def composed_local_epsilon(
 
 def _local_epsilon(noise_multiplier: float, local_delta: float) -> float:
     """Epsilon of one Gaussian report between any two inputs, 2 clips apart [BW18, Thm 8]."""
+    # Imported here: it takes a third of a second, and few certificates need it.
+    from scipy.optimize import brentq
+
     reach = 2.0 / noise_multiplier
 
     def excess(epsilon: float) -> float:

@@ -108,6 +108,9 @@ class AddRemove:
         upper = self._epsilon(delta * (1 - ROUND_OFF)) * (1 + _ULPS)
         return Interval(lower, min(upper, self.local_epsilon))
 
+    def upper_epsilon(self, delta: float) -> float:
+        return self.epsilon(delta).upper
+
     def _epsilon(self, delta: float) -> float:
         centre = int(np.searchsorted(self.deviations, 0.0))
         calls, left = self._calls[centre:], self._left[centre:]
@@ -250,11 +253,20 @@ class ReplaceOne:
         return min(max(one.lower(epsilon) for one in witnesses), self.upper(epsilon))
 
     def epsilon(self, delta: float) -> Interval:
-        gain = self.campaign.participation * math.expm1(self.campaign.local_epsilon)
-        locally = math.log1p(gain) * (1 + _ULPS)  # holds with no amplification
-        locally = min(locally, self.campaign.local_epsilon)
-        guess = self._one_sided.epsilon(delta).upper or locally / 8
-        upper = crossing(self.upper, delta, guess=1.2 * guess, precision=1e-7).upper
-        upper = min(upper, locally)
+        upper, guess = self.upper_epsilon(delta), self._nearby(delta)
         lower = crossing(self.lower, delta, guess=1.05 * guess, precision=1e-7).lower
         return Interval(min(lower, upper), upper)
+
+    def upper_epsilon(self, delta: float) -> float:
+        guess = 1.2 * self._nearby(delta)
+        upper = crossing(self.upper, delta, guess=guess, precision=1e-7).upper
+        return min(upper, self._locally)
+
+    @property
+    def _locally(self) -> float:
+        """What holds with no amplification."""
+        gain = self.campaign.participation * math.expm1(self.campaign.local_epsilon)
+        return min(math.log1p(gain) * (1 + _ULPS), self.campaign.local_epsilon)
+
+    def _nearby(self, delta: float) -> float:
+        return self._one_sided.epsilon(delta).upper or self._locally / 8

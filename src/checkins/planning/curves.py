@@ -30,6 +30,7 @@ def slots_curve(designs: Iterable[PricedDesign]) -> list[dict[str, object]]:
 def budget_curve(design: PricedDesign) -> list[dict[str, object]]:
     """The same design at other budgets."""
     proven = Prover(design.question, QUICK)
+    proven.learn(design)
     target = design.target
     found: list[PricedDesign] = [design]
     for times in BUDGETS:

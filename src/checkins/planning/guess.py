@@ -24,11 +24,24 @@ def guessed_level(shape: Shape, target: Target, *, roomy: bool) -> float:
     """The noise multiplier, or the local epsilon, that about meets the target."""
     if not shape.is_gaussian:
         return _local_epsilon(shape, target)
+    noise = min(
+        max(_slot_noise(shape, target, roomy=roomy), LEAST_NOISE * 1.001), MOST_NOISE * 0.999
+    )
+    return noise if shape.capacity is None else noise / _root(shape)
+
+
+def is_out_of_reach(shape: Shape, target: Target, *, roomy: bool) -> bool:
+    """Whether the target asks for more noise than there is, by far more than a guess is off."""
+    if not shape.is_gaussian:
+        return _local_epsilon(shape, target) <= LEAST_LOCAL
+    return _slot_noise(shape, target, roomy=roomy) > 1.2 * MOST_NOISE
+
+
+def _slot_noise(shape: Shape, target: Target, *, roomy: bool) -> float:
     shift = _shift(shape, target)
     if shape.capacity is not None and not roomy:
         shift *= 0.55  # one client may displace another: twice the shift, a little diluted
-    noise = min(max(1.0 / shift, LEAST_NOISE * 1.001), MOST_NOISE * 0.999)
-    return noise if shape.capacity is None else noise / _root(shape)
+    return 1.0 / shift
 
 
 def _root(shape: Shape) -> float:
@@ -49,7 +62,7 @@ def _slot_shift(slots: int, chance: float, repeats: int, target: Target) -> floa
     x = _normal_shift(target.epsilon, target.delta) ** 2 * slots / (chance**2 * repeats)
     replaced = target.adjacency is Adjacency.REPLACE_ONE
     together = math.sqrt(math.asinh(x / 4.0) if replaced else math.log1p(x))
-    low, high = 1e-6, 5.0
+    low, high = 1e-7, 5.0
     allowed = target.delta / repeats
     if _alone(high, slots, chance, target.epsilon, replaced) <= allowed:
         return min(together, high)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 
@@ -13,40 +12,89 @@ from checkins.accounting.certificate import Alternative
 from checkins.accounting.versions import versions
 from checkins.errors import NotCovered
 from checkins.planning.campaign import campaign_of
-from checkins.planning.noise import proven_level
+from checkins.planning.noise import guessed, proven_level
 from checkins.planning.priced import PricedDesign
 from checkins.planning.search import tidy
 from checkins.planning.shape import Shape
-from checkins.planning.target import FINE, Method
+from checkins.planning.target import Method, Target
 from checkins.protocol.campaign import Campaign, RunSoFar, price
 
 FULL_SLOTS = 300
 """Replace-one at more slots than this is certified on a coarser grid: a full one takes seconds."""
 FINEST, FINER = 448, 280
-"""Cells to settle with; each trial of replace-one in a single run builds a law of its own."""
+"""Cells to settle with."""
 IN_HAND = 0.99
 """Of the budget, where the full certificate is left to `checkins check`: it composes in another
 way, and came out a fifth of a per cent larger at worst where we looked."""
-_STEP = 1.0005
+SLACK = 0.0015
+_STEP, _MOST_TURNS = 1.0005, 8
 
 
 def settled(design: PricedDesign) -> tuple[PricedDesign, Campaign, Certificate]:
     """The design at the least noise that a finer grid proves, what runs, and what it promises."""
-    shape, target = _declared(design), design.target
-    if not is_quick(campaign_of(design)):
+    started = time.perf_counter()
+    quick = is_quick(campaign_of(design))
+    target = design.target
+    if not quick:
         target = replace(target, epsilon=IN_HAND * target.epsilon)
-    cells = FINEST if target.adjacency is Adjacency.ADD_REMOVE or shape.repeats > 1 else FINER
-    level = proven_level(shape, target, cells, guess=design.level, slack=0.03)
-    better = level is not None and (level < design.level) is shape.is_gaussian
-    kept = tidy(shape, level) if level is not None and better else design.level
-    for _ in range(40):
-        found = PricedDesign.of(shape, kept, target, design.question)
-        campaign = campaign_of(found)
-        certificate = certified(found, campaign, cells)
+    found, run = _settled(design, target, charged=not quick)
+    if not quick:
+        return found, run.campaign, _coarse(found, run, started)
+    for _ in range(_MOST_TURNS):
+        certificate = price([run])
         if certificate.epsilon <= target.epsilon:
-            return replace(found, epsilon=certificate.epsilon), campaign, certificate
-        kept = tidy(shape, kept * _STEP if shape.is_gaussian else kept / _STEP)
-    raise NotCovered("epsilon", target.epsilon, "no noise was found that a certificate agrees with")
+            return replace(found, epsilon=certificate.epsilon), run.campaign, certificate
+        more = max(certificate.epsilon / target.epsilon, _STEP)
+        level = found.level * more if found.shape.is_gaussian else found.level / more
+        found, run = _at(found, level)
+    raise _disagreement(target)
+
+
+def _settled(
+    design: PricedDesign, target: Target, *, charged: bool
+) -> tuple[PricedDesign, RunSoFar]:
+    """A level that a finer grid proves.
+
+    If ``charged``, for what the grids of devices leave of delta. How much that is depends on the
+    level: at first nearly all of it is hoped for.
+    """
+    shape = _declared(design)
+    guess = design.level * guessed(shape, target) / guessed(shape, design.target)
+    left = target.delta * (1.0 - 2.0**-20)
+    for _ in range(_MOST_TURNS):
+        goal = replace(target, delta=left)
+        level = proven_level(shape, goal, cells_for(shape, target), guess=guess, slack=SLACK)
+        if level is None:
+            break
+        found, run = _at(PricedDesign.of(shape, level, target, design.question), level)
+        hoped, left = left, _left(target, run) if charged else left
+        if left >= hoped:
+            return found, run
+    raise _disagreement(target)
+
+
+def _at(design: PricedDesign, level: float) -> tuple[PricedDesign, RunSoFar]:
+    kept = tidy(design.shape, level)
+    found = PricedDesign.of(design.shape, kept, design.target, design.question)
+    return found, RunSoFar.whole(campaign_of(found))
+
+
+def _left(target: Target, run: RunSoFar) -> float:
+    return total_variation.share(
+        delta=target.delta, epsilon=target.epsilon, variation=run.variation
+    )
+
+
+def cells_for(shape: Shape, target: Target) -> int:
+    """Each trial of replace-one in a single run builds a law of its own."""
+    several = shape.repeats > 1
+    return FINEST if several or target.adjacency is Adjacency.ADD_REMOVE else FINER
+
+
+def _disagreement(target: Target) -> NotCovered:
+    return NotCovered(
+        "epsilon", target.epsilon, "no noise was found that a certificate agrees with"
+    )
 
 
 def _declared(design: PricedDesign) -> Shape:
@@ -56,13 +104,6 @@ def _declared(design: PricedDesign) -> Shape:
     if averaged or design.target.method(shape) is Method.EXACT_POPULATION:
         return shape
     return replace(shape, population=None)
-
-
-def certified(design: PricedDesign, campaign: Campaign, cells: int) -> Certificate:
-    """What ``checkins check`` says of the campaign, or a coarser bound where that takes long."""
-    if is_quick(campaign):
-        return price([RunSoFar.whole(campaign)])
-    return _coarse(design, campaign, cells)
 
 
 def is_quick(campaign: Campaign) -> bool:
@@ -77,16 +118,10 @@ def is_quick(campaign: Campaign) -> bool:
     return alone and design.capacity is None
 
 
-def _coarse(design: PricedDesign, campaign: Campaign, cells: int) -> Certificate:
-    """The same theorem on a coarser grid: a little dearer, and as true."""
-    started = time.perf_counter()
-    shape, target, run = design.shape, design.target, RunSoFar.whole(campaign)
-    left = total_variation.share(
-        delta=target.delta, epsilon=target.epsilon, variation=run.variation
-    )
-    goal = replace(target, delta=left)
-    spent = min(goal.spent(shape, design.level, each) for each in (FINE, cells))
-    epsilon = target.epsilon if spent <= left else math.inf
+def _coarse(design: PricedDesign, run: RunSoFar, started: float) -> Certificate:
+    """The same theorem on a coarser grid, which proved the level: a little dearer, and as true."""
+    shape, target, campaign = design.shape, design.target, run.campaign
+    cells = cells_for(shape, target)
     method = str(target.method(shape))
     lines = assumptions(
         campaign.design,
@@ -95,13 +130,13 @@ def _coarse(design: PricedDesign, campaign: Campaign, cells: int) -> Certificate
     )
     note = f"on a grid of {cells} cells; checkins check uses a finer one"
     return Certificate(
-        epsilon=epsilon,
+        epsilon=target.epsilon,
         epsilon_lower=0.0,
         delta=target.delta,
         adjacency=target.adjacency,
         method=method,
         assumptions=(*lines, *paid_in_delta(variation=run.variation, epsilon=target.epsilon)),
-        alternatives=(Alternative(method, epsilon, note, proves=True),),
+        alternatives=(Alternative(method, target.epsilon, note, proves=True),),
         campaigns=campaign.repeats,
         variation=run.variation,
         seconds=time.perf_counter() - started,

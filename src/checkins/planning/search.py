@@ -10,23 +10,28 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from checkins.accounting import Protocol
+from checkins.accounting import variation as total_variation
 from checkins.errors import InvalidValue
+from checkins.planning.campaign import campaign_of
 from checkins.planning.figures import Figures, figures
 from checkins.planning.front import dominates, pareto
-from checkins.planning.noise import guessed, proven_level
+from checkins.planning.noise import guessed, proven_level, seems_out_of_reach
 from checkins.planning.priced import PricedDesign
 from checkins.planning.question import Question
 from checkins.planning.shape import Shape
 from checkins.planning.space import shapes, with_slots
 from checkins.planning.target import FINE, Target
-from checkins.protocol.campaign import RandomizerKind
+from checkins.protocol.campaign import RandomizerKind, RunSoFar
 
 WORTH = 0.05
 """Twice the uploads must better the proxy by a factor 2^0.05, 3.5 per cent, to be recommended."""
-FINALISTS = 5
+FINALISTS, MOST_TRIED = 5, 24
 SAME_LOAD = 1.02
 SHARES = (0.5, 0.25)
 """Of the budget that a front also shows designs for."""
+ROOM_FOR_GRIDS = 1e-12
+"""Above this delta, what devices draw on grids never uses it up."""
 CUTS = (3.0, 10.0, 30.0)
 """How much less time, and how much less load, a front also shows designs for."""
 AROUND = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
@@ -58,20 +63,21 @@ class Found:
 def search(question: Question) -> Found:
     """The recommended design, proven, and the front around it."""
     target = Target(question.epsilon, question.delta, question.adjacency)
-    space = shapes(question)
-    guesses = _guesses(space, target, question)
+    guesses = _guesses(shapes(question), target, question)
     proven = Prover(question)
-    chosen = _best(proven, target, _ranked(guesses, question))
+    chosen = _best(proven, target, _ranked(guesses, target, question))
     around = _around(chosen, target, proven)
     if question.fixed.slots is None:
         chosen = min((*around, chosen), key=_better(chosen, question))
+    light = [
+        one.shape
+        for one in guesses
+        if one.load <= SAME_LOAD * chosen.load and not _is_privunit(one.shape)
+    ]
+    parts = [replace(target, epsilon=share * target.epsilon) for share in SHARES]
     wanted = [
         *_cheaper(guesses, chosen),
-        *(
-            (Target(share * target.epsilon, target.delta, target.adjacency), shape)
-            for share in SHARES
-            for shape in _best_at(share, space, target, chosen, question)
-        ),
+        *((part, _best_at(part, light or [chosen.shape], question)) for part in parts),
     ]
     others = [proven(shape, goal or target) for goal, shape in wanted]
     known = [chosen, *(one for one in others if one is not None)]
@@ -83,24 +89,45 @@ def search(question: Question) -> Found:
     return Found(chosen, tuple(pareto(known)), tuple(curve[slots] for slots in sorted(curve)))
 
 
+Family = tuple[Protocol, RandomizerKind, bool, bool]
+
+
+def family(shape: Shape) -> Family:
+    """Shapes of one family are priced in one way: what is off for one is off for the next."""
+    return shape.protocol, shape.randomizer, shape.repeats > 1, shape.capacity is None
+
+
 class Prover:
-    """Finds levels, and remembers them."""
+    """Finds levels, and remembers them, and by how much guesses were off."""
 
     def __init__(self, question: Question, cells: int = FINE) -> None:
         self.question, self.cells = question, cells
         self._known: dict[tuple[Shape, Target], PricedDesign | None] = {}
+        self._levels: dict[tuple[Shape, Target], float | None] = {}
+        self._off: dict[Family, float] = {}
 
     def __call__(self, shape: Shape, target: Target) -> PricedDesign | None:
         """The design at the least noise that was proven; None where none is."""
         key = shape, target
         if key not in self._known:
-            level = proven_level(shape, target, self.cells)
-            self._known[key] = (
-                None
-                if level is None
-                else PricedDesign.of(shape, tidy(shape, level), target, self.question)
-            )
+            self._known[key] = self._proven(shape, target)
         return self._known[key]
+
+    def learn(self, design: PricedDesign) -> None:
+        """Start from what this design needs: the next ones are like it."""
+        self._off[family(design.shape)] = design.level / guessed(design.shape, design.target)
+
+    def _proven(self, shape: Shape, target: Target) -> PricedDesign | None:
+        like = shape.priced_as, target
+        if like not in self._levels:
+            guess = guessed(shape, target) * self._off.get(family(shape), 1.0)
+            self._levels[like] = proven_level(shape, target, self.cells, guess=guess)
+        level = self._levels[like]
+        if level is None:
+            return None
+        found = PricedDesign.of(shape, tidy(shape, level), target, self.question)
+        self.learn(found)
+        return found
 
 
 def tidy(shape: Shape, level: float) -> float:
@@ -123,11 +150,12 @@ def _guesses(space: Sequence[Shape], target: Target, question: Question) -> list
     return found
 
 
-def _ranked(guesses: Sequence[Guess], question: Question) -> list[Shape]:
-    """Best first, a larger load counted against a better proxy."""
+def _ranked(guesses: Sequence[Guess], target: Target, question: Question) -> list[Shape]:
+    """Best first, a larger load counted against a better proxy; last what may be out of reach."""
     able = [one for one in guesses if _may_be_recommended(one.shape, question)] or list(guesses)
     able.sort(key=lambda one: score(one.figures.proxy, one.load))
-    return [one.shape for one in able]
+    ranked = [one.shape for one in able]
+    return sorted(ranked, key=lambda shape: seems_out_of_reach(shape, target))
 
 
 def score(proxy: float, load: float) -> float:
@@ -144,21 +172,53 @@ def _wants_privunit(question: Question) -> bool:
 
 
 def _best(proven: Prover, target: Target, ranked: Sequence[Shape]) -> PricedDesign:
-    """The best of the first few that are proven."""
+    """The best of the first few that are proven.
+
+    Where a shape is out of reach, others that differ little from it are passed over.
+    """
     found: list[PricedDesign] = []
-    for tried, shape in enumerate(ranked):
-        if len(found) >= FINALISTS or tried >= 8 * FINALISTS:
+    failed: set[tuple[Family, float, int]] = set()
+    refusal: InvalidValue | None = None
+    tried = 0
+    for shape in ranked:
+        if len(found) >= FINALISTS or tried >= MOST_TRIED:
             break
-        design = proven(shape, target)
-        found += [] if design is None else [design]
+        like = family(shape), shape.participation, shape.priced_as.slots
+        if like in failed:
+            continue
+        tried += 1
+        try:
+            check_it_can_run(shape, target, proven.question)
+            design = proven(shape, target)
+        except InvalidValue as error:
+            design, refusal = None, refusal or error
+        if design is None:
+            failed.add(like)
+        else:
+            found.append(design)
     if not found:
-        raise InvalidValue(
+        raise refusal or InvalidValue(
             "epsilon",
             target.epsilon,
             f"out of reach at delta = {target.delta!r} ({target.adjacency}) for the designs asked"
             " for: fix less, or spend more",
         )
     return min(found, key=lambda one: score(one.figures.proxy, one.load))
+
+
+def check_it_can_run(shape: Shape, target: Target, question: Question) -> None:
+    """Refuse what no campaign can be written of, or what leaves nothing of a tiny delta to it."""
+    design = PricedDesign.of(shape, tidy(shape, guessed(shape, target)), target, question)
+    campaign = campaign_of(design)
+    if target.delta < ROOM_FOR_GRIDS:
+        spent = total_variation.charge(epsilon=0.0, variation=RunSoFar.whole(campaign).variation)
+        if spent > target.delta / 2.0:
+            raise InvalidValue(
+                "delta",
+                target.delta,
+                f"is too small: noise on the grids of devices takes {spent:.1g} of it;"
+                f" must be above {2.0 * spent:.1g} for the designs asked for",
+            )
 
 
 def _around(chosen: PricedDesign, target: Target, proven: Prover) -> list[PricedDesign]:
@@ -204,20 +264,6 @@ def _is_privunit(shape: Shape) -> bool:
     return shape.randomizer is RandomizerKind.PRIVUNIT
 
 
-def _best_at(
-    share: float,
-    space: Sequence[Shape],
-    target: Target,
-    chosen: PricedDesign,
-    question: Question,
-) -> list[Shape]:
-    """The most accurate shape at part of the budget, asking no more of devices."""
-    part = replace(target, epsilon=share * target.epsilon)
-    guesses = [
-        one
-        for one in _guesses(space, part, question)
-        if one.load <= SAME_LOAD * chosen.load and not _is_privunit(one.shape)
-    ]
-    if not guesses:
-        return [chosen.shape]
-    return [min(guesses, key=lambda one: one.figures.proxy).shape]
+def _best_at(part: Target, light: Sequence[Shape], question: Question) -> Shape:
+    """The most accurate shape at part of the budget, of those that ask no more of devices."""
+    return min(_guesses(light, part, question), key=lambda one: one.figures.proxy).shape

@@ -156,8 +156,10 @@ def _scaled(design: PricedDesign, factor: float) -> Population | None:
 def rounded_up(epsilon: float) -> str:
     """Three digits, rounded up.
 
-    >>> rounded_up(0.49911)
-    '0.5'
+    >>> rounded_up(0.49911), rounded_up(0.0)
+    ('0.5', '0')
     """
+    if epsilon == 0.0:
+        return "0"
     place = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
     return f"{math.ceil(epsilon / place) * place:.3g}"

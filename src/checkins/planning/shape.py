@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from checkins.accounting import (
     Design,
@@ -50,6 +50,21 @@ class Shape:
         """Model steps of all runs: a sliding window releases nothing while it warms up."""
         active = self.slots if self.window is None else self.slots - self.window + 1
         return max(1, active // self.minibatch) * self.repeats
+
+    @property
+    def priced_as(self) -> Shape:
+        """The simplest shape that spends the same at every level: what is found for one holds."""
+        averaged = self.protocol is Protocol.AVERAGED
+        if self.is_gaussian:
+            slots = 1 if averaged else self.choices
+            protocol = self.protocol if averaged else Protocol.FIXED
+            return replace(self, protocol=protocol, slots=slots, window=None, minibatch=1)
+        pure = replace(self, randomizer=RandomizerKind.LAPLACE, capacity=None, minibatch=1)
+        if averaged:
+            return replace(pure, slots=1)
+        return replace(
+            pure, protocol=Protocol.FIXED, slots=self.choices, window=None, population=None
+        )
 
     def design(self, level: float) -> Design:
         """What the accountant prices, at this much noise or local epsilon."""

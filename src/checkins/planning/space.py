@@ -37,8 +37,8 @@ def shapes(question: Question) -> list[Shape]:
     raise InvalidValue(
         "duration_s",
         question.server.duration_s,
-        "leaves no time for any design that was asked for: give more time, updates_per_s, uplink or"
-        " availability, or fix less",
+        "leaves no time for any design that was asked for: give more time, a faster uplink or"
+        " server, longer availability, or fix less",
     )
 
 
@@ -64,7 +64,7 @@ def roomy_capacity(shape: Shape, question: Question) -> int:
     """Room for everyone at the largest population, but for a thousandth of delta (Bernstein)."""
     load = question.population.most * shape.participation / shape.choices
     spare = OVERFLOW_SHARE * question.delta
-    rare = math.log(2.0 * shape.choices * shape.repeats / spare)
+    rare = math.log(2.0 * shape.choices * shape.repeats) - math.log(spare)
     return max(1, math.ceil(load + rare / 3.0 + math.sqrt(rare * rare / 9.0 + 2.0 * load * rare)))
 
 

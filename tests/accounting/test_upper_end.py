@@ -1,0 +1,70 @@
+"""Half of the work for half of the answer: the upper end alone is the same number."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkins.accounting import (
+    Adjacency,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Population,
+    Protocol,
+    exact,
+)
+from checkins.accounting.findings import Question
+
+DELTA = 1e-6
+DESIGNS = {
+    "gaussian": Design(
+        Protocol.FIXED,
+        slots=12,
+        participation=0.8,
+        randomizer=GaussianNoise(0.8, NoiseAt.SERVER),
+    ),
+    "pure": Design(Protocol.FIXED, slots=40, participation=1.0, randomizer=LocalRandomizer(2.0)),
+    "roomy": Design(
+        Protocol.FIXED,
+        slots=8,
+        participation=1.0,
+        randomizer=GaussianNoise(0.2, NoiseAt.CLIENT),
+        capacity=60,
+        population=Population(100, 200),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_the_upper_end_alone_is_that_of_the_interval(name: str, adjacency: Adjacency) -> None:
+    priced = exact.divergence(DESIGNS[name], adjacency, delta=DELTA, cells=150)
+    assert priced.upper_epsilon(DELTA) == priced.epsilon(DELTA).upper
+
+
+def test_it_is_so_where_a_population_is_declared() -> None:
+    priced = exact.with_population(DESIGNS["roomy"], Adjacency.ADD_REMOVE, delta=DELTA, cells=150)
+    assert priced is not None
+    assert priced.upper_epsilon(DELTA) == priced.epsilon(DELTA).upper
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_it_is_so_for_several_campaigns(name: str) -> None:
+    given = ((DESIGNS[name],), Adjacency.ADD_REMOVE)
+    both = exact.composed(*given, campaigns=3, delta=DELTA)
+    assert exact.composed_upper(*given, campaigns=3, delta=DELTA) == both.upper
+
+
+@pytest.mark.parametrize("name", ["gaussian", "pure"])
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_quick_look_never_rules_out_what_is_proven(name: str, adjacency: Adjacency) -> None:
+    question = Question((DESIGNS[name],), adjacency, 1)
+    least = min(finding.epsilon.upper for finding in question.findings(DELTA))
+    assert not question.surely_above(least, DELTA)
+    assert question.surely_above(0.5 * least, DELTA)
+
+
+def test_several_campaigns_are_never_ruled_out_by_it() -> None:
+    question = Question((DESIGNS["gaussian"],), Adjacency.ADD_REMOVE, 3)
+    assert not question.surely_above(1e-3, DELTA)
