@@ -11,6 +11,7 @@ import pytest
 
 from checkins.errors import ProtocolViolation
 from checkins.service.batch import Batch
+from checkins.service.problems import Problem
 
 
 class Store:
@@ -55,6 +56,26 @@ def test_what_arrives_during_a_commit_goes_into_the_next_one_together() -> None:
         assert await asyncio.gather(first, *others) == [10, 20, 30, 40]
 
     assert play(scenario).batches == [[1], [2, 3, 4]]
+
+
+def test_while_a_commit_does_not_end_everyone_is_told_to_come_again() -> None:
+    async def main() -> None:
+        store = Store()
+        with ThreadPoolExecutor(2) as threads:
+            batch = Batch(store.commit, threads=threads, most=1, patience_s=0.01)
+            stuck = [asyncio.create_task(batch.submit(number)) for number in (1, 2)]
+            for refused in await asyncio.gather(*stuck, return_exceptions=True):
+                assert isinstance(refused, Problem)
+                assert refused.slug == "busy"
+            with pytest.raises(Problem, match="does not answer"):
+                await batch.submit(3)
+            store.may_go.set()
+            while not store.batches:
+                await asyncio.sleep(0.001)
+            assert await batch.submit(4) == 40
+        assert store.batches == [[1], [4]]  # what was turned away before it began is not written
+
+    asyncio.run(main())
 
 
 def test_nobody_is_answered_before_the_commit_is_over() -> None:

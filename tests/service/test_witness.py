@@ -130,6 +130,23 @@ def test_a_backup_is_not_continued_as_if_it_were_the_store(
     house.database.close()
 
 
+def test_a_backup_is_its_owners_alone_and_does_not_hold_what_tokens_derive_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
+    house.open(campaign())
+    key = facts.key_of(house.database)
+    house.database.close()
+    copy = tmp_path / "copy.db"
+    back_up(house.url, copy)
+    assert copy.stat().st_mode & 0o077 == 0
+    assert key
+    assert key.hex().encode() not in copy.read_bytes()
+    database, _ = restored(house, copy, monkeypatch)
+    assert facts.key_of(database) not in (b"", key)
+    database.close()
+
+
 def restored(
     house: House, copy: Path, monkeypatch: pytest.MonkeyPatch, **how: object
 ) -> tuple[Database, object]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
+from checkins.service.patience import PATIENCE_S, away
+
 M = TypeVar("M")
 A = TypeVar("A")
 
@@ -14,7 +16,8 @@ A = TypeVar("A")
 class Batch(Generic[M, A]):
     """Messages in, answers out once they are durable; one transaction at a time.
 
-    ``commit`` runs on ``threads`` and returns an answer, or an exception, for each message.
+    ``commit`` runs on ``threads`` and returns an answer, or an exception, for each message. While
+    one takes longer than ``patience_s``, whoever waits is told to come again.
     """
 
     def __init__(
@@ -23,11 +26,13 @@ class Batch(Generic[M, A]):
         *,
         threads: Executor,
         most: int = 500,
+        patience_s: float = PATIENCE_S,
         seen: Callable[[int, float], None] | None = None,
     ) -> None:
         self._commit = commit
         self._threads = threads
         self._most = most
+        self._patience_s = patience_s
         self._seen = seen
         self._waiting: list[tuple[M, asyncio.Future[A]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -49,7 +54,10 @@ class Batch(Generic[M, A]):
                 began = loop.time()
                 answers: Sequence[A | Exception]
                 try:
-                    answers = await loop.run_in_executor(self._threads, self._commit, messages)
+                    commit = loop.run_in_executor(self._threads, self._commit, messages)
+                    while not (await asyncio.wait({commit}, timeout=self._patience_s))[0]:
+                        self._turn_away(batch)
+                    answers = commit.result()
                 except Exception as error:
                     answers = [error] * len(batch)
                 if self._seen is not None:
@@ -63,3 +71,10 @@ class Batch(Generic[M, A]):
                         future.set_result(answer)
         finally:
             self._task = None
+
+    def _turn_away(self, batch: Sequence[tuple[M, asyncio.Future[A]]]) -> None:
+        """Tell everyone to come again; what is in the transaction may be durable when they do."""
+        for _, future in (*batch, *self._waiting):
+            if not future.done():
+                future.set_exception(away())
+        self._waiting = []

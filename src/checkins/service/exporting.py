@@ -59,6 +59,7 @@ def back_up(store: str, out: Path) -> int:
     beside = out.with_name(out.name + ".part")
     beside.unlink(missing_ok=True)
     try:
+        os.close(os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # ours to read
         source = sqlite3.connect(f"file:{store.removeprefix(SQLITE)}?mode=ro", uri=True)
         target = sqlite3.connect(beside)
         try:
@@ -71,6 +72,7 @@ def back_up(store: str, out: Path) -> int:
             facts.write(connection, facts.COPY, "yes")
             for table in (tables.check_ins, tables.tokens, tables.enrolments):
                 connection.execute(delete(table))  # nobody checks in to a copy
+            facts.forget(connection, facts.KEY)  # tokens of the store that goes on derive from it
             epoch = int(facts.read(connection, facts.EPOCH) or 0)
         copy.compact()
         copy.close()

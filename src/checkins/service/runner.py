@@ -21,6 +21,7 @@ from checkins.service.batch import Batch
 from checkins.service.curve import Holdout
 from checkins.service.desk import Desk
 from checkins.service.metrics import Metrics
+from checkins.service.patience import patiently
 from checkins.service.settings import Settings
 from checkins.service.store import facts, progress, records
 from checkins.service.store.database import Database
@@ -94,6 +95,10 @@ class Runner:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, function, *arguments)
 
+    async def ask(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What a request wants of the store, which may be silent."""
+        return await patiently(self.thread(function, *arguments))
+
     async def open(self, campaign: Campaign) -> Desk:
         """Open the next run of a campaign, or find the one that is open."""
 
@@ -109,7 +114,7 @@ class Runner:
         loop = asyncio.get_running_loop()
         if loop.time() - self._looked > LOOK_AGAIN_S:
             self._looked = loop.time()
-            await self._look()
+            await patiently(self._look())
         return self.desks.get(run)
 
     async def end(self, desk: Desk) -> None:

@@ -124,7 +124,7 @@ async def progress(request: Request) -> Response:
                 connection, desk.terms.id, closed=closed, most=view.MOST_RELEASES
             )
 
-    return answer(view.progress(desk, await runner.thread(releases)))
+    return answer(view.progress(desk, await runner.ask(releases)))
 
 
 def _shown(desk: Desk, runner: Runner, *, code: int = status.HTTP_200_OK) -> Response:

@@ -75,7 +75,7 @@ async def withdraw(request: Request) -> Response:
     """Your token is spent, and what you have in the slot in progress is erased."""
     desk, runner, token = await desk_of(request), runner_of(request), hashed(bearer_of(request))
     refuse_if_over(desk)
-    if not await runner.thread(taking.withdraw, runner.database, desk.terms.id, token):
+    if not await runner.ask(taking.withdraw, runner.database, desk.terms.id, token):
         raise Problem("refused", "this token is unknown here, or spent: nothing of it is kept")
     return Response(status_code=status.HTTP_204_NO_CONTENT)
 
@@ -121,7 +121,7 @@ async def ask(request: Request) -> Response:
         raise _no_receipt()
     slot = desk.issued.get(receipt)
     if slot is None:
-        slot = await runner.thread(taking.slot_of, runner.database, desk.terms.id, receipt)
+        slot = await runner.ask(taking.slot_of, runner.database, desk.terms.id, receipt)
     if slot is None:
         raise _no_receipt()
     most_s = min(wait, runner.settings.limits.waiting_s)

@@ -17,7 +17,7 @@ router = APIRouter(tags=["operations"])
 async def healthz(request: Request) -> wire.Health:
     """Answers as long as the store does."""
     runner = runner_of(request)
-    return wire.Health(epoch=await runner.thread(facts.epoch_of, runner.database))
+    return wire.Health(epoch=await runner.ask(facts.epoch_of, runner.database))
 
 
 @router.get(

@@ -46,13 +46,10 @@ async def latest(request: Request) -> Response:
     """Before the first release, the model that the campaign starts from."""
     desk = await desk_of(request)
     tag = f'W/"{desk.public.model_hash}"'  # the same tensors; workers order the header as they like
+    headers = {"etag": tag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers={"etag": tag})
-    return Response(
-        released_model(desk, desk.public),
-        media_type=MEDIA_TYPE,
-        headers={"etag": tag, "cache-control": "no-cache"},
-    )
+        return Response(status_code=304, headers=headers)
+    return Response(released_model(desk, desk.public), media_type=MEDIA_TYPE, headers=headers)
 
 
 @router.get(
@@ -76,22 +73,19 @@ async def ledger(request: Request) -> Response:
     line_bytes = LINE_BYTES + NUMBER_BYTES * desk.terms.dimension
     at_a_time = max(1, MOST_AT_A_TIME // line_bytes)
 
+    def some(done: int) -> list[bytes]:
+        with runner.database.reading() as connection:
+            most = max(0, min(at_a_time, last - done))
+            return records.ledger_lines(connection, desk.terms.population, after=done, most=most)
+
+    first = await runner.ask(some, after)  # a store that is away is noticed before the head is sent
+
     async def lines() -> AsyncIterator[bytes]:
-        done = after
-        while done < last:
-            most = min(at_a_time, last - done)
-
-            def some(done: int = done, most: int = most) -> list[bytes]:
-                with runner.database.reading() as connection:
-                    return records.ledger_lines(
-                        connection, desk.terms.population, after=done, most=most
-                    )
-
-            found = await runner.thread(some)
-            if not found:
-                return
-            done += len(found)
+        found, done = first, after
+        while found:
             yield b"".join(found)
+            done += len(found)
+            found = await runner.ask(some, done) if done < last else []
 
     name = 'attachment; filename="ledger.jsonl"'
     return StreamingResponse(lines(), media_type=LEDGER, headers={"content-disposition": name})

@@ -28,8 +28,22 @@ from checkins.errors import InvalidValue
 
 WAIT_S = 30
 """For another writer, before a transaction gives up."""
+READINGS = 3
+"""Of the database's clock, each time it is looked at."""
+CONNECTING = {
+    "application_name": "checkins",
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""A host that is gone is noticed after half a minute; an address may say otherwise."""
 STARTING_S = 60
 """For a database that is not there yet."""
+
+
+CLOCK = "SELECT extract(epoch FROM clock_timestamp())"
 
 
 class Database:
@@ -47,7 +61,7 @@ class Database:
                 isolation_level="READ COMMITTED",  # a lock is worth nothing to an older snapshot
                 pool_size=4,
                 max_overflow=4,
-                connect_args={"connect_timeout": 10, "application_name": "checkins"},
+                connect_args={n: v for n, v in CONNECTING.items() if n not in parsed.query},
             )
             event.listen(self.engine, "connect", _durable)
         # SQLite lets writers wait by polling; a lock lets those of this process queue.
@@ -94,18 +108,18 @@ class Database:
         return time.time() + self._offset
 
     def synchronise(self) -> None:
-        """Take over the database's clock, if it is on another machine."""
+        """Take over the database's clock, if it is on another machine.
+
+        A slow answer must not move it, or slots would close early.
+        """
         if self.is_sqlite:
             return
         with self.reading() as connection:
-            before = time.time()
-            there = float(
-                connection.execute(
-                    text("SELECT extract(epoch FROM clock_timestamp())")
-                ).scalar_one()
-            )
-            after = time.time()
-        self._offset = there - (before + after) / 2
+            for _ in range(READINGS):
+                before = time.time()
+                there = float(connection.execute(text(CLOCK)).scalar_one())
+                after = time.time()
+                self._offset = corrected(self._offset, before=before, there=there, after=after)
 
     def wait_until_it_answers(self) -> None:
         """A PostgreSQL that is starting, or recovers from a crash, is waited for."""
@@ -145,6 +159,14 @@ class Database:
             raw.execute("PRAGMA journal_mode = DELETE")
             raw.execute("VACUUM")
             raw.close()
+
+
+def corrected(offset: float, *, before: float, there: float, after: float) -> float:
+    """The offset nearest to ``offset`` that a reading of another clock allows.
+
+    It was made at some time between the question and its answer, and no more is known of it.
+    """
+    return min(max(offset, there - after), there - before)
 
 
 def _is_starting(error: OperationalError) -> bool:

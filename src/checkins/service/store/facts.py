@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from checkins.service.store.database import Database
 from checkins.service.store.tables import facts
@@ -48,6 +48,10 @@ def read(connection: Connection, name: str) -> str | None:
     return connection.execute(
         select(facts.c.value).where(facts.c.name == name)
     ).scalar_one_or_none()
+
+
+def forget(connection: Connection, name: str) -> None:
+    connection.execute(delete(facts).where(facts.c.name == name))
 
 
 def write(connection: Connection, name: str, value: str) -> None:

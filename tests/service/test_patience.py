@@ -1,0 +1,64 @@
+"""A store that falls silent, or away: every request is told to come again, and nothing hangs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from checkins.service import patience
+from tests.service.living import Living, play, problem
+
+PATHS = ("//healthz", "/progress", "/ledger", "/check-ins/abcdefgh12345678?wait=0")
+
+
+def here(tmp_path: Path, scenario: Any) -> None:
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_silent_store_is_busy(tmp_path: Path, monkeypatch, path: str) -> None:
+    spoken = threading.Event()
+
+    async def scenario(it: Living) -> None:
+        await it.open(slots=2)
+        await it.begin(1)
+        database = it.runner.database
+
+        @contextmanager
+        def silent() -> Iterator[None]:
+            assert spoken.wait(60)
+            raise OperationalError("none", None, Exception("silent"))
+            yield
+
+        with monkeypatch.context() as patch:
+            patch.setattr(database, "reading", silent)
+            patch.setattr(patience, "PATIENCE_S", 0.05)
+            try:
+                assert problem(await it.ask("GET", path)) == (503, "busy")
+            finally:
+                spoken.set()
+        answer = await it.ask("GET", path)
+        assert answer.status_code == (404 if "check-ins" in path else 200)
+
+    here(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_store_that_is_away_is_busy(tmp_path: Path, monkeypatch, path: str) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=2)
+
+        def away() -> None:
+            raise OperationalError("none", None, Exception("refused"))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(it.runner.database, "reading", away)
+            assert problem(await it.ask("GET", path)) == (503, "busy")
+
+    here(tmp_path, scenario)
