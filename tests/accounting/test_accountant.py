@@ -16,7 +16,7 @@ from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from checkins.accounting import exact, pure
+from checkins.accounting import composition, exact, pure
 from checkins.accounting.accountant import (
     METHODS,
     certify,
@@ -293,7 +293,7 @@ def test_campaigns_cost_at_least_one_and_at_most_their_sum(ask: Asked, campaigns
 def test_one_campaign_composed_is_the_campaign(ask: Asked) -> None:
     what, adjacency = ask
     alone = exact.divergence(what, adjacency, delta=DELTA).epsilon(DELTA)
-    composed = exact.composed((what,), adjacency, campaigns=1, delta=DELTA)
+    composed = composition.composed((what,), adjacency, campaigns=1, delta=DELTA)
     assert alone.lower <= composed.upper * (1 + 1e-6)
     assert composed.lower <= alone.upper * (1 + 1e-6)
     close = 0.01 if adjacency is ADD_REMOVE else 0.05
@@ -307,8 +307,8 @@ def test_one_campaign_composed_is_the_campaign(ask: Asked) -> None:
 def test_replacing_is_never_cheaper_than_adding_or_removing_for_sure(
     what: Design, campaigns: int
 ) -> None:
-    replaced = exact.composed((what,), REPLACE_ONE, campaigns=campaigns, delta=DELTA)
-    added = exact.composed((what,), ADD_REMOVE, campaigns=campaigns, delta=DELTA)
+    replaced = composition.composed((what,), REPLACE_ONE, campaigns=campaigns, delta=DELTA)
+    added = composition.composed((what,), ADD_REMOVE, campaigns=campaigns, delta=DELTA)
     assert replaced.upper >= added.lower * (1 - 1e-6)
     assert replaced.lower <= added.upper * (1 + 1e-6)  # the same witness
 
@@ -326,7 +326,7 @@ def test_few_slots_and_strong_losses_compose_to_no_more_than_their_sum(
     """The grid must reach the highest losses, and e^epsilon must not magnify what cancels."""
     assume(epsilon * campaigns < 400.0)
     what = local(epsilon, slots=slots)
-    found = exact.composed((what,), adjacency, campaigns=campaigns, delta=DELTA)
+    found = composition.composed((what,), adjacency, campaigns=campaigns, delta=DELTA)
     assert found.lower <= campaigns * epsilon * (1 + 1e-6)
     assert found.upper <= campaigns * epsilon * 1.1
 
@@ -336,7 +336,9 @@ def test_few_slots_and_strong_losses_compose_to_no_more_than_their_sum(
 def test_strong_reports_in_two_slots_compose_within_bounds(
     campaigns: int, adjacency: Adjacency
 ) -> None:
-    found = exact.composed((local(4.0, slots=2),), adjacency, campaigns=campaigns, delta=DELTA)
+    found = composition.composed(
+        (local(4.0, slots=2),), adjacency, campaigns=campaigns, delta=DELTA
+    )
     assert found.lower <= 4.0 * campaigns * (1 + 1e-6)
     assert found.upper <= 4.2 * campaigns
 
@@ -344,8 +346,8 @@ def test_strong_reports_in_two_slots_compose_within_bounds(
 def test_gaussian_campaigns_compose_between_one_and_their_sum_replacing_too() -> None:
     what = SLOW[0]
     one = price(what, REPLACE_ONE)
-    several = exact.composed((what,), REPLACE_ONE, campaigns=3, delta=DELTA)
-    added = exact.composed((what,), ADD_REMOVE, campaigns=3, delta=DELTA)
+    several = composition.composed((what,), REPLACE_ONE, campaigns=3, delta=DELTA)
+    added = composition.composed((what,), ADD_REMOVE, campaigns=3, delta=DELTA)
     assert one.epsilon <= several.upper * ROUNDING
     assert several.upper <= 3 * price(what, REPLACE_ONE, delta=DELTA / 3).epsilon
     assert added.upper <= several.upper * ROUNDING

@@ -12,6 +12,7 @@ from checkins.accounting import (
     NoiseAt,
     Population,
     Protocol,
+    composition,
     exact,
 )
 from checkins.accounting.findings import Question
@@ -52,8 +53,8 @@ def test_it_is_so_where_a_population_is_declared() -> None:
 @pytest.mark.parametrize("name", DESIGNS)
 def test_it_is_so_for_several_campaigns(name: str) -> None:
     given = ((DESIGNS[name],), Adjacency.ADD_REMOVE)
-    both = exact.composed(*given, campaigns=3, delta=DELTA)
-    assert exact.composed_upper(*given, campaigns=3, delta=DELTA) == both.upper
+    both = composition.composed(*given, campaigns=3, delta=DELTA)
+    assert composition.composed_upper(*given, campaigns=3, delta=DELTA) == both.upper
 
 
 @pytest.mark.parametrize("name", ["gaussian", "pure"])

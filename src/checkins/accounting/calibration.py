@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from checkins.accounting import exact, require
+from checkins.accounting import composition, exact, require
 from checkins.accounting import variation as total_variation
 from checkins.accounting.accountant import certify, check
 from checkins.accounting.certificate import Certificate
@@ -87,7 +87,7 @@ class _Target:
 
     def _exactly(self, design: Design, cells: int) -> float:
         if self.campaigns > 1:
-            return exact.composed_delta(
+            return composition.composed_delta(
                 (design,),
                 self.adjacency,
                 campaigns=self.campaigns,

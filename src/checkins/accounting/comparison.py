@@ -12,7 +12,9 @@ from dataclasses import replace
 
 from checkins.accounting import exact, pure
 from checkins.accounting.certificate import Alternative
+from checkins.accounting.composition import worse
 from checkins.accounting.design import Adjacency, Design, LocalRandomizer
+from checkins.accounting.divergence import crossing
 from checkins.accounting.law import SMALLEST, Rounding, Side
 from checkins.accounting.paper.shuffling import shuffling, shuffling_earlier
 
@@ -50,7 +52,7 @@ def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
     steps = design.choices * campaigns
     rounding = Rounding(side=Side.UP, cells=_CELLS, tolerance=max(1e-9 * delta / steps, SMALLEST))
     above = exact.pair(step, Adjacency.ADD_REMOVE, rounding, delta=delta).repeat(steps, rounding)
-    epsilon = exact.bracket(above, above, Adjacency.ADD_REMOVE, delta=delta).upper
+    epsilon = crossing(worse(above), delta, guess=1.0, precision=1e-9).upper
     note = f"a server samples each client with probability {chance:.3g} in each of {steps:,} steps"
     return Alternative("poisson", epsilon, note, proves=False)
 

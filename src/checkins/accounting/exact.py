@@ -1,4 +1,4 @@
-"""The exact accountant for a described design: which law prices it, alone or composed.
+"""The exact accountant for a described design: which law prices one campaign of it.
 
 Theorem:     docs/theory/one-likelihood-ratio.md: whatever the others do and however the model
              adapts, the likelihood ratio of all releases is below a sum of independent slot ratios
@@ -9,9 +9,7 @@ Theorem:     docs/theory/one-likelihood-ratio.md: whatever the others do and how
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 
@@ -24,9 +22,9 @@ from checkins.accounting.design import (
     NoiseAt,
     Protocol,
 )
-from checkins.accounting.divergence import Interval, Otherwise, Priced, crossing
-from checkins.accounting.law import SMALLEST, Rounding, Side
-from checkins.accounting.pair import ROUND_OFF, Pair, from_curve, from_ratios
+from checkins.accounting.divergence import Otherwise, Priced, crossing
+from checkins.accounting.law import Rounding, Side
+from checkins.accounting.pair import Pair, from_curve, from_ratios
 from checkins.accounting.paper.occupancy import overflow_probability
 from checkins.errors import NotCovered
 
@@ -183,119 +181,3 @@ def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> Pair:
         nodes = 200 if rounding.cells >= 200 else rounding.cells // 2
     epsilons = np.linspace(0.0, last, nodes)
     return from_curve(epsilons, np.array([curve.upper(float(e)) for e in epsilons]))
-
-
-def composed(
-    designs: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
-) -> Interval:
-    """Epsilon of all ``designs``, one after the other, ``campaigns`` times over.
-
-    Theorem:     docs/theory/windows-and-capacity.md: fresh coins, parameters fixed beforehand.
-    Rounding:    pairs are kept above for ``upper`` and below for ``lower``.
-    """
-    above, below = (
-        _composed_pair(designs, adjacency, campaigns=campaigns, delta=delta, side=side)
-        for side in (Side.UP, Side.DOWN)
-    )
-    return bracket(above, below, adjacency, delta=delta)
-
-
-def composed_upper(
-    designs: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
-) -> float:
-    """The upper end of ``composed``, for half the work."""
-    above = _composed_pair(designs, adjacency, campaigns=campaigns, delta=delta, side=Side.UP)
-    return _upper_end(above, adjacency, delta=delta)
-
-
-def roomy(designs: Sequence[Design], *, campaigns: int) -> tuple[list[Design], float] | None:
-    """The designs with nobody ever displaced, and the chance that some slot overflows after all.
-
-    ``None`` where no design has both a capacity that matters and a declared population.
-    """
-    chances = [overflow_chance(design) for design in designs]
-    if all(chance is None for chance in chances):
-        return None
-    spared = [
-        design if chance is None else uncapped(design)
-        for design, chance in zip(designs, chances, strict=True)
-    ]
-    return spared, campaigns * math.fsum(chance or 0.0 for chance in chances)
-
-
-def composed_with_population(
-    designs: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
-) -> float | None:
-    """Epsilon where slots rarely overflow, by a declared population; None where that is no help.
-
-    Theorem:     docs/theory/gaussian.md: delta grows by no more than the chance of an overflow.
-    Rounding:    up.
-    """
-    spared = roomy(designs, campaigns=campaigns)
-    if spared is None or spared[1] >= delta:
-        return None
-    return composed_upper(spared[0], adjacency, campaigns=campaigns, delta=delta - spared[1])
-
-
-def composed_delta(
-    designs: Sequence[Design],
-    adjacency: Adjacency,
-    *,
-    campaigns: int,
-    epsilon: float,
-    delta: float,
-    cells: int,
-) -> float:
-    """An upper bound on the delta of all campaigns at ``epsilon``, sharp around ``delta``."""
-
-    def spent(run: Sequence[Design]) -> float:
-        above = _composed_pair(
-            run, adjacency, campaigns=campaigns, delta=delta, side=Side.UP, cells=cells
-        )
-        return _upper(above, adjacency, epsilon)
-
-    spared = roomy(designs, campaigns=campaigns)
-    if spared is None or spared[1] >= delta:
-        return spent(designs)
-    return min(spent(designs), spent(spared[0]) + spared[1])
-
-
-def _upper(above: Pair, adjacency: Adjacency, epsilon: float) -> float:
-    if adjacency is Adjacency.REPLACE_ONE:  # the pair above is good for both directions
-        return above.remove(epsilon) * (1 + ROUND_OFF)
-    return max(above.remove(epsilon), above.add(epsilon)) * (1 + ROUND_OFF)
-
-
-def bracket(above: Pair, below: Pair, adjacency: Adjacency, *, delta: float) -> Interval:
-    """The epsilon of a delta between two pairs."""
-
-    def lower(epsilon: float) -> float:
-        return max(below.remove(epsilon), below.add(epsilon)) * (1 - ROUND_OFF)
-
-    high = _upper_end(above, adjacency, delta=delta)
-    start = high if 0 < high < math.inf else 1.0
-    low = crossing(lower, delta, guess=start, precision=1e-9).lower
-    return Interval(min(low, high), high)
-
-
-def _upper_end(above: Pair, adjacency: Adjacency, *, delta: float) -> float:
-    def upper(epsilon: float) -> float:
-        return _upper(above, adjacency, epsilon)
-
-    return crossing(upper, delta, guess=1.0, precision=1e-9).upper
-
-
-def _composed_pair(
-    designs: Sequence[Design],
-    adjacency: Adjacency,
-    *,
-    campaigns: int,
-    delta: float,
-    side: Side,
-    cells: int = CELLS,
-) -> Pair:
-    runs = len(designs) * campaigns
-    rounding = Rounding(side=side, cells=cells, tolerance=max(_TAIL * delta / runs, SMALLEST))
-    known = {one: pair(one, adjacency, rounding, delta=delta) for one in dict.fromkeys(designs)}
-    once = reduce(lambda a, b: a.compose(b, rounding), (known[one] for one in designs))
-    return once.repeat(campaigns, rounding)

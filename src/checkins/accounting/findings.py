@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from checkins.accounting import exact
+from checkins.accounting import composition, exact
 from checkins.accounting.design import Adjacency, Design, LocalRandomizer, Protocol
 from checkins.accounting.divergence import Divergence, Interval
 from checkins.accounting.paper_bounds import (
@@ -156,7 +156,7 @@ def _several(question: Question, delta: float) -> Iterator[Finding]:
     try:
         priced = _composed(designs, adjacency, campaigns, delta)
         yield Finding("exact", priced, "privacy loss distributions composed")
-        bounded = exact.composed_with_population(
+        bounded = composition.composed_with_population(
             designs, adjacency, campaigns=campaigns, delta=delta
         )
         if bounded is not None:
@@ -176,7 +176,7 @@ def _composed(
     designs: Sequence[Design], adjacency: Adjacency, campaigns: int, delta: float
 ) -> Interval:
     """Losses composed; below, what one campaign gives away by itself counts too."""
-    priced = exact.composed(designs, adjacency, campaigns=campaigns, delta=delta)
+    priced = composition.composed(designs, adjacency, campaigns=campaigns, delta=delta)
     alone = max(_true_beyond(one, adjacency, delta, priced.lower) for one in set(designs))
     return replace(priced, lower=min(max(priced.lower, alone), priced.upper))
 
@@ -206,7 +206,7 @@ def _no_amplification(
     try:
         if campaigns == 1:
             return exact.divergence(known, adjacency, delta=delta).upper_epsilon(delta)
-        composed = exact.composed_upper((known,), adjacency, campaigns=campaigns, delta=delta)
+        composed = composition.composed_upper((known,), adjacency, campaigns=campaigns, delta=delta)
         return min(added, composed)
     except NotCovered:
         return added
