@@ -36,6 +36,7 @@ def test_the_newest_run_of_a_store_is_exported(checkins, house: House, tmp_path:
     assert (np.concatenate([t.ravel() for t in tensors.values()]) == model).all()
     assert known["model_hash"] == told["model_hash"] == hashed(model)
     assert (known["slot"], known["run"], known["seal"]) == ("2", "1", second.seal)
+    assert (told["slot"], told["run"]) == (2, 1)
     assert told["tensors"] == {name: list(shape) for name, shape in second.shapes.items()}
     outcome = checkins("export", house.url, "--campaign", first.id, "--out", "first.npz")
     assert outcome.code == 0

@@ -37,6 +37,12 @@ def test_the_version_is_the_packages() -> None:
     assert process.returncode == 0
 
 
+def test_the_package_is_the_program_too() -> None:
+    command = [sys.executable, "-m", "checkins", "--version"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout == f"checkins {checkins.__version__}\n"
+
+
 def test_json_stands_alone_on_standard_output() -> None:
     process = start(f"{PURE} --adjacency add-remove --json")
     out, err = process.communicate()

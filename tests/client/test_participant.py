@@ -101,6 +101,16 @@ def test_a_withdrawn_device_never_takes_part(tmp_path: Path) -> None:
         assert asyncio.run(here.withdraw_async()) is False
 
 
+def test_a_device_that_withdraws_before_it_enrols_never_does(tmp_path: Path) -> None:
+    service = FakeService(campaign(start=datetime.now(UTC) + timedelta(hours=1)), now_s=time.time)
+    with on_a_socket(service) as url:
+        here = device(url, service, tmp_path)
+        assert here.withdraw() is False
+        with pytest.raises(CampaignRefused, match="has withdrawn"):
+            here.run()
+        assert not service.withdrawn
+
+
 def test_withdrawing_goes_on_until_the_service_has_heard(tmp_path: Path) -> None:
     service = FakeService()
     file = StateFile(tmp_path / f"{service.id}.json")

@@ -23,6 +23,8 @@ Out = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")]
 KINDS = (".safetensors", ".npz")
+COUNTED = ("run", "slot")
+"""What is a number of all that is known of a model: its metadata are texts."""
 
 
 def export(
@@ -60,7 +62,7 @@ def export(
     _write(path, body, tensors, known)
     answer: dict[str, object] = {
         "path": str(path),
-        **known,
+        **{name: int(text) if name in COUNTED else text for name, text in known.items()},
         "tensors": {name: list(tensor.shape) for name, tensor in tensors.items()},
     }
     if json:

@@ -201,4 +201,4 @@ def _show_withdrawn(view: CampaignView, withdrawn: bool, *, json: bool) -> None:
     elif withdrawn:
         screen.show_plain(f"{view.id}: withdrawn; this device takes no part in it any more.")
     else:
-        screen.show_plain(f"{view.id}: there was nothing to withdraw.")
+        screen.show_plain(f"{view.id}: nothing was there to withdraw; this device takes no part.")

@@ -16,11 +16,15 @@ def withdrawal(
 ) -> Flow[bool]:
     """Withdraw; returns whether there was anything to withdraw.
 
-    A device whose enrolment was under way when it stopped gets its token first. Nothing is erased
+    A device whose enrolment was under way when it stopped gets its token first; one that has not
+    begun keeps in mind that it has left. Nothing is erased
     on the device before the service has answered.
     """
     state = Kept(campaign) if kept is None else Kept.from_bytes(kept)
-    if state.ended is not None or state.key is None:
+    if state.ended is not None:
+        return False
+    if state.key is None:  # it has not enrolled, and never will
+        yield Save(state.over(WITHDRAWN).to_bytes())
         return False
     token = state.token
     if token is None:
