@@ -46,9 +46,14 @@ def serve(checkins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return call
 
 
+def logged(lines: str) -> list[str]:
+    """The events of a log on standard error."""
+    return [json.loads(line)["event"] for line in lines.splitlines()]
+
+
 def test_json_is_one_object_that_says_where_it_answers(serve, file: Path, tmp_path: Path) -> None:
     outcome, served = serve(file, "--json", "--store", f"sqlite:///{tmp_path}/x.db")
-    assert (outcome.code, outcome.err) == (0, "")
+    assert (outcome.code, logged(outcome.err)) == (0, ["opened"])
     told = json.loads(outcome.out)
     assert set(told) == {
         *(
@@ -165,7 +170,7 @@ def test_now_is_not_over_when_the_campaign_is_priced(
 
     monkeypatch.setattr(opening._Prepared, "of", slow)
     outcome, _ = serve(file, "--start", "now")
-    assert (outcome.code, outcome.err) == (0, "")
+    assert (outcome.code, logged(outcome.err)) == (0, ["opened"])
 
 
 def test_until_done_needs_something_to_be_done(serve, file: Path) -> None:

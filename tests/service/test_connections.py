@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import uvicorn
+from starlette.responses import StreamingResponse
 
 from checkins.service import logs
 from checkins.service.connections import Counts, guarded
@@ -257,6 +258,59 @@ def test_a_head_or_trailer_without_end_is_given_up(start):
         assert honest(running)
 
 
+def head_of(length: int, *, first: bytes = b"GET / HTTP/1.1\r\nx: ") -> bytes:
+    """A whole head of so many bytes."""
+    return first + b"y" * (length - len(first) - 4) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_head_may_have_so_many_bytes_and_not_one_more_however_it_arrives(loop):
+    with serving(Limits(requests_per_s=0, head_bytes=4096), loop=loop) as running:
+        line = running.connect(head_of(4096))
+        assert b" 200 " in answered(line)
+        line.sendall(head_of(4096))
+        assert b" 200 " in answered(line)
+        line.sendall(head_of(4097))
+        assert heard(line).startswith(b"HTTP/1.1 431 ")
+        for length in (4097, 5000, 33_000, 100_000):
+            assert heard(running.connect(head_of(length))).startswith(b"HTTP/1.1 431 ")
+        assert running.refused == {"long-head": 5}
+        assert honest(running)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"y" * 5000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 800 + b"\r\n",
+        b"GET / HTTP/1.1\r\nx:" + b" " * 5000 + b"y\r\n\r\n",
+    ],
+    ids=["path", "headers", "blanks"],
+)
+def test_every_byte_of_a_head_counts(head):
+    with serving(Limits(requests_per_s=0, head_bytes=4096)) as running:
+        assert heard(running.connect(head)).startswith(b"HTTP/1.1 431 ")
+        assert running.refused == {"long-head": 1}
+
+
+def test_a_head_behind_another_request_in_the_same_bytes_is_counted_too():
+    with serving(Limits(requests_per_s=0, head_bytes=4096)) as running:
+        heard(running.connect(GET + head_of(5000)))
+        assert running.refused == {"long-head": 1}
+        line = running.connect(GET + head_of(3000) + head_of(3000))
+        assert [answered(line)[:12] for _ in range(1)] == [b"HTTP/1.1 200"]
+        line.close()
+        assert running.refused == {"long-head": 1}
+
+
+def test_a_body_is_no_head_however_long_it_is():
+    with serving(Limits(requests_per_s=0, head_bytes=1024)) as running:
+        head = b"POST / HTTP/1.1\r\ncontent-length: 9000\r\n\r\n"
+        line = running.connect(head + b"x" * 9000)
+        assert answered(line) == b"HTTP/1.1 200 OK 9000 content-length"
+        line.close()
+
+
 def test_small_chunks_are_no_endless_head_and_trailers_do_not_change_the_request():
     with serving(Limits(head_bytes=4096)) as running:
         line = running.connect(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -341,6 +395,51 @@ def test_a_server_under_all_this_logs_no_address_and_no_text(tmp_path):
     assert lines[0]["error"] == "RuntimeError"
     assert "127.0.0.1" not in file.read_text()
     assert "sekret" not in file.read_text()
+
+
+def events_of(file) -> list[str]:
+    return [json.loads(line)["event"] for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_stream_ends_with_its_connection_also_with_a_request_behind_it(loop, tmp_path):
+    """And it is no failure of ours: nobody may fill the operator's log by hanging up."""
+    listening: list[int] = [0]
+
+    async def streaming(scope, receive, send) -> None:
+        async def events():
+            listening.append(listening[-1] + 1)
+            try:
+                while True:
+                    yield b"event"
+                    await asyncio.sleep(0.001)
+            finally:
+                listening.append(listening[-1] - 1)
+
+        await StreamingResponse(events())(scope, receive, send)
+
+    file = tmp_path / "log"
+    with logs.configure(file, strict=True), serving(SOON, loop=loop) as running:
+        running.server.config.loaded_app = streaming
+        for _ in range(5):
+            line = running.connect(GET * 3)
+            assert line.recv(65536)
+            line.close()
+        running.until(lambda: len(listening) == 11)
+        assert listening[-1] == 0
+    assert events_of(file) == ["stopping"]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_readers_that_never_read_what_they_asked_for_are_not_in_the_log(loop, tmp_path):
+    file = tmp_path / "log"
+    with logs.configure(file, strict=True), serving(SOON, loop=loop) as running:
+        lines = [running.connect(GET.replace(b"/ ", b"/large ") * 4) for _ in range(5)]
+        running.until(lambda: running.refused["slow-reader"] == 5)
+        running.until(lambda: running.opened[-1] == 0)
+        for line in lines:
+            line.close()
+    assert events_of(file) == ["stopping"]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from checkins.errors import InvalidValue
-from checkins.service import problems
+from checkins.service import logs, problems
 from checkins.service.guard import CONTENT_POLICY, Guard, Rates
 from checkins.service.settings import Limits
 
@@ -257,6 +257,43 @@ def test_a_failure_of_the_app_passes_through():
 
     with pytest.raises(KeyError):
         run(app, Wire([b"x"], headers={"content-length": "1"}))
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_failure_is_answered_with_safe_headers_and_told_to_the_log_once(method, tmp_path):
+    app = FastAPI()
+    problems.install(app)
+    app.add_middleware(Guard, limits=FREE, limit_for=lambda _: LIMIT)
+
+    @app.api_route("/x", methods=["GET", "POST"])
+    async def x() -> None:
+        raise KeyError("sekret")
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.request(method, "/x", content=b"x" if method == "POST" else None)
+
+    with logs.configure(tmp_path / "log"):
+        answer = asyncio.run(ask())
+    assert (answer.status_code, answer.json()["type"]) == (500, "urn:checkins:failed")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["connection"] == "close"
+    (line,) = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert (line["event"], line["error"], line["route"]) == ("failed", "KeyError", "/x")
+
+
+def test_a_failure_in_half_an_answer_is_not_answered_again():
+    async def app(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise KeyError("x")
+
+    wire = Wire()
+    with pytest.raises(KeyError):
+        run(app, wire)
+    assert [message["type"] for message in wire.sent] == ["http.response.start"]
 
 
 def test_an_answer_before_the_body_was_read_closes_the_connection():

@@ -6,14 +6,18 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from checkins.service import metrics
 from checkins.service.connections import guarded
 from checkins.service.problems import KINDS, MEDIA_TYPE
-from checkins.service.routes import public
+from checkins.service.routes import campaigns, clients, operations, planning, public
 from checkins.service.settings import Enrolment, EnrolmentKind, Limits, Settings
+from tests.service.coordination import campaign_text
+from tests.service.living import OPERATOR, Living, play
 from tools import api, generated
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -103,3 +107,62 @@ def test_every_setting_is_documented() -> None:
 def test_every_kind_of_enrolment_is_documented() -> None:
     for kind in EnrolmentKind:
         assert re.search(rf"^\| `{kind}` \|", SERVICE, re.M), kind
+
+
+MODELS = {
+    (method, route.path): route.response_model
+    for part in (campaigns, clients, planning, operations)
+    for route in part.router.routes
+    for method in route.methods
+    if route.response_model is not None
+}
+
+
+def test_no_answer_has_a_field_that_is_not_declared(tmp_path: Path) -> None:
+    """Real answers against the models of the OpenAPI document, with nothing beside them."""
+    seen: set[tuple[str, str]] = set()
+
+    async def scenario(it: Living) -> None:
+        def declared(answer: httpx.Response, path: str) -> Any:
+            where = (answer.request.method, path)
+            assert answer.is_success, (where, answer.text)
+            MODELS[where].model_validate_json(answer.content, strict=True, extra="forbid")
+            seen.add(where)
+            return answer.json()
+
+        async def ask(method: str, path: str, *given: Any, **how: Any) -> Any:
+            answer = await it.ask(method, path.format(**how), *given)
+            return declared(answer, "/campaigns/{run}" + path)
+
+        opened = await it.ask("POST", "//campaigns", OPERATOR, content=campaign_text(slots=3))
+        it.run = declared(opened, "/campaigns")["id"]
+        token = (await ask("POST", "/enrolments"))["token"]
+        await it.begin(1)
+        receipt = (await ask("POST", "/slots/{slot}/check-ins", token, slot=1))["receipt"]
+        await it.choose(1)
+        await ask("GET", "/check-ins/{receipt}", receipt=receipt)
+        declared(await it.report(1, receipt), "/campaigns/{run}/slots/{slot}/report")
+        await it.show(1)
+        await it.turn(it.clock.now, lambda: len(it.desk.curve) > 0)
+        await ask("GET", "/progress")
+        await ask("GET", "")
+        declared(await it.http.get("/campaigns"), "/campaigns")
+        declared(await it.http.get("/healthz"), "/healthz")
+        await ask("DELETE", "", OPERATOR)
+        await ask("GET", "")
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+    assert set(MODELS) - seen == {("GET", "/plan/answer")}
+
+
+@pytest.mark.slow
+def test_no_plan_has_a_field_that_is_not_declared(tmp_path: Path) -> None:
+    query = "population=100..400&epsilon=1&delta=1e-6&adjacency=add-remove&dimension=10"
+
+    async def scenario(it: Living) -> None:
+        answer = await it.http.get(f"/plan/answer?{query}")
+        assert answer.status_code == 200, answer.text
+        model = MODELS["GET", "/plan/answer"]
+        model.model_validate_json(answer.content, strict=True, extra="forbid")
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign import parse_campaign
 from checkins.protocol.server import Ending
+from checkins.service import preparing
 from checkins.service.opening import Taken
 from checkins.service.store import tables
 from tests.service.coordination import SERVER_NOISE, START, House, campaign, campaign_text
+from tests.service.living import settings
 
 
 def test_a_run_is_named_by_its_seal_and_its_number(house: House) -> None:
@@ -167,3 +171,13 @@ def test_the_second_run_is_priced_with_the_first(house: House) -> None:
     house.finish(first)
     second = house.open(again)
     assert house.standing(second).certificate["epsilon"] > promised
+
+
+def test_the_log_tells_of_a_campaign_that_a_coordinator_is_started_with(tmp_path: Path) -> None:
+    store, log = f"sqlite:///{tmp_path}/store.db", tmp_path / "log"
+    chosen = settings(store, tmp_path, log_file=log)
+    terms = preparing.prepare(chosen, campaign(), start=preparing.Start())
+    preparing.prepare(chosen, campaign(), start=preparing.Start())  # it is open already
+    (line,) = [json.loads(line) for line in log.read_text().splitlines()]
+    assert terms is not None
+    assert (line["event"], line["campaign"]) == ("opened", terms.id)

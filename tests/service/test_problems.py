@@ -12,6 +12,7 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field, field_validator
 
 from checkins.errors import InvalidValue, NotCovered, ProtocolViolation
+from checkins.protocol.encoding import Malformed, report_from_bytes
 from checkins.service import logs, problems
 from checkins.service.problems import KINDS, Problem, documented
 from checkins.service.settings import NotAdmitted
@@ -215,3 +216,24 @@ def test_documented_problems_are_in_the_openapi_text():
     ]
     assert "Retry-After" in conflict["headers"]
     assert "headers" not in responses["422"]
+
+
+def test_a_wrong_method_is_told_those_of_every_route_of_its_path():
+    app = raising(Problem("busy"))
+
+    @app.delete("/x")
+    async def gone() -> None: ...
+
+    @app.put("/{name}")
+    async def named(name: str) -> None: ...
+
+    assert ask(app, "PATCH").headers["allow"] == "DELETE, GET, PUT"
+    assert ask(app, "GET", "/other").headers["allow"] == "PUT"
+
+
+def test_bytes_that_are_no_report_are_invalid_in_words_of_ours():
+    with pytest.raises(Malformed) as malformed:
+        report_from_bytes(b"junk", dimension=3)
+    document = problem_of(ask(raising(malformed.value)))
+    assert (document["type"], document["status"]) == ("urn:checkins:invalid", 422)
+    assert "Error" not in str(document["detail"])

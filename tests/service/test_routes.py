@@ -16,6 +16,7 @@ from checkins.protocol.campaign import campaign_from_canonical
 from checkins.protocol.encoding import model_from_bytes, report_to_bytes
 from checkins.protocol.ledger.entry import hashed
 from checkins.protocol.ledger.verification import verify
+from checkins.service import logs
 from checkins.service.settings import Enrolment, EnrolmentKind, digest_of
 from tests.service.coordination import (
     AVERAGED,
@@ -138,7 +139,7 @@ def test_requests_of_clients_are_refused_with_their_slugs(on) -> None:
         assert (await it.report(1, told["chosen"], 1)).status_code == 200
         assert problem(await it.report(1, told["chosen"], 2)) == (409, "refused")
         bad = await it.ask("PUT", "/slots/1/report", told["chosen"], content=b"{}")
-        assert problem(bad) == (409, "refused")
+        assert problem(bad) == (422, "invalid")
         assert problem(await it.ask("GET", "/check-ins/" + "x" * 32)) == (404, "unknown-receipt")
         assert problem(await it.ask("GET", "/check-ins/x")) == (404, "unknown-receipt")
         for wait in ("61", "-1", "x", "nan", ""):
@@ -607,7 +608,7 @@ def test_a_report_may_be_as_long_as_its_model_and_no_longer(here) -> None:
         for size in (12, 5000):
             body = report_to_bytes(np.ones(size, dtype=np.int32))
             answer = await it.ask("PUT", "/slots/1/report", receipt, content=body)
-            expected = (409, "refused") if size == 12 else (413, "too-large")
+            expected = (422, "invalid") if size == 12 else (413, "too-large")
             assert problem(answer) == expected
         assert (await it.report(1, receipt)).status_code == 200
 
@@ -661,3 +662,93 @@ def test_no_tracer_of_the_process_hears_who_came_to_which_slot(here, monkeypatch
 
     here(scenario)
     assert asked == []
+
+
+def test_a_path_with_a_slash_at_its_end_is_another_path(here) -> None:
+    """A redirect would lead to whatever host the request names."""
+
+    async def scenario(it: Living) -> None:
+        await it.open()
+        for method, path in (("POST", "//campaigns/"), ("GET", "/"), ("GET", "//healthz/")):
+            answer = await it.ask(method, path, OPERATOR, headers={"host": "evil.example"})
+            assert problem(answer) == (404, "unknown-path"), path
+            assert "evil" not in answer.text + str(answer.headers)
+
+    here(scenario)
+
+
+def test_a_wrong_method_is_told_every_method_of_the_path(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open()
+        for path, allowed in (
+            ("//campaigns", "GET, HEAD, POST"),
+            ("", "DELETE, GET, HEAD"),
+            ("/enrolments", "DELETE, POST"),
+            ("/events", "GET"),
+            ("//healthz", "GET, HEAD"),
+            ("//openapi.json", "GET, HEAD"),
+        ):
+            for method in ("OPTIONS", "PATCH"):
+                answer = await it.ask(method, path)
+                assert problem(answer) == (405, "wrong-method")
+                assert answer.headers["allow"] == allowed, path
+
+    here(scenario)
+
+
+def test_head_is_answered_like_get_where_nothing_waits_or_streams(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open()
+        run = f"/campaigns/{it.run}"
+        for path in ("/", "/healthz", "/campaigns", run, f"{run}/models/latest"):
+            shown, head = await it.http.get(path), await it.http.head(path)
+            assert (shown.status_code, head.status_code) == (200, 200), path
+            assert head.headers == shown.headers, path
+        for path in ("/events", "/ledger", "/check-ins/" + "x" * 32, "//metrics"):
+            assert (await it.ask("HEAD", path)).status_code == 405, path
+        it.run = "0" * 12 + "-1"
+        assert (await it.ask("HEAD", "")).status_code == 404
+        document = (await it.http.get("/openapi.json")).json()
+        assert {method for item in document["paths"].values() for method in item} == {
+            *("get", "post", "put", "delete")
+        }
+
+    here(scenario)
+
+
+def test_a_report_that_is_none_is_invalid_and_the_place_of_the_client_stays(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(capacity=1)
+        await it.begin(1)
+        receipt = await it.check_in(1)
+        await it.choose(1)
+        for body in (b"", b"junk", report_to_bytes(np.ones(12, dtype=np.int32))):
+            answer = await it.ask("PUT", "/slots/1/report", receipt, content=body)
+            assert problem(answer) == (422, "invalid"), body
+            assert "Error" not in answer.json()["detail"]
+        assert (await it.report(1, receipt)).status_code == 200
+
+    here(scenario)
+
+
+def test_the_log_tells_of_each_run_once_when_it_is_opened_and_when_it_is_stopped(
+    here, tmp_path: Path
+) -> None:
+    async def scenario(it: Living) -> None:
+        text = campaign_text(slots=6, repeats=2)
+        for _ in range(2):
+            answer = await it.ask("POST", "//campaigns", OPERATOR, content=text)
+            it.run = answer.json()["id"]
+        await it.begin(2)
+        for _ in range(2):
+            assert (await it.ask("DELETE", "", OPERATOR)).status_code == 200
+        await it.turn(it.clock.now, lambda: '"over"' in (tmp_path / "log").read_text())
+
+    with logs.configure(tmp_path / "log", strict=True):
+        here(scenario)
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert len({line["campaign"] for line in lines}) == 1
+    told = {line["event"]: line for line in lines}
+    assert [line["event"] for line in lines if line["event"] != "over"] == ["opened", "stopped"]
+    assert (told["opened"]["slots"], told["stopped"]["slots_closed"]) == (6, 1)
+    assert told["over"]["status"] == "stopped"

@@ -93,3 +93,16 @@ def test_every_byte_comes_out_once_and_in_order(written):
             line.write(data)
     line.close()
     assert b"".join(wire.calls) == b"".join(data for data in written if data is not None)
+
+
+@pytest.mark.parametrize("before", [b"", HEAD])
+def test_what_is_written_once_nobody_is_there_is_dropped(wire, before):
+    line = joining(wire)
+    if before:
+        line.write(before)
+    wire.closed = True
+    for data in (HEAD, b"body", STREAM, b"more"):
+        line.write(data)
+    line.flush()
+    line.close()
+    assert wire.calls == []

@@ -24,6 +24,10 @@ ORDER = "order"
 """Metadata: the names of a model's tensors in their order, as a JSON list."""
 
 
+class Malformed(ProtocolViolation):
+    """Bytes that are no report of this campaign, whoever sent them and whenever."""
+
+
 def report_to_bytes(units: NDArray[np.int32]) -> bytes:
     """A report as it is sent; the same units are the same bytes.
 
@@ -40,21 +44,21 @@ def report_from_bytes(data: bytes, *, dimension: int) -> NDArray[np.int32]:
     from safetensors import SafetensorError, deserialize
 
     if len(data) > 8 + MOST_HEADER_BYTES + 4 * dimension:
-        raise ProtocolViolation(f"a report of {dimension:,} coordinates is not that long")
+        raise Malformed(f"a report of {dimension:,} coordinates is not that long")
     try:
         tensors = deserialize(bytes(data))  # type: ignore[no-untyped-call]
         _header(data)
-    except (SafetensorError, ValueError, OverflowError, RecursionError) as error:
-        raise ProtocolViolation(
-            f"a report is safetensors, and this is not: {_told(error)}"
+    except (SafetensorError, ValueError, OverflowError, RecursionError):
+        raise Malformed(
+            f'a report is safetensors with one tensor, "{REPORT}", and this is not'
         ) from None
     if [name for name, _ in tensors] != [REPORT]:
-        raise ProtocolViolation(f'a report holds one tensor, "{REPORT}", and nothing else')
+        raise Malformed(f'a report holds one tensor, "{REPORT}", and nothing else')
     tensor: Mapping[str, Any] = tensors[0][1]
     if tensor["dtype"] != "I32":
-        raise ProtocolViolation("a report holds 32-bit integers in grid units (I32)")
+        raise Malformed("a report holds 32-bit integers in grid units (I32)")
     if list(tensor["shape"]) != [dimension]:
-        raise ProtocolViolation(f"a report has the shape [{dimension}]: one unit a coordinate")
+        raise Malformed(f"a report has the shape [{dimension}]: one unit a coordinate")
     return np.frombuffer(bytes(tensor["data"]), dtype="<i4").astype(np.int32, copy=False)
 
 

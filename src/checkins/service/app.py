@@ -60,6 +60,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         docs_url=None,
+        redirect_slashes=False,  # it would send people to whatever Host they were made to name
         telemetry=NO_TELEMETRY,
     )
     app.state.runner = runner

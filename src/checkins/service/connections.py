@@ -16,12 +16,13 @@ A body's length and time are the guard's. An idle connection after an answer is 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from httptools import HttpParserError
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from checkins.service.settings import Limits
 from checkins.service.transport import JoiningTransport
@@ -80,7 +81,9 @@ def guarded(
             self.address: str | None = None  # of an admitted connection
             self.in_head = False
             self.heard = False
+            self.head_too_long = False
             self.idle_bytes = 0  # that were neither body nor a complete head
+            self.cycles: deque[RequestResponseCycle] = deque()  # from the one that is answered on
             self.head_timer: asyncio.TimerHandle | None = None
             self.answer_timer: asyncio.TimerHandle | None = None
 
@@ -107,20 +110,29 @@ def guarded(
                 counts.release(self.address)
                 self.address = None
                 tell_open(counts.total)
+            for cycle in self.cycles:  # uvicorn tells the last one only: others would go on
+                cycle.disconnected = not cycle.response_complete
+                cycle.message_event.set()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing() or self.address is None:
                 return
             self.heard = True
-            self.idle_bytes += len(data)
-            super().data_received(data)
-            if self.transport.is_closing():
-                return
-            if self.idle_bytes > limits.head_bytes:
-                tell_refused("long-head")
-                self._end(b"431 Request Header Fields Too Large")
-            elif self.head_timer is None and (self.in_head or not self._answering()):
+            start = 0
+            while start < len(data):
+                # No more at once than a head may have: it must end within these bytes.
+                room = limits.head_bytes - self.idle_bytes
+                if room <= 0:
+                    self._refuse_head()
+                    return
+                piece = data[start : start + room]
+                start += len(piece)
+                self.idle_bytes += len(piece)
+                super().data_received(piece)
+                if self.transport.is_closing():
+                    return
+            if self.head_timer is None and (self.in_head or not self._answering()):
                 # Also bytes that begin no head, or belong to a body nobody reads any more: uvicorn
                 # stopped its keep-alive timer at them and would wait for ever.
                 self._expect_head()
@@ -140,7 +152,15 @@ def guarded(
             self.head_timer = None
             if self.parser.get_http_version() not in SPOKEN:
                 raise HttpParserError("a version of HTTP that is not spoken here")
+            # One that began behind another request, in the same bytes, was not counted from there.
+            length = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if length > limits.head_bytes:
+                self.head_too_long = True
+                raise HttpParserError("a head that is too long")
             super().on_headers_complete()
+            while self.cycles and self.cycles[0].response_complete:
+                self.cycles.popleft()
+            self.cycles.append(self.cycle)
 
         def on_response_complete(self) -> None:
             self.joining.flush()
@@ -151,6 +171,9 @@ def guarded(
             super().on_body(body)
 
         def send_400_response(self, msg: str) -> None:
+            if self.head_too_long:
+                self._refuse_head()
+                return
             tell_refused("not-http")
             super().send_400_response(msg)
 
@@ -172,6 +195,10 @@ def guarded(
 
         def _answering(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
+
+        def _refuse_head(self) -> None:
+            tell_refused("long-head")
+            self._end(b"431 Request Header Fields Too Large")
 
         def _expect_head(self) -> None:
             self.head_timer = self.loop.call_later(limits.head_s, self._head_late)

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from checkins.errors import InvalidValue
 from checkins.service import logs
-from checkins.service.problems import Problem
+from checkins.service.problems import FAILED, Problem
 from checkins.service.settings import Limits
 
 Scope = MutableMapping[str, Any]
@@ -121,18 +121,18 @@ class Guard:
         wait_s = self.rates.wait_s(self._address(scope))
         if wait_s > 0:
             problem = Problem("too-many", "wait before the next request", retry_after=wait_s)
+        answer = _Answer(send)
         if not has_body and problem is None:
-            await self.app(scope, receive, _Answer(send).send)
+            await self._ask(scope, receive, answer)
             return
         limit = self.limit_for(scope)
         if problem is None and length is not None:
             problem = _length_problem(length, limit)
-        answer = _Answer(send)
         if problem is None:
             body = _Body(receive, limit=limit, within_s=self.body_s)
             answer.body = body
             try:
-                await self.app(scope, body.receive, answer.send)
+                await self._ask(scope, body.receive, answer)
             except Exception:
                 if body.problem is None:
                     raise
@@ -143,6 +143,19 @@ class Guard:
                 # Half an answer is out: only closing the connection says that it is not whole.
                 raise logs.quiet(ConnectionAbortedError(problem.slug))
             await answer.refuse(problem)
+
+    async def _ask(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        """The app's answer; one that fails before it began is answered here.
+
+        Whoever stands outside hears of the failure all the same, to tell the log.
+        """
+        try:
+            await self.app(scope, receive, answer.send)
+        except Exception:
+            cut_off = answer.body is not None and answer.body.problem is not None
+            if not answer.started and not cut_off:
+                await answer.refuse(Problem("failed", FAILED))
+            raise
 
     def _address(self, scope: Scope) -> str:
         client = scope.get("client")

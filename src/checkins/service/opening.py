@@ -13,6 +13,7 @@ from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.protocol.campaign import Campaign, DataFile, Spending
 from checkins.protocol.ledger import InvalidLedger, Ledger, earlier_of
 from checkins.protocol.model_update import Learner, Model
+from checkins.service import logs
 from checkins.service.store import facts, records, tables
 from checkins.service.store.database import Database
 from checkins.service.terms import Terms, population_of, run_id
@@ -76,7 +77,9 @@ def open_run(
             return _found(database, run_id(seal, len(mine)))  # its budget is spent
         _check_time(database, prepared.terms)
         if prepared.commit(database, ledger):
-            return prepared.terms
+            terms = prepared.terms
+            logs.event("opened", campaign=terms.id, slots=terms.rules.slots)
+            return terms
 
 
 def _check(campaign: Campaign, folder: Path) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import delete
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign import Campaign, Spending
 from checkins.protocol.ledger import earlier_of
-from checkins.service import advancing, opening
+from checkins.service import advancing, logs, opening
 from checkins.service.settings import Settings
 from checkins.service.store import facts, records, tables
 from checkins.service.store.database import Database
@@ -89,9 +89,10 @@ def _opened(
     again: bool = False,
 ) -> Terms:
     found = _same_but_for_start(database, campaign, start, again) if start.is_given else None
-    if found is not None:
-        return opening.open_run(database, found, folder=settings.folder)
-    return opening.open_run(database, campaign, folder=settings.folder, start=start.of)
+    with logs.configure(settings.log_file):
+        if found is not None:
+            return opening.open_run(database, found, folder=settings.folder)
+        return opening.open_run(database, campaign, folder=settings.folder, start=start.of)
 
 
 def _same_but_for_start(

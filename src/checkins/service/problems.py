@@ -17,8 +17,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from checkins.errors import InvalidValue, ProtocolViolation
+from checkins.protocol.encoding import Malformed
 from checkins.service import logs
 from checkins.service.settings import NotAdmitted
 
@@ -26,6 +28,7 @@ MEDIA_TYPE = "application/problem+json"
 LONGEST_DETAIL = 600
 LONGEST_VALUE = 80
 MOST_FAULTS = 5
+FAILED = "the operator's log says where; try again later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,9 @@ def install(app: FastAPI) -> None:
     async def on_violation(_: Request, error: Exception) -> Response:
         return Problem("refused", str(error)).response()
 
+    async def on_malformed(_: Request, error: Exception) -> Response:
+        return Problem("invalid", str(error)).response()
+
     async def on_invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, InvalidValue)
         return Problem("invalid", f"{error.name}{_told(error.value)}: {error.expected}").response()
@@ -110,9 +116,13 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return Problem("invalid", _faults(error.errors())).response()
 
-    async def on_http(_: Request, error: Exception) -> Response:
+    async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return _from_http(error)
+        response = _from_http(error)
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            # The framework names those of one route; a path may have several.
+            response.headers["allow"] = ", ".join(sorted(_allowed(request)))
+        return response
 
     async def on_gone(_: Request, error: Exception) -> Response:
         # Nobody is left to read it, and a broken line is no failure of ours.
@@ -120,11 +130,12 @@ def install(app: FastAPI) -> None:
 
     async def on_failure(request: Request, error: Exception) -> Response:
         logs.failure(error, route=getattr(request.scope.get("route"), "path", None))
-        return Problem("failed", "the operator's log says where; try again later").response()
+        return Problem("failed", FAILED).response()  # the guard has answered, where one stands
 
     app.add_exception_handler(Problem, on_problem)
     app.add_exception_handler(NotAdmitted, on_not_admitted)
     app.add_exception_handler(ProtocolViolation, on_violation)
+    app.add_exception_handler(Malformed, on_malformed)
     app.add_exception_handler(InvalidValue, on_invalid)
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)
@@ -186,6 +197,15 @@ def _from_http(error: HTTPException) -> Response:
     said = "" if status >= 500 or error.detail == phrase else str(error.detail)
     body = _document(slug, title, status, _cut(said or title, LONGEST_DETAIL))
     return Response(body, status_code=status, headers={**headers, "content-type": MEDIA_TYPE})
+
+
+def _allowed(request: Request) -> set[str]:
+    """Every method that some route takes at the path of a request."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= getattr(route, "allowed", None) or getattr(route, "methods", None) or set()
+    return found
 
 
 def _faults(errors: Sequence[Any]) -> str:

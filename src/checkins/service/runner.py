@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from checkins.protocol.campaign import Campaign
+from checkins.protocol.server import Ending
 from checkins.service import advancing, curve, logs, opening, pricing, taking
 from checkins.service.batch import Batch
 from checkins.service.curve import Holdout
@@ -106,7 +107,6 @@ class Runner:
             return opening.open_run(self.database, campaign, folder=self.settings.folder)
 
         terms = await self.thread(opened)
-        logs.event("opened", campaign=terms.id, slots=terms.rules.slots)
         return await self._desk(terms)
 
     async def find(self, run: str) -> Desk | None:
@@ -119,10 +119,14 @@ class Runner:
 
     async def end(self, desk: Desk) -> None:
         """Stop a run before its next release, and the runs that would follow it."""
+        was_over = desk.is_over
         standing = await self.thread(advancing.stop, self.database, desk.terms, desk.standing)
         standing = await self.thread(advancing.finish, self.database, desk.terms, standing)
         desk.moved(standing)
         desk.publish(standing)
+        if not was_over and standing.stage.ending is Ending.STOPPED:
+            closed = standing.stage.closed
+            logs.event("stopped", campaign=desk.terms.id, slots_closed=closed)
 
     async def _desk(self, terms: Terms) -> Desk:
         if terms.id in self.desks:

@@ -3,6 +3,9 @@
 uvicorn writes them one after the other, and each write is a call to the system and a packet to the
 client. A head that tells no length is that of a stream, whose first bytes may be long in coming: it
 is sent at once.
+
+Once the connection is closing there is nobody to write to, and it is no failure of ours: what is
+written is dropped, as asyncio's own transports do. uvloop's raise once theirs is closed.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ class JoiningTransport:
 
         The protocol calls ``flush`` when an answer is complete, so nothing is held for longer.
         """
-        if self._held:
+        if self.is_closing():
+            self._held = b""
+        elif self._held:
             held, self._held = self._held, b""
             self._transport.writelines((held, data))
         elif data.startswith(_HEAD) and _LENGTH in data:
@@ -41,8 +46,8 @@ class JoiningTransport:
 
     def flush(self) -> None:
         """Send what is held: the answer has no body."""
-        if self._held:
-            held, self._held = self._held, b""
+        held, self._held = self._held, b""
+        if held and not self.is_closing():
             self._transport.write(held)
 
     def close(self) -> None:

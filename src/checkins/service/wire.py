@@ -63,19 +63,13 @@ class Campaigns(BaseModel):
     server_time: str
 
 
-class CampaignView(BaseModel):
+class CampaignView(Summary):
     """One run of a campaign: everything that is public about it."""
 
-    id: str
-    name: str
     seal: str = Field(description="sha256: and the hash of the canonical text")
     population_id: str | None
-    run: int
-    repeats: int
-    status: Status
     campaign: str = Field(description="The canonical text, as JSON: every sealed parameter")
     schedule: Schedule
-    slots_closed: int
     affordable: int = Field(description="How many slots the budget of the population pays for")
     dimension: int
     tensors: list[Tensor]

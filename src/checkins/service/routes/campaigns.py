@@ -22,7 +22,7 @@ from checkins.service.routes.parts import (
     runner_of,
     takes,
 )
-from checkins.service.routes.plain import PlainRoute
+from checkins.service.routes.plain import PlainRoute, also_head
 from checkins.service.runner import Runner
 from checkins.service.store import records
 
@@ -35,6 +35,7 @@ router = APIRouter(prefix="/campaigns", tags=["campaigns"], route_class=PlainRou
     summary="The campaigns of this coordinator",
     responses=refusals(),
 )
+@also_head
 async def campaigns(request: Request) -> Response:
     """Every run, newest first."""
     runner = runner_of(request)
@@ -85,6 +86,7 @@ async def open_campaign(request: Request) -> Response:
     openapi_extra=takes("run"),
     responses=refusals("unknown-campaign"),
 )
+@also_head
 async def campaign(request: Request) -> Response:
     """Sealed parameters, schedule, status and certificate."""
     return _shown(await desk_of(request), runner_of(request))

@@ -8,12 +8,14 @@ from fastapi import APIRouter, Request, Response
 
 from checkins.service import wire
 from checkins.service.routes.parts import refusals, require_operator, runner_of, takes
+from checkins.service.routes.plain import HeadRoute, also_head
 from checkins.service.store import facts
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], route_class=HeadRoute)
 
 
 @router.get("/healthz", summary="Is it alive", responses=refusals("busy"))
+@also_head
 async def healthz(request: Request) -> wire.Health:
     """Answers as long as the store does."""
     runner = runner_of(request)

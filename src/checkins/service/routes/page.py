@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, HTMLResponse
 
 from checkins.service.problems import Problem
+from checkins.service.routes.plain import HeadRoute, also_head
 from checkins.service.routes.planning import planner_of
 
 FOLDER = Path(__file__).parent.parent / "page"
@@ -17,10 +18,11 @@ FILES = {path.name: path for path in FOLDER.iterdir() if path.suffix in KINDS}
 
 PLAN_LINK = '<a class="to-plan" href="plan">Plan a campaign</a>'
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=HeadRoute)
 
 
 @router.get("/")
+@also_head
 async def page(request: Request) -> HTMLResponse:
     """The page; it leads to the planner's only where there is one."""
     text = (FOLDER / "index.html").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from checkins.service.desk import Desk
 from checkins.service.problems import Problem
 from checkins.service.released import released_model
 from checkins.service.routes.parts import BINARY, desk_of, number_of, refusals, runner_of, takes
-from checkins.service.routes.plain import PlainRoute
+from checkins.service.routes.plain import PlainRoute, also_head
 from checkins.service.runner import Runner
 from checkins.service.store import records
 
@@ -42,6 +42,7 @@ LEDGER = "application/x-ndjson"
         **refusals("unknown-campaign"),
     },
 )
+@also_head
 async def latest(request: Request) -> Response:
     """Before the first release, the model that the campaign starts from."""
     desk = await desk_of(request)
