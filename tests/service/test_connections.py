@@ -205,6 +205,15 @@ def test_the_head_of_a_stream_arrives_before_its_body():
         assert line.recv(65536).startswith(b"HTTP/1.1 200")
 
 
+def test_nothing_is_kept_of_requests_that_were_answered():
+    with serving(SOON) as running, running.connect(40 * GET) as line:
+        got = b""
+        while got.count(b"HTTP/1.1 200") < 40:
+            got += line.recv(65536)
+        (connection,) = running.server.server_state.connections
+        running.until(lambda: not connection.cycles)
+
+
 def test_a_body_sent_byte_by_byte_is_given_up_and_others_are_served_meanwhile():
     with serving(SOON) as running:
         line = running.connect(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n")

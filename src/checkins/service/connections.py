@@ -113,6 +113,7 @@ def guarded(
             for cycle in self.cycles:  # uvicorn tells the last one only: others would go on
                 cycle.disconnected = not cycle.response_complete
                 cycle.message_event.set()
+            self.cycles.clear()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -158,12 +159,12 @@ def guarded(
                 self.head_too_long = True
                 raise HttpParserError("a head that is too long")
             super().on_headers_complete()
-            while self.cycles and self.cycles[0].response_complete:
-                self.cycles.popleft()
             self.cycles.append(self.cycle)
 
         def on_response_complete(self) -> None:
             self.joining.flush()
+            while self.cycles and self.cycles[0].response_complete:
+                self.cycles.popleft()  # those who pipeline would have all of theirs kept
             super().on_response_complete()
 
         def on_body(self, body: bytes) -> None:
