@@ -54,6 +54,33 @@ def test_a_seed_gives_one_model_and_another_seed_another() -> None:
     assert not np.allclose(one, other)
 
 
+def test_the_first_stretch_is_over_before_the_next_is_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else its seconds are counted without its slots: on a GPU of five stretches, a fifth."""
+    over: list[int] = []
+    ours = training(evaluations=4)
+    advance, started = ours._advance, iter(range(100))
+
+    @dataclass(frozen=True)
+    class Token:
+        number: int
+
+        def block_until_ready(self) -> None:
+            over.append(self.number)
+
+    def advanced(*given: Any) -> tuple[Any, Token]:
+        return advance(*given)[0], Token(next(started))
+
+    monkeypatch.setitem(vars(ours), "_advance", advanced)  # a cached property
+    steps = ours.steps()
+    next(steps)
+    assert over == [0]
+    next(steps)
+    next(steps)
+    assert over == [0, 0, 1], "from then on one stretch is under way while the next is made ready"
+
+
 @pytest.mark.parametrize(
     "asked",
     [

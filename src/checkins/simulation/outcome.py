@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -139,6 +140,7 @@ def train(
             last_saved = now
         if not going:
             break
+    jax.block_until_ready(position.state)  # stopped early, a stretch may still be under way
     ended = time.perf_counter()
     if curve[-1].slots != slots:
         curve.append(Point(slots, training.measured(position)))

@@ -169,7 +169,7 @@ class Training:
         """Every stretch from there on. A position is good until the next one is asked for."""
         position = self.start() if start is None else start
         state, updates = position.state, self._updates
-        before = jnp.zeros(())
+        before: Array | None = None
         every = self.slots / self.evaluations if self.evaluations else self.slots
         done = (position.run - 1) * self.method.design.slots + position.slots
         due = (int(done / every) + 1) * every
@@ -177,7 +177,9 @@ class Training:
             if piece.first == 0 and piece.run > 1:
                 state = self.server.next_run(state)
             state, token = self._advance(state, inputs, updates.table)
-            before.block_until_ready()  # one stretch is under way while the next is made ready
+            # The first stretch is waited for: it compiles, and what follows is timed from its end.
+            # From then on one stretch is under way while the next is made ready.
+            (token if before is None else before).block_until_ready()
             before = token
             done += piece.slots
             here = Position(piece.run, piece.first + piece.slots, state)
@@ -233,7 +235,9 @@ class Training:
         """Slots of a stretch: what memory allows, at most what lies between two measurements."""
         room = HOST_BYTES if on_host() else DEVICE_BYTES
         slots = self.method.design.slots
-        block = block_slots(self.lesson.model.dimension)
+        # An accelerator derives the noise of each slot from its number and needs no whole blocks.
+        drawn_in_blocks = on_host() or self.method.law is not Law.GAUSSIAN
+        block = block_slots(self.lesson.model.dimension) if drawn_in_blocks else 1
         most = max(1, room // (4 * max(self.lesson.model.dimension, width)))
         most = max(most - most % block, min(most, block))
         if self.evaluations:
