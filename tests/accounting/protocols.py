@@ -13,7 +13,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -138,6 +138,9 @@ class Protocol:
     randomizer: Randomizer
     client: Client
     others: tuple[Client, ...] = ()
+    curious: int = 0
+    """How many of the others, the last ones, disclose their slot, whether they were used, and
+    what they reported."""
 
     def releases(self) -> Releases:
         """Exact laws of the multisets of reports, slot after slot."""
@@ -191,6 +194,11 @@ class Protocol:
         return np.array(laws)
 
     def _outcomes(self, matrix: np.ndarray, most: int) -> set[tuple[int, ...]]:
+        if self.curious:
+            disclosed = range(matrix.shape[1] + 2)
+            views = list(itertools.product(disclosed, repeat=self.curious))
+            silent = replace(self, curious=0)._outcomes(matrix, most)
+            return {(*one, *view) for one in silent for view in views}
         sizes = range(most + 1) if self.capacity is None else (self.capacity,)
         reports = range(matrix.shape[1])
         return {
@@ -204,6 +212,8 @@ class Protocol:
     ) -> dict[tuple[int, ...], float]:
         """The law of one slot's release when the clients of ``group`` checked in."""
         members = [datum for j, datum in enumerate(data) if group >> j & 1]
+        if self.curious:
+            return self._seen_by_curious(matrix, data, group)
         if self.capacity is None:
             return multiset_law([matrix[datum] for datum in members])
         used = list(itertools.combinations(members, min(self.capacity, len(members))))
@@ -212,6 +222,31 @@ class Protocol:
             filled = (*chosen, *[DUMMY] * (self.capacity - len(chosen)))
             for outcome, chance in multiset_law([matrix[datum] for datum in filled]).items():
                 total[outcome] += chance / len(used)
+        return dict(total)
+
+    def _seen_by_curious(
+        self, matrix: np.ndarray, data: tuple[int, ...], group: int
+    ) -> dict[tuple[int, ...], float]:
+        """The release with what each curious client saw: 0 absent, 1 sent home, 2 + its report."""
+        assert self.capacity is not None
+        here = [j for j in range(len(data)) if group >> j & 1]
+        used = list(itertools.combinations(here, min(self.capacity, len(here))))
+        first = len(data) - self.curious
+        total: Counter[tuple[int, ...]] = Counter()
+        for chosen in used:
+            telling = [j for j in chosen if j >= first]
+            silent = [matrix[data[j]] for j in chosen if j < first]
+            silent += [matrix[DUMMY]] * (self.capacity - len(chosen))
+            rest = multiset_law(silent)
+            for told in itertools.product(range(matrix.shape[1]), repeat=len(telling)):
+                reports = dict(zip(telling, told, strict=True))
+                view = tuple(
+                    2 + reports[j] if j in reports else int(j in here)
+                    for j in range(first, len(data))
+                )
+                likely = math.prod(float(matrix[data[j]][report]) for j, report in reports.items())
+                for others, chance in rest.items():
+                    total[(*sorted((*others, *told)), *view)] += likely * chance / len(used)
         return dict(total)
 
 

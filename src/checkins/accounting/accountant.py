@@ -19,9 +19,16 @@ from typing import TYPE_CHECKING
 
 from checkins.accounting import exact, require
 from checkins.accounting import variation as total_variation
-from checkins.accounting.assumptions import assumptions, paid_in_delta
-from checkins.accounting.certificate import Alternative, Certificate
+from checkins.accounting.against_server import AgainstServer, against_server
+from checkins.accounting.assumptions import OF_KINDS, assumptions, paid_in_delta
+from checkins.accounting.certificate import (
+    OF_DESIGN,
+    OF_SOME_RANDOMIZER,
+    Alternative,
+    Certificate,
+)
 from checkins.accounting.comparison import comparisons
+from checkins.accounting.curious import against_curious
 from checkins.accounting.design import (
     Adjacency,
     Design,
@@ -30,6 +37,7 @@ from checkins.accounting.design import (
 )
 from checkins.accounting.divergence import MOST_EPSILON
 from checkins.accounting.findings import Finding, Question
+from checkins.accounting.kinds import Kinds
 from checkins.accounting.law import SMALLEST, Rounding, Side
 from checkins.accounting.versions import versions
 from checkins.errors import InvalidValue, NotCovered
@@ -49,6 +57,9 @@ METHODS = {
 }
 """What each method name in a certificate means."""
 
+_Found = tuple[list[Finding], Finding]
+"""Every finding, and the best of them."""
+
 
 def certify(
     design: Design | Sequence[Design],
@@ -58,6 +69,7 @@ def certify(
     campaigns: int = 1,
     compare: bool = True,
     variation: float = 0.0,
+    curious: int = 0,
 ) -> Certificate:
     """The smallest epsilon proven for the design, with everything it rests on.
 
@@ -65,7 +77,8 @@ def certify(
     ``compare=False`` leaves out the comparisons that prove nothing about the design. ``variation``
     bounds the total variation between what runs, all releases together, and some function of the
     design's releases, such as their rounding; it is paid for in delta. ``epsilon_lower`` is about
-    the design: what is rounded may be a little more private.
+    the design: what is rounded may be a little more private. ``curious`` clients follow the
+    protocol and disclose what they see (``accounting.curious``).
 
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
     """
@@ -74,35 +87,85 @@ def certify(
     check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
     total_variation.check(variation)
     question = Question(designs, adjacency, campaigns)
-    found, best = _charged(question, delta, variation)
+    priced, exposure = _against_curious(question, curious, delta)
+    found, best = _charged(priced, delta, variation, exposure)
     compared: list[Alternative] = []
     if compare and len(designs) == 1 and designs[0].participation > 0.0:
         compared = list(comparisons(designs[0], adjacency, campaigns=campaigns, delta=delta))
-    lower = max(finding.epsilon.lower for finding in found)
+    certificate = _certificate(
+        question, found, best, delta=delta, variation=variation, exposure=exposure, curious=curious
+    )
+    return replace(
+        certificate,
+        alternatives=(*certificate.alternatives, *compared),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _against_curious(question: Question, curious: int, delta: float) -> tuple[Question, float]:
+    """What is left to price against curious clients, and the exposure that delta pays for."""
+    if curious == 0 and curious is not False:
+        return question, 0.0
+    require.count(curious=curious)
+    designs, exposure = against_curious(
+        question.designs, curious, delta=delta, campaigns=question.campaigns
+    )
+    return replace(question, designs=designs, curious=True), exposure
+
+
+def _certificate(
+    question: Question | Kinds,
+    found: Sequence[Finding],
+    best: Finding,
+    *,
+    delta: float,
+    variation: float,
+    exposure: float = 0.0,
+    curious: int = 0,
+) -> Certificate:
+    """The certificate of the best finding; ``question`` is the one that lower ends are about."""
+    designs, epsilon = question.designs, best.epsilon.upper
+    if curious:  # what is priced is weaker than what runs: a lower end is about what runs
+        lower = max(one.epsilon.lower for one in question.findings(delta))
+    else:
+        lower = max(finding.epsilon.lower for finding in found)
     if variation > 0.0:
-        above = total_variation.widened(
-            delta=delta, epsilon=best.epsilon.upper, variation=variation
-        )
+        above = total_variation.widened(delta=delta, epsilon=epsilon, variation=variation)
         lower = question.too_small(above, at_most=lower)
     return Certificate(
-        epsilon=best.epsilon.upper,
-        epsilon_lower=min(lower, best.epsilon.upper),
+        epsilon=epsilon,
+        epsilon_lower=min(lower, epsilon),
+        epsilon_lower_of=_lower_of(designs),
         delta=delta,
-        adjacency=adjacency,
+        adjacency=question.adjacency,
         method=best.method,
         assumptions=(
-            *_assumed(designs, best, campaigns),
-            *paid_in_delta(variation=variation, epsilon=best.epsilon.upper),
+            *_assumed(question, best, curious),
+            *paid_in_delta(variation=variation, epsilon=epsilon, exposure=exposure),
         ),
-        alternatives=(
-            *(_alternative(finding) for finding in found),
-            *compared,
-        ),
-        campaigns=campaigns,
+        alternatives=tuple(_alternative(finding) for finding in found),
+        campaigns=question.campaigns,
+        curious=curious,
         variation=variation,
-        seconds=time.perf_counter() - started,
+        against_server=_against_server(question, delta),
         versions=versions("checkins", "numpy", "scipy", "dp-accounting"),
     )
+
+
+def _lower_of(designs: Sequence[Design]) -> str:
+    """What no epsilon below the lower end is true of."""
+    local = any(isinstance(design.randomizer, LocalRandomizer) for design in designs)
+    return OF_SOME_RANDOMIZER if local else OF_DESIGN
+
+
+def _against_server(question: Question | Kinds, delta: float) -> AgainstServer:
+    if isinstance(question, Question):
+        return against_server(question.designs, delta=delta, campaigns=question.campaigns)
+    each = (
+        against_server((kind,), delta=delta, campaigns=question.campaigns)
+        for kind in question.designs
+    )
+    return max(each, key=lambda one: one.epsilon)
 
 
 def smallest_epsilon(
@@ -117,41 +180,65 @@ def smallest_epsilon(
     check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
     total_variation.check(variation)
     try:
-        _, best = _charged(Question(tuple(designs), adjacency, campaigns), delta, variation)
+        question = Question(tuple(designs), adjacency, campaigns)
+        _, best = _charged(question, delta, variation, 0.0)
     except NotCovered:
         return math.inf
     return best.epsilon.upper
 
 
-def _charged(question: Question, delta: float, variation: float) -> tuple[list[Finding], Finding]:
-    """Every finding at the largest share of delta that leaves enough for the variation."""
-    if variation == 0.0:
+def _charged(question: Question | Kinds, delta: float, variation: float, exposure: float) -> _Found:
+    """Every finding at the largest share of delta that leaves enough for the charges."""
+    if variation == 0.0 and exposure == 0.0:
         found = question.findings(delta)
-        return found, _best(found, question, delta)
+        return found, _best(found, question.designs, delta)
+
+    def fits(share: float, epsilon: float) -> bool:
+        return total_variation.fits(
+            share, delta=delta, epsilon=epsilon, variation=variation, exposure=exposure
+        )
+
     least = 0.0
     for share in total_variation.shares(delta):
-        if not total_variation.fits(share, delta=delta, epsilon=least, variation=variation):
+        if not fits(share, least):
             continue  # nor would it at the epsilon of this share, which is no smaller
-        if question.surely_above(_most_charged(share, delta, variation), share):
+        if question.surely_above(_most_charged(share, delta, variation + exposure), share):
             continue
         found = question.findings(share)
-        best = _best(found, question, delta)
+        best = _best(found, question.designs, delta)
         least = max(least, best.epsilon.upper)
-        if total_variation.fits(share, delta=delta, epsilon=least, variation=variation):
+        if fits(share, least):
+            if exposure > 0.0:  # it may take much of delta: the coarse share would waste it
+                return _refined(question, (found, best), delta, variation, exposure)
             return found, best
-    raise total_variation.exhausted(delta, variation)
+    raise total_variation.exhausted(delta, variation, exposure)
 
 
-def _most_charged(share: float, delta: float, variation: float) -> float:
-    """An epsilon from which on ``share`` and the charge for the variation exceed ``delta``."""
-    room = (Fraction(delta) - Fraction(share)) / Fraction(variation)
+def _refined(
+    question: Question | Kinds, known: _Found, delta: float, variation: float, exposure: float
+) -> _Found:
+    """Findings at all of delta that the charges at a proven epsilon leave, twice over."""
+    for _ in range(2):
+        epsilon = known[1].epsilon.upper
+        charge = total_variation.charge(epsilon=epsilon, variation=variation, exposure=exposure)
+        found = question.findings(math.nextafter(delta - charge, 0.0))
+        best = _best(found, question.designs, delta)
+        if not best.epsilon.upper < epsilon:
+            break
+        known = found, best
+    return known
+
+
+def _most_charged(share: float, delta: float, charged: float) -> float:
+    """An epsilon from which on ``share`` and e^epsilon times ``charged`` exceed ``delta``."""
+    room = (Fraction(delta) - Fraction(share)) / Fraction(charged)
     return math.log1p(2.0 * float(min(room, Fraction(10) ** 300)))
 
 
-def _best(found: Sequence[Finding], question: Question, delta: float) -> Finding:
+def _best(found: Sequence[Finding], designs: Sequence[Design], delta: float) -> Finding:
     best = min(found, key=lambda finding: finding.epsilon.upper, default=None)
     if best is None or not math.isfinite(best.epsilon.upper):
-        raise _uncovered(question.designs, delta)
+        raise _uncovered(designs, delta)
     return best
 
 
@@ -163,36 +250,32 @@ def certify_kinds(
     campaigns: int = 1,
     variation: float = 0.0,
 ) -> Certificate:
-    """One campaign whose clients differ, in window or participation: the largest price of any kind.
+    """Campaigns whose clients differ in window or participation: what holds for every client.
 
-    Capacity is priced without regard to a population.
+    In one campaign that is the largest price of any kind. Over several a client may be of another
+    kind in each, which can cost more than any kind by itself: the largest divergence of the kinds
+    is composed. Capacity is priced without regard to a population.
 
-    Theorem:     docs/theory/windows-and-capacity.md; kinds are not ordered, so all are priced.
+    Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
     """
+    started = time.perf_counter()
     check(kinds, delta=delta, adjacency=adjacency, campaigns=campaigns)
-    priced = [
-        certify(
-            kind,
+    total_variation.check(variation)
+    distinct = tuple(dict.fromkeys(_without_population(kind) for kind in kinds))
+    if len(distinct) == 1:
+        return certify(
+            distinct[0],
             delta=delta,
             adjacency=adjacency,
             campaigns=campaigns,
             compare=False,
             variation=variation,
         )
-        for kind in dict.fromkeys(_without_population(kind) for kind in kinds)
-    ]
-    worst = max(priced, key=lambda certificate: certificate.epsilon)
-    everything = [line for certificate in priced for line in certificate.assumptions]
-    own = paid_in_delta(variation=variation, epsilon=worst.epsilon)
-    charges = {paid_in_delta(variation=variation, epsilon=one.epsilon) for one in priced}
-    others = (line for line in everything if (line,) not in charges)
-    return replace(
-        worst,
-        assumptions=(*dict.fromkeys(others), *own),
-        epsilon_lower=max(certificate.epsilon_lower for certificate in priced),
-        seconds=math.fsum(certificate.seconds for certificate in priced),
-    )
+    question = Kinds(distinct, adjacency, campaigns)
+    found, best = _charged(question, delta, variation, 0.0)
+    certificate = _certificate(question, found, best, delta=delta, variation=variation)
+    return replace(certificate, seconds=time.perf_counter() - started)
 
 
 def _without_population(design: Design) -> Design:
@@ -245,15 +328,23 @@ def _alternative(finding: Finding) -> Alternative:
     return Alternative(finding.method, finding.epsilon.upper, note, proves=bounded)
 
 
-def _assumed(designs: Sequence[Design], best: Finding, campaigns: int) -> tuple[str, ...]:
+def _assumed(question: Question | Kinds, best: Finding, curious: int) -> tuple[str, ...]:
     uses_population = best.method == "exact-population"
-    lines = (
+    together = isinstance(question, Question)
+    lines = [
         line
-        for design in designs
+        for design in question.designs
         for line in assumptions(
-            design, uses_population=uses_population, campaigns=campaigns, designs=len(designs)
+            design,
+            adjacency=question.adjacency,
+            uses_population=uses_population,
+            campaigns=question.campaigns,
+            designs=len(question.designs) if together else 1,
+            curious=curious,
         )
-    )
+    ]
+    if not together:
+        lines.append(OF_KINDS)
     return tuple(dict.fromkeys(lines))
 
 

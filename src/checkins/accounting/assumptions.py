@@ -6,33 +6,64 @@ from collections.abc import Iterator
 from decimal import ROUND_CEILING, Context, Decimal
 
 from checkins.accounting import variation as total_variation
-from checkins.accounting.design import Design, GaussianNoise, NoiseAt, Protocol
+from checkins.accounting.curious import chooses
+from checkins.accounting.design import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
+
+OF_KINDS = "which window and participation a client has does not depend on its data"
 
 
 def assumptions(
-    design: Design, *, uses_population: bool, campaigns: int = 1, designs: int = 1
+    design: Design,
+    *,
+    adjacency: Adjacency,
+    uses_population: bool,
+    campaigns: int = 1,
+    designs: int = 1,
+    curious: int = 0,
 ) -> tuple[str, ...]:
     """The assumptions of every method for the design, and those a particular one adds."""
-    return tuple(_common(design, campaigns * designs)) + tuple(_own(design, uses_population))
-
-
-def paid_in_delta(*, variation: float, epsilon: float) -> tuple[str, ...]:
-    """What a certificate says of the difference between what runs and what is priced."""
-    if variation == 0.0:
-        return ()
-    charge = total_variation.charge(epsilon=epsilon, variation=variation)
     return (
-        f"what runs is within total variation {_rounded_up(variation)} of this design rounded onto"
-        f" its grid, all releases together; {_rounded_up(charge)} of delta pays for it",
+        *_common(design, campaigns * designs, curious),
+        *_noise(design, curious),
+        *_slots(design, adjacency, curious),
+        *_population(design, uses_population),
     )
+
+
+def paid_in_delta(*, variation: float, epsilon: float, exposure: float = 0.0) -> tuple[str, ...]:
+    """What a certificate says of the parts of delta that are charged."""
+    lines = []
+    if variation > 0.0:
+        charge = total_variation.charge(epsilon=epsilon, variation=variation)
+        lines.append(
+            f"what runs is within total variation {_rounded_up(variation)} of this design rounded"
+            f" onto its grid, all releases together; {_rounded_up(charge)} of delta pays for it"
+        )
+    if exposure > 0.0:
+        charge = total_variation.charge(epsilon=epsilon, variation=0.0, exposure=exposure)
+        lines.append(
+            f"a client displaces a curious one, or too many of them meet in a slot, with"
+            f" probability at most {_rounded_up(exposure)}; {_rounded_up(charge)} of delta pays"
+            " for it"
+        )
+    return tuple(lines)
 
 
 def _rounded_up(value: float) -> str:
     return f"{float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(Decimal(value))):.2g}"
 
 
-def _common(design: Design, runs: int) -> Iterator[str]:
-    yield "the server is trusted, clients are honest, their channels hidden; every release is seen"
+def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
+    yield (
+        "the server is trusted, clients follow the protocol, channels are hidden; the adversary"
+        " sees every release"
+        + (" and is none of the clients" if not curious and _others_matter(design) else "")
+    )
+    if curious:
+        yield (
+            f"at most {curious:,} curious clients follow the protocol and disclose what they see:"
+            " whether they were chosen, their reports and their noise"
+        )
     yield (
         f"each client takes part with probability at most {design.participation:g} and draws its"
         f" slot uniformly from {design.choices:,}, independently of all else"
@@ -41,40 +72,57 @@ def _common(design: Design, runs: int) -> Iterator[str]:
         yield f"{runs:,} campaigns: fresh coins in each, parameters fixed beforehand"
 
 
-def _own(design: Design, uses_population: bool) -> Iterator[str]:
-    if design.protocol is Protocol.AVERAGED and design.population is not None:
-        yield (
-            f"at least {design.population.fewest:,} clients contribute, and whether one does"
-            " is independent of data"
-        )
-    yield from _noise(design)
-    if _chooses(design):
-        yield "clients do not disclose whether they were chosen"
-    if uses_population and design.population is not None:
-        yield (
-            f"at most {design.population.most:,} clients exist, none likelier than"
-            f" {design.participation / design.choices:.3g} to check in to any one slot"
-        )
+def _others_matter(design: Design) -> bool:
+    """Whether a client could learn of another one; not where all are summed under server noise."""
+    return design.protocol is Protocol.AVERAGED or chooses(design)
 
 
-def _noise(design: Design) -> Iterator[str]:
+def _noise(design: Design, curious: int) -> Iterator[str]:
     randomizer = design.randomizer
+    averaged = design.protocol is Protocol.AVERAGED
+    others = "all other clients" if curious else "clients"
     if isinstance(randomizer, GaussianNoise):
         yield "updates are clipped; noise is Gaussian, exact on the device's grid"
         if randomizer.at is NoiseAt.SERVER:
             yield "a slot's sum gets its noise even when empty; it is divided by a public count"
-        elif design.protocol is not Protocol.AVERAGED:
+            return
+        if not averaged:
             yield f"every slot sums exactly {design.capacity:,} reports, dummies included"
+        yield f"{others} keep the noise of their reports secret"
         return
     yield f"every report is {randomizer.local_epsilon:g}-DP" + (
         "" if randomizer.is_pure else f" but for delta {randomizer.local_delta:g}"
     )
-    if design.protocol is not Protocol.AVERAGED:
-        yield "a dummy's law is as close to every report's as theirs to each other"
+    if averaged:
+        yield f"{others} keep their reports secret"
+        return
+    held = "the same public number of reports"
+    if design.capacity is not None:
+        held = f"{design.capacity:,} report{'s' if design.capacity > 1 else ''}"
+    yield f"every slot uses exactly {held}, dummies included, and releases no count of check-ins"
+    yield "a dummy's law is as close to every report's as theirs to each other"
 
 
-def _chooses(design: Design) -> bool:
+def _slots(design: Design, adjacency: Adjacency, curious: int) -> Iterator[str]:
+    if chooses(design):
+        yield "where more clients check in to a slot than it uses, it chooses uniformly at random"
+        silent = "no other client discloses" if curious else "no client discloses"
+        yield f"{silent} whether it was chosen"
+    woken = design.window is not None and adjacency is Adjacency.REPLACE_ONE
+    if woken and chooses(design):
+        yield "when a client wakes does not depend on its data"
+
+
+def _population(design: Design, uses_population: bool) -> Iterator[str]:
+    if design.population is None:
+        return
     if design.protocol is Protocol.AVERAGED:
-        return False
-    uncapped = isinstance(design.randomizer, GaussianNoise) and design.capacity is None
-    return not uncapped
+        yield (
+            f"at least {design.population.fewest:,} clients contribute, and whether one does"
+            " is independent of data"
+        )
+    if uses_population:
+        yield (
+            f"at most {design.population.most:,} clients exist, none likelier than"
+            f" {design.participation / design.choices:.3g} to check in to any one slot"
+        )

@@ -11,6 +11,7 @@ from checkins.accounting import composition, exact, require
 from checkins.accounting import variation as total_variation
 from checkins.accounting.accountant import certify, check
 from checkins.accounting.certificate import Certificate
+from checkins.accounting.curious import against_curious
 from checkins.accounting.design import (
     Adjacency,
     Design,
@@ -62,13 +63,20 @@ class _Target:
     delta: float
     adjacency: Adjacency
     campaigns: int
+    curious: int = 0
 
     def spent(self, design: Design, *, cells: int) -> float:
         """The delta spent at the target's epsilon; 1 or 0 where no exact accountant says."""
         if design.participation * self.campaigns <= self.delta:
             return 0.0
         try:
-            return self._exactly(design, cells)
+            if not self.curious:
+                return self._exactly(design, cells)
+            [left], exposure = against_curious(
+                (design,), self.curious, delta=self.delta, campaigns=self.campaigns
+            )
+            charge = total_variation.charge(epsilon=self.epsilon, variation=0.0, exposure=exposure)
+            return self._exactly(left, cells) + charge
         except NotCovered:
             return self._otherwise(design)
 
@@ -80,8 +88,9 @@ class _Target:
                 adjacency=self.adjacency,
                 campaigns=self.campaigns,
                 compare=False,
+                curious=self.curious,
             ).epsilon
-        except NotCovered:
+        except InvalidValue:  # not covered, or nothing is left of delta
             return 1.0
         return 0.0 if epsilon <= self.epsilon else 1.0
 
@@ -139,12 +148,13 @@ def calibrate(
     adjacency: Adjacency,
     campaigns: int = 1,
     variation: float = 0.0,
+    curious: int = 0,
 ) -> Calibration:
     """The value of ``parameter`` that meets (epsilon, delta) and spends most of it.
 
     The smallest noise, slots or capacity, the largest local epsilon or participation; the design's
     own value of the parameter is replaced. The certificate leaves comparisons out. ``variation`` is
-    as in ``certify``, and must hold for the value that is found too.
+    as in ``certify``, and must hold for the value that is found too; so is ``curious``.
 
     Rounding:    to the side that spends less: the certificate's epsilon is at most ``epsilon``.
 
@@ -167,7 +177,8 @@ def calibrate(
     check([design], delta=delta, adjacency=adjacency, campaigns=campaigns)
     total_variation.check(variation)
     left = total_variation.share(delta=delta, epsilon=epsilon, variation=variation)
-    knob, target = _knob(design, parameter), _Target(epsilon, left, adjacency, campaigns)
+    knob = _knob(design, parameter)
+    target = _Target(epsilon, left, adjacency, campaigns, curious)
     value = _whole(knob, target) if knob.whole else _real(knob, target)
 
     def certified(design: Design) -> Certificate:
@@ -178,6 +189,7 @@ def calibrate(
             campaigns=campaigns,
             compare=False,
             variation=variation,
+            curious=curious,
         )
 
     certificate = certified(knob.turned(value))

@@ -8,10 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from checkins.accounting.against_server import AgainstServer
 from checkins.accounting.design import Adjacency
 
 UNIT = "one client's whole contribution"
 ROUNDING = "epsilon is rounded up, epsilon_lower down"
+OF_DESIGN = "this design"
+OF_SOME_RANDOMIZER = "some randomizer with this local epsilon"
+"""What the lower end of an interval is true of. The dummies of named randomizers are closer to
+every report than local epsilon asks: less may be true of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,10 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The smallest epsilon proven, the largest proven too small, and how we know."""
+    """The smallest epsilon proven, the largest proven too small, and how we know.
+
+    ``epsilon_lower_of`` says what no epsilon below ``epsilon_lower`` is true of.
+    """
 
     epsilon: float
     epsilon_lower: float
@@ -47,6 +55,11 @@ class Certificate:
     assumptions: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
     campaigns: int = 1
+    epsilon_lower_of: str = OF_DESIGN
+    against_server: AgainstServer | None = None
+    """What holds if the server is not trusted; None if it was not computed."""
+    curious: int = 0
+    """How many clients may disclose what they see."""
     variation: float = 0.0
     """Between what runs and a function of the design's releases, all of them; paid for in delta.
     The lower end of the interval is about the design."""
@@ -58,13 +71,18 @@ class Certificate:
         return {
             "epsilon": _number(self.epsilon),
             "epsilon_lower": _number(self.epsilon_lower),
+            "epsilon_lower_of": self.epsilon_lower_of,
             "delta": self.delta,
             "adjacency": str(self.adjacency),
             "unit": UNIT,
             "method": self.method,
             "rounding": ROUNDING,
             "campaigns": self.campaigns,
+            "curious": self.curious,
             "variation": self.variation,
+            "against_server": None
+            if self.against_server is None
+            else self.against_server.as_dict(),
             "assumptions": list(self.assumptions),
             "alternatives": [alternative.as_dict() for alternative in self.alternatives],
             "seconds": round(self.seconds, 3),

@@ -17,7 +17,7 @@ from checkins.accounting import exact
 from checkins.accounting.design import Adjacency, Design, Protocol
 from checkins.accounting.divergence import Interval, crossing
 from checkins.accounting.law import SMALLEST, Rounding, Side
-from checkins.accounting.pair import ROUND_OFF, Pair
+from checkins.accounting.pair import ROUND_OFF, Pair, envelope
 from checkins.errors import NotCovered
 
 SPLITS = (0.5, 0.46, 0.54, 0.4, 0.6)
@@ -47,6 +47,28 @@ def composed_upper(
 ) -> float:
     """The upper end of ``composed``, for half the work."""
     upper = _upper(designs, adjacency, campaigns=campaigns, delta=delta)
+    return crossing(upper, delta, guess=1.0, precision=1e-9).upper
+
+
+def composed_kinds(
+    kinds: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
+) -> float:
+    """Epsilon of ``campaigns`` in each of which a client is of any one of ``kinds``.
+
+    Which kind it is may depend on earlier releases, and not on its data.
+
+    Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
+    Rounding:    up.
+    """
+    rounding = Rounding(
+        side=Side.UP, cells=exact.CELLS, tolerance=max(_TAIL * delta / campaigns, SMALLEST)
+    )
+
+    def pair(between: Adjacency) -> Pair:
+        known = [exact.pair(kind, between, rounding, delta=delta) for kind in kinds]
+        return envelope(known).repeat(campaigns, rounding)
+
+    upper = _between(pair, adjacency, kinds)
     return crossing(upper, delta, guess=1.0, precision=1e-9).upper
 
 
@@ -128,6 +150,13 @@ def _upper(
     def pair(between: Adjacency) -> Pair:
         return _pair(designs, between, campaigns=campaigns, delta=delta, side=Side.UP, cells=cells)
 
+    return _between(pair, adjacency, designs)
+
+
+def _between(
+    pair: Callable[[Adjacency], Pair], adjacency: Adjacency, designs: Sequence[Design]
+) -> Delta:
+    """Delta of what ``pair`` composes; replace-one by the smaller of two ways where both hold."""
     if adjacency is Adjacency.ADD_REMOVE:
         return worse(pair(adjacency))
     if any(design.protocol is Protocol.AVERAGED for design in designs):

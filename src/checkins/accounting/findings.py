@@ -41,6 +41,8 @@ class Question:
     designs: tuple[Design, ...]
     adjacency: Adjacency
     campaigns: int
+    curious: bool = False
+    """Whether clients disclose what they see: then only the exact accountant proves something."""
 
     @property
     def alone(self) -> bool:
@@ -53,8 +55,12 @@ class Question:
 
     def findings(self, delta: float) -> list[Finding]:
         if self.alone:
-            return list(_one(self.designs[0], self.adjacency, delta))
-        return list(_several(self, delta))
+            found = list(_one(self.designs[0], self.adjacency, delta))
+        else:
+            found = list(_several(self, delta))
+        if self.curious:
+            return [one for one in found if one.method in ("exact", "exact-population")]
+        return found
 
     def surely_above(self, epsilon: float, delta: float) -> bool:
         """Whether a quick look proves that every true epsilon of one campaign is above this one."""
@@ -115,7 +121,11 @@ def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Finding
         if not true_of_all:
             lower = _true_at_least(design, adjacency, delta)
             priced = replace(priced, lower=min(lower, priced.upper))
-        yield Finding("exact", priced, "needs neither the population nor the model")
+        averaged = design.protocol is Protocol.AVERAGED
+        needs = (
+            "how many clients contribute" if averaged else "neither the population nor the model"
+        )
+        yield Finding("exact", priced, f"needs {needs}")
         bounded = exact.with_population(design, adjacency, delta=delta)
         if bounded is not None and design.population is not None:
             note = f"needs that at most {design.population.most:,} clients exist"

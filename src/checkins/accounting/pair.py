@@ -11,6 +11,7 @@ post-processing of the truth.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 _MOST_LOSS = 600.0  # e^600: what is surer than that counts as certain
+_CLOSEST = 1e-5  # outcomes of an envelope nearer to each other, relatively, are joined
+_BETWEEN = 1024  # points of an envelope besides the outcomes
 _DRIFT = 1e-11  # by how much masses may miss 1 from round-off alone
 ROUND_OFF = 1e-7
 
@@ -184,6 +187,76 @@ def from_curve(epsilons: FloatArray, deltas: FloatArray) -> Pair:
     masses = np.diff(np.concatenate(([-1.0], slopes, [0.0])))
     ratios = np.concatenate(([0.0], np.exp(-epsilons[:0:-1]), np.exp(epsilons)))[hull]
     return from_ratios(ratios, x, np.maximum(masses, 0.0), only_present=float(y[-1]))
+
+
+def envelope(pairs: Sequence[Pair]) -> Pair:
+    """A pair above every one of ``pairs``: its divergence is their largest, in both directions.
+
+    With X = P/Q under Q, E(X - t)_+ decides every divergence, and E(t - X)_+ differs from it by the
+    same linear function for all pairs. The largest of both is taken at outcomes of the pairs, and
+    at points between them for where two cross, and joined by straight lines, which lie above
+    convex functions; changes of slope are the masses.
+
+    Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
+    Rounding:    up. Outcomes that lie too close for differences of doubles are left out.
+    """
+    if len(set(map(id, pairs))) == 1:
+        return pairs[0]
+    losses = np.concatenate([pair.losses for pair in pairs])
+    between = np.linspace(losses.min(), losses.max(), _BETWEEN)
+    x = _spaced(np.unique(np.expm1(np.concatenate((losses, between)))))
+    below, above = x[x < 0.0], x[x > 0.0]
+    puts = np.max([_puts(pair, below) for pair in pairs], axis=0)
+    at_one = max(pair.remove(0.0) for pair in pairs)
+    calls = np.max([_calls(pair, above) for pair in pairs], axis=0)
+    only_present = max(pair.only_present for pair in pairs)
+    x = np.concatenate(([-1.0], below, [0.0], above))
+    rising = np.diff(np.concatenate(([0.0], puts, [at_one]))) / np.diff(x[: len(below) + 2])
+    falling = np.diff(np.concatenate(([at_one], calls))) / np.diff(x[len(below) + 1 :])
+    slopes = np.concatenate((rising - 1.0, falling))
+    masses = np.concatenate(
+        (
+            [rising[0]],
+            np.diff(rising),
+            [slopes[len(below) + 1] - slopes[len(below)] if len(above) else 1.0 - rising[-1]],
+            np.diff(falling),
+            [-falling[-1]] if len(above) else [],
+        )
+    )
+    ends = float(calls[-1]) if len(above) else at_one
+    return from_ratios(
+        1.0 + x, x, np.maximum(masses, 0.0), only_present=max(ends, only_present)
+    )._conserved()
+
+
+def _spaced(x: FloatArray) -> FloatArray:
+    """Sorted points without those closer to the one before than doubles can tell apart."""
+    step = _CLOSEST * np.maximum(np.abs(x), np.median(np.abs(x)))
+    kept: list[float] = []
+    for value, least in zip(x, step, strict=True):
+        if not kept or value - kept[-1] >= least:
+            kept.append(float(value))
+    return np.array(kept)
+
+
+def _calls(pair: Pair, x: FloatArray) -> FloatArray:
+    """E(X - 1 - x)_+ at each x >= 0, what only P can show included."""
+    gains, from_top = pair.gains[::-1], pair.absent[::-1]
+    tail_gain, tail_mass = np.cumsum(gains), np.cumsum(from_top)
+    ratios = np.expm1(pair.losses)
+    count = len(ratios) - np.searchsorted(ratios, x, side="right")
+    gain = np.concatenate(([0.0], tail_gain))[count]
+    mass = np.concatenate(([0.0], tail_mass))[count]
+    return np.asarray(np.maximum(gain - x * mass, 0.0) + pair.only_present)
+
+
+def _puts(pair: Pair, x: FloatArray) -> FloatArray:
+    """E(1 + x - X)_+ at each x in [-1, 0], what only Q can show included."""
+    ratios = np.expm1(pair.losses)
+    count = np.searchsorted(ratios, x, side="left")
+    gain = np.concatenate(([0.0], np.cumsum(pair.gains)))[count]
+    mass = np.concatenate(([0.0], np.cumsum(pair.absent)))[count]
+    return np.asarray(np.maximum(x * mass - gain, 0.0) + (1.0 + x) * pair.only_absent)
 
 
 def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:

@@ -30,7 +30,7 @@ def paper_epsilon(design: Design, *, delta: float) -> float:
         return _local(design, design.randomizer, delta=delta)
     noise = design.randomizer.noise_multiplier
     local_deltas = [max(delta * 10.0**-k, 1e-290) for k in range(4, 60, 4)]
-    local_epsilons = [_local_epsilon(noise, local_delta) for local_delta in local_deltas]
+    local_epsilons = [gaussian_report_epsilon(noise, local_delta) for local_delta in local_deltas]
     tries = (
         _local(design, LocalRandomizer(local_epsilon, local_delta), delta=delta)
         for local_epsilon, local_delta in zip(local_epsilons, local_deltas, strict=True)
@@ -101,8 +101,11 @@ def composed_local_epsilon(
     return heterogeneous.homogeneous_composition(epsilon=one, steps=campaigns, delta=left)
 
 
-def _local_epsilon(noise_multiplier: float, local_delta: float) -> float:
-    """Epsilon of one Gaussian report between any two inputs, 2 clips apart [BW18, Thm 8]."""
+def gaussian_report_epsilon(noise_multiplier: float, local_delta: float) -> float:
+    """Epsilon of one Gaussian report between any two inputs, 2 clips apart, rounded up.
+
+    Theorem:     [BW18, Thm 8], arXiv:1805.06530v2.
+    """
     # Imported here: it takes a third of a second, and few certificates need it.
     from scipy.optimize import brentq
 

@@ -1,9 +1,11 @@
-"""What runs need not be quite what is priced: the total variation between the two, paid in delta.
+"""Charges to delta: the distance between implementation and design, and curious clients.
 
 Let τ bound the total variation between all that a run releases and some function of all that its
 design releases, for every input. If the design is (ε, δ′)-DP, the run is (ε, δ′ + (1 + e^ε) τ)-DP.
+Let h bound the probability that the client displaces a curious one (``accounting.curious``): it
+adds e^ε h.
 
-Theorem:     docs/theory/total-variation.md.
+Theorem:     docs/theory/total-variation.md, docs/theory/curious.md.
 Neighbours:  any.
 Rounding:    sums are compared as rationals, e^ε is rounded up: a τ far below the last digit of δ
              is charged all the same.
@@ -36,26 +38,28 @@ def shares(delta: float) -> Iterator[float]:
         yield delta * 2.0**-bits
 
 
-def fits(share: float, *, delta: float, epsilon: float, variation: float) -> bool:
-    """Whether ``share`` and the charge for τ at this epsilon stay within ``delta``.
+def fits(
+    share: float, *, delta: float, epsilon: float, variation: float, exposure: float = 0.0
+) -> bool:
+    """Whether ``share`` and the charges for τ and h at this epsilon stay within ``delta``.
 
     >>> fits(0.5, delta=0.5, epsilon=0.0, variation=1e-300)
     False
     """
     if not share > 0.0:
         return False
-    charged = _charge(epsilon, variation)
+    charged = _charge(epsilon, variation, exposure)
     return charged is not None and Fraction(share) + charged <= Fraction(delta)
 
 
-def share(*, delta: float, epsilon: float, variation: float) -> float:
+def share(*, delta: float, epsilon: float, variation: float, exposure: float = 0.0) -> float:
     """What is left of ``delta`` for the design at this epsilon."""
-    if variation == 0.0:
+    if variation == 0.0 and exposure == 0.0:
         return delta
     for part in shares(delta):
-        if fits(part, delta=delta, epsilon=epsilon, variation=variation):
+        if fits(part, delta=delta, epsilon=epsilon, variation=variation, exposure=exposure):
             return part
-    raise exhausted(delta, variation)
+    raise exhausted(delta, variation, exposure)
 
 
 def widened(*, delta: float, epsilon: float, variation: float) -> float:
@@ -68,15 +72,22 @@ def widened(*, delta: float, epsilon: float, variation: float) -> float:
     return min(1.0, above if Fraction(above) >= total else math.nextafter(above, 1.0))
 
 
-def charge(*, epsilon: float, variation: float) -> float:
-    """(1 + e^ε) τ, rounded up: what of delta pays for the difference."""
-    charged = _charge(epsilon, variation)
+def charge(*, epsilon: float, variation: float, exposure: float = 0.0) -> float:
+    """(1 + e^ε) τ + e^ε h, rounded up: the part of delta that is charged."""
+    charged = _charge(epsilon, variation, exposure)
     if charged is None:
         return 1.0
     return min(1.0, math.nextafter(float(charged), math.inf))
 
 
-def exhausted(delta: float, variation: float) -> InvalidValue:
+def exhausted(delta: float, variation: float, exposure: float = 0.0) -> InvalidValue:
+    """The refusal of a charge that exceeds delta."""
+    if exposure > variation:
+        return InvalidValue(
+            "curious",
+            f"exposes {exposure:.3g}",
+            f"leaves nothing of delta = {delta!r}: add slots or capacity, or allow fewer",
+        )
     return InvalidValue(
         "variation",
         variation,
@@ -84,9 +95,9 @@ def exhausted(delta: float, variation: float) -> InvalidValue:
     )
 
 
-def _charge(epsilon: float, variation: float) -> Fraction | None:
-    """(1 + e^ε) τ from above; None where it exceeds every delta."""
+def _charge(epsilon: float, variation: float, exposure: float = 0.0) -> Fraction | None:
+    """(1 + e^ε) τ + e^ε h from above; None where it exceeds every delta."""
     if not epsilon < 700.0:
         return None
-    grown = math.exp(epsilon) * (1.0 + 1e-15)
-    return (1 + Fraction(math.nextafter(grown, math.inf))) * Fraction(variation)
+    grown = Fraction(math.nextafter(math.exp(epsilon) * (1.0 + 1e-15), math.inf))
+    return (1 + grown) * Fraction(variation) + grown * Fraction(exposure)

@@ -64,6 +64,7 @@ class Audit:
         answer: dict[str, object] = {
             "epsilon_certified": number(certificate.epsilon),
             "epsilon_lower": certificate.epsilon_lower,
+            "epsilon_lower_of": certificate.epsilon_lower_of,
             "epsilon_exact": promise.known(delta),
             "epsilon_measured_lower": promise.measured(delta),
             "confidence": self.confidence,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from checkins.accounting import Certificate
+from checkins.accounting.certificate import OF_DESIGN
 from checkins.audit.bound import CHOOSING, Bound, best_of_each
 from checkins.audit.curve import Curve
 from checkins.audit.power import Rates, runs_needed
@@ -97,7 +98,9 @@ class Promise:
     def known(self, delta: float) -> float:
         """The largest epsilon that theory says is true at least: of the design, or of an attack."""
         exact = (finding.exact.get(delta, 0.0) for finding in self.findings)
-        lower = max(self.certificates[delta].epsilon_lower, *exact, 0.0)
+        certificate = self.certificates[delta]
+        of_design = certificate.epsilon_lower_of == OF_DESIGN
+        lower = max(certificate.epsilon_lower if of_design else 0.0, *exact, 0.0)
         return min(lower, self.certified(delta))
 
     def runs_needed(self, delta: float) -> int | None:
@@ -128,6 +131,7 @@ class Promise:
                 "delta": delta,
                 "epsilon_certified": number(certificate.epsilon),
                 "epsilon_lower": certificate.epsilon_lower,
+                "epsilon_lower_of": certificate.epsilon_lower_of,
                 "method": certificate.method,
                 "epsilon_measured_lower": self.measured(delta),
                 "contradicted": delta in self.contradicted,

@@ -21,6 +21,7 @@ def account(
     noise_multiplier: options.NoiseMultiplier = None,
     noise_at: options.NoiseAt = None,
     campaigns: options.Campaigns = None,
+    curious: options.Curious = None,
     delta: options.Delta = None,
     adjacency: options.Adjacency = None,
     json: options.Json = False,

@@ -30,6 +30,7 @@ def calibrate(
     noise_multiplier: options.NoiseMultiplier = None,
     noise_at: options.NoiseAt = None,
     campaigns: options.Campaigns = None,
+    curious: options.Curious = None,
     delta: options.Delta = None,
     adjacency: options.Adjacency = None,
     epsilon: Epsilon = None,
@@ -62,6 +63,7 @@ def calibrate(
                 delta=asked.delta,
                 adjacency=asked.adjacency,
                 campaigns=asked.campaigns,
+                curious=asked.curious,
             )
     if json:
         screen.show_json(calibration.as_dict())

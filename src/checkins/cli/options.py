@@ -82,6 +82,15 @@ Campaigns = Annotated[
         "How often the campaign is run, with fresh coins each time. Without it: once.",
     ),
 ]
+Curious = Annotated[
+    Texts,
+    text(
+        "--curious",
+        "C",
+        "Clients that may disclose what they see: whether they were chosen, their reports and"
+        " their noise. Without it: none.",
+    ),
+]
 Delta = Annotated[Texts, text("--delta", "D", "The delta of the guarantee.")]
 Adjacency = Annotated[
     Texts,

@@ -144,7 +144,7 @@ def draw_theorems(setting: Mapping[str, float], path: Path) -> None:
             Line("no amplification: ε = ε₀", grid, grid, GREY),
             Line("paper, Theorem 3.2 (replace-one)", grid, found["paper"], ORANGE),
             Line("exact, replace-one", grid, found["upper"], BLUE),
-            Line("no smaller ε is true, replace-one", grid, found["lower"], BLUE, ":"),
+            Line("some randomizer has no smaller ε, replace-one", grid, found["lower"], BLUE, ":"),
             Line("exact, add/remove", grid, found["add"], GREEN),
         ],
         path,

@@ -29,6 +29,7 @@ class Question:
     delta: float
     adjacency: Adjacency
     campaigns: int = 1
+    curious: int = 0
     files: tuple[CampaignFile, ...] = ()
 
     def price(self) -> Certificate:
@@ -58,30 +59,46 @@ def from_options(given: Given) -> Question:
         campaigns = values.whole(
             "campaigns", given.texts.get("campaigns", "1"), most=require.MOST_CAMPAIGNS
         )
+        curious = _curious(given)
     except InvalidValue as error:
         raise given.refusal(error) from error
 
     def priced() -> Certificate:
-        return certify(design, delta=delta, adjacency=adjacency, campaigns=campaigns)
+        return certify(
+            design, delta=delta, adjacency=adjacency, campaigns=campaigns, curious=curious
+        )
 
-    return Question(priced, given.refusal, (design,), delta, adjacency, campaigns)
+    return Question(priced, given.refusal, (design,), delta, adjacency, campaigns, curious)
+
+
+def _curious(given: Given) -> int:
+    """How many clients may be curious; 0 if the option is not given."""
+    if "curious" not in given or given.texts["curious"] == "0":
+        return 0
+    return values.whole("curious", given.texts["curious"])
 
 
 def from_files(paths: Sequence[str], given: Given) -> Question:
     """The question that campaign files ask; several are a mixed list, composed."""
     for name in given.texts:
-        raise given.contradiction(
-            name, f"cannot be combined with {quoted(paths[0])}: say it in the file"
-        )
+        if name != "curious":
+            raise given.contradiction(
+                name, f"cannot be combined with {quoted(paths[0])}: say it in the file"
+            )
+    with given.in_own_words():
+        curious = _curious(given)
     files = tuple(read_campaign(path) for path in paths)
     first = files[0]
     for other in files[1:]:
         _same_terms(first, other)
 
     def priced() -> Certificate:
-        return price([RunSoFar.whole(file.campaign) for file in files], compare=True)
+        runs = [RunSoFar.whole(file.campaign) for file in files]
+        return price(runs, compare=True, curious=curious)
 
     def refusal(error: InvalidValue) -> CheckinsError:
+        if error.name in given.texts:
+            return given.refusal(error)
         if len(files) == 1 or error.name == "campaigns":
             return max(files, key=lambda file: file.campaign.repeats).refusal(error)
         return _refusal_of_a_list(error)

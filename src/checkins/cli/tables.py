@@ -28,6 +28,7 @@ def certificate_parts(certificate: Certificate) -> list[RenderableType]:
         promise(certificate),
         methods_table(certificate),
         *listed("Assumes", certificate.assumptions),
+        *_against_server(certificate),
         Text(
             "Rounding: epsilon up, lower bound down, to 4 digits. A method that compares prices"
             " another protocol and proves nothing here.",
@@ -64,7 +65,7 @@ def promise(certificate: Certificate) -> Text:
     )
     if certificate.epsilon_lower > 0.0:
         least = digits.down(certificate.epsilon_lower)
-        sentence.append(f"; no epsilon below {least} is true{_of_what(certificate)}")
+        sentence.append(f"; for {_of_what(certificate)}, no epsilon below {least} is true")
     return sentence.append(".")
 
 
@@ -77,13 +78,29 @@ def methods_table(certificate: Certificate) -> Table:
         table.add_row(other.method, digits.up(other.epsilon), _role(other), other.note, style=style)
     if certificate.epsilon_lower > 0.0:
         lower = digits.down(certificate.epsilon_lower)
-        table.add_row(LOWER, lower, "", f"no smaller epsilon is true{_of_what(certificate)}")
+        table.add_row(LOWER, lower, "", f"for {_of_what(certificate)}, no smaller one is true")
     return table
 
 
 def _of_what(certificate: Certificate) -> str:
     """What runs on a grid is a rounding of the design, and may be a little more private."""
-    return " of the design" if certificate.variation > 0.0 else ""
+    rounded = ", before it is rounded to its grid" if certificate.variation > 0.0 else ""
+    return certificate.epsilon_lower_of + rounded
+
+
+def _against_server(certificate: Certificate) -> list[RenderableType]:
+    """What holds if the server itself is the adversary."""
+    local = certificate.against_server
+    if local is None:
+        return []
+    if math.isinf(local.epsilon):
+        return [Text(f"Against the server itself: {local.note}.")]
+    return [
+        Text(
+            f"Against the server itself: epsilon <= {digits.up(local.epsilon)} at delta ="
+            f" {certificate.delta!r} (replace-one), {local.note}."
+        )
+    ]
 
 
 def _rank(other: Alternative, certificate: Certificate) -> tuple[bool, bool, bool]:
@@ -111,7 +128,8 @@ def side_by_side(title: str, prices: Mapping[Adjacency, Certificate]) -> Table:
             PROVES if rows[method] else COMPARES,
         )
     lower = [_shown(epsilon_by(LOWER, price), digits.down) for price in prices.values()]
-    table.add_row(LOWER, *lower, "no smaller epsilon is true")
+    of = " / ".join(dict.fromkeys(_of_what(price) for price in prices.values()))
+    table.add_row(LOWER, *lower, f"for {of}, no smaller one is true")
     return table
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from checkins.accounting import Adjacency, Certificate, Protocol
 from checkins.accounting import variation as total_variation
+from checkins.accounting.against_server import against_server
 from checkins.accounting.assumptions import assumptions, paid_in_delta
 from checkins.accounting.certificate import Alternative
 from checkins.accounting.versions import versions
@@ -125,6 +126,7 @@ def _coarse(design: PricedDesign, run: RunSoFar, started: float) -> Certificate:
     method = str(target.method(shape))
     lines = assumptions(
         campaign.design,
+        adjacency=target.adjacency,
         uses_population=method == Method.EXACT_POPULATION,
         campaigns=campaign.repeats,
     )
@@ -139,6 +141,9 @@ def _coarse(design: PricedDesign, run: RunSoFar, started: float) -> Certificate:
         alternatives=(Alternative(method, target.epsilon, note, proves=True),),
         campaigns=campaign.repeats,
         variation=run.variation,
+        against_server=against_server(
+            (campaign.design,), delta=target.delta, campaigns=campaign.repeats
+        ),
         seconds=time.perf_counter() - started,
         versions=versions("checkins", "numpy", "scipy"),
     )

@@ -140,7 +140,8 @@ def train(
             last_saved = now
         if not going:
             break
-    jax.block_until_ready(position.state)  # stopped early, a stretch may still be under way
+    # Stopped early, a stretch may still be under way.
+    jax.block_until_ready(position.state)  # type: ignore[no-untyped-call]
     ended = time.perf_counter()
     if curve[-1].slots != slots:
         curve.append(Point(slots, training.measured(position)))

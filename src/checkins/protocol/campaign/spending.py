@@ -152,10 +152,10 @@ class _Bill:
         return cls(designs or (_nothing(runs[0].campaign),), rounds, budget, variation)
 
 
-def price(runs: Sequence[RunSoFar], *, compare: bool = False) -> Certificate:
+def price(runs: Sequence[RunSoFar], *, compare: bool = False, curious: int = 0) -> Certificate:
     """The certificate of these runs together: the one price of a campaign, wherever it is asked.
 
-    Their budgets must agree on delta and adjacency.
+    Their budgets must agree on delta and adjacency. ``curious`` clients disclose what they see.
     """
     bill = _Bill.of(runs)
     certificate = certify(
@@ -165,6 +165,7 @@ def price(runs: Sequence[RunSoFar], *, compare: bool = False) -> Certificate:
         campaigns=bill.campaigns,
         compare=compare,
         variation=bill.variation,
+        curious=curious,
     )
     told = tuple(dict.fromkeys(line for run in runs for line in _caveats(run.campaign)))
     return replace(certificate, assumptions=(*certificate.assumptions, *told))

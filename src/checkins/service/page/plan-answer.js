@@ -125,6 +125,7 @@ const drawPromise = (plan) => {
     ["Interval", words.interval(certificate)],
     ["Neighbours", `${words.neighbours(certificate.adjacency)}.`],
     ["Method", `${words.method(certificate.method)}.`],
+    ["Against the server", words.againstServer(certificate)],
   ]);
   const assumed = (Array.isArray(certificate?.assumptions) ? certificate.assumptions : []).filter((one) => typeof one === "string");
   items("assumptions", assumed.length > 0 ? assumed : ["No assumption was told."]);

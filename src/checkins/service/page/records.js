@@ -27,6 +27,7 @@ export const drawCertificate = (view) => {
     ["Protects", `${words.told(certificate.unit, "one client")}, in all releases together.`],
     ["Neighbours", `${words.neighbours(certificate.adjacency)}.`],
     ["Method", `${words.method(certificate.method)}.`],
+    ["Against the server", words.againstServer(certificate)],
     ["Rounding", `${words.told(certificate.rounding, "epsilon is rounded up, epsilon_lower down")}.`],
   ]);
   const promises = strings(view.promises);

@@ -69,7 +69,17 @@ export const interval = (certificate) => {
   const proven = `${epsilonAtMost(certificate?.epsilon)} is proven (rounded up)`;
   return lower === null
     ? `${proven}.`
-    : `${proven}; no ε below ${down(lower)} is true of this design (rounded down).`;
+    : `${proven}; for ${told(certificate.epsilon_lower_of, "this design")}, no ε below ${down(lower)} is true (rounded down).`;
+};
+
+// What holds if the server itself is the adversary.
+export const againstServer = (certificate) => {
+  const local = certificate?.against_server;
+  if (local === null || typeof local !== "object") return "not stated.";
+  const epsilon = finite(local.epsilon);
+  return epsilon === null
+    ? `${told(local.note)}.`
+    : `${epsilonAtMost(epsilon)} (${told(local.adjacency)}, rounded up), ${told(local.note)}.`;
 };
 
 export const scope = (view) => {

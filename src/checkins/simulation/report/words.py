@@ -199,7 +199,21 @@ def interval(result: Result) -> str:
     said = f"{_price(upper)} is proven (rounded up)"
     if lower is None:
         return f"{said}."
-    return f"{said}; for this design no ε below {numbers.down(lower)} is true (rounded down)."
+    of = certificate.get("epsilon_lower_of") or "this design"
+    return f"{said}; for {of}, no ε below {numbers.down(lower)} is true (rounded down)."
+
+
+def against_server(certificate: Result) -> str:
+    """What holds if the server itself is the adversary."""
+    local = certificate.get("against_server")
+    if not isinstance(local, dict):
+        return "Against the server itself: not stated."
+    if numbers.finite(local.get("epsilon")) is None:
+        return f"Against the server itself: {local.get('note')}."
+    return (
+        f"Against the server itself: {_price(local['epsilon'])} ({local.get('adjacency')},"
+        f" rounded up), {local.get('note')}."
+    )
 
 
 def not_promised(result: Result) -> list[str]:
@@ -230,6 +244,7 @@ def promised(result: Result) -> list[str]:
         f"{_delta(certificate)}, neighbours: {facts.said(certificate, 'adjacency')}.",
         f"Protected: {certificate.get('unit', 'one client')}, in all releases together.",
         f"Method: {method(result)}.",
+        against_server(certificate),
     ]
     runs = numbers.finite(certificate.get("campaigns"))
     if runs is not None and runs > 1:

@@ -1,0 +1,140 @@
+"""Clients of several kinds: over several campaigns, mixing them can cost more than any alone."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkins.accounting import (
+    Adjacency,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Protocol,
+    certify,
+    certify_kinds,
+    exact,
+)
+from checkins.accounting.law import Rounding, Side
+from checkins.accounting.pair import Pair, envelope
+from checkins.errors import NotCovered
+
+ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
+
+
+def pure(local_epsilon: float, slots: int, participation: float) -> Design:
+    return Design(
+        Protocol.FIXED,
+        slots=slots,
+        participation=participation,
+        randomizer=LocalRandomizer(local_epsilon),
+    )
+
+
+def noisy(noise: float, slots: int, participation: float) -> Design:
+    return Design(
+        Protocol.FIXED,
+        slots=slots,
+        participation=participation,
+        randomizer=GaussianNoise(noise, NoiseAt.SERVER),
+    )
+
+
+OFTEN, RARELY = pure(6.2, 40, 0.05), pure(6.2, 1, 0.005)
+
+
+def test_a_client_may_be_of_one_kind_and_then_of_another() -> None:
+    """Either kind twice costs at most 1.236; one campaign of each costs 1.621."""
+    delta = 7e-5
+    alone = [
+        certify(kind, delta=delta, adjacency=ADD_REMOVE, campaigns=2) for kind in (OFTEN, RARELY)
+    ]
+    assert [round(one.epsilon, 3) for one in alone] == [1.2, 1.235]
+    both = certify([OFTEN, RARELY], delta=delta, adjacency=ADD_REMOVE)
+    assert both.epsilon == pytest.approx(1.6210, abs=1e-4)
+    found = certify_kinds([OFTEN, RARELY], delta=delta, adjacency=ADD_REMOVE, campaigns=2)
+    assert both.epsilon <= found.epsilon < 1.65
+    assert both.epsilon_lower == pytest.approx(found.epsilon_lower, rel=1e-6)
+    assert any("does not depend on its data" in line for line in found.assumptions)
+
+
+def test_the_largest_divergence_composed_as_tabulated() -> None:
+    """MATH-D, D5: three campaigns, unmixed 0.9837 and 1.173, mixed 1.300, largest curve 1.412."""
+    kinds = [pure(8.0, 765, 0.05), pure(8.0, 1, 5e-4)]
+    found = certify_kinds(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=3)
+    assert found.epsilon == pytest.approx(1.412, abs=1e-3)
+    assert found.epsilon_lower == pytest.approx(1.300, abs=1e-3)
+
+
+@pytest.mark.slow
+@settings(max_examples=8)
+@given(
+    local_epsilon=st.floats(0.5, 6.0),
+    slots=st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    participation=st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 1.0)),
+    adjacency=st.sampled_from(Adjacency),
+)
+def test_no_sequence_of_kinds_costs_more_than_is_certified(
+    local_epsilon: float,
+    slots: tuple[int, int],
+    participation: tuple[float, float],
+    adjacency: Adjacency,
+) -> None:
+    kinds = [pure(local_epsilon, m, p) for m, p in zip(slots, participation, strict=True)]
+    found = certify_kinds(kinds, delta=1e-4, adjacency=adjacency, campaigns=2)
+    for sequence in itertools.combinations_with_replacement(kinds, 2):
+        one = certify(list(sequence), delta=1e-4, adjacency=adjacency, compare=False)
+        assert one.epsilon_lower <= found.epsilon
+        exact_one = next(found for found in one.alternatives if found.method == "exact")
+        assert exact_one.epsilon <= found.epsilon * (1 + 2e-3)
+    assert found.epsilon_lower <= found.epsilon
+
+
+def test_in_one_campaign_a_client_is_of_one_kind() -> None:
+    each = [certify(kind, delta=1e-6, adjacency=ADD_REMOVE).epsilon for kind in (OFTEN, RARELY)]
+    found = certify_kinds([OFTEN, RARELY], delta=1e-6, adjacency=ADD_REMOVE)
+    assert found.epsilon == max(each)
+
+
+def test_kinds_that_no_exact_bound_covers_are_refused_over_several_campaigns() -> None:
+    kinds = [
+        Design(Protocol.FIXED, slots=m, participation=1.0, randomizer=LocalRandomizer(0.5, 1e-12))
+        for m in (1000, 2000)
+    ]
+    with pytest.raises(NotCovered, match="local_delta"):
+        certify_kinds(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=2)
+
+
+def pairs_of(*designs: Design) -> list[Pair]:
+    rounding = Rounding(side=Side.UP, cells=256, tolerance=1e-18)
+    return [exact.pair(one, ADD_REMOVE, rounding, delta=1e-6) for one in designs]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (OFTEN, RARELY),
+        (pure(0.1, 1000, 0.01), pure(0.1, 3, 1e-4)),
+        (noisy(1.0, 10, 0.3), noisy(1.0, 100, 1.0), noisy(1.0, 1, 0.02)),
+        (noisy(5.0, 1000, 1e-3), noisy(5.0, 1, 1e-6)),
+    ],
+)
+def test_an_envelope_is_the_largest_divergence_in_both_directions(
+    kinds: tuple[Design, ...],
+) -> None:
+    pairs = pairs_of(*kinds)
+    above = envelope(pairs)
+    assert math.fsum(above.absent) + above.only_absent == pytest.approx(1.0, abs=1e-9)
+    assert math.fsum(above.present) + above.only_present == pytest.approx(1.0, abs=1e-9)
+    widest = max(float(np.abs(pair.losses).max()) for pair in pairs)
+    for epsilon in np.linspace(0.0, 1.1 * widest, 80):
+        remove = max(pair.remove(epsilon) for pair in pairs)
+        add = max(pair.add(epsilon) for pair in pairs)
+        assert remove * (1 - 1e-7) - 1e-18 <= above.remove(epsilon) <= remove * 1.02 + 1e-15
+        assert add * (1 - 1e-7) - 1e-18 <= above.add(epsilon) <= add * 1.02 + 1e-15
