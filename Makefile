@@ -23,13 +23,14 @@ $(INSTALLED): pyproject.toml constraints/dev.txt
 setup: $(INSTALLED)  ## create .venv from the pinned constraints, install hooks
 	@if [ -z "$$CI" ] && [ -e .git ]; then git config core.hooksPath hooks; fi
 
-check: $(INSTALLED)  ## format --check, lint, types (strict), import contract, docs links
+check: $(INSTALLED)  ## format --check, lint, types (strict), import contract, docs links, commits of figures
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/links.py
 	@$(BIN)/python tools/generated.py --check
+	@$(BIN)/python tools/figures.py --check
 
 browser:  ## find chromium for the tests that look at pages, or install it where that is possible
 	@bash tools/chromium.sh

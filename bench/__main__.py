@@ -1,63 +1,100 @@
 """`make bench`: measure everything, print it, and keep it in bench/RESULTS.md.
 
-`python -m bench NAME ...` measures some of it again and keeps the rest.
+`python -m bench NAME ...` measures some of it again and keeps the rest. Beside each table stands
+the commit it was measured at; bench/measured.json keeps what `tools/figures.py --check` compares.
 """
 
 from __future__ import annotations
 
-import platform
+import argparse
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-import scipy
-
-from bench.calibration import calibration
-from bench.device_noise import device_noise
-from bench.gaussian import grid, peer
-from bench.pure import pure
-from bench.recommendations import recommendations
-from bench.service import check_ins, waiting
-from bench.simulator import DEVICE, beside_bare, beside_peers, growth, on_device
-from bench.table import table
+from bench.measure import Section
+from tools.figures import SHOWN, by_name, keep, line_of, new_record, record_of
+from tools.measured import NoCommit, Record, commit_here
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
-
-BENCHES = [table, pure, grid, calibration, peer, device_noise]
-BENCHES += [beside_bare, beside_peers, growth, recommendations, check_ins, waiting, on_device]
+BENCHES = {
+    "table": "table",
+    "pure": "pure",
+    "grid": "gaussian",
+    "calibration": "calibration",
+    "peer": "gaussian",
+    "device_noise": "device_noise",
+    "beside_bare": "simulator",
+    "beside_peers": "simulator",
+    "growth": "simulator",
+    "on_device": "simulator",
+    "recommendations": "recommendations",
+    "check_ins": "service",
+    "waiting": "service",
+}
+"""Name of a function: its module. Only what is measured is imported."""
 HEAD = (
-    "# Figures\n\nMeasured by `make bench`, each table in one run; ratios travel better between"
-    f" machines than seconds.\nPython {platform.python_version()}, numpy {np.__version__},"
-    f" scipy {scipy.__version__}, {platform.machine()}.\n"
+    "# Figures\n\nMeasured by `make bench`; ratios travel better between machines than seconds."
+    " Under each table stands the commit it was measured at;"
+    " `python tools/figures.py` says what has changed since.\n"
 )
 
 
-def main(names: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is named, or everything; exit 1 when a promise does not hold on this machine."""
-    known = {bench.__name__: bench for bench in BENCHES}
-    if unknown := [name for name in names if name not in known]:
-        print(f"no bench {unknown[0]}; there are {', '.join(known)}", file=sys.stderr)
-        return 2
-    if not DEVICE.exists():
-        del known[on_device.__name__]
-    kept = _sections(RESULTS.read_text()) if names else {}
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHES)}; default: all")
+    parser.add_argument("--commit", help="what is measured, where there is no git history")
+    asked = parser.parse_args(arguments)
+    if unknown := [name for name in asked.names if name not in BENCHES]:
+        parser.error(f"no bench {unknown[0]}; there are {', '.join(BENCHES)}")
+    names = asked.names or list(BENCHES)
+    try:
+        commit = commit_here(asked.commit)
+    except NoCommit as problem:
+        parser.error(str(problem))
+    # Before anything is measured: what is imported is what the files hold now.
+    benches = {name: _function(name) for name in names}
+    records = {name: new_record(name, commit=commit) for name in names}
+    kept = sections(RESULTS.read_text(encoding="utf-8"))
     holds = True
-    for bench in (known[name] for name in names or known):
+    for name, bench in benches.items():
         section = bench()
-        print(section.markdown(), flush=True)
-        kept[section.title] = section.markdown()
+        kept[name] = text_of(name, section, records[name])
+        print(kept[name], flush=True)
+        if section.measured_here:
+            keep(name, records[name])
+        ordered = [kept[known] for known in BENCHES if known in kept]
+        RESULTS.write_text("\n".join([HEAD, *ordered]), encoding="utf-8")
         holds = holds and section.holds
-    RESULTS.write_text("\n".join([HEAD, *kept.values()]))
     return 0 if holds else 1
 
 
-def _sections(text: str) -> dict[str, str]:
-    """What was measured before, by title."""
-    parts = text.split("\n## ")[1:]
-    return {part.split("\n", 1)[0]: "## " + part.rstrip("\n") + "\n" for part in parts}
+def text_of(name: str, section: Section, record: Record) -> str:
+    """A section with the commit of what was measured now, and of every kept file in it."""
+    lines = [line_of(name, record)] if section.measured_here else []
+    for other in section.kept:
+        line = line_of(other, record_of(by_name(other)))
+        lines.append(f"`{by_name(other).kept}`: {line}" if other != name else line)
+    return section.markdown(lines)
+
+
+def sections(text: str) -> dict[str, str]:
+    """What was measured before, by the name of its figure."""
+    found = {}
+    for part in text.split("\n## ")[1:]:
+        if shown := SHOWN.search(part):
+            found[shown["name"]] = "## " + part.rstrip("\n") + "\n"
+    return found
+
+
+def _function(name: str) -> Callable[[], Section]:
+    function: Callable[[], Section] = getattr(
+        importlib.import_module(f"bench.{BENCHES[name]}"), name
+    )
+    return function
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -16,6 +16,8 @@ import jax
 
 from bench import bare
 from bench.simulator import ours
+from tools.figures import new_record
+from tools.measured import NoCommit, commit_here
 
 BUDGET_S = 210.0
 CASES = {1: (8192, 8, 80_000), 1024: (2048, 8, 40_000), 16_384: (512, 8, 20_000)}
@@ -65,7 +67,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
+    parser.add_argument("--commit", help="default: CHECKINS_COMMIT, or git's HEAD")
     options = parser.parse_args()
+    try:
+        commit = commit_here(options.commit)
+    except NoCommit as problem:
+        parser.error(str(problem))
     began = time.perf_counter()
     sizes = list(QUICK if options.quick else CASES)
     found: dict[str, Any] = {
@@ -73,6 +80,7 @@ def main() -> None:
         "backend": jax.default_backend(),
         "jax": jax.__version__,
         "quick": options.quick,
+        "measured": new_record("on_device", commit=commit).as_json(),
         "cases": [],
     }
     options.out.mkdir(parents=True, exist_ok=True)

@@ -22,15 +22,22 @@ def timed(run: Callable[[], Result], *, repeats: int = 3) -> tuple[Result, float
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of figures, and the sentence that says whether its promise holds."""
+    """One table of figures, and the sentence that says whether its promise holds.
+
+    ``kept`` names figures of kept files that it shows, measured at commits of their own;
+    ``measured_here`` is False if it shows nothing else.
+    """
 
     title: str
     promise: str
     holds: bool
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    kept: Sequence[str] = ()
+    measured_here: bool = True
 
-    def markdown(self) -> str:
+    def markdown(self, measured: Sequence[str] = ()) -> str:
+        """With the lines that say at which commits it was measured."""
         lines = [
             f"## {self.title}",
             "",
@@ -38,4 +45,6 @@ class Section:
         ]
         lines += ["", "| " + " | ".join(self.header) + " |", "|" + " --- |" * len(self.header)]
         lines += ["| " + " | ".join(row) + " |" for row in self.rows]
+        for line in measured:
+            lines += ["", line]
         return "\n".join(lines) + "\n"

@@ -23,9 +23,10 @@ NOISES = 3.0
 
 def recommendations() -> Section:
     """The recommended design is within noise of the best of its neighbours, on three tasks."""
-    rows, holds, drawn = [], True, []
+    rows, holds, drawn, kept_files = [], True, [], []
     for problem in problems():
-        every = list(measured(problem))
+        every, kept = measured(problem)
+        kept_files += [f"recommended-{problem.name}"] if kept else []
         sign = -1.0 if problem.metric == "loss" else 1.0
         recommended, best = every[0], max(every, key=lambda one: sign * one.mean)
         gap, noise = recommended.behind(best, sign=sign)
@@ -41,19 +42,21 @@ def recommendations() -> Section:
         holds,
         ("task", "budget", "design", "slots x runs", "metric", "mean", "behind the recommended"),
         rows,
+        kept=kept_files,
     )
 
 
-def measured(problem: Problem) -> list[Tried]:
-    """What is kept of these very designs, or what is measured now."""
+def measured(problem: Problem) -> tuple[list[Tried], bool]:
+    """What is kept of these very designs (True), or what is measured now (False)."""
     designs = dict(neighbours(problem))
     kept = _kept(problem, designs)
     if kept is not None:
-        return kept
-    return [
+        return kept, True
+    now = [
         tried(name, campaign, metric=problem.metric, seeds=problem.seeds)
         for name, campaign in designs.items()
     ]
+    return now, False
 
 
 def _kept(problem: Problem, designs: dict[str, Campaign]) -> list[Tried] | None:

@@ -261,4 +261,6 @@ def on_device() -> Section:
         holds,
         ("clients a slot", "checkins, updates a second", "bare loop", "share"),
         rows,
+        kept=("on_device",),
+        measured_here=False,
     )

@@ -1,13 +1,15 @@
 """Designs tried by simulating them: the metric of the last model, seed by seed.
 
 python -m bench.trying DESIGNS.json FOUND.json       # needs jax, numpy and scipy alone
+
+Where there is no git history, --commit says which commit the files are of.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -16,6 +18,8 @@ from checkins.protocol.campaign import Campaign, campaign_from_canonical
 from checkins.simulation.job import Job, lesson_of
 from checkins.simulation.method import Method
 from checkins.simulation.study import World
+from tools.figures import new_record
+from tools.measured import Record, commit_here
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,10 @@ def tried(name: str, campaign: Campaign, *, metric: str, seeds: int) -> Tried:
     return Tried(name, campaign, tuple(job.do().metrics.get(metric, worst) for job in jobs))
 
 
-def main(asked: Path, kept: Path) -> None:
+def main(asked: Path, kept: Path, measured: Record) -> None:
     """Write down each design as soon as it was tried."""
     order = json.loads(asked.read_text())
+    order["measured"] = measured.as_json()
     results: dict[str, list[float]] = {}
     for name, text in order["designs"].items():
         campaign = campaign_from_canonical(text)
@@ -64,4 +69,10 @@ def main(asked: Path, kept: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("designs", type=Path)
+    parser.add_argument("found", type=Path)
+    parser.add_argument("--commit", help="default: CHECKINS_COMMIT, or git's HEAD")
+    options = parser.parse_args()
+    commit = commit_here(options.commit)
+    main(options.designs, options.found, new_record("recommended-fashion-mnist", commit=commit))

@@ -169,7 +169,10 @@ def coordinator(source: Path) -> Iterator[tuple[str, str]]:
 
 
 def table(saved: dict[str, Any]) -> str:
-    """What was saved, as Markdown."""
+    """What was saved, as Markdown, with the commit it was measured at."""
+    from tools.figures import line_of
+    from tools.measured import Record
+
     honest = {row["drill"]: row for row in saved["rows"] if row["liar"] == HONEST}
     lines = [
         "| bug | what it does | audit | δ | ε certified | ε measured | by | seen | honest code |",
@@ -185,6 +188,7 @@ def table(saved: dict[str, Any]) -> str:
         )
     lines += ["", "Bugs of `make mutants` that do not leak, or not measurably:", ""]
     lines += [f"- `{name}`: {why}." for name, why in saved["no_leak"].items()]
+    lines += ["", line_of("liars", Record.of(saved.get("measured")))]
     return "\n".join(lines)
 
 
@@ -219,6 +223,7 @@ def main() -> int:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--runs", type=int)
+    parser.add_argument("--commit", help="with --save, where there is no git history")
     parser.add_argument("--drill", help=argparse.SUPPRESS)
     parser.add_argument("--confidence", type=float, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -235,6 +240,7 @@ def main() -> int:
         for liar in (*LIARS, *LIVE):
             print(f"{liar.name}: {liar.what}")
         return 0
+    measured = _record(parser, asked.commit) if asked.save else {}
     rows = []
     for row in _audits(asked.names, asked.workers, asked.runs):
         rows.append(row)
@@ -244,9 +250,21 @@ def main() -> int:
     found = liars - {row.liar for row in wrong}
     print(f"{len(found)} of {len(liars)} liars were contradicted, honest code was not")
     if asked.save and not asked.names and not wrong:
-        saved = {"rows": [asdict(row) for row in rows], "no_leak": NO_LEAK}
+        every = [asdict(row) for row in rows]
+        saved = {"measured": measured, "rows": every, "no_leak": NO_LEAK}
         SAVED.write_text(json.dumps(saved, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 1 if wrong else 0
+
+
+def _record(parser: argparse.ArgumentParser, commit: str | None) -> dict[str, Any]:
+    """What is saved beside the rows: the commit, and digests of the code as it is audited."""
+    from tools.figures import new_record
+    from tools.measured import NoCommit, commit_here
+
+    try:
+        return new_record("liars", commit=commit_here(commit)).as_json()
+    except NoCommit as problem:
+        parser.error(str(problem))
 
 
 def _drill(name: str, runs: int | None, confidence: float | None) -> int:

@@ -1,0 +1,103 @@
+"""Every figure that is kept: what it measures, where its record lies, where it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RESULTS, RECORDS = "bench/RESULTS.md", "bench/measured.json"
+ACCOUNTING = "src/checkins/accounting"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A table, or a file of figures.
+
+    ``sources`` are the files that measure it or are run by it: with what they import they are what
+    is measured, without the folders ``apart``. The record stands in ``kept`` under the figure's
+    name, or under "measured" if the file holds this figure alone. ``again`` measures it anew.
+    """
+
+    name: str
+    again: str
+    sources: tuple[str, ...]
+    kept: str = RECORDS
+    shown: str = RESULTS
+    apart: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Of its record in the file that keeps it."""
+        return self.name if self.kept == RECORDS else "measured"
+
+
+def _bench(name: str, *sources: str, apart: tuple[str, ...] = ()) -> Figure:
+    return Figure(name, f"python -m bench {name}", sources, apart=apart)
+
+
+PEERS = tuple(f"bench/peers/{name}" for name in ("flower.py", "flower.txt", "pfl.py", "pfl.txt"))
+SERVICE = (
+    "bench/service.py",
+    "bench/bare_service.py",
+    "bench/load.py",
+    "src/checkins/cli/serve.py",
+)
+
+FIGURES = (
+    _bench("table", "bench/table.py"),
+    _bench("pure", "bench/pure.py"),
+    _bench("grid", "bench/gaussian.py"),
+    _bench("calibration", "bench/calibration.py"),
+    _bench("peer", "bench/gaussian.py"),
+    _bench("device_noise", "bench/device_noise.py"),
+    _bench("beside_bare", "bench/simulator.py", apart=(ACCOUNTING,)),
+    _bench("beside_peers", "bench/simulator.py", *PEERS, apart=(ACCOUNTING,)),
+    _bench(
+        "growth",
+        *("bench/simulator.py", "src/checkins/simulation/study.py", "examples/patients.toml"),
+    ),
+    Figure(
+        "on_device",
+        "python -m bench.gpu --out DIR",
+        ("bench/gpu.py",),
+        kept="bench/gpu.json",
+        apart=(ACCOUNTING,),
+    ),
+    _bench("recommendations", "bench/recommendations.py", "examples/fashion_mnist.toml"),
+    Figure(
+        "recommended-fashion-mnist",
+        "python -m bench.trying DESIGNS.json bench/recommended/fashion-mnist.json",
+        ("bench/trying.py",),
+        kept="bench/recommended/fashion-mnist.json",
+        apart=(ACCOUNTING,),
+    ),
+    _bench("check_ins", *SERVICE),
+    _bench("waiting", *SERVICE),
+    Figure(
+        "liars",
+        "python tools/liars.py --save",
+        (
+            *("tools/liars.py", "tools/liar_list.py", "src/checkins/audit/machines/battery.py"),
+            *("src/checkins/audit/live.py", "src/checkins/cli/serve.py"),
+        ),
+        kept="docs/liars.json",
+        shown="docs/liars.md",
+    ),
+    Figure(
+        "patients-auc",
+        "python examples/patients_auc.py --seeds 5 --out out",
+        ("examples/patients_auc.py",),
+        shown="docs/experiments.md",
+    ),
+    Figure(
+        "fashion-mnist",
+        "python examples/fashion_mnist.py --seeds 5 --out out/fashion-mnist",
+        ("examples/fashion_mnist.py", "examples/fashion_mnist.toml"),
+        shown="docs/experiments.md",
+    ),
+    Figure(
+        "utility",
+        "checkins paper utility --seeds 400 --out out",
+        ("src/checkins/simulation/utility/sweep.py",),
+        shown="docs/theory/utility.md",
+    ),
+)
