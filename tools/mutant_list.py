@@ -8,6 +8,7 @@ HISTORIES = "tests/protocol/test_histories.py"
 SLOT, PARTICIPANT = "tests/protocol/test_slot.py", "tests/protocol/test_participant.py"
 DISTRIBUTIONS = "tests/protocol/test_distributions.py"
 ROLES = "tests/protocol/test_roles.py"
+CLOCK, CLOCK_WATCH = "tests/service/test_clock.py", "tests/service/test_clock_watch.py"
 MODEL_UPDATE = "tests/protocol/test_model_update.py"
 DEVICE = "tests/randomizers/test_device.py"
 GRID, UNITS = "tests/randomizers/test_grid.py", "tests/randomizers/test_units.py"
@@ -212,6 +213,39 @@ MUTANTS = (
             ),
         ),
         (HISTORIES,),
+    ),
+    Mutant(
+        "clock-believed",
+        "slots close by a calendar clock, however it was set",
+        (
+            Change(
+                "service/store/clock.py",
+                "return self._steady() + self._ahead",
+                "return self.calendar()",
+            ),
+        ),
+        (f"{CLOCK}::test_a_calendar_that_jumps_holds_until_it_agrees_again",),
+    ),
+    Mutant(
+        "hold-ignored",
+        "slots are closed while the clock is in doubt",
+        (Change("service/advancing.py", " or database.clock.holds or ", " or "),),
+        (f"{CLOCK_WATCH}::test_a_clock_that_was_set_closes_nothing_and_spends_nothing",),
+    ),
+    Mutant(
+        "restart-confirms-clock",
+        "a coordinator that is started again believes a clock that jumped before",
+        (Change("service/clock_watch.py", "is not None and not trust:", "is None:"),),
+        (f"{CLOCK_WATCH}::test_a_restart_does_not_confirm_a_clock_that_jumped",),
+    ),
+    Mutant(
+        "healthy-store-restored",
+        "--restore ends what runs in a store that was never rolled back",
+        (Change("service/preparing.py", "witness.check_restorable(database)", "pass"),),
+        (
+            "tests/service/test_witness.py"
+            "::test_a_healthy_store_is_not_restored_and_its_campaign_runs_on",
+        ),
     ),
     Mutant(
         "warm-up-too-short",

@@ -227,6 +227,12 @@ def test_a_store_that_was_rolled_back_is_refused_and_restored_on_request(
     assert held["epoch"] == 1
 
 
+def test_restoring_a_healthy_store_is_refused(serve, file: Path, tmp_path: Path) -> None:
+    assert serve(file)[0].code == 0
+    refused(serve(file, "--restore")[0], says="the store was not rolled back")
+    assert serve(file)[0].code == 0
+
+
 def test_a_file_that_is_no_store_is_refused(serve, file: Path, tmp_path: Path) -> None:
     (tmp_path / "checkins.db").write_text("no database at all, but long enough to be looked at\n")
     refused(serve(file)[0], says="is no database of checkins")

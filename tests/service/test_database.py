@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event, text
 
-from checkins.service.store.database import Database, corrected
+from checkins.service.store.clock import corrected
+from checkins.service.store.database import Database
 from tests.postgres import Postgres
 
 AHEAD = "SELECT extract(epoch FROM clock_timestamp()) + 3600"

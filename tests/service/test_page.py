@@ -309,6 +309,24 @@ def test_a_point_of_a_figure_tells_its_value(browser: Browser) -> None:
         assert "(add/remove, rounded up)" in text(seen.page, "spending-read")
 
 
+def test_a_campaign_on_hold_says_why_until_it_goes_on(browser: Browser) -> None:
+    run = Run(closed=9, start_in_s=-9 * 3600 - 400)
+    why = "the server's clock was set forward by 3,600 s"
+    with running(run) as double, watching(browser, double.url) as seen:
+        shown(seen.page)
+        live(seen.page)
+        run.changes["holding"] = why
+        double.tell(run, "status", {"status": "running", "next": None, "holding": why})
+        wait_for_text(seen.page, "notice", why)
+        wait_for_text(seen.page, "now", "On hold 9 of 200 slots released")
+        assert seen.page.locator("#phases").is_hidden()
+        run.changes["holding"] = None
+        double.tell(run, "status", {"status": "running", "next": None, "holding": None})
+        wait_for_text(seen.page, "now", "Slot 10 of 200")
+        assert seen.page.locator("#notice").is_hidden()
+    assert seen.errors == []
+
+
 def test_what_a_reader_selected_stays_selected(browser: Browser) -> None:
     run = Run(closed=20)
     with running(run) as double, watching(browser, double.url) as seen:

@@ -87,7 +87,7 @@ def test_everything_that_is_public_about_a_run_is_in_its_view(here) -> None:
             *("id", "name", "seal", "population_id", "run", "repeats", "status", "campaign"),
             *("schedule", "server_time", "slots_closed", "affordable", "dimension", "tensors"),
             *("model_hash", "ledger", "epoch", "budget", "certificate", "spent", "promises"),
-            *("assumptions", "next", "slots", "start", "slot_s", "enrolment"),
+            *("assumptions", "next", "holding", "slots", "start", "slot_s", "enrolment"),
         }
         assert campaign_from_canonical(view["campaign"]).seal == view["seal"] == what.seal
         assert view["schedule"] == {
@@ -348,7 +348,8 @@ def test_a_start_that_has_passed_cannot_be_opened_by_the_operator(here) -> None:
 
 def test_health_tells_the_epoch(here, tmp_path: Path) -> None:
     async def scenario(it: Living) -> None:
-        assert (await it.http.get("/healthz")).json() == {"status": "ok", "epoch": it.runner.epoch}
+        told = (await it.http.get("/healthz")).json()
+        assert told == {"status": "ok", "epoch": it.runner.epoch, "holding": None}
 
     here(scenario)
     here(scenario)

@@ -20,7 +20,7 @@ from checkins.service.preparing import Start, parsed_start
 from checkins.service.settings import Enrolment, Settings
 from checkins.service.store import facts, records
 from checkins.service.store.database import Database
-from checkins.service.witness import RolledBack, Seen, Witness, seen_of
+from checkins.service.witness import NotRolledBack, RolledBack, Seen, Witness, seen_of
 from tests.service.coordination import AVERAGED, START, Clock, House, at, campaign
 
 OPERATOR = "operator-token-of-these-tests"
@@ -145,6 +145,37 @@ def test_a_backup_is_its_owners_alone_and_does_not_hold_what_tokens_derive_from(
     database, _ = restored(house, copy, monkeypatch)
     assert facts.key_of(database) not in (b"", key)
     database.close()
+
+
+def test_a_healthy_store_is_not_restored_and_its_campaign_runs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
+    terms = house.open(campaign())
+    house.close(terms, 1)
+    witness = tmp_path / "w"
+    Witness(witness).saw(seen_of(house.database))
+    before, remembered = house.everything(), witness.read_text()
+    chosen = settings(house.url, witness, tmp_path)
+    with pytest.raises(NotRolledBack, match="1 running; start without --restore"):
+        prepared(chosen, house.clock, monkeypatch, restore=True)
+    assert house.standing(terms).stage.ending is None
+    assert witness.read_text() == remembered
+    kept = [line for line in before.splitlines() if line in house.everything().splitlines()]
+    assert kept == before.splitlines()
+    house.database.close()
+
+
+def test_a_store_is_restored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor whose command still says --restore does not end the next campaign."""
+    house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
+    house.open(campaign())
+    house.database.close()
+    copy = tmp_path / "copy.db"
+    back_up(house.url, copy)
+    restored(house, copy, monkeypatch)[0].close()
+    with pytest.raises(NotRolledBack, match="none running"):
+        restored(house, copy, monkeypatch)
 
 
 def restored(

@@ -88,6 +88,13 @@ Restore = Annotated[
         help="Use a store that was rolled back: ends every campaign that was running in it.",
     ),
 ]
+TrustClock = Annotated[
+    bool,
+    typer.Option(
+        "--trust-clock",
+        help="The clock is right although it has jumped: slots that are over by it are closed.",
+    ),
+]
 Rate = Annotated[
     Texts, text("--rate", "R", "Requests a second of one address; 0: any. Default 1000.")
 ]
@@ -128,6 +135,7 @@ def serve(
     witness: Witness = None,
     again: Again = False,
     restore: Restore = False,
+    trust_clock: TrustClock = False,
     rate: Rate = None,
     connections: Connections = None,
     per_address: PerAddress = None,
@@ -171,7 +179,12 @@ def serve(
     try:
         with screen.working("opening the campaign", quiet=json):
             terms = preparing.prepare(
-                settings, campaign, start=begins, again=again, restore=restore
+                settings,
+                campaign,
+                start=begins,
+                again=again,
+                restore=restore,
+                trust_clock=trust_clock,
             )
     except BaseException as error:
         listener.close()
@@ -311,9 +324,9 @@ def _explained(error: Exception, settings: Settings) -> Exception:
     from sqlalchemy.exc import DBAPIError
 
     from checkins.errors import ProtocolViolation
-    from checkins.service.witness import RolledBack
+    from checkins.service.witness import NotRolledBack, RolledBack
 
-    if isinstance(error, RolledBack):
+    if isinstance(error, RolledBack | NotRolledBack):
         return Refused(f"{settings.shown_store}: {error}")
     if isinstance(error, ProtocolViolation):
         return Refused(str(error))

@@ -61,12 +61,12 @@ def due(terms: Terms, stage: Stage) -> float | None:
 def advance(database: Database, terms: Terms, known: Standing) -> Standing:
     """Do the next thing that is due, if there is one, and make it durable.
 
-    Where the run stands then, whoever brought it there.
+    Nothing is done while the clock holds. Where the run stands then, whoever brought it there.
     """
     with database.exclusive(terms.id) as connection:
         standing = records.load_standing(connection, terms, known)
         moment = due(terms, standing.stage)
-        if moment is None or database.now() < moment:
+        if moment is None or database.clock.holds or database.now() < moment:
             return standing
         if standing.stage.phase is Phase.WAITING:
             return _begin(connection, terms, standing)

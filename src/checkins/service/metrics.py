@@ -17,6 +17,7 @@ carries a client, a token, a receipt or a slot number; a campaign's id and a rou
 | checkins_slots_closed_total | counter | | slots this process closed |
 | checkins_closing_seconds | histogram | | time from the start of closing a slot to its commit |
 | checkins_closing_late_seconds | histogram | | how long after its end a slot was closed |
+| checkins_clock_off_seconds | gauge | | by how much the clock jumped, while it holds; else 0 |
 | checkins_campaign_slots_closed | gauge | campaign | slots released so far |
 | checkins_campaign_epsilon_spent | gauge | campaign | upper bound of the epsilon spent so far |
 | checkins_campaign_epsilon_budget | gauge | campaign | epsilon the population's budget allows |
@@ -109,6 +110,12 @@ class Metrics:
             buckets=_CLOSING_S,
             registry=registry,
         )
+        self._clock_off = Gauge(
+            "checkins_clock_off_seconds",
+            "By how much the clock jumped",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
         self._campaign_slots = _of_campaign("slots_closed", "Slots released", registry)
         self._campaign_spent = _of_campaign(
             "epsilon_spent", "Upper bound of the epsilon spent", registry
@@ -134,6 +141,10 @@ class Metrics:
     def connections(self, number: int) -> None:
         """So many connections are open now in this process."""
         self._connections.set(number)
+
+    def clock_off(self, seconds: float) -> None:
+        """The clock holds because the calendar jumped by so much; 0: it does not hold."""
+        self._clock_off.set(seconds)
 
     def long_poll(self, outcome: str) -> None:
         """A long poll was answered."""

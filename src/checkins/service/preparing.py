@@ -11,7 +11,7 @@ from sqlalchemy import delete
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign import Campaign, Spending
 from checkins.protocol.ledger import earlier_of
-from checkins.service import advancing, logs, opening
+from checkins.service import advancing, clock_watch, logs, opening
 from checkins.service.settings import Settings
 from checkins.service.store import facts, records, tables
 from checkins.service.store.database import Database
@@ -49,20 +49,24 @@ def prepare(
     start: Start,
     again: bool = False,
     restore: bool = False,
+    trust_clock: bool = False,
 ) -> Terms | None:
     """Make the store ready, and open the campaign or find it.
 
     A campaign that differs in nothing but its start from one that is here is that one, if its start
-    is told in seconds from now; ``again`` opens another one once that is over.
+    is told in seconds from now; ``again`` opens another one once that is over. ``trust_clock``
+    says that a calendar clock that has jumped since the machine was booted is right.
     """
     database = Database(settings.store)
     try:
         database.wait_until_it_answers()
         database.check_durable()
         migrate(database)
-        database.synchronise()
+        clock_watch.start(database, trust=trust_clock)
         witness = None if settings.witness is None else Witness(settings.witness)
         if restore:
+            if witness is not None:
+                witness.check_restorable(database)
             lost = [] if witness is None else witness.unknown_to(database)
             _restore(database, lost)
         if witness is not None:

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 from checkins.protocol.campaign import Campaign
 from checkins.protocol.server import Ending
-from checkins.service import advancing, curve, logs, opening, pricing, taking
+from checkins.service import advancing, clock_watch, curve, logs, opening, pricing, taking
 from checkins.service.batch import Batch
+from checkins.service.clock_watch import ClockWatch
 from checkins.service.curve import Holdout
 from checkins.service.desk import Desk
 from checkins.service.metrics import Metrics
@@ -39,7 +40,7 @@ LOOK_AGAIN_S = 0.2
 EMPTY_S = 10.0
 """How long SQLite's log keeps what a closed slot has erased, about."""
 LONGEST_SLEEP_S = 5.0
-"""A clock that was set forward is noticed after it."""
+"""The clock is looked at that often: it may be set by so little that it is followed."""
 
 
 class Runner:
@@ -49,6 +50,7 @@ class Runner:
         self.settings = settings
         self.database = database
         self.metrics = Metrics()
+        self.clock_watch = ClockWatch(database, self.metrics)
         self.epoch = 0
         self.key = b""
         self.desks: dict[str, Desk] = {}
@@ -64,7 +66,8 @@ class Runner:
 
     async def start(self) -> None:
         """Find the runs of the store and drive those that are not over."""
-        await self.thread(self.database.synchronise)
+        await self.thread(clock_watch.start, self.database)
+        self.clock_watch.told()
         self.epoch = await self.thread(facts.epoch_of, self.database)
         self.key = await self.thread(facts.key_of, self.database)
         await self._look()
@@ -190,6 +193,9 @@ class Runner:
         while True:
             moment = advancing.due(desk.terms, desk.standing.stage)
             left = 0.0 if moment is None else moment - self.database.now()
+            if moment is not None and self.database.clock.holds:
+                await asyncio.sleep(LOOK_S)  # another worker's clock may be right
+                return
             if left <= 0.0:
                 return
             await asyncio.sleep(min(left, LONGEST_SLEEP_S))
@@ -292,21 +298,25 @@ class Runner:
             desk.wake()
 
     async def _keep_looking(self) -> None:
-        turn = 0
         while True:
             await asyncio.sleep(LOOK_S)
-            turn += 1
             self._pricing = [process for process in self._pricing if process.poll() is None]
             try:
+                await self._look_at_the_clock()
                 await self._look()
                 for desk in list(self.desks.values()):
                     if not desk.is_over or len(desk.curve) == 0:
                         await self._refresh(desk)
                 await self._read_epoch()
-                if turn % 60 == 0:
-                    await self.thread(self.database.synchronise)
             except Exception as error:  # it looks again
                 logs.failure(error)
+
+    async def _look_at_the_clock(self) -> None:
+        """Hold while the calendar has jumped, and say so."""
+        await self.thread(clock_watch.look, self.database)
+        if self.clock_watch.told():
+            for desk in self.desks.values():
+                desk.wake()
 
     async def _read_epoch(self) -> None:
         """Another coordinator may have been started on the store."""

@@ -41,7 +41,7 @@ def summary(desk: Desk) -> dict[str, Any]:
     }
 
 
-def view(desk: Desk, *, epoch: int, enrolment: str) -> dict[str, Any]:
+def view(desk: Desk, *, epoch: int, enrolment: str, holding: str | None = None) -> dict[str, Any]:
     """Everything public about a run, but for the time."""
     terms, standing, campaign = desk.terms, desk.public, desk.terms.campaign
     budget = campaign.budget
@@ -73,6 +73,7 @@ def view(desk: Desk, *, epoch: int, enrolment: str) -> dict[str, Any]:
         "promises": promises(desk, certificate),
         "assumptions": [*certificate.get("assumptions", ()), *UNPROTECTED],
         "next": desk.next_run,
+        "holding": None if standing.stage.ending is not None else holding,
         "enrolment": enrolment,
     }
 

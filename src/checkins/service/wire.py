@@ -82,6 +82,7 @@ class CampaignView(Summary):
     promises: list[str]
     assumptions: list[str]
     next: str | None = Field(description="The run that follows this one")
+    holding: str | None = Field(description="Why no slot is closed now; null while slots close")
     enrolment: Literal["open", "secret", "allow-list"] = Field(description="Who may enrol")
     server_time: str
 
@@ -129,3 +130,4 @@ class Taken(BaseModel):
 class Health(BaseModel):
     status: Literal["ok"] = "ok"
     epoch: int
+    holding: str | None = Field(description="Why no slot is closed now; null while slots close")

@@ -2,7 +2,8 @@
 
 If an old copy of a store were continued, tokens that are spent would be good again and slots would
 be released a second time with other noise. The witness is a small file that is kept apart from the
-store and never copied with it: the epoch, and how long each ledger was when a slot was last closed.
+store and never copied with it: the epoch, and how long each ledger was when it was last written,
+which is at each start and after each release is durable.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from checkins.service.store.tables import populations, runs
 
 class RolledBack(CheckinsError):
     """The store is older than what was released from it."""
+
+
+class NotRolledBack(CheckinsError):
+    """There is nothing to restore: the store is as new as what was released from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +73,40 @@ class Witness:
 
     def check(self, database: Database) -> None:
         """Refuse a store that is older than what was seen of it, or that is marked as a copy."""
-        with database.reading() as connection:
-            is_copy = facts.read(connection, facts.COPY) is not None
-        lost = self._seen.behind(seen_of(database))
-        if is_copy:
-            lost.insert(0, "it is a copy made by checkins backup")
+        lost = self._lost(database)
         if lost:
             raise RolledBack(
                 f"the store was rolled back: {'; '.join(lost)}. Going on with it could release"
                 " slots twice. Use the store that was in use; if it is lost, start with --restore,"
                 " which ends every campaign that was running"
             )
+
+    def check_restorable(self, database: Database) -> None:
+        """Refuse to restore a store that was not rolled back: it would end what runs in it.
+
+        A witness that has seen nothing cannot tell, and refuses nothing.
+        """
+        if self._seen == Seen() or self._lost(database):
+            return
+        store = seen_of(database)
+        with database.reading() as connection:
+            unended = select(func.count()).select_from(runs).where(runs.c.ending.is_(None))
+            running = connection.execute(unended).scalar_one()
+        raise NotRolledBack(
+            f"--restore: the store was not rolled back: it is in epoch {store.epoch:,} with"
+            f" {sum(store.entries.values()):,} ledger entries, no fewer than {self.path} has seen;"
+            f" runs in it: {sum(store.runs.values()):,}, {running or 'none'} running; start without"
+            " --restore, and it goes on where it was. To end a campaign, stop it with the"
+            " operator's token. If the store is a copy all the same, name the witness of the store"
+            " that was lost with --witness"
+        )
+
+    def _lost(self, database: Database) -> list[str]:
+        """In which ways a store is older than what was seen of it, or marked as a copy."""
+        with database.reading() as connection:
+            is_copy = facts.read(connection, facts.COPY) is not None
+        marked = ["it is a copy made by checkins backup"] if is_copy else []
+        return marked + self._seen.behind(seen_of(database))
 
     def saw(self, store: Seen) -> None:
         """Remember, durably; never less than before."""

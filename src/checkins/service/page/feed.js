@@ -106,8 +106,10 @@ export class Feed {
     on("release", (told) => this.take(told));
     on("curve", (told) => this.addCurve([told]));
     on("status", (told) => {
-      if (told.status === this.view.status) return;  // every stream begins with it
+      const holding = told.holding ?? null;
+      if (told.status === this.view.status && holding === (this.view.holding ?? null)) return;  // every stream begins with it
       this.view.status = told.status;
+      this.view.holding = holding;
       if (isOver(told.status)) this.end();
       this.readAll().catch((problem) => this.lose(problem));
     });

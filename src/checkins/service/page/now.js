@@ -24,6 +24,7 @@ const headline = (view, time) => {
   const of = `of ${count(view.schedule?.slots)}`;
   if (view.status === "completed") return ["Completed", `${closed} ${of} slots released`];
   if (view.status === "stopped") return ["Stopped", `after ${closed} ${of} slots`];
+  if (words.isOnHold(view)) return ["On hold", `${closed} ${of} slots released`];
   if (time === null) return [words.status(view.status), `${closed} ${of} slots`];
   if (time.passed < 0) return [`Begins in ${duration(Math.ceil(-time.passed))}`, ""];
   if (time.slot > time.last) return ["Closing", `${closed} ${of} slots released`];
@@ -33,7 +34,7 @@ const headline = (view, time) => {
 const when = (view, time) => {
   if (time === null) return "";
   const now = clock.now();
-  if (view.status === "stopped") return "";
+  if (view.status === "stopped" || words.isOnHold(view)) return "";
   if (view.status === "completed") return `ended ${moment(time.ends, now)}`;
   if (time.passed < 0) return `${moment(time.begins, now)}, then ${slotCount(time.last)} in ${duration(time.last * time.length)}`;
   if (time.slot > time.last) return "the last slot is over";
@@ -41,7 +42,7 @@ const when = (view, time) => {
 };
 
 const phases = (view, time) => {
-  const running = time !== null && !words.isOver(view.status) && time.slot <= time.last;
+  const running = time !== null && !words.isOver(view.status) && !words.isOnHold(view) && time.slot <= time.last;
   show("phases", running);
   if (!running) return;
   const rest = Math.max(0, time.length - time.choose);

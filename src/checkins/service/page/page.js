@@ -78,7 +78,8 @@ const drawNotice = () => {
   const text = state === "lost"
     ? "The connection is lost. What stands here is what was last heard; the clock goes on by itself."
     : next !== null ? "This run is over. "
-    : view.status === "stopped" ? words.stopped(view) : "";
+    : view.status === "stopped" ? words.stopped(view)
+    : words.holding(view);
   place.hidden = text === "";
   place.replaceChildren(text, ...(next !== null && state !== "lost" ? [make("a", { href: `#${encodeURIComponent(next)}` }, "Open the next run")] : []));
 };
@@ -89,6 +90,7 @@ const tell = () => {
   const name = words.told(view.name, feed.id);
   const slots = finite(view.schedule?.slots) ?? 0;
   const tenths = slots > 0 ? Math.floor((10 * view.slots_closed) / slots) : 0;
+  if (words.isOnHold(view)) return announce(`${name}: on hold. ${words.holding(view)}`);
   const far = view.status === "running" && tenths > 0 ? `, ${10 * tenths} % of the slots released` : "";
   return announce(`${name}: ${words.status(view.status)}${far}.`);
 };

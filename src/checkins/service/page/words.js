@@ -26,6 +26,8 @@ const own = (table, key, otherwise) =>
   typeof key === "string" && Object.hasOwn(table, key) ? table[key] : otherwise;
 
 export const isOver = (status) => OVER.includes(status);
+export const isOnHold = (view) => !isOver(view.status) && told(view.holding, "") !== "";
+export const holding = (view) => (isOnHold(view) ? `On hold: ${view.holding}. No budget is spent while it lasts.` : "");
 export const status = (name) => own(STATUS, name, told(name, "Unknown"));
 export const neighbours = (name) => own(NEIGHBOURS, name, told(name, "adjacency not said"));
 export const method = (name) => own(METHOD, name, told(name, "method not said"));

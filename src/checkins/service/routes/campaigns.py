@@ -132,8 +132,11 @@ async def progress(request: Request) -> Response:
 def _shown(desk: Desk, runner: Runner, *, code: int = status.HTTP_200_OK) -> Response:
     """The view, made once for as long as nothing changes; thousands of clients ask for it."""
     kind = str(runner.settings.enrolment.kind)
+    holding = runner.clock_watch.holding
     body = desk.shown.get(
-        lambda: json.dumps(view.view(desk, epoch=runner.epoch, enrolment=kind)).encode()
+        lambda: json.dumps(
+            view.view(desk, epoch=runner.epoch, enrolment=kind, holding=holding)
+        ).encode()
     )
     clock = b', "server_time": "%b"}' % view.instant(runner.database.now()).encode()
     return Response(body[:-1] + clock, status_code=code, media_type=JSON)

@@ -11,7 +11,7 @@ from hashlib import sha256
 from fastapi import APIRouter, Request, Response, status
 
 from checkins.protocol.encoding import MEDIA_TYPE, report_from_bytes
-from checkins.service import dice, taking, wire
+from checkins.service import clock_watch, dice, taking, wire
 from checkins.service.desk import EARLY_S, Desk
 from checkins.service.problems import Problem
 from checkins.service.released import released_model
@@ -94,9 +94,12 @@ async def check_in(request: Request) -> Response:
     """Your one participation is used up once this is answered, chosen or not. The answer never says
     who else is waiting."""
     desk, slot, token = await desk_of(request), slot_of(request), hashed(bearer_of(request))
+    runner = runner_of(request)
     refuse_if_over(desk)
+    clock_watch.refuse_while_holding(runner.database)
     if desk.is_early(slot):
-        await _until_begun(desk, runner_of(request), slot)
+        await _until_begun(desk, runner, slot)
+        clock_watch.refuse_while_holding(runner.database)
     receipt = await desk.check_ins.submit(CheckIn(slot, token))
     desk.issued[receipt] = slot
     return Response(

@@ -19,7 +19,8 @@ router = APIRouter(tags=["operations"], route_class=HeadRoute)
 async def healthz(request: Request) -> wire.Health:
     """Answers as long as the store does."""
     runner = runner_of(request)
-    return wire.Health(epoch=await runner.ask(facts.epoch_of, runner.database))
+    epoch = await runner.ask(facts.epoch_of, runner.database)
+    return wire.Health(epoch=epoch, holding=runner.clock_watch.holding)
 
 
 @router.get(

@@ -127,12 +127,15 @@ async def _told(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
 
 
 async def _events(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
-    status, told, points = "", ("", -1), len(desk.shown_curve)
+    status: tuple[str, str | None] = ("", None)
+    told, points = ("", -1), len(desk.shown_curve)
     while not runner.stopping.is_set():
         now = desk.public.stage.closed
-        if desk.status != status:
-            status = desk.status
-            yield _event("status", now, {"status": status, "next": desk.next_run})
+        holding = runner.clock_watch.holding
+        if status != (desk.status, holding):
+            status = (desk.status, holding)
+            tells = {"status": desk.status, "next": desk.next_run, "holding": holding}
+            yield _event("status", now, tells)
         if told != (desk.public.ledger.head, len(desk.prices)):
             told = (desk.public.ledger.head, len(desk.prices))
             yield _event("release", now, view.release(desk))

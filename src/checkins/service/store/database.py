@@ -25,6 +25,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from checkins.errors import InvalidValue
+from checkins.service.store.clock import Clock
 
 WAIT_S = 30
 """For another writer, before a transaction gives up."""
@@ -66,7 +67,9 @@ class Database:
             event.listen(self.engine, "connect", _durable)
         # SQLite lets writers wait by polling; a lock lets those of this process queue.
         self._turn = threading.Lock() if self.is_sqlite else nullcontext()
-        self._offset = 0.0
+        self.clock = Clock()
+        if self.is_sqlite:
+            self.clock.read()
 
     def close(self) -> None:
         """Let go of every connection."""
@@ -104,22 +107,20 @@ class Database:
             connection.execute(text(f"SELECT {function}(:key)"), {"key": _key(name)})
 
     def now(self) -> float:
-        """Seconds since 1970 on the clock that all workers share."""
-        return time.time() + self._offset
+        """Seconds since 1970 on the clock that all workers share; it never jumps."""
+        return self.clock.now()
 
     def synchronise(self) -> None:
-        """Take over the database's clock, if it is on another machine.
+        """Compare the steady clock with the calendar: PostgreSQL's, or this machine's for SQLite.
 
         A slow answer must not move it, or slots would close early.
         """
         if self.is_sqlite:
+            self.clock.read()
             return
         with self.reading() as connection:
             for _ in range(READINGS):
-                before = time.time()
-                there = float(connection.execute(text(CLOCK)).scalar_one())
-                after = time.time()
-                self._offset = corrected(self._offset, before=before, there=there, after=after)
+                self.clock.read(lambda: float(connection.execute(text(CLOCK)).scalar_one()))
 
     def wait_until_it_answers(self) -> None:
         """A PostgreSQL that is starting, or recovers from a crash, is waited for."""
@@ -159,14 +160,6 @@ class Database:
             raw.execute("PRAGMA journal_mode = DELETE")
             raw.execute("VACUUM")
             raw.close()
-
-
-def corrected(offset: float, *, before: float, there: float, after: float) -> float:
-    """The offset nearest to ``offset`` that a reading of another clock allows.
-
-    It was made at some time between the question and its answer, and no more is known of it.
-    """
-    return min(max(offset, there - after), there - before)
 
 
 def _is_starting(error: OperationalError) -> bool:

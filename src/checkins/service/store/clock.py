@@ -1,0 +1,130 @@
+"""The clock by which slots close: steady, and set by a calendar clock that may be set wrong.
+
+A calendar clock can be set to any time by an operator, by NTP or by a hypervisor. A coordinator
+that believed one that is set forward would close every remaining slot at once, and spend its
+budget on dummies. So the time here is that of a steady clock, which never jumps, plus how far the
+calendar was ahead of it. The calendar is read again and again: the time follows a small difference
+slowly, and a larger one not at all. Until calendar and steady clock agree again, or an operator
+says that the calendar is right, the clock **holds**: see ``service/clock_watch.py``.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+TOLERANCE_S = 2.0
+"""Difference between calendar and steady clock that is followed; a leap second is 1 s."""
+SLEW = 0.05
+"""Seconds that the time moves towards the calendar in a second, at most; NTP slews by 0.0005."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def calendar_s() -> float:
+    """Seconds since 1970 on this machine's calendar clock."""
+    return time.time()
+
+
+def steady_s() -> float:
+    """Seconds that never jump, and go on while the machine is suspended where that can be had."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)
+
+
+def boot_id() -> str | None:
+    """Which start of which machine the steady clock counts from; None where nobody can tell."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+class Clock:
+    """Seconds since 1970 that never jump; safe to use from threads.
+
+    >>> calendar = [1000.0]
+    >>> clock = Clock(calendar=lambda: calendar[0], steady=lambda: 5.0)
+    >>> clock.read()
+    >>> calendar[0] += 3600.0  # it is set forward
+    >>> clock.read()
+    >>> clock.now(), clock.off_s
+    (1000.0, 3600.0)
+    """
+
+    def __init__(
+        self,
+        *,
+        calendar: Callable[[], float] | None = None,
+        steady: Callable[[], float] | None = None,
+    ) -> None:
+        self.calendar = calendar_s if calendar is None else calendar
+        self.off_s: float | None = None
+        """How far the calendar is ahead of this clock while it holds; None while they agree."""
+        self._steady = steady_s if steady is None else steady
+        self._lock = threading.Lock()
+        self._ahead = self.calendar() - self._steady()
+        self._width = math.inf  # nothing is known before a reading
+        self._read_at = self._steady()
+
+    @property
+    def holds(self) -> bool:
+        """Whether calendar and steady clock disagree, so that nothing may be closed by the time."""
+        return self.off_s is not None
+
+    @property
+    def setting(self) -> tuple[float, float]:
+        """How far the calendar is ahead of the steady clock, and how uncertain that is."""
+        return self._ahead, self._width
+
+    def now(self) -> float:
+        """The time; while the clock holds, as if the calendar had never been set."""
+        return self._steady() + self._ahead
+
+    def read(self, calendar: Callable[[], float] | None = None) -> None:
+        """Compare with a calendar clock, which may take a while to answer."""
+        before = self._steady()
+        there = (calendar or self.calendar)()
+        self.heard(before=before, there=there, after=self._steady())
+
+    def heard(self, *, before: float, there: float, after: float) -> None:
+        """Take in that the calendar was ``there`` at some steady time from before to after.
+
+        A slow answer says little and moves nothing. A first answer is taken over at once, and a
+        quicker one than all before corrects what they left open; else the time moves by ``SLEW``.
+        """
+        with self._lock:
+            ahead, width = self._ahead, after - before
+            off = math.nan
+            if math.isfinite(there):
+                off = corrected(ahead, before=before, there=there, after=after) - ahead
+            if not abs(off) <= TOLERANCE_S + self._width:  # NaN is no agreement
+                self.off_s = off
+                return
+            self.off_s = None
+            most = SLEW * max(0.0, after - self._read_at)
+            if width < self._width:
+                most, self._width = most + self._width, width
+            self._ahead = ahead + min(max(off, -most), most)
+            self._read_at = after
+
+    def resume(self, setting: tuple[float, float]) -> None:
+        """Go on with what another process on the same steady clock had; readings are compared."""
+        with self._lock:
+            self._ahead, self._width = setting
+            self._read_at = self._steady()
+
+    def trust(self) -> None:
+        """Believe whatever is read next."""
+        with self._lock:
+            self._width, self.off_s = math.inf, None
+
+
+def corrected(offset: float, *, before: float, there: float, after: float) -> float:
+    """The offset nearest to ``offset`` that a reading of another clock allows.
+
+    It was made at some time between the question and its answer, and no more is known of it.
+    """
+    return min(max(offset, there - after), there - before)
