@@ -44,9 +44,20 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return sits
 
 
-def test_without_a_terminal_the_answer_is_one_json_object(checkins, tmp_path, monkeypatch) -> None:
+def test_without_a_terminal_the_answer_is_text_and_nothing_is_written(
+    checkins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     outcome = checkins("plan", *ASKED, *QUICK)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("Recommended: fixed, 50 slots, server")
+    assert "Nothing was written" in outcome.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_json_the_answer_is_one_json_object(checkins, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = checkins("plan", *ASKED, *QUICK, "--json")
     assert (outcome.code, outcome.err) == (0, "")
     found = json.loads(outcome.out)
     assert found["question"]["population"] == [9000, 11000]
@@ -60,7 +71,7 @@ def test_without_a_terminal_the_answer_is_one_json_object(checkins, tmp_path, mo
 def test_a_known_task_makes_a_campaign_that_check_accepts(checkins, tmp_path: Path) -> None:
     path = tmp_path / "planned.toml"
     words = ["--task", "patients", "--population", "15329", *BUDGET, "--out", str(path)]
-    outcome = checkins("plan", *words)
+    outcome = checkins("plan", *words, "--json")
     assert (outcome.code, outcome.err) == (0, "")
     found = json.loads(outcome.out)
     assert path.read_text() == found["campaign"]
@@ -74,9 +85,8 @@ def test_a_known_task_makes_a_campaign_that_check_accepts(checkins, tmp_path: Pa
 
 
 def test_the_task_of_a_file_is_kept(checkins, tmp_path: Path) -> None:
-    outcome = checkins(
-        "plan", "--task", str(ROOT / "examples" / "demo.toml"), "--population", "5000", *BUDGET
-    )
+    task = ["--task", str(ROOT / "examples" / "demo.toml")]
+    outcome = checkins("plan", *task, "--population", "5000", *BUDGET, "--json")
     campaign = parse_campaign(json.loads(outcome.out)["campaign"]).campaign
     assert (campaign.name, campaign.population_id) == ("demo", "demo")
     assert campaign.task is not None
@@ -172,6 +182,15 @@ def test_people_get_a_design_reasons_and_what_next(
         assert words in outcome.out, words
     assert max(map(len, outcome.out.splitlines())) <= 80
     assert read_campaign(tmp_path / "campaign.toml").campaign.design.slots == 50
+
+
+def test_a_budget_that_is_spent_exactly_is_printed_as_it_was_asked_for(checkins) -> None:
+    asked = ["0.8" if word == "1" else word for word in ASKED]
+    one_slot = ["--slots", "1", "--campaigns", "1", "--participation", "1"]
+    outcome = checkins("plan", *asked, *one_slot, "--randomizer", "laplace", "--out", "-")
+    assert outcome.code == 0, outcome.err
+    assert "epsilon <= 0.8 " in outcome.out
+    assert "0.8001" not in outcome.out
 
 
 def test_what_is_missing_is_asked_for_and_a_wrong_answer_again(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from checkins.cli import digits
+from checkins.service import view
 from checkins.simulation.report import numbers
 from tests.browser import open_browser
 from tests.service.page_double import Run, running
@@ -356,6 +359,8 @@ def test_the_page_rounds_as_the_report_does(browser: Browser) -> None:
     draw = random.Random(20)
     values = [draw.uniform(0.0, 1.0) * 10.0 ** draw.randint(-9, 9) for _ in range(400)]
     values += [0.0, 1.0, 0.25, 0.2505022389725925, 9999.5, 99995.0, 1e7, 1e300]
+    values += [tenths / 10 for tenths in range(1, 101)]  # as they are asked for
+    values += [round(draw.uniform(0.0, 10.0), draw.randint(1, 6)) for _ in range(200)]
     with running(Run()) as double, watching(browser, double.url) as seen:
         told = seen.page.evaluate(
             """async (values) => {
@@ -365,3 +370,8 @@ def test_the_page_rounds_as_the_report_does(browser: Browser) -> None:
             values,
         )
     assert told == [[numbers.up(value), numbers.down(value)] for value in values]
+    for value, (above, below) in zip(values, told, strict=True):
+        if value == 0.0 or 1e-4 <= value < 1e6:  # the page writes other numbers with powers of ten
+            shown = Decimal(above.replace(",", "")), Decimal(below.replace(",", ""))
+            assert shown == (Decimal(digits.up(value)), Decimal(digits.down(value)))
+            assert shown[0] == Decimal(view.rounded_up(value))

@@ -146,6 +146,14 @@ def test_the_budget_is_drawn_where_the_campaign_has_one(light: None) -> None:
     assert [note["text"] for note in notes] == ["ε ≤ 0.2506"]
 
 
+def test_the_price_under_the_pointer_is_rounded_up(light: None) -> None:
+    result = results.patients()
+    result["spent"]["epsilon"][-1] = 0.25054321
+    (line, *_) = plots_of(report_page(result))["spent"]["data"]
+    assert "ε ≤ %{customdata}" in line["hovertemplate"]
+    assert line["customdata"][-1] == "0.2506"
+
+
 def test_a_stopped_run_says_so_at_the_top(light: None) -> None:
     page = report_page(results.stopped())
     assert "Partial result: the simulation was stopped. 2 of 3 seeds" in page.split("<h2>")[0]

@@ -101,18 +101,18 @@ def plan(
     """Find the campaign that spends a budget best, and say why.
 
     Any option of a design fixes that part of it; the rest is searched. On a terminal it asks for
-    what is missing and writes campaign.toml; otherwise the answer is one JSON object.
+    what is missing and writes campaign.toml; otherwise it asks nothing and writes what --out names.
     """
     given = options.Given.of(context)
-    as_json = json or not people_read()
-    place = given.texts.get("out", PRINT if as_json else NAME)
+    at_terminal = not json and people_read()
+    place = given.texts.get("out", NAME if at_terminal else PRINT)
     if place != PRINT:
         places.check_file(Path(place), force=force, instead=", --out - writes nothing")
-    if not as_json and people_answer():
+    if at_terminal and people_answer():
         from checkins.cli.plan_prompts import completed
 
         given = completed(given)
-    with screen.working("planning", quiet=as_json):
+    with screen.working("planning", quiet=json):
         from checkins.cli.plan_question import asked, in_own_words
         from checkins.planning import make_plan
 
@@ -121,7 +121,7 @@ def plan(
             found = make_plan(question)
     if place != PRINT:
         write_new(place, found.text, force=force)
-    if as_json:
+    if json:
         screen.show_json(found.as_json())
         return
     from checkins.cli.plan_words import plan_parts

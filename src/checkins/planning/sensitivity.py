@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Context, Decimal
 
 from checkins.accounting import Population, Protocol
 from checkins.accounting.divergence import crossing
@@ -154,12 +155,10 @@ def _scaled(design: PricedDesign, factor: float) -> Population | None:
 
 
 def rounded_up(epsilon: float) -> str:
-    """Three digits, rounded up.
+    """Three digits, rounded up from the number as it is written.
 
-    >>> rounded_up(0.49911), rounded_up(0.0)
-    ('0.5', '0')
+    >>> rounded_up(0.49911), rounded_up(0.8), rounded_up(0.0)
+    ('0.5', '0.8', '0')
     """
-    if epsilon == 0.0:
-        return "0"
-    place = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
-    return f"{math.ceil(epsilon / place) * place:.3g}"
+    short = Context(prec=3, rounding=ROUND_CEILING).create_decimal(Decimal(repr(epsilon)))
+    return f"{float(short):.3g}"

@@ -138,12 +138,12 @@ def progress(desk: Desk, releases: Sequence[tuple[int, str]]) -> dict[str, Any]:
 
 
 def rounded_up(value: float, *, digits: int = 4) -> str:
-    """A number with some digits, never below itself.
+    """A number with some digits, never below itself as it is written.
 
-    >>> rounded_up(0.25051), rounded_up(1.0)
-    ('0.2506', '1')
+    >>> rounded_up(0.25051), rounded_up(1.0), rounded_up(0.8)
+    ('0.2506', '1', '0.8')
     """
-    exact = Decimal(value)
+    exact = Decimal(repr(value))  # its binary value may lie half a unit in the last place above
     if exact.is_zero():
         return "0"
     last = Decimal(1).scaleb(exact.adjusted() - digits + 1)

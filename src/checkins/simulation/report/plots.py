@@ -114,7 +114,8 @@ def spent(result: Result) -> Plot | None:
         "line": {"color": "@blue", "width": 2.6},
         "fill": "tozeroy",
         "fillcolor": "@blue/0.10",
-        "hovertemplate": "slot %{x}: ε ≤ %{y:.4g}<extra></extra>",
+        "customdata": [numbers.up(value) for value in epsilons],
+        "hovertemplate": "slot %{x}: ε ≤ %{customdata}<extra></extra>",
     }
     layout = plain_layout(280, x_title="slot")
     top = max([*known, budget or 0.0]) * 1.12
