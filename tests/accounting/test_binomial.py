@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import mpmath as mp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
 from checkins.accounting.binomial import ROUND_OFF, fair_shortfall, window
+from checkins.accounting.pure import AddRemove, PureCampaign
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +57,73 @@ def test_a_window_leaves_out_no_more_than_it_says(
     allowed = math.exp(-log_outside) * (1 + 1e-9)
     assert law.cdf(seen.first - 1) <= allowed
     assert law.sf(last) <= allowed
+
+
+def exact_masses(trials: int, chance: float) -> list[Fraction]:
+    """The binomial law in exact fractions; a float is one."""
+    p = Fraction(chance)
+    return [math.comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(trials + 1)]
+
+
+@given(trials=st.integers(1, 60), chance=chances, log_outside=st.floats(1.0, 100.0))
+@example(trials=60, chance=0.5, log_outside=1.0)
+def test_each_end_outside_a_window_is_below_what_it_says_in_exact_fractions(
+    trials: int, chance: float, log_outside: float
+) -> None:
+    seen = window(trials=trials, chance=chance, log_outside=log_outside)
+    law = exact_masses(trials, chance)
+    last = seen.first + len(seen.masses) - 1
+    with mp.workdps(60):
+        allowed = mp.exp(-mp.mpf(log_outside))
+        for outside in (law[: seen.first], law[last + 1 :]):
+            left_out = sum(outside, Fraction(0))
+            assert mp.mpf(left_out.numerator) / left_out.denominator <= allowed
+
+
+@given(trials=st.integers(1, 10**6), chance=chances, log_outside=st.floats(1.0, 100.0))
+def test_a_window_ends_with_the_first_count_whose_exponent_exceeds_what_is_left_out(
+    trials: int, chance: float, log_outside: float
+) -> None:
+    seen = window(trials=trials, chance=chance, log_outside=log_outside)
+    last = seen.first + len(seen.masses) - 1
+
+    def exponent(count: int) -> mp.mpf:
+        with mp.workdps(40):
+            share, p = mp.mpf(count) / trials, mp.mpf(chance)
+            ways = ((share, p), (1 - share, 1 - p))
+            return trials * sum((s * mp.log(s / q) for s, q in ways if s > 0), mp.mpf(0))
+
+    slack = 1e-6 * log_outside
+    if seen.first > 0:
+        assert exponent(seen.first) > log_outside - slack
+    if last < trials:
+        assert exponent(last) > log_outside - slack
+    if last > seen.first + 2:  # each end but the count that ends it is within
+        assert exponent(seen.first + 1) <= log_outside + slack
+        assert exponent(last - 1) <= log_outside + slack
+
+
+@given(
+    trials=st.integers(1, 40),
+    local_epsilon=st.floats(0.01, 6.0),
+    participation=st.floats(1e-3, 1.0),
+    delta=st.floats(-15.0, -1.0).map(lambda power: 10.0**power),
+)
+def test_an_epsilon_from_a_window_is_true_of_the_whole_law(
+    trials: int, local_epsilon: float, participation: float, delta: float
+) -> None:
+    """Every count, inside the window or not, in 60 digits."""
+    found = AddRemove(PureCampaign(local_epsilon, trials, participation), delta=delta)
+    with mp.workdps(60):
+        b, p0 = mp.exp(mp.mpf(local_epsilon)), mp.mpf(participation)
+        e, r = mp.exp(mp.mpf(found.upper_epsilon(delta))), 1 / (1 + b)
+        removed = added = mp.mpf(0)
+        for k in range(trials + 1):
+            mass = mp.binomial(trials, k) * r**k * (1 - r) ** (trials - k)
+            ratio = 1 - p0 + p0 * (k * b + (trials - k) / b) / trials
+            removed += mass * max(mp.mpf(0), ratio - e)
+            added += mass * max(mp.mpf(0), 1 - e * ratio)
+        assert max(removed, added) <= delta
 
 
 @given(trials=st.integers(1, 3000), chance=chances)

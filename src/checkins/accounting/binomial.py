@@ -31,7 +31,13 @@ class Window:
 
 
 def window(*, trials: int, chance: float, log_outside: float) -> Window:
-    """All counts but those whose total probability is below exp(-log_outside), by Chernoff."""
+    """All counts but those at either end whose probability, end by end, is below exp(-log_outside).
+
+    By Chernoff, Pr[B >= k] <= exp(-trials KL(k/trials, chance)) for k above the mean, and likewise
+    below it. The masses inside are scaled to sum to 1, so each is too large by a factor of at most
+    1 / (1 - 2 exp(-log_outside)), and what lies outside is missing: a bound made of them holds to
+    within twice exp(-log_outside) times the largest value that it sums.
+    """
     first = _edge(trials, chance, log_outside, upwards=False)
     last = _edge(trials, chance, log_outside, upwards=True)
     counts = np.arange(first, last + 1, dtype=np.float64)
@@ -42,7 +48,11 @@ def window(*, trials: int, chance: float, log_outside: float) -> Window:
 
 
 def _edge(trials: int, chance: float, log_outside: float, *, upwards: bool) -> int:
-    """The outermost count whose Chernoff exponent, trials * KL, is below ``log_outside``."""
+    """The first count outwards whose Chernoff exponent, trials * KL, exceeds ``log_outside``.
+
+    The window ends with it: already at or beyond this count the probability is below
+    exp(-log_outside). The last count there is, 0 or ``trials``, where none exceeds it.
+    """
     inside, outside = round(trials * chance), trials if upwards else 0
     if _exponent(trials, chance, outside) <= log_outside:
         return outside
