@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import gc
+import io
 import json
 import logging
+import os
 import secrets
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -274,3 +279,106 @@ def test_closing_gives_the_loggers_back(file):
     before = [(list(each.handlers), each.level, each.propagate) for each in loggers]
     logs.configure(file).close()
     assert [(list(each.handlers), each.level, each.propagate) for each in loggers] == before
+
+
+def test_a_full_disk_raises_nothing_and_is_counted() -> None:
+    lost: list[int] = []
+    with logs.configure(Path("/dev/full")):
+        logs.count_lost(lambda: lost.append(1))
+        logs.event("ready")
+        logs.warning("worker-died")
+        logs.failure(raised(ValueError("x")))
+        logging.getLogger("uvicorn.error").error("library")
+    assert len(lost) == 4
+
+
+def test_a_reader_of_standard_error_that_is_gone_raises_nothing(monkeypatch) -> None:
+    lost: list[int] = []
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as broken, logs.configure(None):
+        monkeypatch.setattr(sys, "stderr", broken)
+        logs.count_lost(lambda: lost.append(1))
+        logs.event("ready")
+        logs.event("ready")
+    assert len(lost) == 2
+
+
+def test_a_reader_of_standard_error_that_does_not_read_is_not_waited_for(monkeypatch) -> None:
+    lost: list[int] = []
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as reader, os.fdopen(write, "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        with logs.configure(None):
+            logs.count_lost(lambda: lost.append(1))
+            while not lost:
+                logs.event("ready")
+            os.set_blocking(reader.fileno(), False)
+            told = reader.read()
+            logs.event("again")
+            after = [json.loads(line) for line in reader.read().splitlines()]
+    assert all(json.loads(line)["event"] == "ready" for line in told.splitlines())
+    assert [(line["event"], line.get("count")) for line in after] == [
+        ("log-lines-lost", 1),
+        ("again", None),
+    ]
+
+
+@pytest.mark.parametrize("stream", [None, io.TextIOWrapper(io.BytesIO())])
+def test_a_process_without_standard_error_goes_on(monkeypatch, stream) -> None:
+    if stream is not None:
+        stream.close()
+    lost: list[int] = []
+    monkeypatch.setattr(sys, "stderr", stream)
+    with logs.configure(None):
+        logs.count_lost(lambda: lost.append(1))
+        logs.event("ready")
+    assert lost == [1]
+
+
+def test_what_could_not_be_written_is_reported_once_it_works_again(file, monkeypatch) -> None:
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with logs.configure(file):
+        logs.event("ready")
+        monkeypatch.setattr(os, "write", full)
+        for _ in range(3):
+            logs.event("lost")
+        monkeypatch.setattr(os, "write", write)
+        logs.event("back")
+        logs.event("back")
+    assert [(line["event"], line.get("count")) for line in lines(file)] == [
+        ("ready", None),
+        ("log-lines-lost", 3),
+        ("back", None),
+        ("back", None),
+    ]
+
+
+def test_a_line_that_was_cut_off_by_a_full_disk_does_not_spoil_the_next(file, monkeypatch) -> None:
+    write, room = os.write, 10
+
+    def almost_full(descriptor: int, data: bytes) -> int:
+        nonlocal room
+        if room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        room, some = 0, room
+        return write(descriptor, data[:some])
+
+    with logs.configure(file):
+        monkeypatch.setattr(os, "write", almost_full)
+        logs.event("lost")
+        monkeypatch.setattr(os, "write", write)
+        logs.event("back")
+    cut, *rest = file.read_text().splitlines()
+    assert len(cut) == 10
+    assert [json.loads(line)["event"] for line in rest] == ["log-lines-lost", "back"]
+
+
+def test_a_mistake_in_an_events_name_stops_nothing_in_service(file) -> None:
+    with logs.configure(file):
+        logs.event("Not A Name")
+    assert [line["event"] for line in lines(file)] == ["unnamed"]

@@ -9,21 +9,28 @@ a token, a receipt, an address or a report given by mistake is refused: with an 
 ``configure`` and under ``strict``, else by leaving the field out and saying so. Of a message from
 a library, only the place of the call and the types of its exception are kept: its text may hold
 an address (uvicorn), a statement's parameters (SQLAlchemy) or any other input.
+
+A log that cannot be written (a full disk, a reader of standard error that is gone or does not
+read) stops nothing: writing never raises and never waits. Lost lines are counted, and the count is
+written with the next line that can be.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
+import select
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import IO, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from checkins.accounting import require
 from checkins.errors import InvalidValue
@@ -50,7 +57,7 @@ FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
             "status": r"waiting|running|completed|stopped|[1-5][0-9][0-9]",
             "store": r"sqlite|postgresql",
             "route": _ROUTE,
-            "reason": _WORD,
+            **dict.fromkeys(("reason", "task"), _WORD),
             "version": r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}([a-z]{1,4}[0-9]{1,4})?",
             **dict.fromkeys(("run", "repeats", "slot", "slots", "slots_closed"), _COUNT),
             **dict.fromkeys(("entries", "epoch", "workers", "worker", "port"), _COUNT),
@@ -99,11 +106,17 @@ _LIFE = {
 class Log:
     """Where lines go; ``strict`` makes a refused field an error."""
 
-    stream: IO[str] | None = None
+    file: int | None = None
+    """The descriptor of a log file; None for standard error."""
     level: int = _LEVELS["info"]
     strict: bool = True
     repeated: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
     saved: dict[str, tuple[list[logging.Handler], int, bool]] = field(default_factory=dict)
+    lost: int = 0
+    """Lines that could not be written since the last one that was."""
+    cut: bool = False
+    """Whether the last write ended in the middle of a line."""
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
     def write(
         self,
@@ -116,7 +129,9 @@ class Log:
     ) -> None:
         """One line; the time is rounded down to ``unit_s``; ``own`` are names of code."""
         if not _EVENT.fullmatch(name):
-            raise InvalidValue("event", name[:40], "must be lower-case words joined by -")
+            if self.strict:
+                raise InvalidValue("event", name[:40], "must be lower-case words joined by -")
+            name = "unnamed"
         kept: dict[str, object] = {
             key: value for key, value in own.items() if OWN_FIELDS[key].fullmatch(value)
         }
@@ -135,12 +150,42 @@ class Log:
                 kept["field"] = key if OWN_FIELDS["field"].fullmatch(key) else "unknown"
         if _LEVELS[level] < self.level:
             return
-        now = int(time.time()) // unit_s * unit_s
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-        line = json.dumps({"time": stamp, "level": level, "event": name, **kept}) + "\n"
-        stream = self.stream or sys.stderr
-        stream.write(line)  # one write of a short line: lines of several workers do not mix
-        stream.flush()
+        self._put(_line(level, name, kept, unit_s=unit_s))
+
+    def _put(self, line: str) -> None:
+        """Write a line, or count it as lost; the count goes before the next line that is written.
+
+        One write of a short line: lines of several workers do not mix.
+        """
+        with self.turn:
+            if self.lost:
+                count = {"count": self.lost}
+                line = _line("warning", "log-lines-lost", count, unit_s=60) + line
+            try:
+                self._send(f"\n{line}" if self.cut else line)
+            except Exception:  # whatever is wrong with the log, the service goes on
+                self.lost += 1
+                _lost()
+            else:
+                self.lost, self.cut = 0, False
+
+    def _send(self, text: str) -> None:
+        descriptor = self.file
+        if descriptor is None:
+            if sys.stderr is None:
+                raise OSError("there is no standard error")
+            try:
+                descriptor = sys.stderr.fileno()
+            except OSError:  # not a file of the system
+                sys.stderr.write(text)
+                sys.stderr.flush()
+                return
+        data = text.encode()
+        while data:
+            if not _takes_more(descriptor):
+                raise BlockingIOError("nobody reads the log")
+            data = data[os.write(descriptor, data) :]
+            self.cut = bool(data)
 
     def once_a_minute(self, *key: str) -> int:
         """How often this happened since it was last written, itself included; 0: not to write."""
@@ -171,14 +216,39 @@ class Log:
             logger.setLevel(level)
             logger.propagate = propagate
         self.saved.clear()
-        if self.stream is not None:
-            self.stream.close()
-            self.stream = None
+        if self.file is not None:
+            with contextlib.suppress(OSError):
+                os.close(self.file)
+            self.file = None
         if _log is self:
             _log = Log()
 
 
+def _line(level: str, name: str, fields: Mapping[str, object], *, unit_s: int) -> str:
+    now = int(time.time()) // unit_s * unit_s
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    return json.dumps({"time": stamp, "level": level, "event": name, **fields}) + "\n"
+
+
+def _takes_more(descriptor: int) -> bool:
+    """Whether a write of a short line would not wait; True where it would fail at once."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLOUT)
+    return bool(waiting.poll(0))
+
+
+def _nobody_counts() -> None:
+    """What is called for each lost line until ``count_lost`` names something else."""
+
+
 _log = Log()
+_lost: Callable[[], None] = _nobody_counts
+
+
+def count_lost(lost: Callable[[], None]) -> None:
+    """Call ``lost`` for every line that cannot be written from now on."""
+    global _lost
+    _lost = lost
 
 
 def configure(log_file: Path | None, *, level: str = "info", strict: bool = False) -> Log:
@@ -190,7 +260,7 @@ def configure(log_file: Path | None, *, level: str = "info", strict: bool = Fals
     if level not in _LEVELS:
         raise InvalidValue("level", level, f"must be one of {', '.join(_LEVELS)}")
     require.one_of((Path, type(None)), log_file=log_file)
-    stream = None
+    descriptor = None
     if log_file is not None:
         try:
             descriptor = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -198,8 +268,7 @@ def configure(log_file: Path | None, *, level: str = "info", strict: bool = Fals
             raise InvalidValue(
                 "log_file", str(log_file), "must be a file that we may write"
             ) from None
-        stream = os.fdopen(descriptor, "a", encoding="utf-8")
-    log = Log(stream=stream, level=_LEVELS[level], strict=strict)
+    log = Log(file=descriptor, level=_LEVELS[level], strict=strict)
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         log.saved[name] = (list(logger.handlers), logger.level, logger.propagate)
@@ -218,6 +287,12 @@ def event(name: str, /, **fields: object) -> None:
 def warning(name: str, /, **fields: object) -> None:
     """Write what an operator should look at; never what one client did."""
     _log.write("warning", name, fields, unit_s=1)
+
+
+def repeated(name: str, /, **fields: object) -> None:
+    """Write a warning that may come again and again: once a minute, with its count."""
+    if count := _log.once_a_minute(name, *(str(value) for value in fields.values())):
+        _log.write("warning", name, {**fields, "count": count}, unit_s=60)
 
 
 def failure(error: BaseException, *, route: str | None = None) -> None:
