@@ -137,7 +137,6 @@ def test_who_may_enrol_is_what_the_files_say(serve, file: Path, tmp_path: Path) 
         (("--store", "mysql://ann:hidden-word@x/y"), "must be sqlite:///FILE.db or postgresql://"),
         (("--store", "sqlite:///:memory:"), "a store in memory"),
         (("--store", "sqlite:////no/such/folder/x.db"), "cannot be used"),
-        (("--store", "postgresql://ann:hidden-word@127.0.0.1:1/x"), "cannot be used"),
         (("--rate", "-1"), "rate"),
         (("--connections", "-1"), "connections"),
         (("--host", "999.1.1.1"), "999.1.1.1"),
@@ -150,6 +149,18 @@ def test_a_mistake_is_told_in_one_line(
     refused(outcome, says=says)
     assert "hidden-word" not in outcome.err
     assert served == []
+
+
+def test_a_postgresql_that_stays_away_is_told_in_one_line(
+    serve, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checkins.service.store.database.STARTING_S", 0)
+    store = ("--store", "postgresql://ann:hidden-word@127.0.0.1:1/x")
+    outcome, served = serve(file, *store, "--log-file", tmp_path / "log")
+    assert outcome.code == 1
+    assert outcome.err.startswith("checkins: --store postgresql://ann:***@127.0.0.1:1/x: Postgre")
+    assert "did not take connections for 0 s: is it running" in outcome.err
+    assert (outcome.err.count("\n"), "hidden-word" in outcome.err, served) == (1, False, [])
 
 
 @pytest.mark.parametrize("text", ["-1", "65536", "http"])

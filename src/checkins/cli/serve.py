@@ -323,9 +323,12 @@ def _whole(given: Given, name: str, default: int, *, least: int = 1, most: int =
 def _explained(error: Exception, settings: Settings) -> Exception:
     from sqlalchemy.exc import DBAPIError
 
-    from checkins.errors import ProtocolViolation
+    from checkins.errors import ComputationFailed, ProtocolViolation
+    from checkins.service.store.database import StoreAway
     from checkins.service.witness import NotRolledBack, RolledBack
 
+    if isinstance(error, StoreAway):
+        return ComputationFailed(f"--store {settings.shown_store}: {error}")
     if isinstance(error, RolledBack | NotRolledBack):
         return Refused(f"{settings.shown_store}: {error}")
     if isinstance(error, ProtocolViolation):

@@ -55,33 +55,56 @@ def prepare(
 
     A campaign that differs in nothing but its start from one that is here is that one, if its start
     is told in seconds from now; ``again`` opens another one once that is over. ``trust_clock``
-    says that a calendar clock that has jumped since the machine was booted is right.
+    says that a calendar clock that has jumped since the machine was booted is right. A PostgreSQL
+    that is not up yet, or crashes meanwhile, is waited for: all of this may be done again from its
+    beginning, as it is after a kill.
     """
     database = Database(settings.store)
     try:
-        database.wait_until_it_answers()
-        database.check_durable()
-        migrate(database)
-        clock_watch.start(database, trust=trust_clock)
-        witness = None if settings.witness is None else Witness(settings.witness)
-        if restore:
-            if witness is not None:
-                witness.check_restorable(database)
-            lost = [] if witness is None else witness.unknown_to(database)
-            _restore(database, lost)
-        if witness is not None:
-            if restore:
-                witness.forget(seen_of(database))
-            witness.check(database)
-        facts.begin_epoch(database)
-        terms = (
-            None if campaign is None else _opened(database, settings, campaign, start, again=again)
-        )
-        if witness is not None:
-            witness.saw(seen_of(database))
-        return terms
+        with logs.configure(settings.log_file):
+            return database.when_it_answers(
+                lambda: _prepared(
+                    database,
+                    settings,
+                    campaign,
+                    start=start,
+                    again=again,
+                    restore=restore,
+                    trust_clock=trust_clock,
+                )
+            )
     finally:
         database.close()
+
+
+def _prepared(
+    database: Database,
+    settings: Settings,
+    campaign: Campaign | None,
+    *,
+    start: Start,
+    again: bool,
+    restore: bool,
+    trust_clock: bool,
+) -> Terms | None:
+    database.check_durable()
+    migrate(database)
+    clock_watch.start(database, trust=trust_clock)
+    witness = None if settings.witness is None else Witness(settings.witness)
+    if restore:
+        if witness is not None:
+            witness.check_restorable(database)
+        lost = [] if witness is None else witness.unknown_to(database)
+        _restore(database, lost)
+    if witness is not None:
+        if restore:
+            witness.forget(seen_of(database))
+        witness.check(database)
+    facts.begin_epoch(database)
+    terms = None if campaign is None else _opened(database, settings, campaign, start, again=again)
+    if witness is not None:
+        witness.saw(seen_of(database))
+    return terms
 
 
 def _opened(
@@ -93,10 +116,9 @@ def _opened(
     again: bool = False,
 ) -> Terms:
     found = _same_but_for_start(database, campaign, start, again) if start.is_given else None
-    with logs.configure(settings.log_file):
-        if found is not None:
-            return opening.open_run(database, found, folder=settings.folder)
-        return opening.open_run(database, campaign, folder=settings.folder, start=start.of)
+    if found is not None:
+        return opening.open_run(database, found, folder=settings.folder)
+    return opening.open_run(database, campaign, folder=settings.folder, start=start.of)
 
 
 def _same_but_for_start(

@@ -16,15 +16,17 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
-from checkins.errors import InvalidValue
+from checkins.errors import ComputationFailed, InvalidValue
+from checkins.service import logs
 from checkins.service.store.clock import Clock
 
 WAIT_S = 30
@@ -41,10 +43,39 @@ CONNECTING = {
 }
 """A host that is gone is noticed after half a minute; an address may say otherwise."""
 STARTING_S = 60
-"""For a database that is not there yet."""
+"""How long a start waits for a database that does not take connections, or loses them."""
+STARTING_PAUSE_S = 0.5
+"""Between two attempts to connect."""
+STARTING_CRASHES = 3
+"""How many crashes of PostgreSQL during one start are waited for."""
+TURN_S = 1.0
+"""How long a checkpoint waits for a writer of this process to be done."""
+READERS_MS = 50
+"""How long a checkpoint waits for readers, and writers for it: our own are done by then."""
+_AWAY = frozenset({"57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006"})
+"""SQLSTATEs of a PostgreSQL that is shutting down, has crashed, or is starting up."""
+_HOPELESS = (
+    "authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "permission denied",
+)
+"""What a PostgreSQL says that is there and will not let us in; waiting would not help."""
 
 
+T = TypeVar("T")
 CLOCK = "SELECT extract(epoch FROM clock_timestamp())"
+
+
+class StoreAway(ComputationFailed):
+    """A PostgreSQL did not take connections for as long as a start waits for it."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"PostgreSQL did not take connections for {seconds:.0f} s: is it running, and does this"
+            " machine reach it? Start it and start this again"
+        )
 
 
 class Database:
@@ -66,7 +97,8 @@ class Database:
             )
             event.listen(self.engine, "connect", _durable)
         # SQLite lets writers wait by polling; a lock lets those of this process queue.
-        self._turn = threading.Lock() if self.is_sqlite else nullcontext()
+        self._writers = threading.Lock()
+        self._turn = self._writers if self.is_sqlite else nullcontext()
         self.clock = Clock()
         if self.is_sqlite:
             self.clock.read()
@@ -122,18 +154,38 @@ class Database:
             for _ in range(READINGS):
                 self.clock.read(lambda: float(connection.execute(text(CLOCK)).scalar_one()))
 
+    def when_it_answers(self, work: Callable[[], T]) -> T:
+        """The result of work at a start; a PostgreSQL that is away is waited for.
+
+        It may not be up yet, be recovering from a crash, or crash in the middle of ``work``, which
+        is then done again from its beginning.
+        """
+        for _ in range(STARTING_CRASHES):
+            self.wait_until_it_answers()
+            try:
+                return work()
+            except DBAPIError as error:
+                if self.is_sqlite or not is_away(error):
+                    raise
+            self.engine.dispose()  # no connection is older than the crash
+        self.wait_until_it_answers()
+        return work()
+
     def wait_until_it_answers(self) -> None:
-        """A PostgreSQL that is starting, or recovers from a crash, is waited for."""
+        """Wait for a PostgreSQL that takes no connections; StoreAway if that takes too long."""
         until = time.monotonic() + STARTING_S
         while not self.is_sqlite:
             try:
                 with self.reading() as connection:
                     connection.execute(text("SELECT 1"))
                 return
-            except OperationalError as error:
-                if time.monotonic() > until or not _is_starting(error):
+            except DBAPIError as error:
+                if not is_away(error):
                     raise
-            time.sleep(0.5)
+                if not time.monotonic() < until:
+                    raise StoreAway(STARTING_S) from error
+                logs.repeated("waiting-for-store", store="postgresql", seconds=STARTING_S)
+            time.sleep(STARTING_PAUSE_S)
 
     def check_durable(self) -> None:
         """Refuse a PostgreSQL that would lose what it has committed."""
@@ -146,11 +198,43 @@ class Database:
                         "store", f"{name} = off", "must be on: what is answered must be durable"
                     )
 
-    def checkpoint(self) -> None:
-        """Move what SQLite's log holds into the file, and empty the log."""
+    def checkpoint(self) -> bool:
+        """Move what SQLite's log holds into the file, and empty the log.
+
+        While a transaction that reads goes on, of another process perhaps, the log cannot be
+        emptied: what can be moved is moved, and the answer is False, to be tried again. No writer
+        waits for that reader.
+        """
+        if not self.is_sqlite:
+            return True
+        if not self._writers.acquire(timeout=TURN_S):  # a writer of ours would make SQLite refuse
+            return False
+        try:
+            connection = self.engine.raw_connection()
+            try:
+                # TRUNCATE waits for readers, and locks writers out meanwhile.
+                connection.cursor().execute(f"PRAGMA busy_timeout = {READERS_MS}").close()
+                emptying = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                busy, *_ = emptying.fetchone()
+                emptying.close()
+            except sqlite3.OperationalError as error:
+                if not _is_locked(error):
+                    raise
+                busy = 1
+            finally:
+                connection.cursor().execute(f"PRAGMA busy_timeout = {1000 * WAIT_S}").close()
+                connection.close()
+        finally:
+            self._writers.release()
+        return not busy
+
+    @property
+    def log_bytes(self) -> int:
+        """The length of SQLite's log; 0 if there is none, and for PostgreSQL."""
         if self.is_sqlite:
-            with self.engine.connect() as connection:
-                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
+            with suppress(FileNotFoundError):
+                return Path(f"{make_url(self.url).database}-wal").stat().st_size
+        return 0
 
     def compact(self) -> None:
         """Write SQLite's file anew without what was deleted."""
@@ -162,9 +246,19 @@ class Database:
             raw.close()
 
 
-def _is_starting(error: OperationalError) -> bool:
-    said = str(error.orig).lower()
-    return any(word in said for word in ("starting up", "recovery", "shutting down", "refused"))
+def is_away(error: DBAPIError) -> bool:
+    """Whether a PostgreSQL was not there, or went away, and may come back."""
+    state = getattr(error.orig, "sqlstate", None)
+    if error.connection_invalidated or state in _AWAY:
+        return True
+    if state is not None or not isinstance(error, OperationalError):
+        return False
+    # Of a connection that was not made libpq has a text and no SQLSTATE.
+    return not any(words in str(error.orig) for words in _HOPELESS)
+
+
+def _is_locked(error: sqlite3.OperationalError) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 
 
 def _durable(connection: Any, record: object) -> None:
