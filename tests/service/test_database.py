@@ -5,16 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
 
+from checkins.service import runner
 from checkins.service.store.clock import corrected
-from checkins.service.store.database import Database
+from checkins.service.store.database import WAIT_S, Database, is_away
+from checkins.service.taking import hashed
 from tests.postgres import Postgres
+from tests.service.living import Living, play
 
 AHEAD = "SELECT extract(epoch FROM clock_timestamp()) + 3600"
 OTHER = """
@@ -101,3 +108,104 @@ def test_the_file_is_nobody_elses_to_read(tmp_path: Path) -> None:
     with database.reading():
         assert (tmp_path / "store.db").stat().st_mode & 0o077 == 0
     database.close()
+
+
+READER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN")
+connection.execute("SELECT count(*) FROM facts").fetchall()
+print("reading", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def a_reader(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, in a transaction that reads and does not end before its standard input."""
+    command = [sys.executable, "-c", READER, str(path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "reading\n"
+        yield process
+
+
+def test_a_reader_that_never_ends_delays_no_slot_and_refuses_no_enrolment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its going empties the log: what slots have erased is gone from the files."""
+    monkeypatch.setattr(runner, "EMPTY_S", 0.0)  # a checkpoint is due all the time
+    path = tmp_path / "store.db"
+    log = tmp_path / "store.db-wal"
+    spent: list[bytes] = []
+
+    async def scenario(it: Living) -> None:
+        await it.open(slots=4, capacity=2)
+        with a_reader(path) as reader:
+            for slot in range(1, 5):
+                await it.begin(slot)
+                token = await it.enrol()
+                receipt = await it.check_in(slot, token)
+                spent.append(hashed(token).encode())
+                await it.choose(slot)
+                assert await it.outcome(receipt) == "chosen"
+                assert (await it.report(slot, receipt)).status_code == 200
+                await it.show(slot)
+            assert not it.runner.database.checkpoint()
+            assert log.stat().st_size > 0
+            reader.communicate()
+        await it.turn(it.clock.now, lambda: log.stat().st_size == 0)
+        held = path.read_bytes() + log.read_bytes()
+        assert not any(trace in held for trace in spent)
+
+    play(f"sqlite:///{path}", tmp_path, scenario)
+
+
+def test_a_checkpoint_leaves_how_long_writers_wait_as_it_was(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/store.db")
+    for _ in range(2):
+        with database.reading() as connection:
+            waits = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        assert waits == 1000 * WAIT_S
+        assert database.checkpoint()
+    database.close()
+
+
+def test_a_checkpoint_does_not_wait_for_a_writer_that_hangs(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("checkins.service.store.database.TURN_S", 0.0)
+    database = Database(f"sqlite:///{tmp_path}/store.db")
+    with database.exclusive("any") as connection:
+        connection.execute(text("CREATE TABLE kept (number INTEGER)"))
+        assert not database.checkpoint()
+    assert database.checkpoint()
+    database.close()
+
+
+def refusal(words: str, *, state: str | None = None) -> OperationalError:
+    given = psycopg.OperationalError(words)
+    given.sqlstate = state
+    return OperationalError("none", None, given)
+
+
+@pytest.mark.parametrize(
+    ("error", "away"),
+    [
+        (refusal("FATAL:  the database system is starting up"), True),
+        (refusal("FATAL:  the database system is in recovery mode"), True),
+        (refusal("FATAL:  das Datenbanksystem startet"), True),
+        (refusal("connection failed: Connection refused"), True),
+        (refusal("connection timeout expired"), True),
+        (refusal("terminating connection due to crash", state="57P02"), True),
+        (refusal("terminating connection", state="57P01"), True),
+        (refusal('FATAL:  password authentication failed for user "ann"'), False),
+        (refusal('FATAL:  database "x" does not exist'), False),
+        (refusal("fe_sendauth: no password supplied"), False),
+        (refusal("could not extend file: No space left on device", state="53100"), False),
+    ],
+)
+def test_a_postgresql_that_may_come_back_is_told_from_one_that_refuses(
+    error: OperationalError, away: bool
+) -> None:
+    assert is_away(error) is away

@@ -119,6 +119,8 @@ def fill(metrics: Metrics) -> None:
     metrics.long_poll("chosen")
     metrics.committed(writes=40, seconds=0.01)
     metrics.slot_closed(seconds=0.2, late_s=-0.001)
+    metrics.log_line_lost()
+    metrics.task_restarted("clock")
     metrics.campaign("3ca5f3a7c1d2-1", slots_closed=5, epsilon_spent=0.4, epsilon_budget=2.0)
 
 
@@ -136,6 +138,8 @@ def test_everything_is_counted():
     assert found["checkins_slots_closed_total", ()] == 1
     assert found["checkins_closing_seconds_count", ()] == 1
     assert found["checkins_closing_late_seconds_sum", ()] == 0
+    assert found["checkins_log_lines_lost_total", ()] == 1
+    assert found["checkins_task_restarts_total", (("task", "clock"),)] == 1
     assert found["checkins_campaign_slots_closed", campaign] == 5
     assert found["checkins_campaign_epsilon_spent", campaign] == 0.4
     assert found["checkins_campaign_epsilon_budget", campaign] == 2.0
@@ -162,7 +166,8 @@ def test_no_label_can_name_a_client_or_a_slot():
     metrics = Metrics()
     fill(metrics)
     labels = {key for _, labels in samples(metrics) for key, _ in labels}
-    assert labels <= {"route", "method", "status", "reason", "outcome", "campaign", "le"}
+    known = {"route", "method", "status", "reason", "outcome", "task", "campaign", "le"}
+    assert labels <= known
 
 
 WORKER = """

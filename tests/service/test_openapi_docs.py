@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from checkins.service import metrics
+from checkins.service import metrics, readiness
 from checkins.service.connections import guarded
 from checkins.service.problems import KINDS, MEDIA_TYPE
 from checkins.service.routes import campaigns, clients, operations, planning, public
@@ -148,6 +148,8 @@ def test_no_answer_has_a_field_that_is_not_declared(tmp_path: Path) -> None:
         await ask("GET", "")
         declared(await it.http.get("/campaigns"), "/campaigns")
         declared(await it.http.get("/healthz"), "/healthz")
+        await it.turn(it.clock.now, lambda: not readiness.faults(it.runner))
+        declared(await it.http.get("/readyz"), "/readyz")
         await ask("DELETE", "", OPERATOR)
         await ask("GET", "")
 

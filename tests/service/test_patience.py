@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from checkins.service import patience
 from tests.service.living import Living, play, problem
 
-PATHS = ("//healthz", "/progress", "/ledger", "/check-ins/abcdefgh12345678?wait=0")
+PATHS = ("/progress", "/ledger", "/check-ins/abcdefgh12345678?wait=0")
 
 
 def here(tmp_path: Path, scenario: Any) -> None:

@@ -639,6 +639,7 @@ def test_the_openapi_document_names_every_route_of_the_contract(here) -> None:
             ("GET", f"{run}/events"),
             ("GET", "/metrics"),
             ("GET", "/healthz"),
+            ("GET", "/readyz"),
         }
 
     here(scenario)
@@ -687,6 +688,7 @@ def test_a_wrong_method_is_told_every_method_of_the_path(here) -> None:
             ("/enrolments", "DELETE, POST"),
             ("/events", "GET"),
             ("//healthz", "GET, HEAD"),
+            ("//readyz", "GET, HEAD"),
             ("//openapi.json", "GET, HEAD"),
         ):
             for method in ("OPTIONS", "PATCH"):
@@ -701,7 +703,7 @@ def test_head_is_answered_like_get_where_nothing_waits_or_streams(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open()
         run = f"/campaigns/{it.run}"
-        for path in ("/", "/healthz", "/campaigns", run, f"{run}/models/latest"):
+        for path in ("/", "/healthz", "/readyz", "/campaigns", run, f"{run}/models/latest"):
             shown, head = await it.http.get(path), await it.http.head(path)
             assert (shown.status_code, head.status_code) == (200, 200), path
             assert head.headers == shown.headers, path

@@ -35,6 +35,7 @@ class Batch(Generic[M, A]):
         self._patience_s = patience_s
         self._seen = seen
         self._waiting: list[tuple[M, asyncio.Future[A]]] = []
+        self._committing: list[tuple[M, asyncio.Future[A]]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def submit(self, message: M) -> A:
@@ -50,13 +51,14 @@ class Batch(Generic[M, A]):
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                self._committing = batch
                 messages = [message for message, _ in batch]
                 began = loop.time()
                 answers: Sequence[A | Exception]
                 try:
                     commit = loop.run_in_executor(self._threads, self._commit, messages)
                     while not (await asyncio.wait({commit}, timeout=self._patience_s))[0]:
-                        self._turn_away(batch)
+                        self.turn_away()
                     answers = commit.result()
                 except Exception as error:
                     answers = [error] * len(batch)
@@ -69,12 +71,13 @@ class Batch(Generic[M, A]):
                         future.set_exception(answer)
                     else:
                         future.set_result(answer)
+                self._committing = []
         finally:
             self._task = None
 
-    def _turn_away(self, batch: Sequence[tuple[M, asyncio.Future[A]]]) -> None:
+    def turn_away(self) -> None:
         """Tell everyone to come again; what is in the transaction may be durable when they do."""
-        for _, future in (*batch, *self._waiting):
+        for _, future in (*self._committing, *self._waiting):
             if not future.done():
                 future.set_exception(away())
         self._waiting = []

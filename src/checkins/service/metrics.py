@@ -18,6 +18,8 @@ carries a client, a token, a receipt or a slot number; a campaign's id and a rou
 | checkins_closing_seconds | histogram | | time from the start of closing a slot to its commit |
 | checkins_closing_late_seconds | histogram | | how long after its end a slot was closed |
 | checkins_clock_off_seconds | gauge | | by how much the clock jumped, while it holds; else 0 |
+| checkins_log_lines_lost_total | counter | | log lines that could not be written |
+| checkins_task_restarts_total | counter | task | background tasks that died, each started again |
 | checkins_campaign_slots_closed | gauge | campaign | slots released so far |
 | checkins_campaign_epsilon_spent | gauge | campaign | upper bound of the epsilon spent so far |
 | checkins_campaign_epsilon_budget | gauge | campaign | epsilon the population's budget allows |
@@ -116,6 +118,15 @@ class Metrics:
             registry=registry,
             multiprocess_mode="livemax",
         )
+        self._lines_lost = Counter(
+            "checkins_log_lines_lost", "Log lines that could not be written", registry=registry
+        )
+        self._restarts = Counter(
+            "checkins_task_restarts",
+            "Background tasks that died and were started again",
+            ("task",),
+            registry=registry,
+        )
         self._campaign_slots = _of_campaign("slots_closed", "Slots released", registry)
         self._campaign_spent = _of_campaign(
             "epsilon_spent", "Upper bound of the epsilon spent", registry
@@ -160,6 +171,14 @@ class Metrics:
         self._slots.inc()
         self._closing_s.observe(seconds)
         self._late_s.observe(max(0.0, late_s))
+
+    def log_line_lost(self) -> None:
+        """A line of the log could not be written."""
+        self._lines_lost.inc()
+
+    def task_restarted(self, kind: str) -> None:
+        """A background task died and is started again; ``kind`` is one of a few fixed words."""
+        self._restarts.labels(kind).inc()
 
     def campaign(
         self, campaign: str, *, slots_closed: int, epsilon_spent: float, epsilon_budget: float

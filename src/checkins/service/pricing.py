@@ -7,6 +7,7 @@ ends with its parent.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +18,8 @@ from checkins.service.store.database import Database
 from checkins.service.terms import Terms
 
 MARKS = 20
+END_S = 0.5
+"""How long a process may take to end before it is killed."""
 STORE = "CHECKINS_PRICED_STORE"
 """The store's address may hold a password, so it is no argument that others could read."""
 
@@ -48,6 +51,41 @@ def price_marks(database: Database, run: str) -> None:
         if slots not in dict(progress.load_prices(database, run)):
             epsilon = spending.epsilon_after(slots)
             progress.add_price(database, run, slots=slots, epsilon=epsilon)
+
+
+class Processes:
+    """The processes that price the runs of one coordinator."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, run: str) -> None:
+        """Price the marks of a run beside everything else."""
+        self._running.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "checkins.service.pricing", run],
+                env={**os.environ, STORE: self._store},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        )
+
+    def forget_those_that_ended(self) -> None:
+        self._running = [process for process in self._running if process.poll() is None]
+
+    def end(self) -> None:
+        """End all of them: what is not priced is priced after the next start."""
+        for process in self._running:
+            process.terminate()
+        for process in self._running:
+            try:
+                process.wait(timeout=END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._running = []
 
 
 if __name__ == "__main__":

@@ -55,9 +55,10 @@ KINDS: Mapping[str, Kind] = {
     "too-slow": Kind(408, "The request took too long to arrive"),
     "too-many": Kind(429, "Too many requests from this address"),
     "busy": Kind(503, "The service is busy"),
+    "not-ready": Kind(503, "The service is not ready"),
     "failed": Kind(500, "The service failed"),
 }
-_WITH_RETRY = {"too-early", "too-many", "busy"}
+_WITH_RETRY = {"too-early", "too-many", "busy", "not-ready"}
 _BY_STATUS = {404: "unknown-path", 405: "wrong-method", 422: "invalid", 500: "failed"}
 
 

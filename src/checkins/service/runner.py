@@ -7,28 +7,28 @@ which something is due, asks the database to do it or to say that it is done, an
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable
 from typing import Any, TypeVar
+
+from sqlalchemy.exc import DBAPIError
 
 from checkins.protocol.campaign import Campaign
 from checkins.protocol.server import Ending
 from checkins.service import advancing, clock_watch, curve, logs, opening, pricing, taking
+from checkins.service.background import BackgroundTasks
 from checkins.service.batch import Batch
 from checkins.service.clock_watch import ClockWatch
 from checkins.service.curve import Holdout
 from checkins.service.desk import Desk
 from checkins.service.metrics import Metrics
-from checkins.service.patience import patiently
+from checkins.service.patience import Patience
 from checkins.service.settings import Settings
 from checkins.service.store import facts, progress, records
-from checkins.service.store.database import Database
+from checkins.service.store.database import STARTING_PAUSE_S, STARTING_S, Database, is_away
 from checkins.service.store.records import Standing
 from checkins.service.terms import Terms
+from checkins.service.threads import DaemonThreads
 from checkins.service.witness import Witness, seen_of
 
 T = TypeVar("T")
@@ -38,7 +38,13 @@ LOOK_S = 1.0
 LOOK_AGAIN_S = 0.2
 """Asking for runs that are not there makes no more work than this."""
 EMPTY_S = 10.0
-"""How long SQLite's log keeps what a closed slot has erased, about."""
+"""How long SQLite's log keeps what was erased, about, while nobody holds a transaction open."""
+HELD_S = 60.0
+"""A log that could not be emptied for as long is worth a warning."""
+BUSY_AFTER_S = 4.0
+"""After being asked to stop, requests that still wait for the store are told to come again."""
+LEAVE_STORE_S = 2.0
+"""How long transactions under way may take once everything else has stopped."""
 LONGEST_SLEEP_S = 5.0
 """The clock is looked at that often: it may be set by so little that it is followed."""
 
@@ -56,43 +62,84 @@ class Runner:
         self.desks: dict[str, Desk] = {}
         self.stopping = asyncio.Event()
         self.listeners = 0
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
-        self._measuring = ThreadPoolExecutor(1, thread_name_prefix="curve")
+        self.background = BackgroundTasks(self.metrics.task_restarted)
+        self.answered: float | None = None
+        """When the store last answered, on the clock of the event loop; None before the start."""
+        self._threads = DaemonThreads(THREADS, name="store")
+        self._measuring = DaemonThreads(1, name="curve")
         self._witness = None if settings.witness is None else Witness(settings.witness)
         self._holdouts: dict[str, Holdout | None] = {}
-        self._looked = self._emptied = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._pricing: list[subprocess.Popen[bytes]] = []
+        self._looked = 0.0
+        self._patience = Patience()
+        self._pricing = pricing.Processes(settings.store)
 
     async def start(self) -> None:
-        """Find the runs of the store and drive those that are not over."""
-        await self.thread(clock_watch.start, self.database)
-        self.clock_watch.told()
-        self.epoch = await self.thread(facts.epoch_of, self.database)
-        self.key = await self.thread(facts.key_of, self.database)
-        await self._look()
-        self._spawn(self._keep_looking())
+        """Find the runs of the store and drive those that are not over.
+
+        A PostgreSQL that is away is waited for. Asked to stop meanwhile, nothing is driven.
+        """
+        logs.count_lost(self.metrics.log_line_lost)
+        starting = asyncio.ensure_future(self._start())
+        stopping = asyncio.ensure_future(self.stopping.wait())
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+        finally:
+            for task in (starting, stopping):
+                task.cancel()
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STARTING_S
+        while True:
+            try:
+                await self.thread(clock_watch.start, self.database)
+                self.clock_watch.told()
+                self.epoch = await self.thread(facts.epoch_of, self.database)
+                self.key = await self.thread(facts.key_of, self.database)
+                await self._look()
+                break
+            except DBAPIError as error:
+                if self.database.is_sqlite or not is_away(error) or loop.time() > until:
+                    raise
+                logs.repeated("waiting-for-store", store="postgresql", seconds=STARTING_S)
+            await asyncio.sleep(STARTING_PAUSE_S)
+        self.background.keep("watch", self._keep_looking)
+        if self.database.is_sqlite:
+            self.background.keep("checkpoint", self._keep_emptying)
 
     async def stop(self) -> None:
-        """Let everyone who waits go, and leave the store as it is."""
+        """Let everyone who waits go, and leave the store as it is.
+
+        A store that is silent is not waited for: what was handed to it may still become durable,
+        and nobody was told that it is.
+        """
         self.release_waiters()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for process in self._pricing:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=5)
-        self._threads.shutdown(wait=True)
-        self._measuring.shutdown(wait=True, cancel_futures=True)
+        await self.background.stop()
+        self._pricing.end()
+        left = time.monotonic() + LEAVE_STORE_S
+        done = self._threads.leave(within_s=LEAVE_STORE_S)
+        done &= self._measuring.leave(within_s=max(0.0, left - time.monotonic()))
+        if not done:
+            logs.warning("store-silent", seconds=LEAVE_STORE_S)
+            return
         self.database.checkpoint()
         self.database.close()
 
     def release_waiters(self) -> None:
-        """Answer every long poll now."""
+        """Answer every long poll now, and those who wait for the store soon."""
+        if not self.stopping.is_set():
+            asyncio.get_running_loop().call_later(BUSY_AFTER_S, self._turn_away)
         self.stopping.set()
         for desk in self.desks.values():
             desk.wake()
+
+    def _turn_away(self) -> None:
+        self._patience.end()
+        for desk in self.desks.values():
+            for batch in (desk.enrolments, desk.check_ins, desk.reports):
+                batch.turn_away()
 
     async def thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run what waits for the store on a thread."""
@@ -101,7 +148,7 @@ class Runner:
 
     async def ask(self, function: Callable[..., T], *arguments: Any) -> T:
         """What a request wants of the store, which may be silent."""
-        return await patiently(self.thread(function, *arguments))
+        return await self._patience.wait(self.thread(function, *arguments))
 
     async def open(self, campaign: Campaign) -> Desk:
         """Open the next run of a campaign, or find the one that is open."""
@@ -117,7 +164,7 @@ class Runner:
         loop = asyncio.get_running_loop()
         if loop.time() - self._looked > LOOK_AGAIN_S:
             self._looked = loop.time()
-            await patiently(self._look())
+            await self._patience.wait(self._look())
         return self.desks.get(run)
 
     async def end(self, desk: Desk) -> None:
@@ -142,7 +189,7 @@ class Runner:
         found = await self.thread(standing)
         if terms.id in self.desks:
             return self.desks[terms.id]
-        desk = self.desks[terms.id] = Desk(
+        desk = Desk(
             terms,
             found,
             enrolments=self._batch(terms, taking.take_enrolments),
@@ -151,11 +198,14 @@ class Runner:
         )
         await self._read_choice(desk)
         await self._refresh(desk)
+        if terms.id in self.desks:
+            return self.desks[terms.id]
+        self.desks[terms.id] = desk  # nothing can fail between this and the clock of the run
         if not desk.is_over:
-            self._spawn(self._drive(desk))
+            self.background.keep("clock", lambda: self._drive(desk), name=terms.id)
             self._price(desk)
         elif not desk.is_last:  # killed before the next run was opened
-            self._spawn(self._open_next(desk))
+            self.background.keep("next-run", lambda: self._open_next(desk), name=terms.id)
         return desk
 
     def _batch(self, terms: Terms, take: Callable[..., Any]) -> Batch[Any, Any]:
@@ -167,27 +217,20 @@ class Runner:
     def _committed(self, writes: int, seconds: float) -> None:
         self.metrics.committed(writes=writes, seconds=seconds)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _drive(self, desk: Desk) -> None:
-        """Move one run by the clock until it is over, whatever happens to the database."""
-        patience = 0.1
+        """Move one run by the clock until it is over.
+
+        Whatever fails, it is begun again after a pause: the clock must go on.
+        """
+        run = desk.terms.id
         while not desk.is_over:
-            try:
-                await self._sleep_until_due(desk)
-                await self._advance(desk)
-                patience = 0.1
-            except Exception as error:  # whatever it is, the clock must go on
-                logs.failure(error)
-                await asyncio.sleep(patience)
-                patience = min(2 * patience, LONGEST_SLEEP_S)
+            await self._read_choice(desk)
+            await self._sleep_until_due(desk)
+            await self._advance(desk)
+            self.background.works("clock", name=run)
         await self._publish(desk, desk.standing)
-        await self.thread(self.database.checkpoint)
-        logs.event("over", campaign=desk.terms.id, status=desk.status)
-        await self._open_next(desk)
+        logs.event("over", campaign=run, status=desk.status)
+        self.background.keep("next-run", lambda: self._open_next(desk), name=run)
 
     async def _sleep_until_due(self, desk: Desk) -> None:
         while True:
@@ -213,7 +256,8 @@ class Runner:
         desk.moved(standing)
         await self._read_choice(desk)
         if standing.ledger.head != before.ledger.head:
-            self._spawn(self._publish(desk, standing))
+            place = f"{desk.terms.id} {standing.ledger.entries}"
+            self.background.keep("publish", lambda: self._publish(desk, standing), name=place)
             await self._released(desk)
 
     async def _read_choice(self, desk: Desk) -> None:
@@ -238,16 +282,12 @@ class Runner:
         witness = self._witness
         if witness is not None:
             await self.thread(lambda: witness.saw(seen_of(self.database)))
-        loop = asyncio.get_running_loop()
-        if loop.time() - self._emptied > EMPTY_S:
-            self._emptied = loop.time()
-            await self.thread(self.database.checkpoint)
 
     def _measure_if_due(self, desk: Desk) -> None:
         closed = desk.standing.stage.closed
         measured = desk.curve and desk.curve[-1][0] >= closed
         if not measured and curve.is_measured(desk.terms.rules.slots, closed=closed):
-            self._spawn(self._measure(desk))
+            self.background.start(self._measure(desk))
 
     async def _measure(self, desk: Desk) -> None:
         closed, model = desk.standing.stage.closed, desk.standing.learner.model
@@ -271,17 +311,12 @@ class Runner:
         return self._holdouts.get(desk.terms.seal)
 
     async def _open_next(self, desk: Desk) -> None:
-        while not desk.is_last:
-            try:
-                following = await self.open(desk.terms.campaign)
-            except Exception as error:  # the store may be away
-                logs.failure(error)
-                await asyncio.sleep(LOOK_S)
-                continue
-            desk.no_more = following is desk  # the budget pays for no slot of another run
-            desk.next_run = None if desk.no_more else following.terms.id
-            desk.wake()
+        if desk.is_last:
             return
+        following = await self.open(desk.terms.campaign)
+        desk.no_more = following is desk  # the budget pays for no slot of another run
+        desk.next_run = None if desk.no_more else following.terms.id
+        desk.wake()
 
     async def _refresh(self, desk: Desk) -> None:
         """Read prices and curve again."""
@@ -300,16 +335,28 @@ class Runner:
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            self._pricing = [process for process in self._pricing if process.poll() is None]
-            try:
-                await self._look_at_the_clock()
-                await self._look()
-                for desk in list(self.desks.values()):
-                    if not desk.is_over or len(desk.curve) == 0:
-                        await self._refresh(desk)
-                await self._read_epoch()
-            except Exception as error:  # it looks again
-                logs.failure(error)
+            self._pricing.forget_those_that_ended()
+            await self._look_at_the_clock()
+            await self._look()
+            for desk in list(self.desks.values()):
+                if not desk.is_over or len(desk.curve) == 0:
+                    await self._refresh(desk)
+            await self._read_epoch()
+            self.background.works("watch")
+
+    async def _keep_emptying(self) -> None:
+        """Empty SQLite's log every so often; while a reader prevents it, try every second."""
+        loop = asyncio.get_running_loop()
+        emptied = loop.time()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            due = loop.time() - emptied >= EMPTY_S
+            empty = self.database.log_bytes == 0
+            if empty or (due and await self.thread(self.database.checkpoint)):
+                emptied = loop.time()
+            elif loop.time() - emptied >= HELD_S:
+                logs.repeated("log-held-by-reader", store="sqlite")
+            self.background.works("checkpoint")
 
     async def _look_at_the_clock(self) -> None:
         """Hold while the calendar has jumped, and say so."""
@@ -333,7 +380,9 @@ class Runner:
             with self.database.reading() as connection:
                 return records.unknown_terms(connection, set(self.desks))
 
-        for terms in await self.thread(everything):
+        unknown = await self.thread(everything)
+        self.answered = asyncio.get_running_loop().time()
+        for terms in unknown:
             await self._desk(terms)
             for other in self.desks.values():
                 same = other.terms.seal == terms.seal
@@ -342,14 +391,5 @@ class Runner:
 
     def _price(self, desk: Desk) -> None:
         """Price the marks of a run beside everything else."""
-        if len(desk.prices) >= len(pricing.marks(desk.terms)):
-            return
-        self._pricing.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "checkins.service.pricing", desk.terms.id],
-                env={**os.environ, pricing.STORE: self.settings.store},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        )
+        if len(desk.prices) < len(pricing.marks(desk.terms)):
+            self._pricing.start(desk.terms.id)

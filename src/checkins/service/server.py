@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -27,8 +28,13 @@ from checkins.service.connections import guarded
 from checkins.service.runner import Runner
 from checkins.service.settings import Settings
 
-GRACE_S = 10
-"""For requests in flight when asked to stop."""
+LEAVE_S = 10
+"""Within so many seconds of being asked to stop a coordinator has left, workers included, whatever
+its clients and its store do."""
+GRACE_S = 6
+"""Of them, for requests in flight; the rest is for the store (``runner.LEAVE_STORE_S``)."""
+KILL_S = LEAVE_S - 0.5
+"""A worker that has not left by then is killed by its parent."""
 PARENT_LOOK_S = 0.5
 WORKER_RESTART_S = 0.5
 
@@ -59,6 +65,7 @@ class Coordinator(uvicorn.Server):
             )
         )
         self._ready = ready
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def runner(self) -> Runner:
@@ -72,12 +79,19 @@ class Coordinator(uvicorn.Server):
             yield
             self._captured_signals.clear()
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """As uvicorn does; also while it still waits for the store to start."""
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.runner.release_waiters)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         gc.collect()
         gc.freeze()  # what is loaded stays: looking through it again and again costs half the rate
         gc.set_threshold(20_000, 20, 50)
-        if self.started and self._ready is not None:
+        if self.started and not self.should_exit and self._ready is not None:
             self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -114,18 +128,34 @@ def serve(
     _raise_file_limit()
     with logs.configure(settings.log_file):
         coordinator = Coordinator(settings, ready=ready)
-
-        async def main() -> None:
-            watch = asyncio.create_task(_end_with(coordinator, until_done))
-            try:
-                await coordinator.serve(sockets=[listener])
-            finally:
-                watch.cancel()
-
-        with asyncio.Runner(loop_factory=coordinator.config.get_loop_factory()) as runner:
-            runner.run(main())
+        _run(coordinator, listener, _end_with(coordinator, until_done))
     if not coordinator.started:
         raise ComputationFailed("the coordinator could not start: its log says why")
+
+
+def _run(
+    coordinator: Coordinator, listener: socket.socket, watch: Coroutine[Any, Any, None]
+) -> None:
+    """Serve until asked to stop, or until ``watch`` says so; if ``watch`` dies, that is raised."""
+
+    async def main() -> None:
+        watching = asyncio.create_task(watch)
+        watching.add_done_callback(lambda _: _leave_if_dead(coordinator, watching))
+        try:
+            await coordinator.serve(sockets=[listener])
+        finally:
+            watching.cancel()
+            await asyncio.wait({watching})
+        if not watching.cancelled():
+            watching.result()
+
+    with asyncio.Runner(loop_factory=coordinator.config.get_loop_factory()) as runner:
+        runner.run(main())
+
+
+def _leave_if_dead(coordinator: Coordinator, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        coordinator.should_exit = True
 
 
 async def _end_with(coordinator: Coordinator, run: str | None) -> None:
@@ -164,6 +194,8 @@ class _Workers:
         self.listener = listener
         self.processes: list[subprocess.Popen[bytes]] = []
         self.stopping = False
+        self.leave_by: float | None = None
+        """When all must be gone, on the monotonic clock; None until asked to stop."""
 
     def __enter__(self) -> _Workers:
         self._before = {
@@ -172,10 +204,10 @@ class _Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._tell(signal.SIGTERM)
+        leave_by = self._ask_to_stop()
         for process in self.processes:
             try:
-                process.wait(timeout=GRACE_S + 10)
+                process.wait(timeout=max(0.0, leave_by - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -184,6 +216,13 @@ class _Workers:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
+        self._ask_to_stop()  # whatever the parent waits for now, its workers need the time
+
+    def _ask_to_stop(self) -> float:
+        if self.leave_by is None:
+            self.leave_by = time.monotonic() + KILL_S
+        self._tell(signal.SIGTERM)
+        return self.leave_by
 
     def _tell(self, number: int) -> None:
         for process in self.processes:
@@ -199,8 +238,9 @@ class _Workers:
             pass_fds=[fd],
         )
         if process.stdin is not None:
-            process.stdin.write(self.settings.to_json().encode())
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it is gone already: that is noticed
+                process.stdin.write(self.settings.to_json().encode())
+                process.stdin.close()
         self.processes.append(process)
 
     def wait_for_an_answer(self) -> None:
@@ -257,16 +297,7 @@ def work(arguments: Sequence[str]) -> None:
     _raise_file_limit()
     with logs.configure(settings.log_file):
         coordinator = Coordinator(settings)
-
-        async def main() -> None:
-            watch = asyncio.create_task(_end_with_parent(coordinator, parent))
-            try:
-                await coordinator.serve(sockets=[listener])
-            finally:
-                watch.cancel()
-
-        with asyncio.Runner(loop_factory=coordinator.config.get_loop_factory()) as runner:
-            runner.run(main())
+        _run(coordinator, listener, _end_with_parent(coordinator, parent))
     sys.exit(0 if coordinator.started else 1)
 
 

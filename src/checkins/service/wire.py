@@ -131,3 +131,8 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
     epoch: int
     holding: str | None = Field(description="Why no slot is closed now; null while slots close")
+
+
+class Readiness(BaseModel):
+    status: Literal["ready"] = "ready"
+    epoch: int

@@ -20,7 +20,7 @@ MOST_HEAD_BYTES = 2**16
 CHUNK = 2**16
 NAMES = (
     *("campaigns", "progress", "enrolments", "check-ins", "model", "report", "latest", "ledger"),
-    *("events", "metrics", "healthz"),
+    *("events", "metrics", "healthz", "readyz"),
 )
 """The last of these in a path says what is asked for."""
 

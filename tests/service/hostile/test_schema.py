@@ -58,6 +58,7 @@ TABLE = {
     ("get", "/plan/answer"): (NONE, 200, "application/json"),
     ("get", "/metrics"): (OPERATORS, 200, "text/plain"),
     ("get", "/healthz"): (NONE, 200, "application/json"),
+    ("get", "/readyz"): (NONE, 200, "application/json"),
 }
 BODIES = {
     ("post", "/campaigns"): "application/toml",

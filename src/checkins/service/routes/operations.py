@@ -1,4 +1,4 @@
-"""What an operator's machines ask: is it alive, how is it doing."""
+"""What an operator's machines ask: is it alive, is it ready, how is it doing."""
 
 from __future__ import annotations
 
@@ -6,21 +6,32 @@ import math
 
 from fastapi import APIRouter, Request, Response
 
-from checkins.service import wire
+from checkins.service import readiness, wire
+from checkins.service.problems import Problem
 from checkins.service.routes.parts import refusals, require_operator, runner_of, takes
 from checkins.service.routes.plain import HeadRoute, also_head
-from checkins.service.store import facts
 
 router = APIRouter(tags=["operations"], route_class=HeadRoute)
 
 
-@router.get("/healthz", summary="Is it alive", responses=refusals("busy"))
+@router.get("/healthz", summary="Is it alive", responses=refusals())
 @also_head
 async def healthz(request: Request) -> wire.Health:
-    """Answers as long as the store does."""
+    """Answers as long as the process does, whatever its store does: restarting it helps only if it
+    does not."""
     runner = runner_of(request)
-    epoch = await runner.ask(facts.epoch_of, runner.database)
-    return wire.Health(epoch=epoch, holding=runner.clock_watch.holding)
+    return wire.Health(epoch=runner.epoch, holding=runner.clock_watch.holding)
+
+
+@router.get("/readyz", summary="Is it ready", responses=refusals("not-ready"))
+@also_head
+async def readyz(request: Request) -> wire.Readiness:
+    """Answers 200 while slots are closed on time, the store answers and every background task runs;
+    else the problem document says what does not."""
+    runner = runner_of(request)
+    if faults := readiness.faults(runner):
+        raise Problem("not-ready", "; ".join(faults), retry_after=1)
+    return wire.Readiness(epoch=runner.epoch)
 
 
 @router.get(

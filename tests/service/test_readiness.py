@@ -1,0 +1,182 @@
+"""Liveness and readiness are two answers, and a campaign goes on whatever its log does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from checkins.service import advancing, logs, readiness
+from tests.service.living import OPERATOR, Living, play, problem
+
+
+def here(tmp_path: Path, scenario: Any) -> None:
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+
+
+async def ready(it: Living) -> None:
+    """Wait until it is, whatever it was."""
+    async with asyncio.timeout(60):
+        while (await it.http.get("/readyz")).status_code != 200:
+            await asyncio.sleep(0.005)
+
+
+async def unready(it: Living, says: str) -> None:
+    """Wait until it is not, for the reason that is expected; it stays alive."""
+    async with asyncio.timeout(60):
+        while (answer := await it.http.get("/readyz")).status_code == 200:
+            await asyncio.sleep(0.005)
+    assert problem(answer) == (503, "not-ready")
+    assert says in answer.json()["detail"]
+    assert "retry-after" in answer.headers
+    assert (await it.http.get("/healthz")).json() == {"status": "ok", "epoch": it.runner.epoch}
+
+
+def test_a_coordinator_that_does_its_work_is_alive_and_ready(tmp_path: Path) -> None:
+    async def scenario(it: Living) -> None:
+        await ready(it)
+        answer = await it.http.get("/readyz")
+        assert answer.json() == {"status": "ready", "epoch": it.runner.epoch}
+        await it.open(slots=2)
+        await it.begin(1)
+        await ready(it)
+        await it.finish()
+        await ready(it)
+
+    here(tmp_path, scenario)
+
+
+def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeypatch) -> None:
+    """Nothing raises here: the clock just hangs."""
+    go_on = threading.Event()
+    advance = advancing.advance
+
+    def hanging(*given: Any) -> Any:
+        assert go_on.wait(60)
+        return advance(*given)
+
+    async def scenario(it: Living) -> None:
+        await it.open(slots=4)
+        monkeypatch.setattr(advancing, "advance", hanging)
+        it.clock.now = it.desk.terms.begins(1) + readiness.LATE_S
+        await ready(it)
+        it.clock.now += 0.1
+        try:
+            await unready(it, f"slots are not closed on time in {it.run}")
+        finally:
+            go_on.set()
+        await ready(it)
+
+    here(tmp_path, scenario)
+
+
+def test_a_store_that_is_silent_is_not_ready(tmp_path: Path, monkeypatch) -> None:
+    go_on = threading.Event()
+
+    async def scenario(it: Living) -> None:
+        await it.open(slots=2)
+
+        @contextmanager
+        def silent() -> Iterator[None]:
+            assert go_on.wait(60)
+            raise OperationalError("none", None, Exception("silent"))
+            yield
+
+        with monkeypatch.context() as patch:
+            patch.setattr(it.runner.database, "reading", silent)
+            patch.setattr(readiness, "PATIENCE_S", 0.05)
+            try:
+                await unready(it, "the store has not answered")
+            finally:
+                go_on.set()
+        await ready(it)
+
+    here(tmp_path, scenario)
+
+
+def test_a_background_task_that_keeps_dying_is_not_ready(tmp_path: Path, monkeypatch) -> None:
+    async def scenario(it: Living) -> None:
+        async def broken() -> None:
+            raise RuntimeError
+
+        await ready(it)
+        with monkeypatch.context() as patch:
+            patch.setattr(it.runner, "_look", broken)
+            await unready(it, "background tasks keep dying: watch")
+        await ready(it)
+        bearer = {"authorization": f"Bearer {OPERATOR}"}
+        metrics = (await it.http.get("/metrics", headers=bearer)).text
+        assert 'checkins_task_restarts_total{task="watch"}' in metrics
+
+    here(tmp_path, scenario)
+
+
+def test_a_campaign_goes_on_while_its_log_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
+    """A full disk, and a failure of the clock that would be logged on it."""
+    advance, failures = advancing.advance, 0
+
+    def failing(*given: Any) -> Any:
+        nonlocal failures
+        failures += 1
+        if failures % 3 == 1:
+            raise OSError("the disk is full")
+        return advance(*given)
+
+    monkeypatch.setattr(advancing, "advance", failing)
+
+    async def scenario(it: Living) -> None:
+        await it.open(slots=2)
+        for slot in (1, 2):
+            await it.begin(slot)
+            receipt = await it.check_in(slot)
+            await it.choose(slot)
+            assert await it.outcome(receipt) == "chosen"
+            await it.show(slot)
+        await it.finish()
+        await ready(it)
+        bearer = {"authorization": f"Bearer {OPERATOR}"}
+        metrics = (await it.http.get("/metrics", headers=bearer)).text
+        lost = [line for line in metrics.splitlines() if line.startswith("checkins_log_lines_lost")]
+        assert float(lost[0].split()[1]) > 0.0
+        assert failures > 3
+
+    with logs.configure(Path("/dev/full")):
+        here(tmp_path, scenario)
+
+
+def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """A run that was found half-way would be known, and nobody would drive it."""
+
+    async def scenario(it: Living) -> None:
+        read = advancing.read_choice
+        asked = 0
+
+        def failing(*given: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise OperationalError("none", None, Exception("away"))
+            return read(*given)
+
+        await it.open(slots=2)
+        await it.begin(1)
+        await it.choose(1)
+        await it.runner.background.stop()
+        it.runner.background = type(it.runner.background)(it.runner.metrics.task_restarted)
+        it.runner.desks.clear()  # as after a start
+        monkeypatch.setattr(advancing, "read_choice", failing)
+        with pytest.raises(OperationalError):
+            await it.runner._look()
+        await it.runner._look()
+        assert asked == 2
+        await it.show(1)
+
+    here(tmp_path, scenario)
