@@ -11,6 +11,8 @@ ROLES = "tests/protocol/test_roles.py"
 CLOCK, CLOCK_WATCH = "tests/service/test_clock.py", "tests/service/test_clock_watch.py"
 MODEL_UPDATE = "tests/protocol/test_model_update.py"
 DEVICE = "tests/randomizers/test_device.py"
+LOGS, BACKGROUND = "tests/service/test_logs.py", "tests/service/test_background.py"
+READINESS, DATABASE = "tests/service/test_readiness.py", "tests/service/test_database.py"
 GRID, UNITS = "tests/randomizers/test_grid.py", "tests/randomizers/test_units.py"
 
 MUTANTS = (
@@ -201,6 +203,69 @@ MUTANTS = (
             ),
         ),
         (HISTORIES,),
+    ),
+    Mutant(
+        "full-disk-raises",
+        "a log that cannot be written stops whoever wanted to write to it",
+        (Change("service/logs.py", "except Exception:  # whatever is", "except KeyError:  # is"),),
+        (f"{LOGS}::test_a_full_disk_raises_nothing_and_is_counted",),
+    ),
+    Mutant(
+        "dead-task-forgotten",
+        "a background task that dies is not started again",
+        (
+            Change(
+                "service/background.py",
+                "        loop.call_later(kept.pause_s, self._begin, key)\n",
+                "",
+            ),
+        ),
+        (f"{BACKGROUND}::test_a_task_that_dies_is_due_again_at_once",),
+    ),
+    Mutant(
+        "late-slots-are-ready",
+        "a coordinator that does not close its slots says that it is ready",
+        (Change("service/readiness.py", "if late := _late(runner):", "if late := []:"),),
+        (f"{READINESS}::test_each_reason_is_enough",),
+    ),
+    Mutant(
+        "reader-holds-writers",
+        "a checkpoint waits for readers of the store, and locks writers out meanwhile",
+        (
+            Change(
+                "service/store/database.py",
+                "PRAGMA busy_timeout = {READERS_MS}",
+                "PRAGMA busy_timeout = {1000 * WAIT_S}",
+            ),
+        ),
+        (f"{DATABASE}::test_a_reader_that_never_ends_delays_no_slot_and_refuses_no_enrolment",),
+    ),
+    Mutant(
+        "log-never-emptied",
+        "SQLite's log keeps what closed slots have erased",
+        (Change("service/store/database.py", "checkpoint(TRUNCATE)", "checkpoint(PASSIVE)"),),
+        (
+            "tests/service/test_migration.py"
+            "::test_invariant_8_after_a_checkpoint_no_byte_of_a_closed_slot_is_in_the_files",
+        ),
+    ),
+    Mutant(
+        "silent-store-holds-the-process",
+        "threads that wait for a silent store keep the process alive",
+        (Change("service/threads.py", "daemon=True", "daemon=False"),),
+        (f"{BACKGROUND}::test_what_has_not_begun_is_dropped_when_threads_leave",),
+    ),
+    Mutant(
+        "start-ends-with-a-crash",
+        "a crash of PostgreSQL while a coordinator starts ends it",
+        (
+            Change(
+                "service/store/database.py",
+                "                if self.is_sqlite or not is_away(error):\n",
+                "                if True:\n",
+            ),
+        ),
+        (f"{DATABASE}::test_what_a_start_does_is_done_again_after_a_crash",),
     ),
     Mutant(
         "budget-ignored",

@@ -59,6 +59,26 @@ def test_a_task_that_raises_is_started_again_and_counted() -> None:
     played(scenario)
 
 
+def test_a_task_that_dies_is_due_again_at_once(monkeypatch) -> None:
+    """Not only in time: what starts it again is there as soon as it is dead."""
+
+    async def main() -> None:
+        tasks, due = BackgroundTasks(lambda kind: None), []
+        monkeypatch.setattr(
+            asyncio.get_running_loop(), "call_later", lambda pause_s, *_: due.append(pause_s)
+        )
+
+        async def work() -> None:
+            raise ValueError
+
+        tasks.keep("clock", work)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (due, tasks.failing) == ([background.FIRST_PAUSE_S], ["clock"])
+
+    asyncio.run(main())
+
+
 def test_a_task_that_was_cancelled_by_nobody_of_ours_is_started_again() -> None:
     async def scenario(tasks: BackgroundTasks, restarted: list[str]) -> None:
         lives, done = 0, asyncio.Event()
@@ -170,11 +190,12 @@ def test_threads_give_answers_and_errors_and_take_no_more_once_they_left() -> No
 
 
 def test_what_has_not_begun_is_dropped_when_threads_leave() -> None:
-    threads, begun, go_on = DaemonThreads(1, name="test"), threading.Event(), threading.Event()
+    threads, begun, go_on = DaemonThreads(1, name="dropping"), threading.Event(), threading.Event()
     first = threads.submit(lambda: (begun.set(), go_on.wait(60)))
     second = threads.submit(pow, 2, 2)
     assert begun.wait(60)
     assert not threads.leave(within_s=0.0)
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "dropping")
     assert second.cancelled()
     go_on.set()
     assert first.result(60) == (None, True)

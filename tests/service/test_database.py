@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 
 from checkins.service import runner
 from checkins.service.store.clock import corrected
-from checkins.service.store.database import WAIT_S, Database, is_away
+from checkins.service.store.database import STARTING_CRASHES, WAIT_S, Database, is_away
 from checkins.service.taking import hashed
 from tests.postgres import Postgres
 from tests.service.living import Living, play
@@ -209,3 +209,31 @@ def test_a_postgresql_that_may_come_back_is_told_from_one_that_refuses(
     error: OperationalError, away: bool
 ) -> None:
     assert is_away(error) is away
+
+
+def test_what_a_start_does_is_done_again_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database("postgresql://ann@nowhere/x")
+    monkeypatch.setattr(database, "wait_until_it_answers", lambda: None)
+    outcomes = [refusal("crash", state="57P02"), refusal("starting up", state="57P03")]
+
+    def work() -> str:
+        if outcomes:
+            raise outcomes.pop()
+        return "done"
+
+    assert database.when_it_answers(work) == "done"
+
+
+def test_a_start_on_a_postgresql_that_keeps_crashing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database("postgresql://ann@nowhere/x")
+    monkeypatch.setattr(database, "wait_until_it_answers", lambda: None)
+    crashes = 0
+
+    def work() -> None:
+        nonlocal crashes
+        crashes += 1
+        raise refusal("crash", state="57P02")
+
+    with pytest.raises(OperationalError, match="crash"):
+        database.when_it_answers(work)
+    assert crashes == 1 + STARTING_CRASHES

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +51,36 @@ def test_a_coordinator_that_does_its_work_is_alive_and_ready(tmp_path: Path) -> 
         await ready(it)
 
     here(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "silent_s", "failing", "says"),
+    [
+        (0.0, 0.0, [], None),
+        (readiness.LATE_S, 0.0, [], None),
+        (readiness.LATE_S + 1.0, 0.0, [], "slots are not closed on time in run"),
+        (float("nan"), 0.0, [], "slots are not closed on time in run"),
+        (0.0, 3600.0, [], "the store has not answered for 10 s"),
+        (0.0, 0.0, ["clock"], "background tasks keep dying: clock"),
+    ],
+)
+def test_each_reason_is_enough(
+    monkeypatch, late_s: float, silent_s: float, failing: list[str], says: str | None
+) -> None:
+    monkeypatch.setattr(advancing, "due", lambda terms, stage: 1000.0)
+    desk = SimpleNamespace(terms=None, standing=SimpleNamespace(stage=None))
+
+    async def main() -> list[str]:
+        stand_in: Any = SimpleNamespace(
+            stopping=asyncio.Event(),
+            answered=asyncio.get_running_loop().time() - silent_s,
+            database=SimpleNamespace(now=lambda: 1000.0 + late_s),
+            desks={"run": desk},
+            background=SimpleNamespace(failing=failing),
+        )
+        return readiness.faults(stand_in)
+
+    assert asyncio.run(main()) == ([] if says is None else [says])
 
 
 def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeypatch) -> None:
