@@ -41,7 +41,7 @@ EMPTY_S = 10.0
 """How long SQLite's log keeps what was erased, about, while nobody holds a transaction open."""
 HELD_S = 60.0
 """A log that could not be emptied for as long is worth a warning."""
-BUSY_AFTER_S = 4.0
+BUSY_AFTER_S = 3.0
 """After being asked to stop, requests that still wait for the store are told to come again."""
 LEAVE_STORE_S = 2.0
 """How long transactions under way may take once everything else has stopped."""

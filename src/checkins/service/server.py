@@ -31,7 +31,7 @@ from checkins.service.settings import Settings
 LEAVE_S = 10
 """Within so many seconds of being asked to stop a coordinator has left, workers included, whatever
 its clients and its store do."""
-GRACE_S = 6
+GRACE_S = 5
 """Of them, for requests in flight; the rest is for the store (``runner.LEAVE_STORE_S``)."""
 KILL_S = LEAVE_S - 0.5
 """A worker that has not left by then is killed by its parent."""
