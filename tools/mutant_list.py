@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.mutants import Change, Mutant
 
-HISTORIES = "tests/protocol/test_histories.py"
+HISTORIES = "tests/protocol/test_histories.py::test_the_invariants_hold_in_every_history"
 SLOT, PARTICIPANT = "tests/protocol/test_slot.py", "tests/protocol/test_participant.py"
 DISTRIBUTIONS = "tests/protocol/test_distributions.py"
 ROLES = "tests/protocol/test_roles.py"
@@ -13,7 +13,7 @@ MODEL_UPDATE = "tests/protocol/test_model_update.py"
 DEVICE = "tests/randomizers/test_device.py"
 LOGS, BACKGROUND = "tests/service/test_logs.py", "tests/service/test_background.py"
 READINESS, DATABASE = "tests/service/test_readiness.py", "tests/service/test_database.py"
-GRID, UNITS = "tests/randomizers/test_grid.py", "tests/randomizers/test_units.py"
+GRID = "tests/randomizers/test_grid.py"
 
 MUTANTS = (
     Mutant(
@@ -37,7 +37,7 @@ MUTANTS = (
         "biased-choice",
         "the server uses whoever comes first in its list",
         (Change("protocol/slot.py", "waiting.pop(draw)", "waiting.pop(0 * draw)"),),
-        (DISTRIBUTIONS,),
+        (f"{DISTRIBUTIONS}::test_every_set_of_clients_is_chosen_by_equally_many_draws",),
     ),
     Mutant(
         "dummy-left-out",
@@ -110,7 +110,7 @@ MUTANTS = (
                 "takes_part = participant.participation > 0",
             ),
         ),
-        (PARTICIPANT,),
+        (f"{PARTICIPANT}::test_a_coin_is_heads_below_the_participation",),
     ),
     Mutant(
         "coin-rounded-up",
@@ -122,19 +122,19 @@ MUTANTS = (
                 "math.ceil(Fraction(participation) * COIN)",
             ),
         ),
-        (PARTICIPANT,),
+        (f"{PARTICIPANT}::test_a_client_never_takes_part_more_often_than_it_should",),
     ),
     Mutant(
         "window-off-by-one",
         "a sliding window begins one slot too late",
         (Change("protocol/window.py", "return now + pick", "return now + pick + 1"),),
-        (DISTRIBUTIONS,),
+        (f"{DISTRIBUTIONS}::test_every_slot_of_a_window_is_drawn_by_exactly_one_pick",),
     ),
     Mutant(
         "fixed-window-off-by-one",
         "the last slot is never drawn",
         (Change("protocol/window.py", "range(1, slots + 1)", "range(1, max(slots, 2))"),),
-        (DISTRIBUTIONS,),
+        (f"{DISTRIBUTIONS}::test_every_slot_of_a_window_is_drawn_by_exactly_one_pick",),
     ),
     Mutant(
         "accumulator-not-reset",
@@ -146,7 +146,7 @@ MUTANTS = (
                 "Learner(_fixed(self._projected(moved)), _fixed(gradient), slots, velocity)",
             ),
         ),
-        (MODEL_UPDATE,),
+        (f"{MODEL_UPDATE}::test_the_accumulator_starts_anew_after_each_step",),
     ),
     Mutant(
         "told-before-committed",
@@ -328,13 +328,13 @@ MUTANTS = (
                 "if False:",
             ),
         ),
-        (SLOT,),
+        (f"{SLOT}::test_a_report_that_is_sent_again_counts_once",),
     ),
     Mutant(
         "malformed-report-taken",
         "reports are not looked at before they are summed",
         (Change("protocol/slot.py", "    slot.rules.form.check(event.report)\n", ""),),
-        (SLOT,),
+        (f"{SLOT}::test_a_malformed_report_is_refused",),
     ),
     Mutant(
         "device-remembers",
@@ -352,7 +352,7 @@ MUTANTS = (
                 "Spending(campaign).affordable()",
             ),
         ),
-        (ROLES,),
+        (f"{ROLES}::test_what_earlier_campaigns_of_the_population_spent_is_gone",),
     ),
     Mutant(
         "ledger-overspends",
@@ -364,7 +364,7 @@ MUTANTS = (
                 "        if slot > most + 1:\n",
             ),
         ),
-        (ROLES,),
+        (f"{ROLES}::test_a_ledger_refuses_a_slot_that_its_budget_does_not_pay_for",),
     ),
     Mutant(
         "clip-after-noise",
@@ -380,7 +380,7 @@ MUTANTS = (
                 "self._clipped(self._vector(update) + noise * self.grid.step))",
             ),
         ),
-        (DEVICE,),
+        (f"{DEVICE}::test_a_report_is_the_clipped_update_plus_the_noise",),
     ),
     Mutant(
         "clip-skipped",
@@ -392,7 +392,7 @@ MUTANTS = (
                 "            return units\n        for shrink",
             ),
         ),
-        (GRID, UNITS),
+        (f"{GRID}::test_a_bound_is_rounded_down_and_checked_on_whole_numbers",),
     ),
     Mutant(
         "dummy-without-noise",
@@ -404,7 +404,7 @@ MUTANTS = (
                 "        return self._report(np.zeros(self.dimension, dtype=np.int32))",
             ),
         ),
-        (DEVICE,),
+        (f"{DEVICE}::test_a_dummy_is_the_report_of_zero",),
     ),
     Mutant(
         "half-the-noise",
@@ -416,7 +416,7 @@ MUTANTS = (
                 "            return rounded_gaussian(max(scale / 2, Fraction(3)))",
             ),
         ),
-        (DEVICE,),
+        (f"{DEVICE}::test_noise_has_the_standard_deviation_described",),
     ),
     Mutant(
         "float-noise",
@@ -431,6 +431,6 @@ MUTANTS = (
                 "generator.normal(0.0, spread, units.size)).astype(np.int32)",
             ),
         ),
-        (DEVICE,),
+        (f"{DEVICE}::test_a_report_is_the_clipped_update_plus_the_noise",),
     ),
 )

@@ -5,23 +5,41 @@ python tools/mutants.py NAME ...     some of them
 python tools/mutants.py --list       their names and what each one does
 
 A bug is a change of text in a copy of src/. When the text it changes is gone, the list is stale
-and this fails too. The bugs are in mutant_list.py.
+and this fails too. The bugs are in mutant_list.py, each with the tests that must fail: a file, or
+better one test of it (``file.py::test_name``), since each bug runs its own.
+
+Libraries are imported once, by a process that forks another one for every bug; that one imports
+the copy of src/ and the tests, and runs pytest.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_S = 300
+OPTIONS = (
+    *("-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # plugins are imported before pytest runs
+)
+LIBRARIES = (
+    *("pytest", "_hypothesis_pytestplugin", "hypothesis.stateful", "hypothesis.extra.numpy"),
+    *("schemathesis.pytest.plugin", "anyio.pytest_plugin", "numpy", "scipy.stats", "scipy.signal"),
+    *("dp_accounting.pld.privacy_loss_distribution", "mpmath", "tomlkit", "safetensors.numpy"),
+    *("typer.testing", "rich.console", "rich.table", "httpx", "asyncio", "tempfile"),
+    *("fastapi", "uvicorn", "sqlalchemy.ext.asyncio", "alembic.command"),
+)
+"""What tests import besides checkins. None of it may start a thread, as jax does: it is forked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +61,14 @@ class Mutant:
     tests: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run of pytest: its exit code and all that it printed."""
+
+    code: int | None
+    output: str
+
+
 class Stale(Exception):
     """A bug that cannot be planted any more."""
 
@@ -56,42 +82,69 @@ def plant(mutant: Mutant, source: Path) -> None:
             found = text.count(change.before)
             raise Stale(f"{mutant.name}: its text stands {found} times in {change.file}, not once")
         path.write_text(text.replace(change.before, change.after), encoding="utf-8")
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+            compiled.unlink()  # of the text before
 
 
-def run_tests(tests: Sequence[str], source: Path) -> subprocess.CompletedProcess[str]:
-    """Run tests against the code in ``source`` instead of src/."""
-    environment = os.environ | {
-        "PYTHONPATH": str(source),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "HYPOTHESIS_PROFILE": "mutants",
-    }
-    for name in [name for name in environment if name.startswith("PYTEST_")]:
-        del environment[name]  # this run is its own, even inside another one
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LONGEST_S,
-    )
+def run_tests(tests: Sequence[str], source: Path) -> Ended:
+    """Run tests against the code in ``source`` instead of src/, in a process of their own."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(list(LIBRARIES))
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output"
+        process = processes.Process(target=_pytest, args=(list(tests), str(source), str(output)))
+        process.start()
+        process.join(LONGEST_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            raise TimeoutError(f"{', '.join(tests)}: no end after {LONGEST_S} s")
+        return Ended(process.exitcode, output.read_text(errors="replace"))
+
+
+def _pytest(tests: list[str], source: str, output: str) -> None:
+    """In the forked process: import checkins from ``source`` from now on, and run pytest."""
+    file = os.open(output, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    if imported := [name for name in sys.modules if name.split(".")[0] in ("checkins", "tests")]:
+        print(f"imported too early: {', '.join(imported)}", flush=True)
+        os._exit(3)
+    for name in [name for name in os.environ if name.startswith("PYTEST_")]:
+        del os.environ[name]  # this run is its own, even inside another one
+    os.environ |= {"PYTHONPATH": source, "HYPOTHESIS_PROFILE": "mutants"}
+    os.chdir(ROOT)
+    sys.path.insert(0, source)
+    gc.freeze()  # what the libraries made need not be looked through at the end
+    import pytest
+
+    code = pytest.main([*OPTIONS, *tests])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def copy_source(folder: Path) -> Path:
+    """A copy of src/ in ``folder``, with what Python has compiled of it."""
+    return Path(shutil.copytree(ROOT / "src", folder / "src"))
 
 
 def caught(mutant: Mutant) -> str | None:
     """The first test that noticed the bug, or None."""
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        source = copy_source(Path(folder))
         plant(mutant, source / "checkins")
         done = run_tests(mutant.tests, source)
-    if done.returncode == 0:
+    if done.code == 0:
         return None
-    if done.returncode != 1:
-        raise Stale(f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failed[0].split(" - ")[0] if failed else "a test failed"
+    if done.code != 1:
+        raise Stale(f"{mutant.name}: pytest ended with {done.code}\n{done.output[-2000:]}")
+    failed = [line for line in done.output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if not failed:
+        raise Stale(
+            f"{mutant.name}: pytest ended with 1, but no test failed\n{done.output[-2000:]}"
+        )
+    return failed[0].split(" - ")[0]
 
 
 def main() -> int:
@@ -100,6 +153,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if not asked.names or mutant.name in asked.names]
     if unknown := set(asked.names) - {mutant.name for mutant in MUTANTS}:
@@ -108,10 +162,11 @@ def main() -> int:
         print("\n".join(f"{mutant.name}: {mutant.what}" for mutant in chosen))
         return 0
     survived = 0
-    for mutant in chosen:
-        by = caught(mutant)
-        survived += by is None
-        print(f"{'SURVIVED' if by is None else 'caught  '} {mutant.name:32} {by or ''}", flush=True)
+    with ThreadPoolExecutor(asked.workers) as pool:
+        for mutant, by in zip(chosen, pool.map(caught, chosen), strict=True):
+            survived += by is None
+            verdict = "SURVIVED" if by is None else "caught  "
+            print(f"{verdict} {mutant.name:32} {by or ''}", flush=True)
     print(f"{len(chosen) - survived} of {len(chosen)} planted bugs were caught")
     return 1 if survived else 0
 

@@ -10,22 +10,37 @@ from tools import mutants
 from tools.mutant_list import MUTANTS
 from tools.mutants import Change, Mutant, Stale, caught, plant
 
-pytestmark = pytest.mark.slow
+SLOTS = "tests/protocol/test_slot.py"
 
 
 def test_the_list_is_long_and_every_name_is_its_own() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_bug_is_noticed(mutant: Mutant) -> None:
     assert caught(mutant), f"{mutant.name} survived: {mutant.what}"
 
 
-def test_the_same_tests_pass_without_a_bug(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_same_tests_pass_without_a_bug() -> None:
     every = sorted({test for mutant in MUTANTS for test in mutant.tests})
     done = mutants.run_tests(every, mutants.ROOT / "src")
-    assert done.returncode == 0, done.stdout[-2000:]
+    assert done.code == 0, done.output[-2000:]
+
+
+@pytest.mark.slow
+def test_a_bug_that_no_test_notices_survives() -> None:
+    harmless = Change("protocol/window.py", "return now + pick", "return pick + now")
+    target = "tests/protocol/test_participant.py::test_a_client_keeps_to_its_own_window"
+    assert caught(Mutant("harmless", "", (harmless,), (target,))) is None
+
+
+@pytest.mark.slow
+def test_a_test_that_is_gone_is_told() -> None:
+    with pytest.raises(Stale, match=r"pytest ended with 4(.|\n)*test_that_is_gone"):
+        caught(Mutant("aimless", "", (), (f"{SLOTS}::test_that_is_gone",)))
 
 
 def test_a_bug_whose_place_is_gone_is_told(tmp_path: Path) -> None:
