@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import Phase, settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -14,3 +17,22 @@ settings.register_profile(
     "mutants", settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate)
 )  # a planted bug need not be shrunk
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture
+def default_interrupt() -> Iterator[None]:
+    """Default handling of SIGINT in this test and in the processes it starts.
+
+    A shell that starts a job in the background, and nohup, have it ignored; children inherit that.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def ignored_interrupt() -> Iterator[None]:
+    """SIGINT ignored in this test and in the processes it starts, as in a background job."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -39,8 +39,9 @@ class Interruption:
 
     @contextmanager
     def heard(self) -> Iterator[Interruption]:
-        """While this lasts a signal is only remembered."""
-        before = {number: signal.signal(number, self._remember) for number in SIGNALS}
+        """While this lasts a signal is only remembered; one that is ignored stays ignored."""
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._remember) for number in heard}
         try:
             yield self
         finally:

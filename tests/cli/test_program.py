@@ -66,14 +66,39 @@ def test_a_reader_that_leaves_is_not_an_error_message() -> None:
     assert process.returncode == 1
 
 
+INTERRUPTED = """
+import os, signal, sys
+from checkins.cli import main
+
+printed = main.paper.screen.working
+
+def interrupted(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGINT)
+    return printed(*arguments, **options)
+
+main.paper.screen.working = interrupted
+sys.argv = ["checkins", "paper", "table1"]
+main.main()
+"""
+
+
+def interrupted() -> subprocess.CompletedProcess[str]:
+    """`checkins paper table1`, interrupted while it works."""
+    command = [sys.executable, "-c", INTERRUPTED]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.usefixtures("default_interrupt")
 def test_an_interrupt_is_quiet() -> None:
-    code = (
-        "import os, signal, sys; from checkins.cli import main;"
-        "main.paper.screen.working = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT);"
-        "sys.argv = ['checkins', 'paper', 'table1']; main.main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = interrupted()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.usefixtures("ignored_interrupt")
+def test_an_interrupt_that_was_ignored_at_the_start_stays_ignored() -> None:
+    done = interrupted()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Table 1" in done.stdout
 
 
 def test_output_without_greek_is_output_all_the_same() -> None:

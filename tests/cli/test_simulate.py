@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checkins.cli import simulate
 from checkins.simulation import workers
 from tests.simulation import tiny
 
@@ -428,6 +429,14 @@ def test_what_people_read_fits_eighty_columns(folder: Path, checkins: Callable[.
         assert "nothing here is private" in " ".join(done.out.split())
 
 
+@pytest.mark.usefixtures("ignored_interrupt")
+def test_an_interrupt_that_was_ignored_at_the_start_stays_ignored() -> None:
+    with simulate._stopping_at_once():
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
 # Real processes, and a terminal to watch them by.
 
 LONG = tiny.text(randomizer=LAPLACE).replace("slots = 6", "slots = 40000").replace("12", "3")
@@ -471,6 +480,7 @@ def start_and_interrupt(folder: Path, *options: str, bars: int) -> tuple[int, st
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("default_interrupt")
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_ctrl_c_leaves_a_partial_result_and_resume_ends_bit_identical(
     folder: Path, checkins: Callable[..., Any], seeds: int

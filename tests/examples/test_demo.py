@@ -110,6 +110,7 @@ def test_the_demo_ends_with_a_model_its_price_and_a_report(tmp_path: Path) -> No
     assert os.listdir(tmp_path / "tmp") == []
 
 
+@pytest.mark.usefixtures("default_interrupt")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_stops_the_demo_leaves_nothing_running(tmp_path: Path, number: int) -> None:
     with running(tmp_path, "--begins-in", "30") as demo:
@@ -154,7 +155,7 @@ def test_a_port_that_is_taken_is_left_to_its_owner(tmp_path: Path) -> None:
                 line = demo.stdout.readline()
                 assert line, read
                 read += line
-            demo.send_signal(signal.SIGINT)
+            demo.send_signal(signal.SIGTERM)
             demo.communicate(timeout=60)
     assert port_in(read) != 8470
 

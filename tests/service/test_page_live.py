@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 PROGRAM = Path(sys.executable).with_name("checkins")
-PICTURES = Path("out/page")
+PICTURES = Path(__file__).resolve().parents[2] / "out" / "page"
 SLOTS = 12
 CAMPAIGN = f"""
 schema = 1

@@ -22,7 +22,7 @@ from tests.service.watching import DESK, PHONE, overflow, text, wait_for_text, w
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-PICTURES = Path("out/page")
+PICTURES = Path(__file__).resolve().parents[2] / "out" / "page"
 
 
 @pytest.fixture(scope="module")

@@ -265,6 +265,21 @@ def test_workers_stop_gracefully_too(tmp_path: Path, postgres_url: str) -> None:
         assert served.stop() == 0
 
 
+@pytest.mark.usefixtures("ignored_interrupt")
+def test_an_interrupt_that_was_ignored_at_the_start_stays_ignored(tmp_path: Path) -> None:
+    given = settings(f"sqlite:///{tmp_path}/store.db", tmp_path)
+    House(given.store, tmp_path).database.close()
+    with contextlib.closing(bind("127.0.0.1", 0)) as listener:
+        for signals in (
+            server.Coordinator(given).capture_signals(),
+            server._Workers(given, listener),
+        ):
+            with signals:
+                assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+                assert callable(signal.getsignal(signal.SIGTERM))
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
 def test_a_port_that_is_taken_is_refused_with_its_number() -> None:
     from checkins.errors import InvalidValue
 

@@ -96,6 +96,7 @@ def test_a_job_that_is_asked_for_twice_is_done_once(folder: Path) -> None:
     assert seen == [(0, 2), (1, 2), (0, 4), (1, 4), (0, 6), (1, 6)]
 
 
+@pytest.mark.usefixtures("default_interrupt")
 def test_an_interruption_keeps_what_is_done_and_the_old_handler_is_back(folder: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
 
@@ -108,6 +109,17 @@ def test_an_interruption_keeps_what_is_done_and_the_old_handler_is_back(folder: 
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.usefixtures("ignored_interrupt")
+def test_an_interruption_that_was_ignored_before_stays_ignored(folder: Path) -> None:
+    def interrupt(number: int, slots: int, metrics: Metrics) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    found = do_all(jobs(folder, 1, 2), watch=interrupt)
+    assert [one and one.complete for one in found] == [True, True]
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("default_interrupt")
 def test_a_second_interruption_is_one(folder: Path) -> None:
     def interrupt(number: int, slots: int, metrics: Metrics) -> None:
         os.kill(os.getpid(), signal.SIGINT)

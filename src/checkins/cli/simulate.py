@@ -149,7 +149,13 @@ def simulate(
 
 @contextmanager
 def _stopping_at_once() -> Iterator[None]:
-    """A Ctrl-C that nobody takes as a wish to stop soon: one line, and deaf to further ones."""
+    """A Ctrl-C that nobody takes as a wish to stop soon: one line, and deaf to further ones.
+
+    Where SIGINT was ignored when the program was started, as in a background job, it stays ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
     since: list[float] = []
 
     def stop(*_: object) -> None:

@@ -74,8 +74,14 @@ class Coordinator(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn does, but a signal that was obeyed is not raised again: the exit code is 0."""
+        """As uvicorn does, but a signal that was obeyed is not raised again: the exit code is 0.
+
+        SIGINT stays ignored where it was ignored at the start, as in a background job.
+        """
+        before = signal.getsignal(signal.SIGINT)
         with super().capture_signals():
+            if before is signal.SIG_IGN:
+                signal.signal(signal.SIGINT, before)
             yield
             self._captured_signals.clear()
 
@@ -199,7 +205,9 @@ class _Workers:
 
     def __enter__(self) -> _Workers:
         self._before = {
-            number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
+            number: signal.signal(number, self._stop)
+            for number in (signal.SIGTERM, signal.SIGINT)
+            if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN
         }
         return self
 

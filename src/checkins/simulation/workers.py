@@ -89,9 +89,15 @@ def _told(number: int, watch: Watch, stopped: Callable[[], bool]) -> Callable[[i
 
 @contextmanager
 def _interruption() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C sets a flag that jobs look at; a second one does what it did before."""
+    """Ctrl-C sets a flag that jobs look at; a second one does what it did before.
+
+    Where SIGINT is ignored, as in a background job, it stays ignored.
+    """
     seen: list[bool] = []
     before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        yield lambda: False
+        return
 
     def note(number: int, frame: FrameType | None) -> None:
         if not seen:
