@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ PROGRAM = str(Path(sys.executable).parent / "checkins")
 SOAK = os.environ.get("CHECKINS_SOAK") == "1"
 OPERATOR = "operator-token-of-a-test-0123456789abcdef"
 STARTS_WITHIN_S = 120.0
+PRICING = b"checkins.service.pricing"
 
 CAMPAIGN = """\
 schema = 1
@@ -98,19 +98,12 @@ class Coordinator:
         return parts.hostname, parts.port
 
     def processes(self) -> list[int]:
-        """The process and all that it started."""
+        """The process and all that it started, but for those that compute prices and then end."""
         found, fresh = [], [self.process.pid]
         while fresh:
-            found += fresh
+            found += [pid for pid in fresh if PRICING not in _command(pid)]
             fresh = [child for parent in fresh for child in _children(parent)]
         return found
-
-    def wait_until_priced(self) -> None:
-        """Until the processes that compute prices have ended: memory of theirs is no growth."""
-        until = time.monotonic() + 300
-        while len(self.processes()) > 1:
-            assert time.monotonic() < until, "prices are still being computed"
-            time.sleep(0.1)
 
     def resident_bytes(self) -> int:
         """Memory that is in use now, of all processes together."""
@@ -209,6 +202,13 @@ def _children(pid: int) -> list[int]:
         return [int(one) for task in tasks for one in (task / "children").read_text().split()]
     except FileNotFoundError:
         return []
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return PRICING  # it has ended
 
 
 def _status(pid: int, name: str) -> int:

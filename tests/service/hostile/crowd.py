@@ -55,6 +55,15 @@ class Crowd:
     first_told_s: float
     last_told_s: float
     """Seconds after the choice until the first and the last client knew."""
+    left_s: float
+    """Seconds from the choice to the end of the slot."""
+    in_time: bool
+    """Whether everyone had checked in before the choice."""
+
+    @property
+    def within_slot(self) -> bool:
+        """Whether everyone knew before the end of the slot."""
+        return self.last_told_s < self.left_s
 
 
 async def wait_together(
@@ -64,13 +73,19 @@ async def wait_together(
     view = await campaign_view(address, campaign)
     tokens = await _enrol(address, campaign, clients=clients, lines=enrolling)
     choice = _choice(view, slot)
+    left_s = float(view["schedule"]["slot_s"]) - float(view["schedule"]["choose_s"])
     told: list[float] = []
+    checked_in: list[float] = []
     outcomes: Counter[str] = Counter()
 
     async def one(token: str) -> None:
         line = await _patiently(address)
         try:
-            outcome = await _follow(line, campaign, token, slot)
+            receipt = await _check_in(line, campaign, token, slot)
+            checked_in.append(time.time())
+            outcome = await _follow(line, campaign, receipt, slot)
+        except Lost as lost:
+            outcome = f"lost: {lost}"
         except (OSError, asyncio.IncompleteReadError, KeyError, ValueError):
             outcome = "lost"
         told.append(time.time() - choice)
@@ -78,7 +93,8 @@ async def wait_together(
         await line.close()
 
     await asyncio.gather(*(one(token) for token in tokens))
-    return Crowd(outcomes, min(told), max(told))
+    in_time = len(checked_in) == clients and max(checked_in) < choice
+    return Crowd(outcomes, min(told), max(told), left_s, in_time)
 
 
 async def campaign_view(address: Address, campaign: str) -> dict[str, Any]:
@@ -107,21 +123,29 @@ async def _enrol(address: Address, campaign: str, *, clients: int, lines: int) -
     return tokens
 
 
-async def _follow(line: Line, campaign: str, token: str, slot: int) -> str:
-    """One client from its check-in until it knows."""
+class Lost(Exception):
+    """A client had another answer than it should."""
+
+
+async def _check_in(line: Line, campaign: str, token: str, slot: int) -> str:
+    """The receipt of one client."""
     path = f"/campaigns/{campaign}/slots/{slot}/check-ins"
     status, body = await line.ask(request("POST", path, token=token, body=b"", close=False))
     if status != 202:
-        return f"lost: {status} {body[:200]!r}"
-    receipt = json.loads(body)["receipt"]
+        raise Lost(f"{status} {body[:200]!r}")
+    return str(json.loads(body)["receipt"])
+
+
+async def _follow(line: Line, campaign: str, receipt: str, slot: int) -> str:
+    """One client from its check-in until it knows."""
     raw = request("GET", f"/campaigns/{campaign}/check-ins/{receipt}?wait=60", close=False)
     while True:
         status, body = await line.ask(raw)
         if status != 200:
-            return f"lost: {status} {body[:200]!r}"
+            raise Lost(f"{status} {body[:200]!r}")
         answer = json.loads(body)
         if answer["slot"] != slot:
-            return f"lost: told about slot {answer['slot']}"
+            raise Lost(f"told about slot {answer['slot']}")
         if answer["outcome"] != "waiting":
             return str(answer["outcome"])
 
