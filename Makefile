@@ -1,13 +1,15 @@
 # Every command a contributor needs. `make` alone lists them.
 
 PYTHON ?= python3
-WORKERS ?= 2
+JOBS ?= 2
+# More workers than processors: while a test waits for a process, another one computes.
+WORKERS ?= 4
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check browser postgres test fast soak mutants liars demo docs bench clean
+.PHONY: help setup check format lint types imports links generated browser postgres test fast soak mutants liars demo docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -24,13 +26,15 @@ setup: $(INSTALLED)  ## create .venv from the pinned constraints, install hooks
 	@if [ -z "$$CI" ] && [ -e .git ]; then git config core.hooksPath hooks; fi
 
 check: $(INSTALLED)  ## format --check, lint, types (strict), import contract, docs links, commits of figures
-	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python tools/links.py
-	@$(BIN)/python tools/generated.py --check
-	@$(BIN)/python tools/figures.py --check
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) types generated format lint imports links figures
+
+format: ; @$(BIN)/ruff format --check --quiet .
+lint: ; @$(BIN)/ruff check --quiet .
+types: ; @$(BIN)/mypy --no-error-summary
+imports: ; @$(BIN)/lint-imports --no-logo
+links: ; @$(BIN)/python tools/links.py
+generated: ; @$(BIN)/python tools/generated.py --check
+figures: ; @$(BIN)/python tools/figures.py --check
 
 browser:  ## find chromium for the tests that look at pages, or install it where that is possible
 	@bash tools/chromium.sh

@@ -1,16 +1,48 @@
-"""Every test and doctest runs in an empty working directory of its own."""
+"""How all tests and doctests are run: each in an empty folder of its own, those that wait first.
+
+Tests that wait for real processes leave a processor to others, so there are more workers than
+processors (``make test``), and a worker that waits takes turns with one that computes.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterable
+from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 FOLDER = pytest.StashKey[Path]()
+
+SPLIT = (
+    "tests/service/faults/test_kills.py",
+    "tests/service/faults/test_network.py",
+    "tests/service/faults/test_store.py",
+    "tests/audit/test_live.py",
+    "tests/examples/test_demo.py",
+    "tests/service/test_server.py",
+    "tests/client/test_commands.py",
+)
+"""Files whose tests are long and share nothing: any worker may take any test of theirs."""
+WAITING = (
+    "tests/service/faults/test_kills.py",
+    "tests/service/faults/test_network.py",
+    "tests/service/faults/test_store.py",
+    "tests/audit/test_live.py",
+    "tests/service/test_load.py",
+    "tests/service/hostile/test_storm.py",
+    "tests/service/test_page_live.py",
+    "tests/examples/test_demo.py",
+    "tests/service/test_server.py",
+    "tests/client/test_real_service.py",
+    "tests/client/test_commands.py",
+)
+"""Files whose tests mostly wait, for slots or for processes; the longest first."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,3 +64,37 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         os.chdir(before)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long, a file that waits beside one that computes."""
+    places = {file: place for place, file in enumerate(WAITING)}
+    slow = Counter(_file(item.nodeid) for item in items if item.get_closest_marker("slow"))
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(_file(item.nodeid), []).append(item)
+    waiting = sorted((file for file in files if file in places), key=places.__getitem__)
+    computing = sorted((file for file in files if file not in places), key=lambda file: -slow[file])
+    items[:] = [item for file in _in_turn(waiting, computing) for item in files[file]]
+
+
+def _in_turn(*several: Iterable[str]) -> list[str]:
+    return [one for one in chain.from_iterable(zip_longest(*several)) if one is not None]
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.split("::", 1)[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Hand out whole files, whose fixtures are then made once, and single tests of ``SPLIT``."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if _file(nodeid) in SPLIT else _file(nodeid)
+
+    config.option.loadscopereorder = False  # the order of the collection is the order of work
+    return Scheduling(config, log)

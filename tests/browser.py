@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request, Route
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE_MS = 300_000.0
 MISSING = (
     "no chromium found, and this test looks at a page in a real browser: run `make browser`, or"
     " install the package chromium, or name the program in the variable CHROMIUM"
@@ -69,6 +70,7 @@ def visit(
         viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
     )
     try:
+        context.set_default_timeout(PATIENCE_MS)
         seen = Visit(context.new_page())
         page = seen.page
         page.on("console", lambda said: _hear(seen, said.type, said.text))

@@ -115,14 +115,11 @@ def test_help_does_not_wait_for_the_accountant() -> None:
     assert not loaded & {"numpy", "scipy", "matplotlib", "dp_accounting", "tomlkit"}
 
 
-def test_help_is_quick() -> None:
-    spent_s = []
-    for _ in range(3):
-        before = os.times()
-        start("--help").communicate()
-        after = os.times()  # processor time: others on this machine do not count
-        spent_s.append(sum(after[2:4]) - sum(before[2:4]))
-    assert min(spent_s) < 0.5
+def test_help_is_quick_since_it_loads_little() -> None:
+    """296 modules took 0.2 s of a processor; numpy and scipy alone are 600 more."""
+    code = "import sys; from checkins.cli.main import run; run(['--help']); print(len(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout.splitlines()[-1]) < 450
 
 
 def test_without_arguments_it_explains_itself() -> None:

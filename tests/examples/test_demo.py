@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "demo.py"
+PATIENCE_S = 300.0
 SHORTER = {
     "slots = 50": "slots = 4",
     "slot_s = 2.0": "slot_s = 0.8",
@@ -76,7 +77,7 @@ def port_in(text: str) -> int:
 
 def test_the_demo_ends_with_a_model_its_price_and_a_report(tmp_path: Path) -> None:
     with running(tmp_path, "--begins-in", "5") as demo:
-        output, errors = demo.communicate(timeout=100)
+        output, errors = demo.communicate(timeout=PATIENCE_S)
     assert (demo.returncode, errors) == (0, "")
     assert max(map(len, output.splitlines())) <= 80
     for words in (
@@ -123,7 +124,7 @@ def test_whoever_stops_the_demo_leaves_nothing_running(tmp_path: Path, number: i
         port = port_in(read)
         assert len(left_running(tmp_path, port)) == 2
         demo.send_signal(number)
-        _, errors = demo.communicate(timeout=60)
+        _, errors = demo.communicate(timeout=PATIENCE_S)
     assert demo.returncode == 128 + number
     assert errors == "Stopped; nothing is left running.\n"
     assert not left_running(tmp_path, port)
@@ -133,7 +134,7 @@ def test_whoever_stops_the_demo_leaves_nothing_running(tmp_path: Path, number: i
 
 def test_a_coordinator_that_cannot_start_is_told_and_ends_the_demo(tmp_path: Path) -> None:
     with running(tmp_path, "--campaign", "missing.toml") as demo:
-        output, errors = demo.communicate(timeout=60)
+        output, errors = demo.communicate(timeout=PATIENCE_S)
     assert (demo.returncode, output) == (1, "")
     assert errors.startswith("demo: checkins serve ended with exit code 2.\ncheckins: ")
     assert not left_running(tmp_path)
@@ -156,7 +157,7 @@ def test_a_port_that_is_taken_is_left_to_its_owner(tmp_path: Path) -> None:
                 assert line, read
                 read += line
             demo.send_signal(signal.SIGTERM)
-            demo.communicate(timeout=60)
+            demo.communicate(timeout=PATIENCE_S)
     assert port_in(read) != 8470
 
 

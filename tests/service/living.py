@@ -28,7 +28,7 @@ from checkins.service.store.migration import migrate
 from tests.service.coordination import Clock, at, campaign
 
 OPERATOR = "operator-token-of-these-tests"
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 @dataclass

@@ -21,7 +21,7 @@ from checkins.service.connections import Counts, guarded
 from checkins.service.guard import Guard
 from checkins.service.settings import Limits
 
-PATIENCE_S = 20.0
+PATIENCE_S = 300.0
 SOON = Limits(requests_per_s=0, head_s=0.2, body_s=0.2, answer_s=0.2)
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -341,12 +341,12 @@ def test_an_answer_that_is_not_taken_is_given_up():
 
 @pytest.mark.slow
 def test_a_large_answer_that_is_taken_slowly_arrives_whole():
-    limits = Limits(answer_s=1.0)
+    limits = Limits(answer_s=2.0)
     with serving(limits) as running, running.connect(GET.replace(b"/ ", b"/large ")) as line:
         got = 0
         for _ in range(25):  # longer than answer_s in all, never so long without taking any
             got += len(line.recv(400_000))
-            time.sleep(0.1)
+            time.sleep(0.1)  # a busy machine may make it twenty times as long
         while got < 20_000_000:
             part = line.recv(400_000)
             assert part

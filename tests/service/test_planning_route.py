@@ -36,7 +36,7 @@ QUESTION: dict[str, Any] = {
 }
 QUERY = "population=100..400&epsilon=1&delta=1e-6&adjacency=add-remove&dimension=10"
 REFUSES, DIES, SLOW, STUBBORN, LASTS = 13, 17, 19, 23, 29
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 def asked(**changes: Any) -> dict[str, Any]:

@@ -187,7 +187,9 @@ def test_only_a_few_tasks_are_begun_before_they_are_asked_for() -> None:
     begun: list[int] = []
     work: Iterator[Any] = ahead(iter(range(100)), begun.append)
     next(work)
-    time.sleep(0.05)
+    while len(begun) <= noise.THREADS:
+        time.sleep(0.001)
+    time.sleep(0.05)  # time for one too many
     assert sorted(begun) == list(range(noise.THREADS + 1))
     work.close()  # type: ignore[attr-defined]
     assert len(begun) <= noise.THREADS + 2 < Ring.SIZE

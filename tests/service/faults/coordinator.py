@@ -19,7 +19,7 @@ from typing import Any
 from tests.postgres import free_port
 
 CHECKINS = Path(sys.executable).with_name("checkins")
-ANSWER_S = 120.0
+PATIENCE_S = 300.0
 WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 """Where the system can do it, nothing that was started outlives a test that was itself killed."""
 OPERATOR = "operator-token-of-the-tests"
@@ -75,7 +75,7 @@ class Coordinator:
     def _first_line(self) -> str:
         process = self._running()
         assert process.stdout is not None
-        alarm = threading.Timer(ANSWER_S, process.kill)
+        alarm = threading.Timer(PATIENCE_S, process.kill)
         alarm.start()
         try:
             line = process.stdout.readline()
@@ -116,7 +116,7 @@ class Coordinator:
         process = self._running()
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(ANSWER_S)
+            process.wait(PATIENCE_S)
         finally:
             self.kill()
         return process.returncode
@@ -126,7 +126,7 @@ class Coordinator:
         return self._process
 
     def _gone(self, process: subprocess.Popen[str]) -> None:
-        process.wait(ANSWER_S)
+        process.wait(PATIENCE_S)
         assert process.stdout is not None
         process.stdout.close()
         self._process = None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.postgres import Postgres
 from tests.service.faults.campaigns import Plan
-from tests.service.faults.coordinator import Coordinator
+from tests.service.faults.coordinator import PATIENCE_S, Coordinator
 from tests.service.faults.crowd import Crowd, finished
 from tests.service.faults.findings import Findings
 from tests.service.faults.history import check
@@ -87,8 +87,8 @@ class Ordeal:
     def _wait_for(self, crowds: list[subprocess.Popen[str]]) -> None:
         left_s = max(0.0, self.begins_s + self.plan.slots * self.plan.slot_s - time.time())
         for crowd in crowds:
-            self.outcomes.update(finished(crowd, within_s=left_s + 120.0))
-        assert self.reader.over.wait(left_s + 120.0), "the campaign does not end"
+            self.outcomes.update(finished(crowd, within_s=left_s + PATIENCE_S))
+        assert self.reader.over.wait(left_s + PATIENCE_S), "the campaign does not end"
 
     @property
     def campaign(self) -> str:

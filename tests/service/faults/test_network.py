@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.faults.campaigns import Plan
-from tests.service.faults.coordinator import WITH_US, Coordinator
+from tests.service.faults.coordinator import PATIENCE_S, WITH_US, Coordinator
 from tests.service.faults.crowd import ROOT, Crowd, finished
 from tests.service.faults.findings import Findings
 from tests.service.faults.history import check
@@ -56,8 +56,8 @@ def test_every_fault_on_every_route_changes_nothing(
         with network.open() as proxy, reader.watching():
             crowd = Crowd(proxy.url, campaign, plan.clients, journal, state=tmp_path / "state")
             with crowd.running() as process:
-                outcomes = finished(process, within_s=plan.slots * plan.slot_s + 120)
-            assert reader.over.wait(120)
+                outcomes = finished(process, within_s=plan.slots * plan.slot_s + PATIENCE_S)
+            assert reader.over.wait(PATIENCE_S)
         print(f"\n{outcomes}")
         findings = judged(reader, journal)
     assert findings.acknowledged > 0
@@ -102,11 +102,11 @@ def test_devices_that_die_at_every_step_take_part_once_at_most(
                 cwd=ROOT,
                 capture_output=True,
                 text=True,
-                timeout=plan.slots * plan.slot_s + 120,
+                timeout=plan.slots * plan.slot_s + PATIENCE_S,
                 check=False,
             )
             assert ended.returncode == 0, ended.stderr[-3000:]
-            assert reader.over.wait(120)
+            assert reader.over.wait(PATIENCE_S)
         findings = judged(reader, journal)
     told = json.loads(ended.stdout)
     print(told)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.faults.campaigns import Plan
-from tests.service.faults.coordinator import Coordinator
+from tests.service.faults.coordinator import PATIENCE_S, Coordinator
 from tests.service.faults.crowd import Crowd, finished
 from tests.service.faults.history import check
 from tests.service.faults.journal import Note, read
@@ -86,8 +86,8 @@ def test_nothing_about_clients_stays_behind(store: str, tmp_path: Path, start_s:
                 half_way = Known(list(network.seen), list(read([journal])))
                 check_closed_slots(store, half_way, tmp_path)
                 coordinator.begin()
-                finished(process, within_s=SLOTS * slot_s + 120)
-            assert reader.over.wait(120)
+                finished(process, within_s=SLOTS * slot_s + PATIENCE_S)
+            assert reader.over.wait(PATIENCE_S)
         lines = reader.finish()
         known = Known(network.seen, list(read([journal])))
         check_closed_slots(store, known, tmp_path)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Address = tuple[str, int]
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 """No answer is waited for longer: more than any limit of the service, and than a slow machine."""
 
 
