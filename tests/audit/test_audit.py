@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from checkins.errors import InvalidValue
 from checkins.protocol.campaign import Campaign
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
 
+SOAK = os.environ.get("CHECKINS_SOAK") == "1"
 SURE = 1.0 - 1e-11
 """A hundred audits that ask for so much raise a false alarm with a chance below 1e-9."""
 
@@ -30,10 +32,12 @@ def audited(campaign: Campaign, **settings: object) -> Audit:
 SHORT = [(2.0, 10, 1.0), (2.0, 5, 0.5), (4.0, 10, 1.0), (8.0, 2, 1.0), (8.0, 10, 0.2)]
 GRID = [
     (local_epsilon, slots, participation)
-    for local_epsilon in (2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-    for slots in (1, 2, 5, 10)
-    for participation in (1.0, 0.5, 0.2)
+    for i, local_epsilon in enumerate((2.0, 3.0, 4.0, 6.0, 8.0, 12.0))
+    for j, slots in enumerate((1, 2, 5, 10))
+    for k, participation in enumerate((1.0, 0.5, 0.2))
+    if SOAK or (i + j + k) % 3 == 0
 ]
+"""In the soak every design; otherwise a third of them, in which every two values still meet."""
 
 
 @pytest.mark.parametrize(("local_epsilon", "slots", "participation"), SHORT)
@@ -50,7 +54,7 @@ def test_most_of_the_exact_epsilon_is_measured(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("local_epsilon", "slots", "participation"), GRID)
-def test_most_of_the_exact_epsilon_is_measured_on_the_whole_grid(
+def test_most_of_the_exact_epsilon_is_measured_on_the_grid(
     local_epsilon: float, slots: int, participation: float
 ) -> None:
     """As many runs as a few seconds of the default budget hold; fails by chance below 1e-9."""

@@ -321,5 +321,5 @@ def _talk(words: list[str], answers: Iterator[str], folder: Path) -> Iterator[st
                     line = ""
     finally:
         os.close(ours)
-        code = child.wait(timeout=60)
+        code = child.wait(timeout=300)
     assert code == 0

@@ -53,7 +53,7 @@ def served(folder: Path, campaign: Path, start_s: int) -> Iterator[dict[str, Any
             yield json.loads(service.stdout.readline())
         finally:
             service.send_signal(signal.SIGTERM)
-            service.wait(timeout=60)
+            service.wait(timeout=300)
 
 
 def devices(*words: object) -> Any:

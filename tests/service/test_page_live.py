@@ -82,7 +82,7 @@ def serving(folder: Path, *, start: str) -> Iterator[dict[str, Any]]:
             yield json.loads(said)
         finally:
             server.terminate()
-            server.wait(timeout=30)
+            server.wait(timeout=300)
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def swarming(url: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def fetched(address: str) -> Any:
-    with urllib.request.urlopen(address, timeout=20) as answer:
+    with urllib.request.urlopen(address, timeout=300) as answer:
         return json.load(answer)
 
 
@@ -154,7 +154,7 @@ def test_a_campaign_is_watched_from_before_its_first_slot_to_its_certificate(
             assert overflow(seen.page) <= 0
             assert (seen.errors, seen.asked) == ([], [])
         pictured(visits, "after")
-        said, _ = clients.communicate(timeout=60)
+        said, _ = clients.communicate(timeout=300)
         assert clients.returncode == 0, said
 
 
@@ -162,7 +162,7 @@ def test_the_page_of_the_service_asks_for_no_inline_script(
     browser: Browser, tmp_path: Path
 ) -> None:
     with serving(tmp_path, start="+3600") as told:
-        with urllib.request.urlopen(told["url"], timeout=20) as answer:
+        with urllib.request.urlopen(told["url"], timeout=300) as answer:
             policy = answer.headers["content-security-policy"]
         assert "script-src 'self'" in policy
         assert "unsafe-eval" not in policy

@@ -28,7 +28,7 @@ def watching(
     try:
         seen = Visit(context.new_page())
         page = seen.page
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(300_000)
         page.on(
             "console",
             lambda said: (
