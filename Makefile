@@ -9,7 +9,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types imports links generated browser postgres test fast soak mutants liars demo docs bench clean
+.PHONY: help setup check format lint types imports links generated figures browser postgres test fast soak mutants liars demo docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
