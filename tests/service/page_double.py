@@ -247,19 +247,21 @@ class Double:
     def run(self, wanted: str) -> Run | None:
         return next((run for run in self.runs if run.id == wanted), None)
 
-    def release(self, run: Run, *, told: bool = True) -> None:
-        run.closed += 1
-        if not told:
-            return
-        release = {
-            "slot": run.closed,
+    def state(self, run: Run) -> dict[str, Any]:
+        """What an event of this name says."""
+        return {
             "slots_closed": run.closed,
             "model_hash": run.model_hash(),
             "head": run.head(),
             "entries": 1 + run.closed,
             "spent": run.spent(),
         }
-        self.tell(run, "release", release)
+
+    def release(self, run: Run, *, told: bool = True) -> None:
+        run.closed += 1
+        if not told:
+            return
+        self.tell(run, "release", {"slot": run.closed, **self.state(run)})
         if run.curve_every is not None and run.closed % run.curve_every == 0:
             point = {"slots": run.closed, "metrics": run.metrics(run.closed)}
             self.tell(run, "curve", point)

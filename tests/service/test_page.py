@@ -99,6 +99,17 @@ def test_a_release_shows_without_anything_being_read_again(browser: Browser) -> 
     assert seen.errors == []
 
 
+def test_a_price_that_is_computed_later_shows_without_a_release(browser: Browser) -> None:
+    run = Run(closed=9, start_in_s=-9 * 3600 - 400)
+    with running(run) as double, watching(browser, double.url) as seen:
+        shown(seen.page)
+        live(seen.page)
+        price = {"epsilon": 0.125, "slots": 9}
+        double.tell(run, "state", double.state(run) | {"spent": price})
+        wait_for_text(seen.page, "spent", "ε ≤ 0.125")
+    assert seen.errors == []
+
+
 def test_the_end_is_no_lost_connection(browser: Browser) -> None:
     run = Run(closed=199, start_in_s=-200 * 3600 - 400)
     with running(run) as double, watching(browser, double.url) as seen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from checkins.protocol.encoding import model_from_bytes, report_to_bytes
 from checkins.protocol.ledger.entry import hashed
 from checkins.protocol.ledger.verification import verify
 from checkins.service import logs
+from checkins.service.routes import public
 from checkins.service.settings import Enrolment, EnrolmentKind, digest_of
 from tests.service.coordination import (
     AVERAGED,
@@ -27,7 +28,7 @@ from tests.service.coordination import (
     campaign,
     campaign_text,
 )
-from tests.service.living import OPERATOR, Living, Scenario, play, problem
+from tests.service.living import OPERATOR, PATIENCE_S, Living, Scenario, play, problem
 
 
 @pytest.fixture
@@ -408,26 +409,117 @@ def told(text: str) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+Told = list[tuple[str, dict[str, Any]]]
+
+
+def of_kind(kind: str, events: Told) -> list[dict[str, Any]]:
+    return [data for name, data in events if name == kind]
+
+
+async def heard(stream: AsyncIterator[bytes], kind: str, **last: Any) -> Told:
+    """The events up to the first of this kind that says this."""
+    events: Told = []
+    async with asyncio.timeout(PATIENCE_S):
+        async for block in stream:
+            events += told(block.decode())
+            if events and events[-1][0] == kind and last.items() <= events[-1][1].items():
+                return events
+    raise AssertionError(f"the stream ended before {kind} {last}")
+
+
+async def ledger_of(it: Living) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (await it.ask("GET", "/ledger")).content.splitlines()]
+
+
 def test_events_tell_each_release_once_and_the_end(here) -> None:
+    """Whoever counts `release` counts releases: another price and the end are told as `state`."""
+
     async def scenario(it: Living) -> None:
         await it.open(slots=3)
-        stream = asyncio.create_task(it.ask("GET", "/events"))
-        await asyncio.sleep(0.02)
+        await it.show(1)  # before anybody listens
+        stream = public._events(it.desk, it.runner)
+        events = await heard(stream, "state", slots_closed=1)
+        await it.show(2)
+        events += await heard(stream, "release", slot=2)
+        it.desk.prices = [(3, 0.25)]  # another price is known, and nothing else has changed
+        it.desk.wake()
+        events += await heard(stream, "state", slots_closed=2)
+        await it.finish()
+        head = (await it.ask("GET", "")).json()["ledger"]["head"]
+        events += await heard(stream, "state", head=head)
+        releases, states = of_kind("release", events), of_kind("state", events)
+        assert [release["slot"] for release in releases] == [2, 3]
+        assert [state["slots_closed"] for state in states] == [1, 2, 3]
+        assert states[1]["spent"] == {"epsilon": 0.25, "slots": 3}
+        assert [data["status"] for data in of_kind("status", events)] == ["running", "completed"]
+        assert releases[-1]["model_hash"] == states[-1]["model_hash"]
+        lines = await ledger_of(it)
+        for release in releases:
+            assert release["head"] == lines[release["entries"] - 1]["hash"]
+            assert release["slot"] == lines[release["entries"] - 1]["slot"]
+
+    here(scenario)
+
+
+def test_releases_that_a_slow_reader_missed_are_told_too(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=4)
+        stream = public._events(it.desk, it.runner)
+        await heard(stream, "state", slots_closed=0)  # and reads no further for a while
+        for slot in (1, 2, 3):
+            await it.show(slot)
+        await it.finish()
+        events = await heard(stream, "release", slot=4)
+        releases, lines = of_kind("release", events), await ledger_of(it)
+        assert [release["slot"] for release in releases] == [1, 2, 3, 4]
+        for release in releases:
+            line = lines[release["entries"] - 1]
+            assert (line["slot"], line["hash"]) == (release["slot"], release["head"])
+            assert line["model_hash"] == release["model_hash"]
+
+    here(scenario)
+
+
+def test_slots_from_which_nothing_is_released_are_no_releases(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(**SLIDING)
+        stream = public._events(it.desk, it.runner)
+        events = await heard(stream, "state", slots_closed=0)
         for slot in (1, 2):
             await it.show(slot)
-            await asyncio.sleep(0.02)
+            events += await heard(stream, "state", slots_closed=slot)
+        await it.show(3)
+        events += await heard(stream, "release", slot=3)
+        assert [release["slot"] for release in of_kind("release", events)] == [3]
+
+    here(scenario)
+
+
+def test_the_head_of_the_ledger_can_be_asked_for_at_any_length(on) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=3)
         await it.finish()
-        await asyncio.sleep(0.3)  # the curve is measured on a thread of its own
-        it.runner.release_waiters()
-        events = told((await stream).text)
-        slots = [data["slots_closed"] for name, data in events if name == "release"]
-        assert slots == sorted(slots)
-        assert set(slots) >= {0, 1, 2, 3}
-        statuses = [data["status"] for name, data in events if name == "status"]
-        assert statuses == ["waiting", "running", "completed"]
-        view = (await it.ask("GET", "")).json()
-        last = [data for name, data in events if name == "release"][-1]
-        assert last["model_hash"] == view["model_hash"]
+        lines = await ledger_of(it)
+        assert [line["kind"] for line in lines] == ["opened", *["slot-closed"] * 3, "closed"]
+        for line in lines:
+            answer = await it.ask("GET", f"/ledger/heads/{line['entry']}")
+            assert answer.json() == {"entries": line["entry"], "head": line["hash"]}
+        assert problem(await it.ask("GET", "/ledger/heads/6")) == (404, "unknown-entry")
+        for wrong in ("0", "-1", "x", "1e3", "1" + "0" * 16):
+            assert problem(await it.ask("GET", f"/ledger/heads/{wrong}")) == (422, "invalid")
+
+    on(scenario)
+
+
+def test_invariant_7_a_head_is_shown_no_earlier_than_its_release(here) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=2)
+        await it.choose(1)
+        await it.turn(it.desk.terms.ends(1), lambda: it.desk.standing.stage.closed == 1)
+        assert it.desk.public.ledger.entries == 1
+        assert problem(await it.ask("GET", "/ledger/heads/2")) == (404, "unknown-entry")
+        await it.show(1)
+        assert (await it.ask("GET", "/ledger/heads/2")).status_code == 200
 
     here(scenario)
 
@@ -636,6 +728,7 @@ def test_the_openapi_document_names_every_route_of_the_contract(here) -> None:
             ("PUT", f"{run}/slots/{{slot}}/report"),
             ("GET", f"{run}/models/latest"),
             ("GET", f"{run}/ledger"),
+            ("GET", f"{run}/ledger/heads/{{entries}}"),
             ("GET", f"{run}/events"),
             ("GET", "/metrics"),
             ("GET", "/healthz"),

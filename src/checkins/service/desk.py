@@ -170,10 +170,14 @@ class Desk:
 
     @property
     def spent(self) -> Mapping[str, Any] | None:
-        """The price of the first priced count of slots that covers what is over; rounded up."""
+        """What the slots that are over cost, or with the run what all of it cost; rounded up."""
         closed = self.public.stage.closed
         if self.public.stage.ending is not None:
             return {"epsilon": self.public.certificate.get("epsilon"), "slots": closed}
+        return self.spent_after(closed)
+
+    def spent_after(self, closed: int) -> Mapping[str, Any] | None:
+        """The price of the first priced count of slots that covers so many; rounded up."""
         if closed == 0 and self.terms.number == 1 and not self.public.ledger.closed:
             return {"epsilon": 0.0, "slots": 0}
         for slots_, epsilon in self.prices:

@@ -42,6 +42,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "unknown-campaign": Kind(404, "There is no such campaign"),
     "unknown-receipt": Kind(404, "There is no such receipt"),
+    "unknown-entry": Kind(404, "The ledger has no such entry yet"),
     "unknown-path": Kind(404, "There is nothing at this address"),
     "wrong-method": Kind(405, "This address does not take this method"),
     "refused": Kind(409, "The protocol does not allow it"),

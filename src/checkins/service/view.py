@@ -113,16 +113,27 @@ def promises(desk: Desk, certificate: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def release(desk: Desk) -> dict[str, Any]:
-    """What is told when a slot is over: the same whoever was in it."""
+def state(desk: Desk) -> dict[str, Any]:
+    """Where a run stands, for those who listen."""
     standing = desk.public
     return {
-        "slot": standing.stage.closed,
         "slots_closed": standing.stage.closed,
         "model_hash": standing.model_hash,
         "head": standing.ledger.head,
         "entries": standing.ledger.entries,
         "spent": finite(desk.spent),
+    }
+
+
+def release(desk: Desk, slot: int, *, model_hash: str, head: str, entries: int) -> dict[str, Any]:
+    """What is told of the release of a slot: the same whoever was in it."""
+    return {
+        "slot": slot,
+        "slots_closed": slot,
+        "model_hash": model_hash,
+        "head": head,
+        "entries": entries,
+        "spent": finite(desk.spent_after(slot)),
     }
 
 

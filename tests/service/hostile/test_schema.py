@@ -54,6 +54,7 @@ TABLE = {
     ("put", "/campaigns/{}/slots/{}/report"): (RECEIPT, 200, "application/json"),
     ("get", "/campaigns/{}/models/latest"): (NONE, 200, "application/octet-stream"),
     ("get", "/campaigns/{}/ledger"): (NONE, 200, "application/x-ndjson"),
+    ("get", "/campaigns/{}/ledger/heads/{}"): (NONE, 200, "application/json"),
     ("get", "/campaigns/{}/events"): (NONE, 200, "text/event-stream"),
     ("get", "/plan/answer"): (NONE, 200, "application/json"),
     ("get", "/metrics"): (OPERATORS, 200, "text/plain"),

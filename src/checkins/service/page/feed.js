@@ -103,6 +103,7 @@ export class Feed {
       }
       this.changed(this);
     });
+    on("state", (told) => this.take(told));
     on("release", (told) => this.take(told));
     on("curve", (told) => this.addCurve([told]));
     on("status", (told) => {

@@ -20,6 +20,7 @@ from checkins.service.problems import Problem, documented
 from checkins.service.runner import Runner
 
 MOST_SLOT = 10**12
+MOST_ENTRIES = 10**15
 RUN, SLOT, RECEIPT = r"[0-9a-f]{12}-[0-9]{1,7}", r"[1-9][0-9]{0,12}", r"[A-Za-z0-9_-]{8,64}"
 JSON = "application/json"
 T = TypeVar("T")
@@ -47,6 +48,12 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "description": "1, 2, ... of the run's slots",
         "schema": {"type": "integer", "minimum": 1, "maximum": MOST_SLOT},
     },
+    "entries": {
+        "in": "path",
+        "required": True,
+        "description": "How many entries the ledger had",
+        "schema": {"type": "integer", "minimum": 1, "maximum": MOST_ENTRIES},
+    },
     "receipt": {
         "in": "path",
         "required": True,
@@ -69,7 +76,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "in": "query",
         "required": False,
         "description": "Leave out so many entries",
-        "schema": {"type": "integer", "minimum": 0, "maximum": 10**15, "default": 0},
+        "schema": {"type": "integer", "minimum": 0, "maximum": MOST_ENTRIES, "default": 0},
     },
     "If-None-Match": {
         "in": "header",
@@ -124,6 +131,14 @@ def slot_of(request: Request) -> int:
     text = request.path_params["slot"]
     if not re.fullmatch(SLOT, text) or int(text) > MOST_SLOT:
         raise Problem("invalid", f"slot: must be a whole number from 1 to {MOST_SLOT:,}")
+    return int(text)
+
+
+def entries_of(request: Request) -> int:
+    """How many entries of a ledger a request is about."""
+    text = request.path_params["entries"]
+    if not re.fullmatch(r"[1-9][0-9]{0,15}", text) or int(text) > MOST_ENTRIES:
+        raise Problem("invalid", f"entries: must be a whole number from 1 to {MOST_ENTRIES:,}")
     return int(text)
 
 

@@ -10,14 +10,24 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 from checkins.protocol.encoding import MEDIA_TYPE
-from checkins.service import view
+from checkins.service import view, wire
 from checkins.service.desk import Desk
 from checkins.service.problems import Problem
 from checkins.service.released import released_model
-from checkins.service.routes.parts import BINARY, desk_of, number_of, refusals, runner_of, takes
+from checkins.service.routes.parts import (
+    BINARY,
+    answer,
+    desk_of,
+    entries_of,
+    number_of,
+    refusals,
+    runner_of,
+    takes,
+)
 from checkins.service.routes.plain import PlainRoute, also_head
 from checkins.service.runner import Runner
 from checkins.service.store import records
+from checkins.service.store.records import Standing
 
 router = APIRouter(prefix="/campaigns/{run}", tags=["public"], route_class=PlainRoute)
 KEEP_ALIVE_S = 15.0
@@ -93,21 +103,47 @@ async def ledger(request: Request) -> Response:
 
 
 @router.get(
+    "/ledger/heads/{entries}",
+    response_model=wire.LedgerPlace,
+    summary="The head of the ledger when it had so many entries",
+    openapi_extra=takes("run", "entries"),
+    responses=refusals("unknown-campaign", "unknown-entry", "invalid"),
+)
+@also_head
+async def head(request: Request) -> Response:
+    """A ledger only grows: whoever saw this head before sees that the service was not set back."""
+    desk, runner = await desk_of(request), runner_of(request)
+    entries = entries_of(request)
+    if entries > desk.public.ledger.entries:  # what is not shown yet is not told here either
+        raise Problem("unknown-entry", f"it has {desk.public.ledger.entries:,} entries so far")
+
+    def found() -> list[str]:
+        with runner.database.reading() as connection:
+            return records.ledger_heads(
+                connection, desk.terms.population, after=entries - 1, most=1
+            )
+
+    (there,) = await runner.ask(found)
+    return answer({"entries": entries, "head": there})
+
+
+@router.get(
     "/events",
     response_class=Response,
     summary="Events as they happen",
     openapi_extra=takes("run"),
     responses={
         200: {
-            "description": "Server-sent events: release, curve, status",
+            "description": "Server-sent events: state, release, curve, status",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         },
         **refusals("unknown-campaign"),
     },
 )
 async def events(request: Request) -> Response:
-    """`release` after each release, `curve` for each point of the learning curve, `status` when it
-    changes. What is told of a slot does not depend on who was in it."""
+    """`state` says where the run stands, `release` comes once for each release, `curve` for each
+    point of the learning curve, `status` when it changes. What is told of a slot does not depend on
+    who was in it."""
     desk, runner = await desk_of(request), runner_of(request)
     if runner.listeners >= runner.settings.limits.listeners:
         raise Problem("busy", "too many listen already: ask again, or now and then", retry_after=30)
@@ -127,23 +163,82 @@ async def _told(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
 
 
 async def _events(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
-    status: tuple[str, str | None] = ("", None)
-    told, points = ("", -1), len(desk.shown_curve)
+    listener = _Listener(desk, runner)
     while not runner.stopping.is_set():
-        now = desk.public.stage.closed
-        holding = runner.clock_watch.holding
-        if status != (desk.status, holding):
-            status = (desk.status, holding)
-            tells = {"status": desk.status, "next": desk.next_run, "holding": holding}
-            yield _event("status", now, tells)
-        if told != (desk.public.ledger.head, len(desk.prices)):
-            told = (desk.public.ledger.head, len(desk.prices))
-            yield _event("release", now, view.release(desk))
-        for slots, metrics in desk.shown_curve[points:]:
-            points += 1
-            yield _event("curve", now, {"slots": slots, "metrics": metrics})
-        if not await desk.change(most_s=KEEP_ALIVE_S):
+        events = await listener.news()
+        for event in events:
+            yield event
+        # Nothing can change unnoticed between having no news and waiting for some.
+        if not events and not await desk.change(most_s=KEEP_ALIVE_S):
             yield b": still here\n\n"
+
+
+class _Listener:
+    """One who listens to a run, and what was told so far."""
+
+    def __init__(self, desk: Desk, runner: Runner) -> None:
+        self._desk = desk
+        self._runner = runner
+        self._status: dict[str, str | None] = {}
+        self._state: dict[str, Any] = {}
+        self._slots = desk.public.stage.closed
+        self._entries = desk.public.ledger.entries
+        self._points = len(desk.shown_curve)
+
+    async def news(self) -> list[bytes]:
+        """The events that were not told yet, in their order."""
+        desk, public, told = self._desk, self._desk.public, []
+        now = public.stage.closed
+        status = {"status": desk.status, "holding": self._runner.clock_watch.holding}
+        if status != self._status:
+            self._status = status
+            told.append(_event("status", now, {**status, "next": desk.next_run}))
+        if now > self._slots:
+            for release in await self._releases(public):
+                told.append(_event("release", release["slot"], release))
+                self._state = {name: release[name] for name in release if name != "slot"}
+            self._entries += now - self._slots
+            self._slots = now
+        if desk.public is public:  # else there is another release to tell first
+            state = view.state(desk)
+            if state != self._state:
+                self._state = state
+                told.append(_event("state", now, state))
+        for slots, metrics in desk.shown_curve[self._points :]:
+            self._points += 1
+            told.append(_event("curve", now, {"slots": slots, "metrics": metrics}))
+        return told
+
+    async def _releases(self, public: Standing) -> list[dict[str, Any]]:
+        """The releases since the last one that was told; a slow reader may have missed some.
+
+        Each slot of a run that is open has the next line of the ledger.
+        """
+        desk, first, closed = self._desk, self._slots + 1, public.stage.closed
+        if first == closed and public.stage.ending is None:
+            hashes, heads = [(closed, public.model_hash)], [public.ledger.head]
+        else:
+            hashes, heads = await self._runner.ask(self._stored, first, closed)
+        return [
+            view.release(
+                desk,
+                slot,
+                model_hash=model_hash,
+                head=heads[slot - first],
+                entries=self._entries + slot - first + 1,
+            )
+            for slot, model_hash in hashes
+            if desk.terms.rules.releases(slot)
+        ]
+
+    def _stored(self, first: int, closed: int) -> tuple[list[tuple[int, str]], list[str]]:
+        terms, most = self._desk.terms, closed - first + 1
+        with self._runner.database.reading() as connection:
+            hashes = records.last_releases(connection, terms.id, closed=closed, most=most)
+            heads = records.ledger_heads(
+                connection, terms.population, after=self._entries, most=most
+            )
+        return hashes, heads
 
 
 def _event(name: str, number: int, data: dict[str, Any]) -> bytes:

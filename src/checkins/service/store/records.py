@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, LargeBinary, Row, func, insert, select, update
 
 from checkins.errors import OutOfOrder
 from checkins.protocol.campaign import campaign_from_canonical
@@ -21,6 +22,11 @@ from checkins.service.store import tables
 from checkins.service.terms import Terms
 
 runs, learners, populations = tables.runs, tables.learners, tables.populations
+BEGINNING_BYTES = 256
+"""Enough of a slot's line to hold its hash, which stands before its sum."""
+_SLOT_HASH = re.compile(
+    rb'\{(?:"contributors":\d+,)?"dtype":(?:"\w+"|null),"entry":\d+,"hash":"([0-9a-f]{64})"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +238,27 @@ def ledger_lines(connection: Connection, population: str, *, after: int, most: i
             .limit(most)
         ).scalars()
     )
+
+
+def ledger_heads(connection: Connection, population: str, *, after: int, most: int) -> list[str]:
+    """The hashes of some lines of a ledger, in their order; the sums of slots are not read."""
+    c = tables.ledger.c
+    beginning = func.substr(c.line, 1, BEGINNING_BYTES, type_=LargeBinary).label("beginning")
+    found = connection.execute(
+        select(c.entry, beginning)
+        .where(c.population == population, c.entry > after)
+        .order_by(c.entry)
+        .limit(most)
+    ).all()
+    return [_head(connection, population, row.entry, bytes(row.beginning)) for row in found]
+
+
+def _head(connection: Connection, population: str, entry: int, beginning: bytes) -> str:
+    slot = _SLOT_HASH.match(beginning)
+    if slot is not None:
+        return slot[1].decode("ascii")
+    (line,) = ledger_lines(connection, population, after=entry - 1, most=1)
+    return str(json.loads(line)["hash"])
 
 
 def add_run(connection: Connection, terms: Terms, certificate: Mapping[str, Any]) -> None:
