@@ -407,6 +407,18 @@ MUTANTS = (
         (f"{DEVICE}::test_a_dummy_is_the_report_of_zero",),
     ),
     Mutant(
+        "code-of-the-service",
+        "a device imports whatever code a campaign names as its model",
+        (
+            Change(
+                "client/trainer.py",
+                "if task.model not in list(Named) and task.model != allow_model:",
+                "if task.model not in list(Named) and ':' not in task.model:",
+            ),
+        ),
+        ("tests/client/test_trainer.py::test_no_code_is_imported_because_a_campaign_names_it",),
+    ),
+    Mutant(
         "half-the-noise",
         "a device draws noise of half the deviation that is priced",
         (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import typer
 from checkins.cli import failures
 from checkins.cli.join import join
 from checkins.cli.swarm import swarm
-from tests.client.fake_service import FakeService
+from tests.client.fake_service import FakeService, campaign
 from tests.client.http_service import on_a_socket
 from tests.client.test_participant import soon
 
@@ -158,3 +160,26 @@ def test_a_device_can_be_withdrawn(run: Any, tmp_path: Path) -> None:
         code, out, _ = run("join", url, "--state", tmp_path, "--withdraw", "--json")
         assert json.loads(out) == {"campaign": service.id, "withdrawn": False}
     assert len(service.withdrawn) == 1
+
+
+@pytest.mark.parametrize(
+    "words", ["join {url} --row 1 --state {folder}", "swarm {url} --clients 2"]
+)
+def test_code_that_a_service_names_is_not_imported(
+    run: Any, tmp_path: Path, monkeypatch: Any, words: str
+) -> None:
+    (tmp_path / "named_by_a_service.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    described = campaign()
+    assert described.task is not None
+    own = replace(described, task=replace(described.task, model="named_by_a_service:build"))
+    with on_a_socket(FakeService(own)) as url:
+        said = words.format(url=url, folder=tmp_path / "state")
+        code, out, err = run(*said.split())
+        assert (code, out) == (2, "")
+        assert "named_by_a_service:build" in err
+        assert "--allow-model named_by_a_service:build" in err
+        code, out, err = run(*said.split(), "--allow-model", "named_by_a_service:other")
+        assert code == 2
+        assert "--allow-model named_by_a_service:other" in err
+    assert "named_by_a_service" not in sys.modules

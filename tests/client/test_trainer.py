@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from checkins.client.rows import People, trainer_of_file
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign import DataFile, Optimizer, Task
 from checkins.simulation.updates import LocalWork, each
-from checkins.tasks import synthetic
+from checkins.tasks import synthetic, table_file
 from checkins.tasks.blueprint import model_of
 from checkins.tasks.dataset import Dataset
 from checkins.tasks.tensors import flatten, unflatten
@@ -145,3 +148,79 @@ def test_people_of_a_table_come_from_the_file_that_is_named(file: Path) -> None:
         People.of(table(2, "logistic"))
     with pytest.raises(InvalidValue, match="data of its own"):
         People.of(Task("synthetic", "logistic", Optimizer(rate=1.0)), file=file)
+
+
+NAMED = "code_of_a_service:build"
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bool]]:
+    """A module that a campaign could name; says whether it was imported."""
+    lines = [
+        "from pathlib import Path",
+        f"Path({str(tmp_path / 'imported')!r}).touch()",
+        "from checkins.tasks.softmax import Softmax",
+        "def build(shape, classes):",
+        "    return Softmax(shape[0], classes)",
+    ]
+    (tmp_path / "code_of_a_service.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield (tmp_path / "imported").exists
+    sys.modules.pop("code_of_a_service", None)
+
+
+def ways_to_a_model(file: Path, **given: Any) -> dict[str, Callable[[], Any]]:
+    """Every way from a fetched task to a trainer."""
+    return {
+        "rows": lambda: RowsTrainer(table(2, NAMED), np.zeros((1, 3)), [1], **given).model,
+        "file": lambda: trainer_of_file(table(2, NAMED), file, client="ann", **given).model,
+        "people": lambda: People.of(Task("synthetic", NAMED, Optimizer(rate=1.0)), **given).model,
+        "table": lambda: People.of(table(2, NAMED), file=file, **given).model,
+    }
+
+
+@pytest.mark.parametrize("way", ["rows", "file", "people", "table"])
+@pytest.mark.parametrize("allowed", [None, "", "code_of_a_service", "code_of_a_service:other"])
+def test_no_code_is_imported_because_a_campaign_names_it(
+    file: Path, code: Callable[[], bool], way: str, allowed: str | None
+) -> None:
+    given = {} if allowed is None else {"allow_model": allowed}
+    with pytest.raises(InvalidValue, match=r"code_of_a_service:build.*allow"):
+        ways_to_a_model(file, **given)[way]()
+    assert not code()
+    assert "code_of_a_service" not in sys.modules
+
+
+@pytest.mark.parametrize("way", ["rows", "file", "people", "table"])
+def test_code_that_the_owner_names_is_imported(
+    file: Path, code: Callable[[], bool], way: str
+) -> None:
+    assert ways_to_a_model(file, allow_model=NAMED)[way]().dimension > 0
+    assert code()
+
+
+def test_a_built_in_model_needs_no_permission(file: Path) -> None:
+    assert RowsTrainer(table(2, "logistic"), np.zeros((1, 3)), [1], allow_model=NAMED)
+
+
+@pytest.mark.parametrize("named", ["people.csv", "/etc/hostname", "../people.csv"])
+def test_no_file_is_opened_because_a_campaign_names_it(
+    file: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """The owner names the file; the one that the campaign names stays closed."""
+    opened: list[Path] = []
+
+    def read(path: Path, **how: Any) -> Any:
+        opened.append(path)
+        return original(path, **how)
+
+    original = table_file.read
+    monkeypatch.setattr(table_file, "read", read)
+    source = table(2, "logistic").data
+    assert isinstance(source, DataFile)
+    task = Task(replace(source, file=named), "logistic", Optimizer(rate=1.0))
+    assert len(People.of(task, file=file)) == 2
+    trainer_of_file(task, file, client="ann")
+    with pytest.raises(InvalidValue, match="name the file"):
+        People.of(task)
+    assert [path.resolve() for path in opened] == [file.resolve()] * 2

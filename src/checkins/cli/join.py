@@ -56,6 +56,7 @@ def join(
     state: State = None,
     key_file: joining.KeyFile = None,
     seal: joining.Seal = None,
+    allow_model: joining.AllowModel = None,
     follow: joining.Follow = False,
     withdraw: Withdraw = False,
     json: options.Json = False,
@@ -110,12 +111,13 @@ def _trainer(view: CampaignView, given: Given, *, quiet: bool) -> Trainer:
     from checkins.cli.values import whole
     from checkins.client.rows import People, trainer_of_file
 
-    task = joining.task_of(view)
+    task, allowed = joining.task_of(view), given.texts.get("allow_model")
     with told(given):
         if "data" in given:
-            return trainer_of_file(task, given.texts["data"], client=given.texts.get("client"))
+            file, client = given.texts["data"], given.texts.get("client")
+            return trainer_of_file(task, file, client=client, allow_model=allowed)
         with screen.working("loading the data set", quiet=quiet):
-            people = People.of(task)
+            people = People.of(task, allow_model=allowed)
         return people.trainer(whole("row", given.texts["row"], most=len(people)) - 1)
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from checkins.cli.failures import Refused, quoted
-from checkins.cli.options import Given, Texts, text
+from checkins.cli.options import Given, Texts, option, text
 from checkins.cli.remote import parted
 from checkins.errors import InvalidValue
 
@@ -31,6 +31,14 @@ KeyFile = Annotated[
 ]
 Follow = Annotated[
     bool, typer.Option("--follow", help="Go on with the runs that follow, with fresh coins.")
+]
+AllowModel = Annotated[
+    Texts,
+    text(
+        "--allow-model",
+        "MODULE:FUNCTION",
+        "Import this code if the campaign names it as its model; without it no code is imported.",
+    ),
 ]
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -104,5 +112,5 @@ def told(given: Given) -> Iterator[None]:
         if error.name in given.texts:
             raise Refused(f"{given.shown(error.name)}: {error.expected}") from error
         if error.value is None:
-            raise Refused(f"--{error.name}: {error.expected}") from error
+            raise Refused(f"{option(error.name)}: {error.expected}") from error
         raise

@@ -53,6 +53,7 @@ def swarm(
     state: State = None,
     key_file: joining.KeyFile = None,
     seal: joining.Seal = None,
+    allow_model: joining.AllowModel = None,
     journal: Journal = None,
     follow: joining.Follow = False,
     json: options.Json = False,
@@ -93,7 +94,11 @@ def _people(view: CampaignView, given: Given) -> People:
     from checkins.client.rows import People
 
     with told(given):
-        return People.of(joining.task_of(view), file=given.texts.get("data"))
+        return People.of(
+            joining.task_of(view),
+            file=given.texts.get("data"),
+            allow_model=given.texts.get("allow_model"),
+        )
 
 
 def _run(

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.client.trainer import RowsTrainer
+from checkins.client.trainer import RowsTrainer, check_model_allowed
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign import DataFile, Task
-from checkins.protocol.campaign.task import Model as Named
 from checkins.tasks import table, table_file
 from checkins.tasks.blueprint import model_of
 from checkins.tasks.dataset import Dataset
@@ -25,13 +24,19 @@ SHOWN = 5
 
 
 def trainer_of_file(
-    task: Task, file: str | os.PathLike[str], *, client: str | None = None
+    task: Task,
+    file: str | os.PathLike[str],
+    *,
+    client: str | None = None,
+    allow_model: str | None = None,
 ) -> RowsTrainer:
     """Trains on one person's rows of a CSV or Parquet file.
 
     The file has the sealed columns; values are clipped to the sealed ranges. Without ``client``
-    all rows must be one person's: the file then needs no column that says whose they are.
+    all rows must be one person's: the file then needs no column that says whose they are. The file
+    that the task names is not opened. ``allow_model`` is as in ``RowsTrainer``.
     """
+    check_model_allowed(task, allow_model)
     source = task.data
     if not isinstance(source, DataFile):
         raise InvalidValue(
@@ -51,12 +56,6 @@ def trainer_of_file(
     who = client if client is not None or not named else cells.clients[0]
     if who is not None and in_holdout([who], share=source.holdout, purpose=table.PURPOSE)[0]:
         raise InvalidValue("client", who, "is in the public holdout, and does not take part")
-    if task.model not in list(Named):
-        raise InvalidValue(
-            "model",
-            task.model,
-            "is code that the service chose: read it, and take part with a Trainer of your own",
-        )
     model = model_of(task)
     labels = _labels(cells.labels[mine], source)
     return RowsTrainer(task, table.scaled(cells.features[mine], source.ranges), labels, model=model)
@@ -92,8 +91,18 @@ class People:
     model: Model
 
     @classmethod
-    def of(cls, task: Task, *, file: str | os.PathLike[str] | None = None) -> People:
-        """The people of the task's own data set, or of a table in its form."""
+    def of(
+        cls,
+        task: Task,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        allow_model: str | None = None,
+    ) -> People:
+        """The people of the task's own data set, or of a table in its form.
+
+        The file that the task names is not opened. ``allow_model`` is as in ``RowsTrainer``.
+        """
+        check_model_allowed(task, allow_model)
         source = task.data
         if file is not None:
             if not isinstance(source, DataFile):

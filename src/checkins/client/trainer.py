@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from checkins.errors import InvalidValue
 from checkins.protocol.campaign import Task
+from checkins.protocol.campaign.task import Model as Named
 from checkins.tasks.blueprint import model_of
 from checkins.tasks.model import Model
 from checkins.tasks.tensors import flatten, unflatten
@@ -29,20 +31,44 @@ class Trainer(Protocol):
         """The update of this device's data, an array for each tensor of ``model``."""
 
 
+def check_model_allowed(task: Task, allow_model: str | None) -> None:
+    """Refuse a task whose model is code, unless the device's owner names the same code.
+
+    A task comes from a service. What it names as ``module:function`` would be imported and called.
+    """
+    if task.model not in list(Named) and task.model != allow_model:
+        raise InvalidValue(
+            "allow_model",
+            allow_model,
+            f"the campaign's model is the code {task.model}, which is not imported because a"
+            f" service names it: read it, and allow it as --allow-model {task.model}",
+        )
+
+
 class RowsTrainer:
     """What a campaign's sealed task asks of a person's rows, with numpy alone.
 
     ``features`` has one row for each example, scaled as the task says; ``rows.py`` reads them
     from a table. With ``local_steps`` above 1 the device takes steps of its own. ``model`` is the
-    task's, where it is already at hand.
+    task's, where it is already at hand. ``allow_model`` is the ``module:function`` that the owner
+    of the device lets the task name; without it only models of this package are built.
     """
 
     __slots__ = ("_features", "_labels", "_rate", "_steps", "model")
 
     def __init__(
-        self, task: Task, features: ArrayLike, labels: ArrayLike, *, model: Model | None = None
+        self,
+        task: Task,
+        features: ArrayLike,
+        labels: ArrayLike,
+        *,
+        model: Model | None = None,
+        allow_model: str | None = None,
     ) -> None:
-        self.model = model or model_of(task)
+        if model is None:
+            check_model_allowed(task, allow_model)
+            model = model_of(task)
+        self.model = model
         self._features = np.asarray(features, dtype=np.float64)
         self._labels = np.asarray(labels)
         self._steps = task.local_steps
