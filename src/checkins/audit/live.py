@@ -12,6 +12,7 @@ Meant for a coordinator that is set up to be tested: its campaigns are on nobody
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import secrets
 import time
@@ -29,6 +30,8 @@ from checkins.audit.guessing import GuessedBound
 from checkins.audit.machines.attacks import Noise
 from checkins.audit.trials import Trials
 from checkins.audit.verdict import Verdict
+from checkins.client.answers import fetch_async
+from checkins.client.calls import VIEW_BYTES
 from checkins.client.swarm import Swarm, Tally
 from checkins.errors import CheckinsError
 from checkins.protocol.campaign import Campaign, Schedule, campaign_text
@@ -53,6 +56,8 @@ IN_TIME = 0.95
 LONGEST_SLOT_S = 16.0
 EXCESS = 3.0
 CLIP, GRID = 1.0, 1e-4
+LINE_BYTES, NUMBER_BYTES = 4096, 12
+"""At most, of a slot's line in the ledger without its sum; of each number of the sum."""
 
 
 class LiveFailed(CheckinsError):
@@ -293,7 +298,7 @@ async def _play(
         )
         await swarm.run(tally)
     await _over(http, shown["id"], plan)
-    sums = await _sums(http, shown["id"])
+    sums = await _sums(http, shown["id"], plan)
     scores = np.array([_score(plan, sums[:, canary]) for canary in range(plan.canaries)])
     return _Played(float(shown["certificate"]["epsilon"]), coins, scores, _ended(tally))
 
@@ -303,21 +308,26 @@ async def _opened(http: httpx.AsyncClient, plan: LivePlan, operator: str) -> dic
     lead_s, until = plan.lead_s, time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         campaign = plan.campaign(datetime.now(UTC) + timedelta(seconds=lead_s))
-        answer = await http.post(
+        answer, body = await fetch_async(
+            http,
+            "POST",
             "/campaigns",
             content=campaign_text(campaign).encode(),
             headers={"Authorization": f"Bearer {operator}", "Content-Type": "application/toml"},
+            most_bytes=VIEW_BYTES,
+            within_s=PATIENCE_S,
         )
+        text = body.decode("utf-8", "replace")
         if answer.status_code == 201:
-            shown: dict[str, Any] = answer.json()
+            shown: dict[str, Any] = json.loads(text)
             return shown
         if answer.status_code in BUSY:
             await asyncio.sleep(1.0)
-        elif "has passed" in answer.text:
+        elif "has passed" in text:
             lead_s = min(2.0 * lead_s, PATIENCE_S)
         else:
             break
-    raise LiveFailed(f"the coordinator opens no campaign: {answer.text[:300]}")
+    raise LiveFailed(f"the coordinator opens no campaign: {text[:300]}")
 
 
 def _ended(tally: Tally) -> dict[str, int]:
@@ -328,17 +338,23 @@ def _ended(tally: Tally) -> dict[str, int]:
 async def _over(http: httpx.AsyncClient, run: str, plan: LivePlan) -> None:
     async with asyncio.timeout(PATIENCE_S + plan.lead_s + plan.slots * plan.slot_s):
         while True:
-            answer = await http.get(f"/campaigns/{run}")
-            if answer.status_code == 200 and answer.json()["status"] in ("completed", "stopped"):
+            answer, body = await fetch_async(
+                http, "GET", f"/campaigns/{run}", most_bytes=VIEW_BYTES, within_s=PATIENCE_S
+            )
+            over = ("completed", "stopped")
+            if answer.status_code == 200 and json.loads(body)["status"] in over:
                 return
             await asyncio.sleep(POLL_S)
 
 
-async def _sums(http: httpx.AsyncClient, run: str) -> NDArray[np.float64]:
+async def _sums(http: httpx.AsyncClient, run: str, plan: LivePlan) -> NDArray[np.float64]:
     """The sum of each slot in clips, from the ledger; one that is no chain is refused."""
-    answer = await http.get(f"/campaigns/{run}/ledger")
+    most_bytes = 2 * VIEW_BYTES + plan.slots * (LINE_BYTES + NUMBER_BYTES * (plan.canaries + 1))
+    _, body = await fetch_async(
+        http, "GET", f"/campaigns/{run}/ledger", most_bytes=most_bytes, within_s=PATIENCE_S
+    )
     ledger, sums = Ledger(), []
-    for line in answer.content.splitlines(keepends=True):
+    for line in body.splitlines(keepends=True):
         ledger, entry = ledger.read(line)
         if isinstance(entry, SlotClosed):
             total = entry.numbers()

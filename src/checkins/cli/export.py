@@ -50,7 +50,7 @@ def export(
         if "campaign" in given:
             raise given.contradiction("campaign", "goes with a store: name URL/campaigns/ID")
         with remote.service(place) as (http, run):
-            body = remote.fetched(http, f"/campaigns/{run}/models/latest").content
+            body = remote.latest_model(http, run)
     elif "://" in place:
         body = _stored(place, given.texts.get("campaign"))
     else:

@@ -74,13 +74,10 @@ def _opened(place: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]
     if remote.is_address(place):
         with (
             remote.service(place) as (http, run),
-            http.stream("GET", f"/campaigns/{run}/ledger") as response,
+            remote.ledger(http, run) as (pieces, address),
             screen.working("fetching and recomputing the ledger", quiet=quiet),
         ):
-            if not response.is_success:
-                response.read()
-                remote.check(response)
-            yield _split(response.iter_bytes()), str(response.url)
+            yield _split(pieces), address
         return
     from checkins.protocol.ledger.file import lines
 
@@ -93,18 +90,18 @@ def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Lines with their newlines, however they arrive; a line that never ends is not collected."""
     from checkins.protocol.ledger.line import MOST_LINE_BYTES
 
-    rest = b""
+    rest = bytearray()
     for chunk in chunks:
         whole, newline, last = chunk.rpartition(b"\n")
-        if not newline:
-            rest += chunk
+        if newline:
+            yield from bytes(rest + whole + newline).splitlines(keepends=True)
+            rest = bytearray(last)
         else:
-            yield from (rest + whole + newline).splitlines(keepends=True)
-            rest = last
+            rest += chunk
         if len(rest) > MOST_LINE_BYTES:
             break
     if rest:
-        yield rest
+        yield bytes(rest)
 
 
 def failed(problem: str) -> typer.Exit:

@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 from checkins.randomizers import DeviceReport
 
+SHORT_BYTES = 64 * 1024
+"""What an answer may have that is a few words: a token, a receipt, an outcome, a refusal."""
+
 
 class Kind(StrEnum):
     """What a request is for."""
@@ -28,7 +31,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Send it once. The result is an ``Answer``, or ``Lost`` if none came within ``timeout_s``."""
+    """Send it once. The result is an ``Answer``, or ``Lost`` if none came within its limits.
+
+    The whole exchange takes at most ``timeout_s``, and the answer's body at most ``most_bytes``.
+    """
 
     kind: Kind
     method: str
@@ -36,6 +42,7 @@ class Request:
     timeout_s: float
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
+    most_bytes: int = SHORT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class Answer:
         """The JSON object it holds; an empty one if it holds none."""
         try:
             found = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 

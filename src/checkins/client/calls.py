@@ -7,16 +7,21 @@ from checkins.protocol.encoding import MEDIA_TYPE
 
 ANSWER_S = 20.0
 """How long an ordinary answer may take."""
+VIEW_BYTES = 8 * 2**20
+"""What a campaign's view may have: a sealed text is at most two megabytes."""
+LISTING_BYTES = 16 * 2**20
+"""What a list of campaigns may have: a line of about three hundred bytes for each run."""
 
 
 def look(campaign: str) -> Request:
     """The same for everyone, and it says nothing of who asks."""
-    return Request(Kind.LOOK, "GET", f"/campaigns/{campaign}", ANSWER_S)
+    path = f"/campaigns/{campaign}"
+    return Request(Kind.LOOK, "GET", path, ANSWER_S, most_bytes=VIEW_BYTES)
 
 
 def listing() -> Request:
     """All campaigns, newest first."""
-    return Request(Kind.LOOK, "GET", "/campaigns", ANSWER_S)
+    return Request(Kind.LOOK, "GET", "/campaigns", ANSWER_S, most_bytes=LISTING_BYTES)
 
 
 def enrol(campaign: str, *, idempotency: str, key: str | None) -> Request:
@@ -43,10 +48,11 @@ def outcome(campaign: str, receipt: str, *, wait_s: int, timeout_s: float) -> Re
     return Request(Kind.OUTCOME, "GET", path, wait_s + timeout_s)
 
 
-def model(campaign: str, slot: int, *, receipt: str, timeout_s: float) -> Request:
+def model(campaign: str, slot: int, *, receipt: str, most_bytes: int, timeout_s: float) -> Request:
     """For a chosen device: the model before its slot."""
     path = f"/campaigns/{campaign}/slots/{slot}/model"
-    return Request(Kind.MODEL, "GET", path, timeout_s, _bearer(receipt))
+    headers = _bearer(receipt)
+    return Request(Kind.MODEL, "GET", path, timeout_s, headers, most_bytes=most_bytes)
 
 
 def report(campaign: str, slot: int, *, receipt: str, report: bytes, timeout_s: float) -> Request:

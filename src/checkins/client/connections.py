@@ -14,12 +14,12 @@ from time import monotonic
 from urllib.parse import urlsplit
 
 from checkins.client.actions import Request
+from checkins.client.answers import check_encoding, check_length, check_size
 
 CONNECT_S = 10.0
 IDLE_S = 3.0
 """An idle connection is given up before the service does it, or a request could meet its end."""
 LONGEST_HEAD = 65_536
-LONGEST_BODY = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Connections:
         keep = False
         try:
             writer.write(self._bytes(request))
-            reply, keep = await _read(reader)
+            reply, keep = await _read(reader, request.most_bytes)
             return reply
         finally:
             if keep:
@@ -107,8 +107,8 @@ class Connections:
             writer.close()
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[Reply, bool]:
-    """One answer, and whether the connection can be used again."""
+async def _read(reader: asyncio.StreamReader, most_bytes: int) -> tuple[Reply, bool]:
+    """One answer, and whether the connection can be used again; raises beyond its limits."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.LimitOverrunError as error:
@@ -122,23 +122,30 @@ async def _read(reader: asyncio.StreamReader) -> tuple[Reply, bool]:
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
     status = int(rest[:3])
+    check_encoding(headers.get("content-encoding"))
+    check_length(headers.get("content-length"), most_bytes)
     if headers.get("transfer-encoding", "").lower() == "chunked":
-        body = await _chunks(reader)
+        body = await _chunks(reader, most_bytes)
     elif status == 204:
         body = b""
     else:
         length = headers.get("content-length", "")
-        if not length.isdigit() or int(length) > LONGEST_BODY:
+        if not length.isdigit():
             raise OSError("an answer says no length")
         body = await reader.readexactly(int(length))
     keep = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
     return Reply(status, headers, body), keep
 
 
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
+async def _chunks(reader: asyncio.StreamReader, most_bytes: int) -> bytes:
     parts: list[bytes] = []
+    total = 0
     while True:
         size = int((await reader.readline()).partition(b";")[0], 16)
+        if size < 0:
+            raise OSError("a part of an answer has no size")
+        total += size
+        check_size(total, most_bytes)
         chunk = await reader.readexactly(size + 2)
         if size == 0:
             return b"".join(parts)

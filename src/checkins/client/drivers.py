@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from checkins.client.actions import Action, Answer, Flow, Lost, Request, Save, SleepUntil, Tell
+from checkins.client.answers import AnswerRefused, fetch, fetch_async
 from checkins.client.clock import steady_s
 from checkins.client.state_file import Keeper
 from checkins.errors import OutOfOrder
@@ -24,7 +25,6 @@ Journal = Callable[[Mapping[str, object]], None]
 
 LONGEST_NAP_S = 30.0
 """A longer sleep is several: a device that was suspended meanwhile wakes soon enough."""
-CONNECT_S = 10.0
 HEADERS = {"User-Agent": "checkins", "Accept-Encoding": "identity"}
 """The same for every device: a header must not tell them apart."""
 
@@ -95,16 +95,10 @@ class Hands:
 
         sent = self.steady()
         try:
-            answer = self._http.request(
-                request.method,
-                request.path,
-                headers=dict(request.headers),
-                content=request.body,
-                timeout=_timeout(request),
-            )
-        except httpx.TransportError as error:
+            answer, body = fetch(self._http, request.method, request.path, **_limits(request))
+        except (httpx.TransportError, AnswerRefused) as error:
             return Lost(_why(error))
-        return _answer(answer, sent, self.steady())
+        return _answer(answer, body, sent, self.steady())
 
 
 class AsyncHands:
@@ -167,28 +161,27 @@ class AsyncHands:
             raise OutOfOrder("there is no connection to send on")
         sent = self.steady()
         try:
-            answer = await self._http.request(
-                request.method,
-                request.path,
-                headers=dict(request.headers),
-                content=request.body,
-                timeout=_timeout(request),
+            answer, body = await fetch_async(
+                self._http, request.method, request.path, **_limits(request)
             )
-        except httpx.TransportError as error:
+        except (httpx.TransportError, AnswerRefused) as error:
             return Lost(_why(error))
-        return _answer(answer, sent, self.steady())
+        return _answer(answer, body, sent, self.steady())
 
 
-def _timeout(request: Request) -> httpx.Timeout:
-    import httpx
+def _limits(request: Request) -> dict[str, Any]:
+    return {
+        "headers": request.headers,
+        "content": request.body,
+        "most_bytes": request.most_bytes,
+        "within_s": request.timeout_s,
+    }
 
-    return httpx.Timeout(request.timeout_s, connect=min(CONNECT_S, request.timeout_s), pool=None)
 
-
-def _answer(answer: httpx.Response, sent: float, received: float) -> Answer:
+def _answer(answer: httpx.Response, body: bytes, sent: float, received: float) -> Answer:
     return Answer(
         answer.status_code,
-        answer.content,
+        body,
         sent,
         received,
         retry_after_s=retry_after_s(answer.headers.get("retry-after")),
@@ -204,4 +197,6 @@ def retry_after_s(text: str | None) -> float | None:
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, AnswerRefused):
+        return str(error)
     return f"{type(error).__name__}: {error}".rstrip(": ")

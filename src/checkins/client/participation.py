@@ -28,7 +28,7 @@ from checkins.client.view import CampaignView
 from checkins.errors import OutOfOrder
 from checkins.protocol import participant_events as told
 from checkins.protocol.campaign import Campaign
-from checkins.protocol.encoding import model_from_bytes, report_to_bytes
+from checkins.protocol.encoding import model_from_bytes, most_model_bytes, report_to_bytes
 from checkins.protocol.machine import Effect, Event
 from checkins.protocol.participant import Outcome, Participant, Phase, step
 from checkins.protocol.report import Report
@@ -252,7 +252,11 @@ class Participation:
         answer = yield from self._in_slot(
             slot,
             lambda timeout_s: calls.model(
-                self._plan.campaign, slot, receipt=receipt, timeout_s=timeout_s
+                self._plan.campaign,
+                slot,
+                receipt=receipt,
+                most_bytes=most_model_bytes(self._view.shapes),
+                timeout_s=timeout_s,
             ),
         )
         if isinstance(answer, Event):

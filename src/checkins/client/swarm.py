@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from checkins.client.actions import Answer, Kind, Lost, Request
+from checkins.client.answers import AnswerRefused
 from checkins.client.clock import steady_s
 from checkins.client.connections import Connections
 from checkins.client.contact import Contact
@@ -228,7 +229,7 @@ class SwarmHands(AsyncHands):
         sent = self.steady()
         try:
             reply = await self._shared.connections.send(request)
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, AnswerRefused) as error:
             return Lost(f"{type(error).__name__}: {error}".rstrip(": "))
         after = retry_after_s(reply.headers.get("retry-after"))
         return Answer(reply.status, reply.body, sent, self.steady(), retry_after_s=after)

@@ -16,6 +16,7 @@ from checkins.client.refusals import CampaignRefused
 from checkins.errors import CheckinsError
 from checkins.protocol.campaign import Campaign, Schedule, campaign_from_canonical
 from checkins.protocol.campaign.seal import sealed
+from checkins.protocol.ledger.entry import MOST_NUMBERS
 from checkins.protocol.roles import sampler_of
 from checkins.randomizers import DeviceSampler
 from checkins.tasks.tensors import size
@@ -123,7 +124,7 @@ def view_from(body: bytes) -> CampaignView:
         text, seal = values["campaign"], values["seal"]
         if not isinstance(text, str) or not isinstance(seal, str):
             raise TypeError("campaign and seal must be texts")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NotAView(f"no campaign view: {type(error).__name__}") from error
     if sealed(text) != seal:
         raise CampaignRefused("seal", seal, f"must be {sealed(text)}, the hash of its text")
@@ -155,11 +156,19 @@ def view_from(body: bytes) -> CampaignView:
             and int(schedule["slots"]) == told.slots
             and abs(begins_s - told.begins_s) < 1e-3
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise NotAView(f"no campaign view: {type(error).__name__}: {error}") from error
     if not agrees:
         raise CampaignRefused("campaign", view.id, "what the service says is not what is sealed")
+    if not 1 <= view.dimension <= MOST_NUMBERS or not all(map(_is_shape, view.shapes.values())):
+        raise CampaignRefused(
+            "tensors", view.dimension, f"must hold 1 to {MOST_NUMBERS:,} numbers together"
+        )
     return view
+
+
+def _is_shape(shape: tuple[int, ...]) -> bool:
+    return all(1 <= length <= MOST_NUMBERS for length in shape)
 
 
 def _timetable(campaign: Campaign, run: int) -> Timetable:

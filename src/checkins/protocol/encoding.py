@@ -8,6 +8,7 @@ that the ledger holds the hash of.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ REPORT = "report"
 MEDIA_TYPE = "application/octet-stream"
 MOST_HEADER_BYTES = 1024
 """Of a report: its one tensor needs about a hundred."""
+MOST_METADATA_BYTES = 64 * 1024
+"""Of a model: its hash, seal, run and slot need a few hundred."""
 ORDER = "order"
 """Metadata: the names of a model's tensors in their order, as a JSON list."""
 
@@ -70,6 +73,18 @@ def model_to_bytes(
 
     whole = {name: np.array(tensor, dtype=np.float64) for name, tensor in tensors.items()}
     return save(whole, {**(metadata or {}), ORDER: json.dumps(list(whole))})
+
+
+def most_model_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """The most bytes that a model with these tensors has, its names and metadata included.
+
+    >>> most_model_bytes({"weights": (2, 3)}) > len(model_to_bytes({"weights": np.zeros((2, 3))}))
+    True
+    """
+    numbers = sum(math.prod(shape) for shape in shapes.values())
+    # A name stands in the header and in the order of names, where each character may be escaped.
+    names = sum(24 * len(name) + 24 * len(shape) + 256 for name, shape in shapes.items())
+    return 8 * numbers + names + MOST_METADATA_BYTES
 
 
 def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[str, str]]:
