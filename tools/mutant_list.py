@@ -11,6 +11,7 @@ ROLES = "tests/protocol/test_roles.py"
 CLOCK, CLOCK_WATCH = "tests/service/test_clock.py", "tests/service/test_clock_watch.py"
 MODEL_UPDATE = "tests/protocol/test_model_update.py"
 DEVICE = "tests/randomizers/test_device.py"
+NORMS = "tests/randomizers/test_norms.py"
 LOGS, BACKGROUND = "tests/service/test_logs.py", "tests/service/test_background.py"
 READINESS, DATABASE = "tests/service/test_readiness.py", "tests/service/test_database.py"
 GRID = "tests/randomizers/test_grid.py"
@@ -335,6 +336,42 @@ MUTANTS = (
         "reports are not looked at before they are summed",
         (Change("protocol/slot.py", "    slot.rules.form.check(event.report)\n", ""),),
         (f"{SLOT}::test_a_malformed_report_is_refused",),
+    ),
+    Mutant(
+        "long-report-taken",
+        "a report counts however long it is",
+        (
+            Change(
+                "protocol/report.py",
+                "if self.norm is not None and not self.norm.holds(report.values):",
+                "if False:",
+            ),
+        ),
+        (f"{SLOT}::test_a_report_that_is_too_long_is_refused_and_a_dummy_is_not",),
+    ),
+    Mutant(
+        "clip-not-enforced",
+        "where the server adds the noise a report may be as long as one with noise of its own",
+        (
+            Change(
+                "randomizers/device.py",
+                "        if noise_at_server:\n",
+                "        if False:\n",
+            ),
+        ),
+        (f"{ROLES}::test_without_noise_of_its_own_a_report_is_no_longer_than_the_clip",),
+    ),
+    Mutant(
+        "honest-report-refused",
+        "the bound on reports forgets the noise's tail, and honest clients are refused",
+        (
+            Change(
+                "randomizers/norms.py",
+                "noise = math.sqrt(d + 2.0 * math.sqrt(d * t) + 2.0 * t)",
+                "noise = math.sqrt(d)",
+            ),
+        ),
+        (NORMS,),
     ),
     Mutant(
         "device-remembers",

@@ -34,7 +34,7 @@ from checkins.protocol.roles import (
 from checkins.protocol.rules import Filling
 from checkins.protocol.server import Ending, Server
 from checkins.protocol.window import FixedWindow, SlidingWindow
-from checkins.randomizers import DeviceSampler, Grid
+from checkins.randomizers import DeviceReport, DeviceSampler, Grid
 
 FIXED = 'kind = "fixed", slots = 6, participation = 1.0, capacity = 2'
 GAUSSIAN = 'kind = "gaussian", noise_at = "client", noise_multiplier = 2.0, clip = 1.0, grid = 1e-3'
@@ -194,6 +194,20 @@ def test_every_honest_report_is_well_formed_whatever_the_data() -> None:
     for update in ([np.nan, 0], [np.inf, -np.inf], [1e308, 1e308], [0, 0], [5e-324, 1]):
         form.check(Report.from_device(sampler.privatize(np.array(update, dtype=float))))
         form.check(Report.from_device(sampler.dummy()))
+
+
+def test_without_noise_of_its_own_a_report_is_no_longer_than_the_clip() -> None:
+    at_server = server_of(campaign(FIXED, SERVER_NOISE), np.zeros(2), ledger=Ledger()).rules.form
+    at_client = server_of(campaign(FIXED, GAUSSIAN), np.zeros(2), ledger=Ledger()).rules.form
+    grid = Grid(1e-3)
+    longest, longer = (
+        Report.from_device(DeviceReport(np.array([0, units], dtype=np.int32), grid))
+        for units in (999, 1000)  # the float 1e-3 is above a thousandth
+    )
+    at_server.check(longest)
+    with pytest.raises(ProtocolViolation, match=r"at most 999,999,.*an update is clipped"):
+        at_server.check(longer)
+    at_client.check(longer)
 
 
 def test_a_real_server_takes_nothing_simulated_and_a_rehearsing_one_does() -> None:

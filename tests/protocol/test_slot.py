@@ -31,6 +31,7 @@ from checkins.protocol.slot import (
     Slot,
     step,
 )
+from checkins.randomizers import NormBound
 
 RULES = Rules(
     slots=9,
@@ -164,6 +165,17 @@ def test_a_report_that_is_sent_again_counts_once() -> None:
 def test_a_malformed_report_is_refused(values: np.ndarray, reason: str) -> None:
     with pytest.raises(ProtocolViolation, match=reason):
         step(training(1), ReportArrived(5, "ra", Report.from_simulation(values)))
+
+
+def test_a_report_that_is_too_long_is_refused_and_a_dummy_is_not() -> None:
+    short = replace(RULES.form, norm=NormBound(order=2, most=25))
+    slot = training(2, rules=replace(RULES, form=short))
+    with pytest.raises(ProtocolViolation, match="sum of squares in grid units is at most 25"):
+        step(slot, ReportArrived(5, "ra", report(3, 5)))
+    slot, _ = step(slot, ReportArrived(5, "ra", report(3, -4)))
+    closed, _ = step(slot, Expired(5, (report(30, 50),)))
+    assert closed.total is not None
+    assert closed.total.tolist() == [33, 46]
 
 
 def test_a_simulated_report_has_no_place_in_a_real_campaign() -> None:

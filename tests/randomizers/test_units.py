@@ -111,7 +111,7 @@ def test_an_update_a_hair_above_the_norm_is_shrunk_on_the_whole_numbers() -> Non
 
 
 def test_shrinking_ends_even_where_floats_cannot_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units, "_sum_of_powers", lambda chunk, order: 2**70)
+    monkeypatch.setattr(units, "sum_of_powers", lambda chunk, order: 2**70)
     assert clip_onto(np.array([1.0, 2.0]), clip=1.0, step=0.01, order=2).tolist() == [0, 0]
 
 
@@ -137,7 +137,7 @@ def test_one_bad_value_anywhere_makes_the_update_zero(place: int, bad: float) ->
 
 @given(st.lists(st.integers(-(2**31) + 1, 2**31 - 1), max_size=30), st.sampled_from([1, 2]))
 def test_sums_of_powers_do_not_overflow(sizes: list[int], order: int) -> None:
-    found = units._sum_of_powers(np.array(sizes, dtype=np.int32), order)
+    found = units.sum_of_powers(np.array(sizes, dtype=np.int32), order)
     assert found == sum(abs(size) ** order for size in sizes)
 
 

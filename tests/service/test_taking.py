@@ -12,7 +12,15 @@ from checkins.service import taking
 from checkins.service.store import tables
 from checkins.service.store.many import MOST_IN_A_LIST
 from checkins.service.taking import CheckIn, Enrolment, Submission, hashed
-from tests.service.coordination import AVERAGED, SLIDING, House, campaign, total_of, units_of
+from tests.service.coordination import (
+    AT_SERVER,
+    AVERAGED,
+    SLIDING,
+    House,
+    campaign,
+    total_of,
+    units_of,
+)
 
 
 @pytest.fixture
@@ -214,7 +222,7 @@ def test_invariant_12_every_report_of_an_honest_client_is_taken(house, terms) ->
     receipts = [house.check_in(terms, 1) for _ in range(2)]
     house.choose(terms, 1)
     largest = terms.sampler.most_units
-    house.report(terms, 1, receipts[0], [largest, -largest] + [0] * (terms.dimension - 2))
+    house.report(terms, 1, receipts[0], [-largest] + [0] * (terms.dimension - 1))
     far = np.full(terms.dimension, 1e300)
     house.report(terms, 1, receipts[1], terms.sampler.privatize(far).units)
 
@@ -228,6 +236,31 @@ def test_a_unit_that_no_honest_client_sends_is_refused(house, terms) -> None:
         with pytest.raises(ProtocolViolation):
             house.report(terms, 1, receipt, value)
     house.report(terms, 1, receipt)
+
+
+def test_a_report_longer_than_the_clip_is_refused_where_the_server_adds_the_noise(
+    house: House,
+) -> None:
+    terms = house.open(campaign(**AT_SERVER))
+    house.begin(terms, 1)
+    receipts = [house.check_in(terms, 1) for _ in range(2)]
+    house.choose(terms, 1)
+    rest = [0] * (terms.dimension - 2)
+    for long in ([1_000_000, 1, *rest], [800_000, -600_001, *rest], 20_000_000):
+        with pytest.raises(ProtocolViolation, match="sum of squares in grid units is at most"):
+            house.report(terms, 1, receipts[0], long)
+    house.report(terms, 1, receipts[0], [800_000, -600_000, *rest])
+    house.report(terms, 1, receipts[1], terms.sampler.encode(np.full(11, 1e300)).units)
+
+
+def test_a_report_that_no_honest_client_sends_is_refused_where_clients_add_the_noise(
+    house, terms
+) -> None:
+    receipt = house.check_in(terms, 1)
+    house.choose(terms, 1)
+    with pytest.raises(ProtocolViolation, match="sum of sizes in grid units is at most"):
+        house.report(terms, 1, receipt, terms.sampler.most_units)
+    house.report(terms, 1, receipt, terms.sampler.privatize(np.full(11, 1e300)).units)
 
 
 def test_withdrawal_spends_a_token_that_was_not_used(house, terms) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from checkins.accounting import require
 from checkins.errors import ProtocolViolation
-from checkins.randomizers import DeviceReport, Simulated
+from checkins.randomizers import DeviceReport, NormBound, Simulated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,13 +59,16 @@ class ReportForm:
     """What an honest report looks like whatever the client's data are (invariant 12).
 
     Honest clients clip and encode validly by construction: an integer above ``most_units`` cannot
-    come from one. ``most_units`` is None in a simulation without a grid.
+    come from one. ``most_units`` is None in a simulation without a grid. ``norm`` is None in a
+    simulation; elsewhere a report beyond it comes from an honest client never, if the server adds
+    the noise, or with a probability below 2**-131, whatever the client's data.
     """
 
     dimension: int
     most_units: int | None
     simulated: bool
     step: float | None = None
+    norm: NormBound | None = None
 
     def __post_init__(self) -> None:
         require.count(dimension=self.dimension)
@@ -73,7 +76,17 @@ class ReportForm:
             require.count(most_units=self.most_units)
 
     def check(self, report: Report) -> None:
-        """Refuse a malformed report."""
+        """Refuse a client's report that is malformed, or longer than an honest one."""
+        self.check_units(report)
+        if self.norm is not None and not self.norm.holds(report.values):
+            length = "squares" if self.norm.order == 2 else "sizes"
+            raise ProtocolViolation(
+                f"a report's sum of {length} in grid units is at most {self.norm.most:,}, and this"
+                " one's is larger: an update is clipped before it is reported"
+            )
+
+    def check_units(self, report: Report) -> None:
+        """Refuse a malformed report of any length; dummies are never refused by their length."""
         self.check_kind(report)
         if not self.simulated and report.step is None:
             raise ProtocolViolation("a real report is made by a device sampler; this one is not")

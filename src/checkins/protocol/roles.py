@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from checkins.accounting import require
+from checkins.accounting import NoiseAt, require
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign import Campaign, Spending
 from checkins.protocol.ledger import Ledger, earlier_of
@@ -55,6 +55,7 @@ def rules_of(campaign: Campaign, *, dimension: int, affordable: int) -> Rules:
         most_units=sampler.most_units,
         simulated=False,
         step=sampler.grid.step,
+        norm=sampler.bound(noise_at_server=campaign.randomizer.noise_at is NoiseAt.SERVER),
     )
     return Rules.of(
         campaign.design, affordable=affordable, form=form, update=ModelUpdate.of(campaign)

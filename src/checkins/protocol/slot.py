@@ -268,7 +268,7 @@ def _check_own(slot: Slot, event: Expired) -> None:
     """What the server draws itself lies on the grid too, and is as real as its campaign."""
     try:
         for dummy in event.dummies:
-            slot.rules.form.check(dummy)
+            slot.rules.form.check_units(dummy)
         if event.noise is not None:
             slot.rules.form.check_kind(event.noise)
     except ProtocolViolation as violation:

@@ -9,6 +9,7 @@ from checkins.randomizers.device import DeviceReport, DeviceSampler
 from checkins.randomizers.gaussian import Gaussian
 from checkins.randomizers.grid import Grid, NoDeviceSampler, variation
 from checkins.randomizers.laplace import Laplace
+from checkins.randomizers.norms import NormBound
 from checkins.randomizers.privunit import Cap, PrivUnit
 from checkins.randomizers.randomizer import Randomizer
 from checkins.randomizers.response import RandomizedResponse
@@ -22,6 +23,7 @@ __all__ = [
     "Grid",
     "Laplace",
     "NoDeviceSampler",
+    "NormBound",
     "PrivUnit",
     "RandomizedResponse",
     "Randomizer",

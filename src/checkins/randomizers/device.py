@@ -21,6 +21,7 @@ from checkins.randomizers.grid import (
     no_device_sampler,
 )
 from checkins.randomizers.laplace import Laplace
+from checkins.randomizers.norms import NormBound, clipped_bound, report_bound
 from checkins.randomizers.randomizer import Randomizer, require_dimension
 from checkins.randomizers.response import RandomizedResponse
 from checkins.randomizers.rounded import RoundedResponse, SymmetricNoise, rounded_response, uniform
@@ -107,6 +108,12 @@ class DeviceSampler:
             case Gaussian(clip=clip) | Laplace(clip=clip), SymmetricNoise() as noise:
                 return int(self.grid.clip_units(clip)) + noise.most
         return 1
+
+    def bound(self, *, noise_at_server: bool) -> NormBound:
+        """The norm that honest reports do not exceed; without noise of their own, the clip."""
+        if noise_at_server:
+            return clipped_bound(self.randomizer, self.grid)
+        return report_bound(self.randomizer, self.grid, dimension=self.dimension)
 
     def privatize(self, update: npt.ArrayLike) -> DeviceReport:
         """A report of the update; call it once and keep the bytes (DESIGN.md, invariant 3)."""

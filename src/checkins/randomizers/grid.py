@@ -38,6 +38,10 @@ MOST_UNITS = 2**31 - 1
 MOST_CLIP = 2**30
 """Steps to the clip; the other half of the range is for the noise."""
 MOST_DIMENSION = 10**9
+REFUSED_EXPONENT = 91
+"""A report is refused as too long where an honest one is so with probability exp(-91) at most."""
+REFUSED = Fraction(1, 2**131)
+"""The same probability, rounded up: 91 is above 131 log(2)."""
 _PI_SQUARED = Fraction(98696, 10000)  # rounded down
 
 
@@ -139,9 +143,11 @@ def variation(
     ``reports`` counts every draw of a whole vector: reports and dummies alike, or one per slot with
     noise at the server. ``capacity`` is how many of them make up a sum that is priced as one
     Gaussian (capacity of a slot, noise at the client); ``None`` where every report is priced by
-    itself, as with local randomizers and with noise at the server.
+    itself, as with local randomizers and with noise at the server. That a report may be refused as
+    too long (``checkins.randomizers.norms``) is charged too.
 
-    Theorem:     MATH.md B8; docs/theory/grid.md, "Sums of rounded Gaussians".
+    Theorem:     MATH.md B8; docs/theory/grid.md, "Sums of rounded Gaussians" and "Reports that are
+                 too long".
     Neighbours:  any: it bounds the distance for every input.
     Rounding:    up.
 
@@ -162,7 +168,7 @@ def variation(
         if isinstance(randomizer, Gaussian):
             scale = Fraction(randomizer.noise_multiplier) * grid.units(randomizer.clip)
             each += variation_of_sum(scale, capacity) * -(-reports // capacity)
-    return min(1.0, _rounded_up(each * dimension))
+    return min(1.0, _rounded_up(each * dimension + REFUSED * reports))
 
 
 def variation_of_sum(scale: Fraction, count: int) -> Fraction:

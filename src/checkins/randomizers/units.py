@@ -50,7 +50,7 @@ def clipped(update: Vector, *, clip: float, step: float, order: int, bound: int)
             total = 0
             for place, chunk in _chunks(update):
                 units[place] = toward_zero(chunk, step)
-                total += _sum_of_powers(units[place], order)
+                total += sum_of_powers(units[place], order)
             if total <= bound:
                 return units
         for shrink in range(_MOST_SHRINKS):
@@ -59,7 +59,7 @@ def clipped(update: Vector, *, clip: float, step: float, order: int, bound: int)
                 size = np.abs(chunk)
                 shrunk = np.minimum(size / largest * reach, size)
                 units[place] = toward_zero(np.copysign(shrunk, chunk), step)
-                total += _sum_of_powers(units[place], order)
+                total += sum_of_powers(units[place], order)
             if total <= bound:
                 return units
             reach *= 1.0 - 2.0 ** (shrink - _MOST_SHRINKS)
@@ -98,8 +98,8 @@ def _largest(update: Vector) -> float:
     return largest
 
 
-def _sum_of_powers(units: Units, order: int) -> int:
-    """The exact sum of sizes or of squares, in pieces that fit 64 bits."""
+def sum_of_powers(units: Units, order: int) -> int:
+    """The exact sum of sizes or of squares of 32-bit integers, in pieces that fit 64 bits."""
     sizes = np.abs(units.astype(np.int64))
     if order == 1:
         return int(sizes.sum())
