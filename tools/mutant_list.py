@@ -16,6 +16,9 @@ LOGS, BACKGROUND = "tests/service/test_logs.py", "tests/service/test_background.
 READINESS, DATABASE = "tests/service/test_readiness.py", "tests/service/test_database.py"
 GRID = "tests/randomizers/test_grid.py"
 
+MEMORY = "tests/service/test_memory.py"
+POPULATION = "tests/service/test_population.py"
+
 MUTANTS = (
     Mutant(
         "redraw-after-crash",
@@ -64,8 +67,8 @@ MUTANTS = (
             ),
             Change(
                 "protocol/slot.py",
-                "return (self.rules.capacity or 0) - len(self.reports)",
-                "return max((self.rules.capacity or 0) - len(self.reports), 0)",
+                "return (self.rules.capacity or 0) - self.real - self.added.dummies",
+                "return max((self.rules.capacity or 0) - self.real - self.added.dummies, 0)",
             ),
         ),
         (HISTORIES,),
@@ -95,8 +98,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/slot.py",
-                "contributors=len(real) if slot.rules.averaged else None",
-                "contributors=len(real)",
+                "contributors=len(real) + slot.added.reports if slot.rules.averaged else None",
+                "contributors=len(real) + slot.added.reports",
             ),
         ),
         (HISTORIES,),
@@ -372,6 +375,42 @@ MUTANTS = (
             ),
         ),
         (NORMS,),
+    ),
+    Mutant(
+        "reports-read-at-once",
+        "a slot that closes holds all of its reports in memory",
+        (
+            Change(
+                "service/advancing.py",
+                "            .limit(batch_of(terms.dimension))\n",
+                "            .limit(10**9)\n",
+            ),
+        ),
+        (f"{MEMORY}::test_a_slot_that_uses_everyone_closes_in_bounded_memory[sqlite]",),
+    ),
+    Mutant(
+        "batch-skipped",
+        "a slot that closes leaves out the reports of every batch but the first",
+        (
+            Change(
+                "service/advancing.py",
+                "        last = rows[-1].receipt\n",
+                "        last = chr(0x10FFFF)\n",
+            ),
+        ),
+        (f"{MEMORY}::test_sums_of_batches_are_exact[sqlite-everyone]",),
+    ),
+    Mutant(
+        "population-ignored",
+        "more clients enrol than the campaign says there are",
+        (
+            Change(
+                "service/taking.py",
+                "                if clients >= terms.most_enrolled:\n",
+                "                if False:\n",
+            ),
+        ),
+        (f"{POPULATION}::test_a_retry_is_counted_once_and_answered_when_the_run_is_full[sqlite]",),
     ),
     Mutant(
         "device-remembers",

@@ -11,6 +11,9 @@ from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import ReportForm
 from checkins.protocol.window import FixedWindow, SlidingWindow, Window
 
+MOST_ENROLLED = 2**31
+"""Clients of one run: the sums of so many 32-bit reports, and of as much noise, fit 64 bits."""
+
 
 class Filling(Enum):
     """What completes a slot's sum so that it does not tell how many reports are in it."""
@@ -48,8 +51,16 @@ class Rules:
         if self.averaged and self.update.minibatch != 1:
             raise InvalidValue("minibatch", self.update.minibatch, "averaged updates take 1")
         most = self.form.most_units
-        if most is not None and most * (self.capacity or 1) * self.update.minibatch >= 2**63:
+        if most is not None and most * self._most_summed >= 2**63:
             raise InvalidValue("grid", most, "sums of reports must fit 64 bits: use a coarser grid")
+
+    @property
+    def _most_summed(self) -> int:
+        """How many vectors are added up before a step, at most, the server's noise included."""
+        noises = self.update.minibatch if self.filling is Filling.NOISE else 0
+        if self.capacity is None:
+            return noises + (1 if self.form.simulated else MOST_ENROLLED)
+        return noises + self.capacity * self.update.minibatch
 
     @classmethod
     def of(cls, design: Design, *, affordable: int, form: ReportForm, update: ModelUpdate) -> Rules:

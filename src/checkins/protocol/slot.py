@@ -11,7 +11,7 @@ the last report, because an early end would tell that no dummy was needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -31,6 +31,15 @@ class Phase(Enum):
     CLOSED = 4
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PartialSum:
+    """Reports and dummies of a slot that are added up already: their total and their counts."""
+
+    total: Total | None = None
+    reports: int = 0
+    dummies: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """The state of one slot. Receipts are pseudonyms that live as long as the slot."""
@@ -42,6 +51,8 @@ class Slot:
     """Token of each client that checked in, with its receipt."""
     chosen: tuple[str, ...] = ()
     reports: Mapping[str, Report] = field(default_factory=dict)
+    added: PartialSum = PartialSum()
+    """What is not held report by report (``add_reports``, ``add_dummies``)."""
     total: Total | None = None
     contributors: int | None = None
     """How many were averaged over; None in the other protocols, which never tell it."""
@@ -65,7 +76,12 @@ class Slot:
         """The dummies that Expired needs."""
         if self.rules.filling is not Filling.DUMMIES or not self.rules.releases(self.number):
             return 0
-        return (self.rules.capacity or 0) - len(self.reports)
+        return (self.rules.capacity or 0) - self.real - self.added.dummies
+
+    @property
+    def real(self) -> int:
+        """How many reports of clients are in."""
+        return len(self.reports) + self.added.reports
 
     @property
     def wants_noise(self) -> bool:
@@ -251,37 +267,76 @@ def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
             f"slot {slot.number} needs {slot.missing} dummies"
             f" and {'a' if slot.wants_noise else 'no'} noise"
         )
-    _check_own(slot, event)
+    _check_own(slot, event.dummies, event.noise)
     real = [slot.reports[receipt] for receipt in slot.chosen if receipt in slot.reports]
     drawn = [*event.dummies, *([] if event.noise is None else [event.noise])]
     closed = Slot(
         slot.number,
         slot.rules,
         Phase.CLOSED,
-        total=_sum(real + drawn),
-        contributors=len(real) if slot.rules.averaged else None,
+        total=_sum(real + drawn, slot.added.total),
+        contributors=len(real) + slot.added.reports if slot.rules.averaged else None,
     )
     return closed, ()
 
 
-def _check_own(slot: Slot, event: Expired) -> None:
+def add_reports(slot: Slot, reports: Iterable[tuple[str, Report]]) -> Slot:
+    """Add up reports, each with its receipt, as they come: none is held longer than it takes.
+
+    For a driver that is about to let a slot expire whose reports do not fit into memory together.
+    Each receipt is given once, and is not in ``slot.reports``.
+    """
+    if slot.phase is not Phase.TRAINING:
+        raise OutOfOrder(f"slot {slot.number} takes no reports")
+    chosen, count = set(slot.chosen), 0
+
+    def taken() -> Iterator[Report]:
+        nonlocal count
+        for receipt, report in reports:
+            if receipt not in chosen or receipt in slot.reports:
+                raise OutOfOrder(f"no report is asked of receipt {receipt} in slot {slot.number}")
+            chosen.discard(receipt)
+            count += 1
+            yield report
+
+    total = _sum(taken(), slot.added.total)
+    return replace(slot, added=replace(slot.added, total=total, reports=slot.added.reports + count))
+
+
+def add_dummies(slot: Slot, dummies: Sequence[Report]) -> Slot:
+    """Add up some of the dummies that ``Expired`` would bring."""
+    if slot.phase is not Phase.TRAINING or len(dummies) > slot.missing:
+        raise OutOfOrder(f"slot {slot.number} needs {slot.missing} dummies, not {len(dummies)}")
+    _check_own(slot, dummies, None)
+    added = PartialSum(
+        _sum(dummies, slot.added.total), slot.added.reports, slot.added.dummies + len(dummies)
+    )
+    return replace(slot, added=added)
+
+
+def _check_own(slot: Slot, dummies: Iterable[Report], noise: Report | None) -> None:
     """What the server draws itself lies on the grid too, and is as real as its campaign."""
     try:
-        for dummy in event.dummies:
+        for dummy in dummies:
             slot.rules.form.check_units(dummy)
-        if event.noise is not None:
-            slot.rules.form.check_kind(event.noise)
+        if noise is not None:
+            slot.rules.form.check_kind(noise)
     except ProtocolViolation as violation:
         raise OutOfOrder(f"the server's own dummies and noise: {violation}") from violation
 
 
-def _sum(reports: list[Report]) -> Total | None:
-    """Integers are summed as 64 bits, so their order never matters."""
-    if not reports:
-        return None
-    exact = np.issubdtype(reports[0].values.dtype, np.integer)
-    total = np.zeros(reports[0].values.shape, dtype=np.int64 if exact else np.float64)
+def _sum(reports: Iterable[Report], before: Total | None = None) -> Total | None:
+    """Integers are summed as 64 bits, so their order never matters.
+
+    They do not overflow: ``Rules`` bounds the reports of a capacity, and at most ``MOST_ENROLLED``
+    clients are in a run without one.
+    """
+    total = None if before is None else before.copy()
     for report in reports:
+        if total is None:
+            exact = np.issubdtype(report.values.dtype, np.integer)
+            total = np.zeros(report.values.shape, dtype=np.int64 if exact else np.float64)
         total += report.values
-    total.flags.writeable = False
+    if total is not None:
+        total.flags.writeable = False
     return total

@@ -8,13 +8,14 @@ time counts, all else is a dummy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, delete, select, update
 
+from checkins.errors import OutOfOrder
 from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
 from checkins.protocol.ledger import Closed, Reason, SlotClosed, certificate
@@ -30,6 +31,7 @@ from checkins.protocol.server import (
 from checkins.protocol.slot import RecordChoice, Slot
 from checkins.randomizers import DeviceReport
 from checkins.service import dice
+from checkins.service.memory import batch_of
 from checkins.service.store import records, tables
 from checkins.service.store.database import Database
 from checkins.service.store.records import Stage, Standing
@@ -117,14 +119,14 @@ def _save_choice(connection: Connection, run: str, slot: Slot, chosen: tuple[str
 
 def _close(connection: Connection, terms: Terms, standing: Standing) -> Standing:
     """One transaction: reports, model, ledger; and who took part is forgotten (invariant 8)."""
-    slot = _loaded(connection, terms, standing.stage)
-    server = server_at(terms, standing, slot)
+    server = server_at(terms, standing, _chosen(connection, terms, standing.stage))
     recorded = servers.unrecorded(server)  # the choice is durable since its transaction
     if recorded is not None:
         server, _ = servers.step(server, recorded)
-    if server.slot is not None:
-        slot = server.slot
-    server, effects = servers.step(server, dice.expiry(slot, terms.sampler))
+    server = _added_up(connection, terms, server)
+    if server.slot is None:
+        raise OutOfOrder("a slot that closes is in progress")
+    server, effects = servers.step(server, dice.expiry(server.slot, terms.sampler))
     (record,) = (effect for effect in effects if isinstance(effect, RecordClosing))
     entry = SlotClosed.of(
         slot=record.slot,
@@ -152,24 +154,60 @@ def _close(connection: Connection, terms: Terms, standing: Standing) -> Standing
     return _at(connection, terms, after, stage)
 
 
+def _added_up(connection: Connection, terms: Terms, server: Server) -> Server:
+    """Sum the reports as they are read, and most dummies as they are drawn, a batch at a time.
+
+    What it needs of memory does not grow with how many there are (``memory.needed``).
+    """
+    if server.slot is None:
+        return server
+    slot = slots.add_reports(server.slot, _stored_reports(connection, terms))
+    at_once = batch_of(terms.dimension)
+    while slot.missing > at_once:
+        slot = slots.add_dummies(slot, dice.some_dummies(at_once, terms.sampler))
+    return replace(server, slot=slot)
+
+
+def _stored_reports(connection: Connection, terms: Terms) -> Iterator[tuple[str, Report]]:
+    """The reports of those who were chosen, with their receipts, read in batches."""
+    last = ""
+    while True:
+        rows = connection.execute(
+            select(check_ins.c.receipt, check_ins.c.report)
+            .where(check_ins.c.run == terms.id, check_ins.c.receipt > last)
+            .where(check_ins.c.chosen, check_ins.c.report.is_not(None))
+            .order_by(check_ins.c.receipt)
+            .limit(batch_of(terms.dimension))
+        ).all()
+        if not rows:
+            return
+        last = rows[-1].receipt
+        for row in rows:
+            yield row.receipt, report_of(row.report, terms)
+        del rows, row  # before the next batch is read
+
+
 def _at(connection: Connection, terms: Terms, standing: Standing, stage: Stage) -> Standing:
     records.save_stage(connection, terms.id, stage)
     return replace(standing, stage=stage)
 
 
 def _loaded(connection: Connection, terms: Terms, stage: Stage) -> Slot:
-    """The slot in progress as the database holds it."""
-    rows = connection.execute(select(check_ins).where(check_ins.c.run == terms.id)).all()
-    return Slot(
-        stage.slot,
-        terms.rules,
-        stage.slot_phase or slots.Phase.COLLECTING,
-        waiting={row.token: row.receipt for row in rows},
-        chosen=tuple(sorted(row.receipt for row in rows if row.chosen)),
-        reports={
-            row.receipt: report_of(row.report, terms) for row in rows if row.report is not None
-        },
+    """The slot in progress before its choice."""
+    rows = connection.execute(
+        select(check_ins.c.token, check_ins.c.receipt).where(check_ins.c.run == terms.id)
     )
+    waiting = {row.token: row.receipt for row in rows}
+    return Slot(stage.slot, terms.rules, stage.slot_phase or slots.Phase.COLLECTING, waiting)
+
+
+def _chosen(connection: Connection, terms: Terms, stage: Stage) -> Slot:
+    """The slot in progress after its choice, as far as closing it needs: without its reports."""
+    receipts = connection.execute(
+        select(check_ins.c.receipt).where(check_ins.c.run == terms.id, check_ins.c.chosen)
+    ).scalars()
+    phase = stage.slot_phase or slots.Phase.CHOOSING
+    return Slot(stage.slot, terms.rules, phase, chosen=tuple(receipts))
 
 
 def report_of(held: bytes, terms: Terms) -> Report:
@@ -214,7 +252,7 @@ def finish(
         ledger = records.append(connection, terms.population, standing.ledger, entry)
         stage = replace(standing.stage, ending=Ending.COMPLETED if completed else Ending.STOPPED)
         records.save_certificate(connection, terms.id, stated)
-        for table in (tables.tokens, tables.enrolments, check_ins):
+        for table in (tables.tokens, tables.enrolments, tables.enrolled, check_ins):
             connection.execute(delete(table).where(table.c.run == terms.id))
         after = replace(standing, ledger=ledger, certificate=stated)
         return _at(connection, terms, after, stage)

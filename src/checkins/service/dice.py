@@ -20,9 +20,14 @@ def choice(slot: Slot) -> Choose:
 
 def expiry(slot: Slot, sampler: DeviceSampler) -> Expired:
     """The dummies, or the noise, that a slot needs to close."""
-    dummies = tuple(Report.from_device(sampler.dummy()) for _ in range(slot.missing))
+    dummies = some_dummies(slot.missing, sampler)
     noise = Report.from_noise(sampler.noise()) if slot.wants_noise else None
     return Expired(slot.number, dummies, noise)
+
+
+def some_dummies(count: int, sampler: DeviceSampler) -> tuple[Report, ...]:
+    """So many stand-ins for reports."""
+    return tuple(Report.from_device(sampler.dummy()) for _ in range(count))
 
 
 def receipts(count: int) -> list[str]:

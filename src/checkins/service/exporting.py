@@ -70,7 +70,7 @@ def back_up(store: str, out: Path) -> int:
         copy = Database(f"{SQLITE}{beside.resolve()}")
         with copy.exclusive("facts") as connection:
             facts.write(connection, facts.COPY, "yes")
-            for table in (tables.check_ins, tables.tokens, tables.enrolments):
+            for table in (tables.check_ins, tables.tokens, tables.enrolments, tables.enrolled):
                 connection.execute(delete(table))  # nobody checks in to a copy
             facts.forget(connection, facts.KEY)  # tokens of the store that goes on derive from it
             epoch = int(facts.read(connection, facts.EPOCH) or 0)

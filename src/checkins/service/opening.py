@@ -14,12 +14,11 @@ from checkins.protocol.campaign import Campaign, DataFile, Spending
 from checkins.protocol.ledger import InvalidLedger, Ledger, earlier_of
 from checkins.protocol.model_update import Learner, Model
 from checkins.service import logs
+from checkins.service.memory import require_memory
 from checkins.service.store import facts, records, tables
 from checkins.service.store.database import Database
 from checkins.service.terms import Terms, population_of, run_id
 from checkins.tasks.blueprint import START_SEED, model_of
-
-MOST_SLOT_BYTES = 4 * 2**30
 
 
 class _Unaffordable(InvalidValue):
@@ -36,13 +35,16 @@ def open_run(
     *,
     folder: Path,
     start: Callable[[Campaign], Campaign] = lambda campaign: campaign,
+    listed: int = 0,
 ) -> Terms:
     """Open the next run of a campaign, unless it is open already.
 
     The budget is that of the population, less what its campaigns have spent before. ``start`` may
     give the campaign another start; it is asked once the campaign is priced, which takes a while.
+    ``listed`` is how many keys the allow-list holds; 0 without one.
     """
     _check(campaign, folder)
+    require_population(campaign, listed)
     population, seal = population_of(campaign), start(campaign).seal
     while True:
         with database.reading() as connection:
@@ -95,6 +97,19 @@ def _check(campaign: Campaign, folder: Path) -> None:
         )
 
 
+def require_population(campaign: Campaign, listed: int) -> None:
+    """Refuse an allow-list of more keys than the campaign says there are people."""
+    population = campaign.design.population
+    if population is not None and listed > population.most:
+        raise InvalidValue(
+            "allow_list",
+            f"{listed:,} keys",
+            f"is longer than the population of campaign {campaign.name!r}, at most"
+            f" {population.most:,} clients: shorten the list, or declare a larger population,"
+            " which is another campaign",
+        )
+
+
 def _check_time(database: Database, terms: Terms) -> None:
     schedule = terms.campaign.schedule
     if terms.number == 1 and schedule is not None and terms.begins(1) < database.now():
@@ -102,18 +117,6 @@ def _check_time(database: Database, terms: Terms) -> None:
             "start",
             schedule.start.isoformat().replace("+00:00", "Z"),
             "has passed: clients could not have known of it; give a later start",
-        )
-
-
-def _check_size(terms: Terms) -> None:
-    """The reports of a slot are added up in memory."""
-    needed = 4 * terms.dimension * (terms.rules.capacity or 1)
-    if needed > MOST_SLOT_BYTES:
-        raise InvalidValue(
-            "capacity",
-            terms.rules.capacity,
-            f"makes slots of {needed / 2**30:,.0f} GiB with a model of {terms.dimension:,} numbers;"
-            f" at most {MOST_SLOT_BYTES // 2**30} GiB: lower it, or add noise at the server",
         )
 
 
@@ -150,7 +153,7 @@ class _Prepared:
             )
         certificate = spending.after(affordable).as_dict()
         terms = Terms(campaign, number, dict(model.shapes), affordable)
-        _check_size(terms)
+        require_memory(terms)
         return cls(terms, certificate, model.start(START_SEED))
 
     def starting(self, campaign: Campaign) -> _Prepared:

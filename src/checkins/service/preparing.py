@@ -100,6 +100,7 @@ def _prepared(
         if restore:
             witness.forget(seen_of(database))
         witness.check(database)
+    _check_populations(database, settings)
     facts.begin_epoch(database)
     terms = None if campaign is None else _opened(database, settings, campaign, start, again=again)
     if witness is not None:
@@ -116,9 +117,18 @@ def _opened(
     again: bool = False,
 ) -> Terms:
     found = _same_but_for_start(database, campaign, start, again) if start.is_given else None
+    folder, listed = settings.folder, len(settings.enrolment.allow_list)
     if found is not None:
-        return opening.open_run(database, found, folder=settings.folder)
-    return opening.open_run(database, campaign, folder=settings.folder, start=start.of)
+        return opening.open_run(database, found, folder=folder, listed=listed)
+    return opening.open_run(database, campaign, folder=folder, start=start.of, listed=listed)
+
+
+def _check_populations(database: Database, settings: Settings) -> None:
+    """Refuse an allow-list that is too long for a run which is not over."""
+    with database.reading() as connection:
+        for terms in records.unknown_terms(connection, ()):
+            if records.load_stage(connection, terms.id).ending is None:
+                opening.require_population(terms.campaign, len(settings.enrolment.allow_list))
 
 
 def _same_but_for_start(

@@ -21,6 +21,7 @@ from checkins.service.batch import Batch
 from checkins.service.clock_watch import ClockWatch
 from checkins.service.curve import Holdout
 from checkins.service.desk import Desk
+from checkins.service.memory import ARRIVING_BYTES, Room, batch_of
 from checkins.service.metrics import Metrics
 from checkins.service.patience import Patience
 from checkins.service.settings import Settings
@@ -33,6 +34,8 @@ from checkins.service.witness import Witness, seen_of
 
 T = TypeVar("T")
 THREADS = 8
+MOST_TOGETHER = 500
+"""Messages of one transaction."""
 LOOK_S = 1.0
 """How often runs, prices and curves of other workers are looked for."""
 LOOK_AGAIN_S = 0.2
@@ -67,6 +70,7 @@ class Runner:
         """When the store last answered, on the clock of the event loop; None before the start."""
         self._threads = DaemonThreads(THREADS, name="store")
         self._measuring = DaemonThreads(1, name="curve")
+        self.arriving = Room(ARRIVING_BYTES)
         self._witness = None if settings.witness is None else Witness(settings.witness)
         self._holdouts: dict[str, Holdout | None] = {}
         self._looked = 0.0
@@ -152,9 +156,11 @@ class Runner:
 
     async def open(self, campaign: Campaign) -> Desk:
         """Open the next run of a campaign, or find the one that is open."""
+        listed = len(self.settings.enrolment.allow_list)
 
         def opened() -> Terms:
-            return opening.open_run(self.database, campaign, folder=self.settings.folder)
+            folder = self.settings.folder
+            return opening.open_run(self.database, campaign, folder=folder, listed=listed)
 
         terms = await self.thread(opened)
         return await self._desk(terms)
@@ -194,7 +200,7 @@ class Runner:
             found,
             enrolments=self._batch(terms, taking.take_enrolments),
             check_ins=self._batch(terms, taking.take_check_ins),
-            reports=self._batch(terms, taking.take_reports),
+            reports=self._batch(terms, taking.take_reports, most=batch_of(terms.dimension)),
         )
         await self._read_choice(desk)
         await self._refresh(desk)
@@ -208,11 +214,14 @@ class Runner:
             self.background.keep("next-run", lambda: self._open_next(desk), name=terms.id)
         return desk
 
-    def _batch(self, terms: Terms, take: Callable[..., Any]) -> Batch[Any, Any]:
+    def _batch(
+        self, terms: Terms, take: Callable[..., Any], *, most: int = MOST_TOGETHER
+    ) -> Batch[Any, Any]:
         def commit(messages: Any) -> Any:
             return taking.again(lambda: take(self.database, terms, messages))
 
-        return Batch(commit, threads=self._threads, seen=self._committed)
+        most = min(most, MOST_TOGETHER)
+        return Batch(commit, threads=self._threads, most=most, seen=self._committed)
 
     def _committed(self, writes: int, seconds: float) -> None:
         self.metrics.committed(writes=writes, seconds=seconds)

@@ -198,7 +198,8 @@ def take_enrolments(
 ) -> list[ProtocolViolation | None]:
     """Give each credential its one token; refuse one that was given another under another key.
 
-    The same credential with the same key changes nothing: a token that is spent stays spent.
+    The same credential with the same key changes nothing: a token that is spent stays spent. Nobody
+    enrols beyond the population that the campaign declares: whoever withdraws stays counted.
     """
     run = terms.id
     named = sorted({message.credential for message in messages if message.credential is not None})
@@ -208,6 +209,7 @@ def take_enrolments(
     with database.shared(run) as connection:
         if records.load_stage(connection, run).ending is not None:
             return [ProtocolViolation("the run is over")] * len(messages)
+        clients = before_all = records.lock_enrolled(connection, run)
         keys = {
             row.credential: row.key
             for some in among(connection, enrolments.c.credential, named)
@@ -225,6 +227,10 @@ def take_enrolments(
                 )
                 continue
             if before is None:
+                if clients >= terms.most_enrolled:
+                    answers.append(_full(terms))
+                    continue
+                clients += 1
                 new_tokens.append(message.token)
                 if message.credential is not None:
                     keys[message.credential] = new_keys[message.credential] = message.key
@@ -237,7 +243,16 @@ def take_enrolments(
         insert_all(
             connection, tokens, [{"run": run, "token": token} for token in sorted(new_tokens)]
         )
+        if clients != before_all:
+            records.save_enrolled(connection, run, clients)
     return answers
+
+
+def _full(terms: Terms) -> ProtocolViolation:
+    return ProtocolViolation(
+        f"nobody more may enrol in this run: it promises its clients that there are at most"
+        f" {terms.most_enrolled:,} of them, and its certificate may depend on that"
+    )
 
 
 def withdraw(database: Database, run: str, token: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from checkins.errors import InvalidValue, OutOfOrder
 from checkins.protocol.campaign import Campaign, Schedule
 from checkins.protocol.roles import rules_of, sampler_of
-from checkins.protocol.rules import Rules
+from checkins.protocol.rules import MOST_ENROLLED, Rules
 from checkins.randomizers import DeviceSampler
 from checkins.tasks.tensors import Shapes, size
 
@@ -67,6 +67,12 @@ class Terms:
     @property
     def dimension(self) -> int:
         return self.rules.form.dimension
+
+    @property
+    def most_enrolled(self) -> int:
+        """How many clients may enrol in this run: the upper end of the population, if declared."""
+        population = self.campaign.design.population
+        return MOST_ENROLLED if population is None else min(population.most, MOST_ENROLLED)
 
     @property
     def slot_s(self) -> float:

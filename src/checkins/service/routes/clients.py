@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response, status
 from checkins.protocol.encoding import MEDIA_TYPE, report_from_bytes
 from checkins.service import clock_watch, dice, taking, wire
 from checkins.service.desk import EARLY_S, Desk
+from checkins.service.memory import REPORT_BYTES
 from checkins.service.problems import Problem
 from checkins.service.released import released_model
 from checkins.service.routes.parts import (
@@ -176,8 +177,10 @@ async def report(request: Request) -> Response:
     refuse_if_over(desk)
     if desk.knows(slot) and desk.outcome(slot, receipt) != "chosen":
         raise Problem("refused", "no report is asked of this receipt")  # before its body is read
-    units = report_from_bytes(await request.body(), dimension=desk.terms.dimension)
-    await desk.reports.submit(Submission(slot, receipt, units))
+    size = REPORT_BYTES * desk.terms.dimension
+    async with runner_of(request).arriving.lent(size):  # more of them wait before they are read
+        units = report_from_bytes(await request.body(), dimension=desk.terms.dimension)
+        await desk.reports.submit(Submission(slot, receipt, units))
     return Response(b'{"status":"taken"}', media_type=JSON)
 
 

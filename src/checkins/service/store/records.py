@@ -280,3 +280,16 @@ def add_run(connection: Connection, terms: Terms, certificate: Mapping[str, Any]
             closed=0,
         )
     )
+    connection.execute(insert(tables.enrolled).values(run=terms.id, clients=0))
+
+
+def lock_enrolled(connection: Connection, run: str) -> int:
+    """How many have enrolled in a run; nobody else enrols in it until the transaction is over."""
+    c = tables.enrolled.c
+    asked = select(c.clients).where(c.run == run).with_for_update()
+    return int(connection.execute(asked).scalar_one())
+
+
+def save_enrolled(connection: Connection, run: str, clients: int) -> None:
+    here = tables.enrolled
+    connection.execute(update(here).where(here.c.run == run).values(clients=clients))

@@ -93,6 +93,14 @@ enrolments = Table(
 )
 """Hashes of the credentials that were given a token: each is given one."""
 
+enrolled = Table(
+    "enrolled",
+    metadata,
+    Column("run", ForeignKey("runs.id"), primary_key=True),
+    Column("clients", BigInteger, nullable=False),
+)
+"""How many clients have enrolled in a run that is not over; whoever withdraws stays counted."""
+
 tokens = Table(
     "tokens",
     metadata,

@@ -1,0 +1,281 @@
+"""A slot closes in memory that does not grow with its reports; what does not fit is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sqlalchemy import bindparam, update
+
+from checkins.errors import InvalidValue
+from checkins.protocol.encoding import report_to_bytes
+from checkins.service import advancing, dice, memory, opening, taking
+from checkins.service.memory import MIB, Room
+from checkins.service.store import tables
+from checkins.service.taking import CheckIn, Enrolment, hashed
+from checkins.service.terms import Terms
+from tests.service.coordination import (
+    AVERAGED,
+    EVERYONE,
+    House,
+    campaign,
+    campaign_text,
+    total_of,
+)
+from tests.service.living import OPERATOR, play, problem
+
+LARGE = 20_000
+
+
+@pytest.fixture
+def dimension(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Campaigns whose model has this many numbers."""
+    model = SimpleNamespace(shapes={"w": (LARGE,)}, start=lambda seed: np.zeros(LARGE))
+    monkeypatch.setattr(opening, "model_of", lambda task, folder: model)
+    return LARGE
+
+
+def fill(house: House, terms: Terms, count: int, report: Callable[[int], np.ndarray]) -> None:
+    """Slot 1 with so many chosen clients whose reports are in, as the store holds them."""
+    house.begin(terms, 1)
+    tokens = [hashed(f"token-{number}") for number in range(count)]
+    taking.take_enrolments(house.database, terms, [Enrolment(token) for token in tokens])
+    receipts = taking.take_check_ins(house.database, terms, [CheckIn(1, t) for t in tokens])
+    house.choose(terms, 1)
+    rows = ({"b": receipt, "c": report(n).tobytes()} for n, receipt in enumerate(receipts))
+    here = tables.check_ins
+    with house.database.exclusive(terms.id) as connection:
+        for row in rows:
+            connection.execute(
+                update(here)
+                .where(here.c.run == terms.id, here.c.receipt == bindparam("b"))
+                .values(report=bindparam("c")),
+                row,
+            )
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """The most memory that some work had allocated at once, in bytes."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        work()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_slot_that_uses_everyone_closes_in_bounded_memory(
+    house: House, dimension: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 MB of reports, 1 MiB at a time."""
+    monkeypatch.setattr(memory, "BATCH_BYTES", MIB)
+    terms = house.open(campaign(**EVERYONE))
+    fill(house, terms, 200, lambda n: np.full(dimension, n, dtype="<i4"))
+    house.clock.now = terms.ends(1)
+    standing = house.standing(terms)
+    peak = peak_of(lambda: advancing.advance(house.database, terms, standing))
+    assert house.standing(terms).stage.closed == 1
+    assert peak < 2 * MIB + memory.MODEL_BYTES * dimension + memory.CHECK_IN_BYTES * 200
+
+
+def test_dummies_are_drawn_in_bounded_memory(
+    tmp_path: Path, dimension: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "BATCH_BYTES", MIB)
+    house = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
+    terms = house.open(campaign(capacity=120))  # 10 MB of dummies
+    house.choose(terms, 1)
+    house.clock.now = terms.ends(1)
+    standing = house.standing(terms)
+    peak = peak_of(lambda: advancing.advance(house.database, terms, standing))
+    house.database.close()
+    assert peak < 2 * MIB + memory.MODEL_BYTES * dimension
+
+
+@pytest.mark.parametrize(
+    ("given", "own"),
+    [(EVERYONE, 1), (AVERAGED, 0), ({"capacity": 17}, 7)],
+    ids=["everyone", "averaged", "capacity"],
+)
+def test_sums_of_batches_are_exact(
+    house: House, given, own: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where they need 64 bits; ``own`` counts what the server draws itself."""
+    drawn: list[np.ndarray] = []
+
+    def some_dummies(count, sampler, draw=dice.some_dummies):
+        dummies = draw(count, sampler)
+        drawn.extend(dummy.values.astype(np.int64) for dummy in dummies)
+        return dummies
+
+    def expiry(slot, sampler, draw=dice.expiry):
+        event = draw(slot, sampler)
+        drawn.extend([] if event.noise is None else [event.noise.values])
+        return event
+
+    monkeypatch.setattr(dice, "some_dummies", some_dummies)
+    monkeypatch.setattr(dice, "expiry", expiry)
+    monkeypatch.setattr(memory, "BATCH_BYTES", 3 * 4 * 11)  # three reports of eleven numbers
+    terms = house.open(campaign(**given))
+    reports = np.random.default_rng(3).integers(-(2**31), 2**31, (10, 11), dtype=np.int32)
+    fill(house, terms, 10, lambda n: reports[n])
+    house.close(terms, 1)
+    entry = house.entries(terms)[-1]
+    expected = sum(drawn, reports.astype(np.int64).sum(axis=0))
+    assert (total_of(entry) == expected).all()
+    assert (
+        len(drawn)
+        == {2: 1, 0: 0, 17: 7}[17 if given.get("capacity") == 17 else 0 if "kind" in given else 2]
+    )
+    assert entry.get("contributors") == (10 if "kind" in given else None)
+
+
+def test_a_run_that_does_not_fit_is_refused_when_it_is_opened(
+    house: House, dimension: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "allowed", lambda: 100 * MIB)
+    with pytest.raises(InvalidValue) as refused:
+        house.open(campaign())
+    said = str(refused.value)
+    assert "memory = '100 MiB': is too little for a model of 20,000 numbers" in said
+    assert "may need 308 MiB in each worker: take a smaller model or population, or allow" in said
+    assert house.rows(tables.runs) == []
+
+
+def test_a_run_that_is_open_goes_on_with_less_memory(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = house.open(campaign())
+    monkeypatch.setattr(memory, "allowed", lambda: 1)
+    house.restart()
+    assert house.open(campaign()).id == terms.id
+    house.close(terms, 1)
+
+
+def test_a_posted_campaign_that_does_not_fit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "allowed", lambda: 100 * MIB)
+
+    async def scenario(it) -> None:
+        bearer = {"authorization": f"Bearer {OPERATOR}"}
+        answer = await it.http.post("/campaigns", content=campaign_text(), headers=bearer)
+        assert problem(answer) == (422, "invalid")
+        assert "memory = '100 MiB': is too little" in answer.json()["detail"]
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+
+
+def test_a_larger_model_or_population_needs_more() -> None:
+    def terms(dimension: int, population: tuple[int, int] | None = None) -> Terms:
+        return Terms(campaign(population=population), 1, {"w": (dimension,)}, 4)
+
+    assert memory.needed(terms(10)) < memory.needed(terms(10**6)) < memory.needed(terms(10**7))
+    few, many = (memory.needed(terms(10**6, (1, most))) for most in (2, 10**6))
+    assert few < many
+    assert few < memory.needed(terms(10**6))
+
+
+def test_the_least_limit_that_is_set_is_what_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = tmp_path / "memory.max"
+    monkeypatch.setattr(memory, "CONTROL_GROUP", (group, tmp_path / "absent"))
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
+    group.write_text("max\n")
+    machine = memory.allowed()
+    assert 64 * MIB < machine < 2**62
+    group.write_text(f"{50 * MIB}\n")
+    assert memory.allowed() == 50 * MIB
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (40 * MIB, 60 * MIB))
+    assert memory.allowed() == 40 * MIB
+
+
+def test_room_is_lent_in_the_order_in_which_it_was_asked_for() -> None:
+    async def main() -> None:
+        room, seen = Room(10), []
+        gates = [asyncio.Event() for _ in range(4)]
+
+        async def hold(name: int, size: int) -> None:
+            async with room.lent(size):
+                seen.append(name)
+                await gates[name].wait()
+
+        tasks = [asyncio.create_task(hold(n, size)) for n, size in enumerate((6, 6, 1, 99))]
+        await asyncio.sleep(0)
+        assert seen == [0]  # the last but one would fit, and waits for its turn
+        gates[0].set()
+        await tasks[0]
+        await asyncio.sleep(0)
+        assert seen == [0, 1, 2]
+        gates[1].set()
+        gates[2].set()
+        await asyncio.gather(*tasks[1:3])
+        await asyncio.sleep(0)
+        assert seen == [0, 1, 2, 3]  # larger than all of it: alone
+        gates[3].set()
+        await tasks[3]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_whoever_leaves_the_queue_for_room_holds_nobody_up(granted: bool) -> None:
+    async def main() -> None:
+        room, first = Room(1), asyncio.Event()
+
+        async def hold(until: asyncio.Event) -> None:
+            async with room.lent(1):
+                await until.wait()
+
+        holder = asyncio.create_task(hold(first))
+        await asyncio.sleep(0)
+        gone, last = (asyncio.create_task(hold(asyncio.Event())) for _ in range(2))
+        await asyncio.sleep(0)
+        if granted:  # its turn has come, and it has not run since
+            first.set()
+            await holder
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        first.set()
+        await holder
+        await asyncio.sleep(0)
+        assert room._waiting == type(room._waiting)()
+        last.cancel()
+        await asyncio.gather(last, return_exceptions=True)
+        async with asyncio.timeout(60), room.lent(1):
+            pass
+
+    asyncio.run(main())
+
+
+def test_a_report_is_not_read_before_there_is_room_for_it(tmp_path: Path) -> None:
+    async def scenario(it) -> None:
+        await it.open(capacity=1)
+        await it.begin(1)
+        receipt = await it.check_in(1)
+        await it.choose(1)
+        read = asyncio.Event()
+
+        async def body():
+            read.set()
+            yield report_to_bytes(np.zeros(11, dtype=np.int32))
+
+        async with it.runner.arriving.lent(memory.ARRIVING_BYTES):
+            sent = asyncio.create_task(it.ask("PUT", "/slots/1/report", receipt, content=body()))
+            while not it.runner.arriving._waiting:
+                await asyncio.sleep(0.001)
+            assert not sent.done()
+            with it.runner.database.reading() as connection:
+                held = connection.execute(tables.check_ins.select()).one().report
+            assert held is None
+        assert (await sent).status_code == 200
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
