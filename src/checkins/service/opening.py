@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, insert
 
 from checkins.errors import InvalidValue, ProtocolViolation
-from checkins.protocol.campaign import Campaign, DataFile, Spending
+from checkins.protocol.campaign import Campaign, DataFile, Spending, parse_campaign
+from checkins.protocol.campaign.task import Model as Named
 from checkins.protocol.ledger import InvalidLedger, Ledger, earlier_of
 from checkins.protocol.model_update import Learner, Model
 from checkins.service import logs
@@ -27,6 +28,29 @@ class _Unaffordable(InvalidValue):
 
 class Taken(ProtocolViolation):
     """The population is taken: one campaign at a time runs on it."""
+
+
+def posted_campaign(text: bytes) -> Campaign:
+    """The campaign of a file that came over the network: it names no code and no other folder."""
+    try:
+        campaign = parse_campaign(text.decode("utf-8")).campaign
+    except UnicodeDecodeError:
+        raise InvalidValue("body", "...", "must be the UTF-8 text of a campaign.toml") from None
+    if campaign.task is None:
+        return campaign
+    if campaign.task.model not in list(Named):
+        raise InvalidValue(
+            "model",
+            campaign.task.model,
+            "code of your own is not taken over the network; start the coordinator with the"
+            " campaign's file",
+        )
+    data = campaign.task.data
+    if isinstance(data, DataFile) and Path(data.file).name != data.file:
+        raise InvalidValue(
+            "file", data.file, "must be a name without a path in a campaign that is posted"
+        )
+    return campaign
 
 
 def open_run(

@@ -23,6 +23,7 @@ from checkins.service.curve import Holdout
 from checkins.service.desk import Desk
 from checkins.service.memory import ARRIVING_BYTES, Room, batch_of
 from checkins.service.metrics import Metrics
+from checkins.service.openings import Openings
 from checkins.service.patience import Patience
 from checkins.service.settings import Settings
 from checkins.service.store import facts, progress, records
@@ -71,6 +72,7 @@ class Runner:
         self._threads = DaemonThreads(THREADS, name="store")
         self._measuring = DaemonThreads(1, name="curve")
         self.arriving = Room(ARRIVING_BYTES)
+        self._openings = Openings()
         self._witness = None if settings.witness is None else Witness(settings.witness)
         self._holdouts: dict[str, Holdout | None] = {}
         self._looked = 0.0
@@ -122,6 +124,7 @@ class Runner:
         self.release_waiters()
         await self.background.stop()
         self._pricing.end()
+        self._openings.close()
         left = time.monotonic() + LEAVE_STORE_S
         done = self._threads.leave(within_s=LEAVE_STORE_S)
         done &= self._measuring.leave(within_s=max(0.0, left - time.monotonic()))
@@ -154,6 +157,10 @@ class Runner:
         """What a request wants of the store, which may be silent."""
         return await self._patience.wait(self.thread(function, *arguments))
 
+    async def read(self, text: bytes) -> Campaign:
+        """The campaign that a file describes."""
+        return await self._openings.run(opening.posted_campaign, text)
+
     async def open(self, campaign: Campaign) -> Desk:
         """Open the next run of a campaign, or find the one that is open."""
         listed = len(self.settings.enrolment.allow_list)
@@ -162,8 +169,7 @@ class Runner:
             folder = self.settings.folder
             return opening.open_run(self.database, campaign, folder=folder, listed=listed)
 
-        terms = await self.thread(opened)
-        return await self._desk(terms)
+        return await self._desk(await self._openings.run(opened))
 
     async def find(self, run: str) -> Desk | None:
         """A run that another worker may have opened since this one last looked."""

@@ -7,21 +7,24 @@ A table inside a section, ``optimizer = { rate = 0.5 }`` or ``[task.optimizer]``
 from __future__ import annotations
 
 import difflib
+import json
 import re
+import tomllib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn, cast
 
 from checkins.accounting import require
 from checkins.errors import InvalidValue
+from checkins.protocol.campaign import toml_bounds
+from checkins.protocol.campaign.toml_bounds import MOST_BYTES
 
-MOST_BYTES = 200_000
 LONGEST_VALUE = 60
 
-_HEADER = re.compile(r"^\s*\[\s*([^\[\]#]+?)\s*\]")
 _KEY = re.compile(r"""^\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*(?:\.\s*([\w-]+)\s*)?=""")
 _NO_VALUE = re.compile(r"^[^=#]*=\s*(?:#.*)?$")
 
@@ -43,8 +46,9 @@ def line_numbers(text: str) -> dict[tuple[str, str], int]:
     numbers: dict[tuple[str, str], int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), start=1):
-        if header := _HEADER.match(line):
-            section = ".".join(part.strip().strip("\"'") for part in header[1].split("."))
+        if (header := line.strip()).startswith("[") and "]" in header:
+            named = header[1 : header.index("]")]
+            section = ".".join(part.strip().strip("\"'") for part in named.split("."))
             numbers.setdefault((section, ""), number)
         elif key := _KEY.match(line):
             name = key[1] or key[2] or key[3] or ""
@@ -77,19 +81,19 @@ class TomlSource:
 
     @classmethod
     def parse(cls, text: str, *, path: str) -> TomlSource:
-        """The values of a text; ``path`` is for messages."""
-        import tomlkit  # here: a simulation of a campaign made in code needs none
-        from tomlkit.exceptions import TOMLKitError
+        """The values of a text; ``path`` is for messages.
 
+        A text beyond the limits of ``toml_bounds`` is refused before it is parsed.
+        """
+        beyond = toml_bounds.excess(text)
+        if beyond is not None:
+            line, problem = beyond
+            raise InvalidCampaign(path if line is None else f"{path}:{line}", None, problem)
         try:
-            values = tomlkit.parse(text).unwrap()
-        except RecursionError as error:
-            raise InvalidCampaign(path, None, "is nested too deeply") from error
-        except (TOMLKitError, ValueError) as error:
-            line = getattr(error, "line", None)
-            reason = _what_is_wrong(error, text, line)
-            place = f"{path}:{line}" if line else path
-            raise InvalidCampaign(place, None, f"is not TOML: {reason}") from error
+            values = tomllib.loads(text)
+        except ValueError as error:
+            line, reason = _what_is_wrong(error, text)
+            raise InvalidCampaign(f"{path}:{line}", None, f"is not TOML: {reason}") from error
         return cls(path, values, line_numbers(text))
 
     def section(self, name: str) -> Mapping[str, object]:
@@ -214,15 +218,19 @@ class TomlSource:
         return None
 
 
-def _what_is_wrong(error: Exception, text: str, line: int | None) -> str:
-    """The parser's reason; what it finds in place of a value is no help where there is none."""
-    lines = text.split("\n")
-    if line is not None and line <= len(lines) and _NO_VALUE.match(lines[line - 1]):
-        return "a value is missing after ="
-    reason = str(error).partition(" at line ")[0]
-    if "\\x00" in reason and "\0" not in text:
-        return "the file ends in the middle of a line"
-    return reason
+def _what_is_wrong(error: ValueError, text: str) -> tuple[int, str]:
+    """The line and the parser's reason, which is no help where a line breaks off."""
+    reason, _, place = str(error).rpartition(" (at ")
+    lines = text.rstrip().split("\n")
+    found = re.match(r"line (\d+),", place)
+    line = int(found[1]) if found else len(lines)
+    if line <= len(lines) and _NO_VALUE.match(lines[line - 1]):
+        return line, "a value is missing after ="
+    if not found and reason.startswith(("Expected", "Invalid", "Unterminated", "Unclosed")):
+        return line, "the file ends in the middle of a line"
+    if reason == "Cannot overwrite a value":
+        return line, "this key stands twice"
+    return line, reason or str(error)
 
 
 def as_written(value: object) -> str:
@@ -231,10 +239,24 @@ def as_written(value: object) -> str:
     >>> as_written("fixed"), as_written(True), as_written([1, 2])
     ('"fixed"', 'true', '[1, 2]')
     """
-    import tomlkit
-
-    try:
-        text = " ".join(tomlkit.item(value).as_string().split())
-    except (ValueError, TypeError):
-        text = type(value).__name__
+    text = " ".join(_written(value).split())
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+
+
+def _written(value: object) -> str:
+    """As TOML writes it; of a long list or table only the beginning, which is all that is shown."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value) if value.bit_length() < 1000 else "an integer of many digits"
+        case str():
+            return json.dumps(value[:LONGEST_VALUE], ensure_ascii=False)
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case list():
+            return f"[{', '.join(map(_written, value[:LONGEST_VALUE]))}]"
+        case dict():
+            some = islice(value.items(), LONGEST_VALUE)
+            return "{" + ", ".join(f"{key} = {_written(each)}" for key, each in some) + "}"
+    return str(value)

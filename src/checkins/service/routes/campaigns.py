@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from fastapi import APIRouter, Request, Response, status
 
-from checkins.errors import InvalidValue
-from checkins.protocol.campaign import DataFile, InvalidCampaign, parse_campaign
-from checkins.protocol.campaign.task import Model
+from checkins.protocol.campaign import InvalidCampaign
 from checkins.service import view, wire
 from checkins.service.desk import Desk
 from checkins.service.problems import Problem
@@ -59,22 +56,10 @@ async def open_campaign(request: Request) -> Response:
     """Seal a campaign.toml and open its next run; one that is open already is answered again."""
     require_operator(request)
     runner = runner_of(request)
-    body = await request.body()
     try:
-        campaign = parse_campaign(body.decode("utf-8")).campaign
-    except UnicodeDecodeError:
-        raise InvalidValue("body", "...", "must be the UTF-8 text of a campaign.toml") from None
+        campaign = await runner.read(await request.body())
     except InvalidCampaign as error:
         raise Problem("invalid", str(error)) from None
-    if campaign.task is not None and campaign.task.model not in list(Model):
-        raise Problem(
-            "invalid",
-            "model: code of your own is not taken over the network; start the coordinator with"
-            " the campaign's file",
-        )
-    data = None if campaign.task is None else campaign.task.data
-    if isinstance(data, DataFile) and Path(data.file).name != data.file:
-        raise Problem("invalid", "file: must be a name without a path in a campaign that is posted")
     desk = await runner.open(campaign)
     return _shown(desk, runner, code=status.HTTP_201_CREATED)
 

@@ -1,0 +1,100 @@
+"""Reading and pricing a campaign keeps nobody else waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from checkins.service import opening
+from checkins.service.openings import Openings
+from checkins.service.problems import Problem
+from tests.service.coordination import campaign_text
+from tests.service.living import OPERATOR, play, problem
+
+BEARER = {"authorization": f"Bearer {OPERATOR}"}
+
+
+@pytest.mark.parametrize("step", ["parse_campaign", "model_of"])
+def test_others_are_answered_while_a_campaign_is_read_and_priced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    begun, go_on, done = threading.Event(), threading.Event(), getattr(opening, step)
+
+    def slow(*given: object, **named: object) -> object:
+        begun.set()
+        assert go_on.wait(60)
+        return done(*given, **named)
+
+    monkeypatch.setattr(opening, step, slow)
+
+    async def scenario(it) -> None:
+        posted = asyncio.create_task(
+            it.http.post("/campaigns", content=campaign_text(), headers=BEARER)
+        )
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        assert (await it.http.get("/healthz")).status_code == 200
+        assert (await it.http.get("/campaigns")).json()["campaigns"] == []
+        assert not posted.done()
+        go_on.set()
+        assert (await posted).status_code == 201
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+
+
+def test_a_hostile_campaign_is_refused(tmp_path: Path) -> None:
+    async def scenario(it) -> None:
+        deep = "".join("a" + ".a" * 20 + f".k{number} = 1\n" for number in range(3000))
+        answer = await it.http.post("/campaigns", content=deep, headers=BEARER)
+        assert problem(answer) == (422, "invalid")
+        assert "at most 8 parts in a dotted key" in answer.json()["detail"]
+        long = await it.http.post("/campaigns", content="#" * 200_001, headers=BEARER)
+        assert problem(long) == (413, "too-large")
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+
+
+def test_a_few_wait_for_their_turn_and_more_are_told_to_come_again() -> None:
+    async def main() -> None:
+        gate, openings = threading.Event(), Openings(most=2)
+        waiting = [asyncio.create_task(openings.run(gate.wait, 60)) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Problem, match="busy: other campaigns are being opened"):
+            await openings.run(gate.wait, 60)
+        gate.set()
+        assert await asyncio.gather(*waiting) == [True] * 3
+        assert await openings.run(lambda: "there is room again") == "there is room again"
+        openings.close()
+
+    asyncio.run(main())
+
+
+def test_whoever_has_waited_long_enough_is_told_to_come_again_and_the_work_goes_on() -> None:
+    async def main() -> None:
+        gate, ended, openings = threading.Event(), threading.Event(), Openings(within_s=0.01)
+
+        def work() -> None:
+            assert gate.wait(60)
+            ended.set()
+
+        with pytest.raises(Problem, match="busy: the campaign is still being priced"):
+            await openings.run(work)
+        gate.set()
+        while not ended.is_set():
+            await asyncio.sleep(0.001)
+        openings.close()
+
+    asyncio.run(main())
+
+
+def test_a_refusal_reaches_whoever_asked() -> None:
+    async def main() -> None:
+        openings = Openings()
+        with pytest.raises(ZeroDivisionError):
+            await openings.run(lambda: 1 // 0)
+        openings.close()
+
+    asyncio.run(main())
