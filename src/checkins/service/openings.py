@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from checkins.service.problems import Problem
+from checkins.service.threads import DaemonThreads
 
 T = TypeVar("T")
 MOST_WAITING = 4
@@ -24,7 +24,7 @@ class Openings:
     """One thread, and a short queue for it."""
 
     def __init__(self, *, within_s: float = WITHIN_S, most: int = MOST_WAITING) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="openings")
+        self._thread = DaemonThreads(1, name="openings")
         self._within_s = within_s
         self._most = most
         self._waiting = 0
