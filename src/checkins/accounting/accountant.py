@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 METHODS = {
     "exact": "the exact accountant: one likelihood ratio, summed over slots",
     "exact-population": "the exact accountant, given the largest population",
+    "filter-gaussian": "a Gaussian filter: campaigns may be chosen after earlier releases",
+    "filter-renyi": "a Renyi filter: campaigns may be chosen after earlier releases",
     "paper": "the paper's theorem for the protocol",
     "no-amplification": "what holds even if the client's slot were known",
     "poisson": "Poisson subsampling, as DP-SGD libraries assume",
@@ -135,7 +137,7 @@ def _certificate(
     return Certificate(
         epsilon=epsilon,
         epsilon_lower=min(lower, epsilon),
-        epsilon_lower_of=_lower_of(designs),
+        epsilon_lower_of=lower_of(designs),
         delta=delta,
         adjacency=question.adjacency,
         method=best.method,
@@ -152,7 +154,7 @@ def _certificate(
     )
 
 
-def _lower_of(designs: Sequence[Design]) -> str:
+def lower_of(designs: Sequence[Design]) -> str:
     """What no epsilon below the lower end is true of."""
     local = any(isinstance(design.randomizer, LocalRandomizer) for design in designs)
     return OF_SOME_RANDOMIZER if local else OF_DESIGN

@@ -106,6 +106,23 @@ def composed_delta(
     return min(spent(designs), spent(spared[0]) + spared[1])
 
 
+def composed_curve(
+    designs: Sequence[Design],
+    adjacency: Adjacency,
+    *,
+    campaigns: int,
+    delta: float,
+    cells: int = exact.CELLS,
+) -> Delta:
+    """An upper bound on delta at every epsilon >= 0, both directions, sharp down to ``delta``."""
+    plain = _upper(designs, adjacency, campaigns=campaigns, delta=delta, cells=cells)
+    spared = roomy(designs, campaigns=campaigns)
+    if spared is None or spared[1] >= delta:
+        return plain
+    uncapped = _upper(spared[0], adjacency, campaigns=campaigns, delta=delta, cells=cells)
+    return lambda epsilon: min(plain(epsilon), uncapped(epsilon) + spared[1])
+
+
 def roomy(designs: Sequence[Design], *, campaigns: int) -> tuple[list[Design], float] | None:
     """The designs with nobody ever displaced, and the chance that some slot overflows after all.
 

@@ -184,14 +184,9 @@ class _Checked:
 def _spending(campaign: Campaign, before: Verification | None) -> Spending:
     """The runs that are still to come, after those that a ledger holds."""
     from checkins.protocol.campaign.spending import Spending
-    from checkins.protocol.ledger import earlier_of
+    from checkins.protocol.ledger import spending_of
 
-    if before is None:
-        return Spending(campaign)
-    seal = campaign.seal
-    done = sum(run.seal == seal for run in before.ledger.runs)
-    to_come = replace(campaign, repeats=campaign.repeats - done)
-    return Spending(to_come, earlier_of(before.ledger))
+    return Spending(campaign) if before is None else spending_of(before.ledger, campaign)
 
 
 def _price(spending: Spending) -> Certificate | None:
@@ -200,7 +195,8 @@ def _price(spending: Spending) -> Certificate | None:
     from checkins.protocol.campaign.spending import RunSoFar, price
 
     try:
-        return price([*spending.earlier, RunSoFar.whole(spending.campaign)], compare=True)
+        left = replace(RunSoFar.whole(spending.campaign), times=spending.repeats_left)
+        return price([*spending.earlier, left], compare=True, rule=spending.rule)
     except InvalidValue as error:
         if _is_unbounded(error):
             return None

@@ -7,8 +7,8 @@ from numpy.typing import ArrayLike
 
 from checkins.accounting import NoiseAt, require
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign, Spending
-from checkins.protocol.ledger import Ledger, earlier_of
+from checkins.protocol.campaign import Campaign
+from checkins.protocol.ledger import Ledger, spending_of
 from checkins.protocol.model_update import Model, ModelUpdate
 from checkins.protocol.participant import Participant
 from checkins.protocol.report import ReportForm
@@ -41,7 +41,7 @@ def server_of(
     that goes on from another with momentum takes its ``velocity`` along with its model.
     """
     start = np.array(model, dtype=np.float64)
-    affordable = Spending(campaign, earlier_of(ledger)).affordable()
+    affordable = spending_of(ledger, campaign).affordable()
     rules = rules_of(campaign, dimension=start.size, affordable=affordable)
     return Server.start(rules, start.ravel(), velocity=_flat(velocity))
 

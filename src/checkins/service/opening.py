@@ -10,9 +10,10 @@ from typing import Any
 from sqlalchemy import Connection, insert
 
 from checkins.errors import InvalidValue, ProtocolViolation
-from checkins.protocol.campaign import Campaign, DataFile, Spending, parse_campaign
+from checkins.protocol.campaign import Campaign, DataFile, parse_campaign
 from checkins.protocol.campaign.task import Model as Named
-from checkins.protocol.ledger import InvalidLedger, Ledger, earlier_of
+from checkins.protocol.ledger import InvalidLedger, Ledger, spending_of
+from checkins.protocol.ledger.chain import filter_for
 from checkins.protocol.model_update import Learner, Model
 from checkins.service import logs
 from checkins.service.memory import require_memory
@@ -165,7 +166,7 @@ class _Prepared:
         if campaign.task is None:
             raise InvalidValue("campaign", campaign.name, "needs a [task]")
         model = model_of(campaign.task, folder=folder)
-        spending = Spending(campaign, earlier_of(ledger))
+        spending = spending_of(ledger, campaign)
         affordable = spending.affordable()
         if affordable == 0:
             raise _Unaffordable(
@@ -176,6 +177,8 @@ class _Prepared:
                 + f": the first slot alone comes to {spending.epsilon_after(1):.4g}",
             )
         certificate = spending.after(affordable).as_dict()
+        if not ledger.runs:
+            filter_for(campaign)  # takes a while, and is remembered for the transaction
         terms = Terms(campaign, number, dict(model.shapes), affordable)
         require_memory(terms)
         return cls(terms, certificate, model.start(START_SEED))
@@ -205,7 +208,7 @@ class _Prepared:
                 records.append(connection, terms.population, ledger, entry)
             except InvalidLedger as error:
                 raise InvalidValue("campaign", terms.campaign.name, error.problem) from error
-            records.add_run(connection, terms, self.certificate)
+            records.add_run(connection, terms, self.certificate, entry.filter)
             records.save_learner(connection, terms.id, learner, new=True)
         return True
 

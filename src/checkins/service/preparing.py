@@ -172,7 +172,9 @@ def _restore(database: Database, lost: Sequence[str]) -> None:
         stopped = advancing.stop(database, terms, standing)
         stated = None
         if terms.rules.averaged:  # its price depends on who came after the copy
-            spending = Spending(terms.campaign, earlier_of(standing.ledger))
+            run = standing.ledger.running
+            rule = None if run is None else run.filter
+            spending = Spending(terms.campaign, earlier_of(standing.ledger), rule)
             stated = spending.after(terms.rules.slots).as_dict()
         advancing.finish(database, terms, stopped, stated)
     with database.exclusive("facts") as connection:

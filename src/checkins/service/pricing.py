@@ -43,7 +43,7 @@ def price_marks(database: Database, run: str) -> None:
     running = ledger.running
     if running is None or (running.seal, running.number) != (terms.seal, terms.number):
         return
-    spending = Spending(terms.campaign, earlier_of(ledger))
+    spending = Spending(terms.campaign, earlier_of(ledger), running.filter)
     parent = os.getppid()
     for slots in reversed(marks(terms)):
         if os.getppid() != parent:

@@ -1,11 +1,14 @@
 """What a campaign has spent, slot by slot, and how far its budget goes (invariant 10).
 
 The price of k of m slots is that of a design with k slots in which a client takes part with
-probability p0 k/m (``Design.after``). Runs with fresh coins compose, those of other campaigns on
-the same population too. What devices draw on a grid is not quite what is priced: the difference is
-charged to delta (``accounting.variation``).
+probability p0 k/m (``Design.after``). Runs with fresh coins compose. The runs of one campaign were
+declared together, and compose as fixed beforehand. Another campaign on the same population may have
+been chosen after earlier releases: then every campaign is charged by a filter that was fixed before
+the first release, with all the repeats that it declared. What devices draw on a grid is not quite
+what is priced: the difference is charged to delta (``accounting.variation``).
 
-Theorem:     docs/theory/windows-and-capacity.md, docs/theory/total-variation.md.
+Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md,
+             docs/theory/total-variation.md.
 Neighbours:  the budget's.
 Rounding:    epsilon up; the slots that a budget affords, down.
 """
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import chain, groupby
 
 from checkins.accounting import (
     Certificate,
@@ -30,7 +34,9 @@ from checkins.accounting import (
     require,
 )
 from checkins.accounting.accountant import smallest_epsilon
-from checkins.errors import InvalidValue
+from checkins.accounting.adaptive import certify_adaptive
+from checkins.accounting.filters import Block, Filter, filtered_epsilon
+from checkins.errors import InvalidValue, NotCovered
 from checkins.protocol.campaign.description import Budget, Campaign, RandomizerKind
 from checkins.randomizers import grid
 
@@ -126,14 +132,7 @@ class _Bill:
 
     @classmethod
     def of(cls, runs: Sequence[RunSoFar]) -> _Bill:
-        if not runs:
-            raise InvalidValue("campaigns", 0, "must be at least one")
-        budget = runs[0].campaign.budget
-        for run in runs[1:]:
-            for name in ("delta", "adjacency"):
-                ours, theirs = (getattr(one, name) for one in (budget, run.campaign.budget))
-                if ours != theirs:
-                    raise InvalidValue(name, theirs, f"must be {ours} as in the first of the list")
+        budget = _shared_budget(runs)
         times: dict[Design, int] = {}
         for run in runs:
             if run.design is not None:
@@ -152,28 +151,114 @@ class _Bill:
         return cls(designs or (_nothing(runs[0].campaign),), rounds, budget, variation)
 
 
-def price(runs: Sequence[RunSoFar], *, compare: bool = False, curious: int = 0) -> Certificate:
+def _shared_budget(runs: Sequence[RunSoFar]) -> Budget:
+    """The budget of the last run; refuse runs that disagree on delta or adjacency."""
+    if not runs:
+        raise InvalidValue("campaigns", 0, "must be at least one")
+    first = runs[0].campaign.budget
+    for run in runs[1:]:
+        for name in ("delta", "adjacency"):
+            ours, theirs = (getattr(one, name) for one in (first, run.campaign.budget))
+            if ours != theirs:
+                raise InvalidValue(name, theirs, f"must be {ours} as in the first of the list")
+    return runs[-1].campaign.budget
+
+
+def price(
+    runs: Sequence[RunSoFar],
+    *,
+    compare: bool = False,
+    rule: Filter | None = None,
+    curious: int = 0,
+) -> Certificate:
     """The certificate of these runs together: the one price of a campaign, wherever it is asked.
 
-    Their budgets must agree on delta and adjacency. ``curious`` clients disclose what they see.
+    Their budgets must agree on delta and adjacency. ``rule`` is the filter of their population;
+    without one, the parameters of all campaigns are taken as fixed beforehand. ``curious`` clients
+    disclose what they see; no filter covers them.
     """
-    bill = _Bill.of(runs)
-    certificate = certify(
-        bill.designs,
-        delta=bill.budget.delta,
-        adjacency=bill.budget.adjacency,
-        campaigns=bill.campaigns,
-        compare=compare,
-        variation=bill.variation,
-        curious=curious,
-    )
+    if rule is not None and _differ(runs):
+        if curious:
+            raise NotCovered("curious", curious, "no theorem covers it with a filter")
+        certificate = _filtered(runs, rule)
+    else:
+        bill = _Bill.of(runs)
+        certificate = certify(
+            bill.designs,
+            delta=bill.budget.delta,
+            adjacency=bill.budget.adjacency,
+            campaigns=bill.campaigns,
+            compare=compare,
+            variation=bill.variation,
+            curious=curious,
+        )
     told = tuple(dict.fromkeys(line for run in runs for line in _caveats(run.campaign)))
     return replace(certificate, assumptions=(*certificate.assumptions, *told))
 
 
+def _differ(runs: Sequence[RunSoFar]) -> bool:
+    """Whether the runs are of several campaigns, which were not declared together."""
+    return any(run.campaign != runs[0].campaign for run in runs)
+
+
+def _filtered(runs: Sequence[RunSoFar], rule: Filter) -> Certificate:
+    budget = _shared_budget(runs)
+    blocks, variation = _charged(runs, rule)
+    certificate = certify_adaptive(
+        blocks, rule, delta=budget.delta, adjacency=budget.adjacency, variation=variation
+    )
+    promised = (
+        f"the promise is the population's budget, epsilon = {budget.epsilon:g}: campaigns are"
+        " opened and stopped after releases were seen; this epsilon is what they have spent of it"
+    )
+    return replace(certificate, assumptions=(*certificate.assumptions, promised))
+
+
+def _charged(runs: Sequence[RunSoFar], rule: Filter) -> tuple[list[Block], float]:
+    """The blocks that a filter charges for these runs, and the total variation of all of them."""
+    declared: list[tuple[RunSoFar, ...]] = []
+    for _, group in groupby(runs, key=lambda run: run.campaign):
+        if declared:
+            declared[-1] = _declared(declared[-1], tuple(chain(*declared[:-1])), rule)
+        declared.append(tuple(group))
+    bills = [_Bill.of(block) for block in declared]
+    blocks = [Block(bill.designs, bill.campaigns) for bill in bills]
+    return blocks, _added(bill.variation for bill in bills)
+
+
+@lru_cache(maxsize=256)
+def _declared(
+    block: tuple[RunSoFar, ...], earlier: tuple[RunSoFar, ...], rule: Filter
+) -> tuple[RunSoFar, ...]:
+    """All that a campaign could have run within its budget, once another campaign follows it.
+
+    Whoever opens the other one may have seen the releases of this one: the repeats that are left
+    could have been run as well, so they are charged.
+    """
+    campaign = block[0].campaign
+    spending = Spending(campaign, earlier, rule)
+    done = sum(run.times for run in block)
+    if done >= spending.repeats_left:
+        return block
+    whole, rest = divmod(spending.affordable_slots, campaign.design.slots)
+    if campaign.design.protocol is Protocol.AVERAGED:  # those who contributed are known by now
+        left = whole - done
+        return (*block, replace(RunSoFar.whole(campaign), times=left)) if left > 0 else block
+    if whole * campaign.design.slots + rest < sum(run.slots * run.times for run in block):
+        return block
+    runs = [replace(RunSoFar.whole(campaign), times=whole)] if whole else []
+    return (*runs, RunSoFar(campaign, rest)) if rest else tuple(runs)
+
+
 @lru_cache(maxsize=4096)
-def _epsilon(runs: tuple[RunSoFar, ...]) -> float:
+def _epsilon(runs: tuple[RunSoFar, ...], rule: Filter | None) -> float:
     """The epsilon of ``price``, remembered: a server asks after every slot."""
+    if rule is not None and _differ(runs):
+        budget = _shared_budget(runs)
+        blocks, variation = _charged(runs, rule)
+        return filtered_epsilon(
+            blocks, rule, delta=budget.delta, adjacency=budget.adjacency, variation=variation
+        )
     bill = _Bill.of(runs)
     try:
         return smallest_epsilon(
@@ -218,26 +303,37 @@ def _caveats(campaign: Campaign) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What a campaign spends, after what ``earlier`` runs on its population have spent."""
+    """What a campaign spends, after what ``earlier`` runs on its population have spent.
+
+    ``rule`` is the filter that was fixed for the population before its first release. Without one,
+    the parameters of all campaigns are taken as fixed beforehand.
+    """
 
     campaign: Campaign
     earlier: tuple[RunSoFar, ...] = ()
+    rule: Filter | None = None
+
+    @property
+    def repeats_left(self) -> int:
+        """How many runs of the campaign are not among the earlier ones."""
+        done = sum(run.times for run in self.earlier if run.campaign == self.campaign)
+        return max(0, self.campaign.repeats - done)
 
     @property
     def slots(self) -> int:
-        """The slots of all runs together."""
-        return self.campaign.repeats * self.campaign.design.slots
+        """The slots of all runs that are left, together."""
+        return self.repeats_left * self.campaign.design.slots
 
     def after(self, slots: int, *, run: int = 1, contributors: int | None = None) -> Certificate:
         """The certificate once ``slots`` of run ``run`` are over, and every run before it in full.
 
         Averaged updates cost the same after any slot; their final price needs ``contributors``.
         """
-        return price(self._runs(slots, run, contributors))
+        return price(self._runs(slots, run, contributors), rule=self.rule)
 
     def epsilon_after(self, slots: int, *, run: int = 1) -> float:
         """The epsilon of that certificate alone, remembered; infinite where none is proved."""
-        return _epsilon(self._runs(slots, run))
+        return _epsilon(self._runs(slots, run), self.rule)
 
     def _runs(self, slots: int, run: int, contributors: int | None = None) -> tuple[RunSoFar, ...]:
         require.count(most=self.campaign.repeats, run=run)
@@ -258,7 +354,7 @@ class Spending:
     @property
     def affordable_slots(self) -> int:
         """How many slots the budget pays for, counted from the first of the first run."""
-        slots, repeats = self.campaign.design.slots, self.campaign.repeats
+        slots, repeats = self.campaign.design.slots, self.repeats_left
         if repeats == 1:
             return self.affordable()
         whole = self._most_of(

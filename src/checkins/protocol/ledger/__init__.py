@@ -4,7 +4,7 @@ from checkins.protocol.ledger.chain import Ledger, Run
 from checkins.protocol.ledger.entry import Closed, Opened, Reason, SlotClosed
 from checkins.protocol.ledger.file import LedgerBusy, LedgerFile, lines
 from checkins.protocol.ledger.line import InvalidLedger
-from checkins.protocol.ledger.price import certificate, earlier_of
+from checkins.protocol.ledger.price import certificate, earlier_of, spending_of
 from checkins.protocol.ledger.verification import Verification, verify
 
 __all__ = [
@@ -21,5 +21,6 @@ __all__ = [
     "certificate",
     "earlier_of",
     "lines",
+    "spending_of",
     "verify",
 ]

@@ -12,11 +12,13 @@ grow with the number of slots, and has no file.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from numpy.typing import ArrayLike
 
-from checkins.accounting import Protocol
-from checkins.protocol.campaign.description import Campaign, RandomizerKind
+from checkins.accounting import Design, Protocol
+from checkins.accounting.filters import Block, Filter, choose_filter
+from checkins.protocol.campaign.description import Budget, Campaign, RandomizerKind
 from checkins.protocol.campaign.seal import campaign_from_canonical
 from checkins.protocol.ledger.entry import (
     Closed,
@@ -39,6 +41,8 @@ class Run:
     number: int
     dimension: int
     simulated: bool
+    filter: Filter | None = None
+    """How campaigns are charged after others of the population; None: as fixed beforehand."""
     slots_closed: int = 0
     contributors: int | None = None
     """How many reports averaged updates took in; None under the other protocols."""
@@ -68,10 +72,28 @@ class Ledger:
         """Every run in its order, the one in progress last."""
         return self.closed if self.running is None else (*self.closed, self.running)
 
+    @property
+    def filter(self) -> Filter | None:
+        """What charges campaigns that are opened after others; None before the first is opened.
+
+        The first entry fixes it, before anything is released. A ledger that was begun without one
+        gets the Gaussian filter: another choice could depend on what was released.
+        """
+        if not self.runs:
+            return None
+        return next((run.filter for run in self.runs if run.filter is not None), Filter())
+
     def opening(self, campaign: Campaign, *, model: ArrayLike, simulated: bool = False) -> Opened:
         """The entry that opens the next run of a campaign."""
         seal = campaign.seal
-        return Opened(campaign.canonical(), seal, self._next(seal), packed(model), simulated)
+        return Opened(
+            campaign.canonical(),
+            seal,
+            self._next(seal),
+            packed(model),
+            simulated,
+            self.filter or filter_for(campaign),
+        )
 
     def _next(self, seal: str) -> int:
         return 1 + sum(run.seal == seal for run in self.runs)
@@ -108,7 +130,9 @@ class Ledger:
     def _opened(self, entry: Opened) -> Run:
         if self.running is not None:
             raise InvalidLedger("another campaign is still open: it must be closed first")
-        run = Run(_sealed(entry), entry.seal, entry.run, entry.dimension, entry.simulated)
+        run = Run(
+            _sealed(entry), entry.seal, entry.run, entry.dimension, entry.simulated, entry.filter
+        )
         expected = self._next(run.seal)
         if run.number != expected:
             raise InvalidLedger(f"is run {run.number} of this campaign, where {expected} is next")
@@ -124,7 +148,33 @@ class Ledger:
             raise InvalidLedger("privunit has no exact device sampler: it can only be simulated")
         if self.closed:
             _check_shared(self.closed[0], run)
+            self._check_filter(run)
         return run
+
+    def _check_filter(self, run: Run) -> None:
+        """A filter stays as it was fixed; a ledger without one may still go on without."""
+        if run.filter is None and all(before.filter is None for before in self.closed):
+            return
+        if run.filter != self.filter:
+            raise InvalidLedger(
+                f"filter is {run.filter or 'absent'} where that of the population is {self.filter}:"
+                " it was fixed before the first release, and cannot be chosen after one"
+            )
+
+
+def filter_for(campaign: Campaign) -> Filter:
+    """The filter for a population whose first campaign this is, chosen before any release."""
+    return _filter_for(campaign.design, campaign.repeats, campaign.budget)
+
+
+@lru_cache(maxsize=256)
+def _filter_for(design: Design, repeats: int, budget: Budget) -> Filter:
+    return choose_filter(
+        Block((design,), repeats),
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        adjacency=budget.adjacency,
+    )
 
 
 def _sealed(entry: Opened) -> Campaign:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from checkins.accounting import Adjacency, Certificate, require
+from checkins.accounting.filters import Filter
 from checkins.errors import InvalidValue
 
 MOST_NUMBERS = 2**24
@@ -64,7 +65,9 @@ class Opened:
     """A campaign begins: its sealed parameters, and the model before its first slot.
 
     ``campaign`` is the canonical text that ``seal`` is the hash of; ``run`` counts the repeats of
-    one campaign from 1; ``model`` is packed as by ``packed``.
+    one campaign from 1; ``model`` is packed as by ``packed``. ``filter`` is how campaigns on this
+    population are charged once there are several, fixed with the first of them; None in ledgers
+    that were begun without one.
     """
 
     campaign: str
@@ -72,12 +75,14 @@ class Opened:
     run: int
     model: bytes
     simulated: bool = False
+    filter: Filter | None = None
 
     def __post_init__(self) -> None:
         require.one_of(str, campaign=self.campaign)
         _matches(SEAL, "must be sha256: and 64 hexadecimal digits", seal=self.seal)
         require.count(most=require.MOST_CAMPAIGNS, run=self.run)
         require.one_of(bool, simulated=self.simulated)
+        require.one_of((Filter, type(None)), filter=self.filter)
         _check_numbers("model", self.model, Units.FLOAT64)
 
     @property

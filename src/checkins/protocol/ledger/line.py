@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NoReturn, TypeVar
 
+from checkins.accounting.filters import Filter
 from checkins.errors import CheckinsError, InvalidValue
 from checkins.protocol.ledger.entry import (
     MOST_NUMBERS,
@@ -39,14 +40,17 @@ LONGEST_VALUE = 60
 
 PLACING = frozenset({"kind", "entry", "previous", "hash"})
 FIELDS: Mapping[str, frozenset[str]] = {
-    "opened": frozenset({"schema", "campaign", "seal", "run", "model", "model_hash", "simulated"}),
+    "opened": frozenset(
+        {"schema", "campaign", "seal", "run", "model", "model_hash", "simulated", "filter"}
+    ),
     "slot-closed": frozenset({"slot", "total", "dtype", "model_hash", "contributors"}),
     "closed": frozenset({"reason", "certificate"}),
 }
 """Every field of every kind of entry, beside those that place it in the chain."""
 
-OPTIONAL = frozenset({"contributors"})
-"""Absent, not null: under most protocols an entry does not even know the word."""
+OPTIONAL = frozenset({"contributors", "filter"})
+"""Absent, not null: under most protocols an entry has no contributors, and no filter in ledgers of
+before there were filters."""
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -119,6 +123,7 @@ def _content(entry: Entry) -> dict[str, object]:
             "model": _text(entry.model),
             "model_hash": entry.model_hash,
             "simulated": entry.simulated,
+            **({} if entry.filter is None else {"filter": str(entry.filter)}),
         }
     if isinstance(entry, Closed):
         return {
@@ -170,6 +175,7 @@ def _opened(found: Mapping[str, Any]) -> Opened:
         found["run"],
         _bytes("model", found),
         found["simulated"],
+        Filter.parse(found["filter"]) if "filter" in found else None,
     )
     if found["model_hash"] != opened.model_hash:
         raise InvalidLedger("model_hash is not the hash of the model")

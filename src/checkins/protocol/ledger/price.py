@@ -4,7 +4,11 @@ A run that is over is priced at its last slot. If it was stopped although its bu
 it is priced at the last slot that the budget affords: whoever stopped it may have looked at the
 releases, and the price of k slots is for a k fixed beforehand.
 
-Theorem:     docs/theory/windows-and-capacity.md; ``campaign.spending``.
+A run whose entry names a filter is charged by it once another campaign came before; without one,
+all campaigns are priced as if their parameters had been fixed beforehand.
+
+Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md;
+             ``campaign.spending``.
 Neighbours:  the budget's.
 Rounding:    epsilon up.
 """
@@ -15,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from checkins.accounting import Certificate, Protocol
+from checkins.accounting.filters import Filter
+from checkins.protocol.campaign.description import Campaign
 from checkins.protocol.campaign.spending import RunSoFar, Spending
 from checkins.protocol.ledger.chain import Ledger, Run
 
@@ -28,12 +34,17 @@ Settled = tuple[RunSoFar, ...]
 def certificate(ledger: Ledger) -> Certificate:
     """The certificate to state in the entry that closes the run in progress."""
     last, earlier = ledger.runs[-1], _settled(ledger.runs[:-1])
-    return spent(settled(last, earlier), earlier)
+    return spent(settled(last, earlier), earlier, last.filter)
 
 
 def earlier_of(ledger: Ledger) -> Settled:
     """What the runs that are over have spent of their population's budget."""
     return _settled(ledger.closed)
+
+
+def spending_of(ledger: Ledger, campaign: Campaign) -> Spending:
+    """What the next run of a campaign spends, after all that the population has spent."""
+    return Spending(campaign, earlier_of(ledger), ledger.filter)
 
 
 def affordable(ledger: Ledger) -> int:
@@ -50,16 +61,16 @@ def _settled(runs: Sequence[Run]) -> Settled:
     return earlier
 
 
-def spent(run: RunSoFar, earlier: Settled) -> Certificate:
+def spent(run: RunSoFar, earlier: Settled, rule: Filter | None) -> Certificate:
     """The price of a run and of all before it, composed."""
-    return Spending(run.campaign, earlier).after(run.slots, contributors=run.contributors)
+    return Spending(run.campaign, earlier, rule).after(run.slots, contributors=run.contributors)
 
 
-def epsilon_spent(run: RunSoFar, earlier: Settled) -> float:
+def epsilon_spent(run: RunSoFar, earlier: Settled, rule: Filter | None) -> float:
     """The epsilon of that price alone; infinite where none is proved."""
     if run.contributors is not None:
-        return spent(run, earlier).epsilon
-    return Spending(run.campaign, earlier).epsilon_after(run.slots)
+        return spent(run, earlier, rule).epsilon
+    return Spending(run.campaign, earlier, rule).epsilon_after(run.slots)
 
 
 def so_far(run: Run) -> RunSoFar:
@@ -72,7 +83,7 @@ def settled(run: Run, earlier: Settled) -> RunSoFar:
     design = run.campaign.design
     if run.slots_closed == design.slots or design.protocol is Protocol.AVERAGED:
         return so_far(run)
-    if not _within_budget(RunSoFar(run.campaign, run.slots_closed + 1), earlier):
+    if not _within_budget(RunSoFar(run.campaign, run.slots_closed + 1), earlier, run.filter):
         return so_far(run)
     return RunSoFar(run.campaign, _affordable(run, earlier))
 
@@ -92,14 +103,14 @@ def last_affordable(run: Run, earlier: Settled) -> int | None:
     """
     if run.slots_closed == 0:
         return None
-    if _within_budget(RunSoFar(run.campaign, run.slots_closed), earlier):
+    if _within_budget(RunSoFar(run.campaign, run.slots_closed), earlier, run.filter):
         return None
     return _affordable(run, earlier)
 
 
-def _within_budget(run: RunSoFar, earlier: Settled) -> bool:
-    return epsilon_spent(run, earlier) <= run.campaign.budget.epsilon * (1.0 + TOLERANCE)
+def _within_budget(run: RunSoFar, earlier: Settled, rule: Filter | None) -> bool:
+    return epsilon_spent(run, earlier, rule) <= run.campaign.budget.epsilon * (1.0 + TOLERANCE)
 
 
 def _affordable(run: Run, earlier: Settled) -> int:
-    return Spending(run.campaign, earlier).affordable()
+    return Spending(run.campaign, earlier, run.filter).affordable()

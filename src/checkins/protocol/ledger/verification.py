@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from checkins.accounting import Certificate
+from checkins.accounting.filters import Filter
 from checkins.errors import InvalidValue
 from checkins.protocol.campaign.spending import RunSoFar
 from checkins.protocol.ledger.chain import Ledger, Run
@@ -54,6 +55,14 @@ class Verification:
         return self.certificate.epsilon <= self.budget
 
     @property
+    def rule(self) -> str:
+        """By which rule the campaigns of the ledger were composed."""
+        last = self.ledger.runs[-1]
+        if last.filter is None or all(run.seal == last.seal for run in self.ledger.runs):
+            return "parameters fixed beforehand"
+        return f"chosen after earlier releases: filter {last.filter}"
+
+    @property
     def simulated(self) -> bool:
         """Whether nobody took part: the noise was seeded, and protects no one."""
         return any(run.simulated for run in self.ledger.runs)
@@ -65,6 +74,7 @@ class Verification:
             "head": self.ledger.head,
             "entries": self.ledger.entries,
             "campaigns": [self._campaign(run) for run in self.ledger.runs],
+            "rule": self.rule,
             "certificate": self.certificate.as_dict(),
             "within_budget": self.within_budget,
             "simulated": self.simulated,
@@ -136,7 +146,7 @@ class _State:
         self.ledger = Ledger()
         self.notes: list[str] = []
         self._settled: Settled = ()
-        self._latest: tuple[RunSoFar, Settled] | None = None
+        self._latest: tuple[RunSoFar, Settled, Filter | None] | None = None
         self._opened_at = 0
         self._update: ModelUpdate | None = None
         self._learner: Learner | None = None
@@ -165,6 +175,13 @@ class _State:
                 f" {before[-1].campaign.budget.epsilon!r} to {budget!r}"
             )
 
+        if run.filter is None and any(one.seal != run.seal for one in before):
+            self.notes.append(
+                f"line {number} opens another campaign and names no filter: it is priced as if its"
+                " parameters had been fixed before the first release; if they were not, more may"
+                " have been spent"
+            )
+
     def _velocity(self, before: Sequence[Run], run: Run, entry: Opened) -> Model | None:
         """That of the last run, if this one repeats it and goes on from its model."""
         if self._learner is None or not before or before[-1].campaign != run.campaign:
@@ -190,8 +207,8 @@ class _State:
             raise InvalidLedger("no campaign is open here")
         self._check_budget(run)
         over = settled(run, self._settled)
-        owed = epsilon_spent(over, self._settled)
-        self._latest = over, self._settled
+        owed = epsilon_spent(over, self._settled, run.filter)
+        self._latest = over, self._settled, run.filter
         self._settled = joined(self._settled, over)
         stated = float(entry.certificate["epsilon"])
         if not stated >= owed * (1.0 - TOLERANCE):
@@ -218,7 +235,7 @@ class _State:
         with _refusals():
             if run is not None:
                 self._check_budget(run)
-                return spent(so_far(run), self._settled)
+                return spent(so_far(run), self._settled, run.filter)
             return None if self._latest is None else spent(*self._latest)
 
 

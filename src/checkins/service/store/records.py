@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, LargeBinary, Row, func, insert, select, update
 
+from checkins.accounting.filters import Filter
 from checkins.errors import OutOfOrder
 from checkins.protocol.campaign import campaign_from_canonical
 from checkins.protocol.ledger import Ledger, Run
@@ -171,13 +172,17 @@ def load_ledger(connection: Connection, population: str) -> Ledger:
                 row.number,
                 row.dimension,
                 simulated=False,
+                filter=None if row.filter is None else Filter.parse(row.filter),
                 slots_closed=row.closed,
                 contributors=row.contributors,
             ),
             row.ending,
         )
         for row in connection.execute(
-            select(c.campaign, c.seal, c.number, c.dimension, c.closed, c.contributors, c.ending)
+            select(
+                *(c.campaign, c.seal, c.number, c.dimension, c.filter),
+                *(c.closed, c.contributors, c.ending),
+            )
             .where(c.population == population)
             .order_by(c.position)
         )
@@ -261,7 +266,9 @@ def _head(connection: Connection, population: str, entry: int, beginning: bytes)
     return str(json.loads(line)["hash"])
 
 
-def add_run(connection: Connection, terms: Terms, certificate: Mapping[str, Any]) -> None:
+def add_run(
+    connection: Connection, terms: Terms, certificate: Mapping[str, Any], filter: Filter | None
+) -> None:
     """A run that waits for its first slot."""
     last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0))).scalar_one()
     connection.execute(
@@ -278,6 +285,7 @@ def add_run(connection: Connection, terms: Terms, certificate: Mapping[str, Any]
             certificate=json.dumps(certificate),
             phase=Phase.WAITING.name,
             closed=0,
+            filter=None if filter is None else str(filter),
         )
     )
     connection.execute(insert(tables.enrolled).values(run=terms.id, clients=0))

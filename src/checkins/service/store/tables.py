@@ -69,6 +69,7 @@ runs = Table(
     Column("closed", BigInteger, nullable=False),
     Column("contributors", BigInteger),
     Column("ending", String(16)),
+    Column("filter", String(16)),
 )
 """One run of a campaign: what is sealed, and where it stands."""
 

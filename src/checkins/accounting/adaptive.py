@@ -1,0 +1,145 @@
+"""The certificate of campaigns that were chosen after earlier releases: priced by a filter.
+
+Theorem:     docs/theory/adaptive-campaigns.md.
+Neighbours:  as asked for.
+Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from checkins.accounting import variation as total_variation
+from checkins.accounting.accountant import certify, check, lower_of
+from checkins.accounting.against_server import against_server
+from checkins.accounting.assumptions import assumptions, paid_in_delta
+from checkins.accounting.certificate import Alternative, Certificate
+from checkins.accounting.design import Adjacency, Design
+from checkins.accounting.divergence import MOST_EPSILON
+from checkins.accounting.filters import Block, Filter, filtered_epsilon
+from checkins.accounting.versions import versions
+from checkins.errors import InvalidValue, NotCovered
+
+BEFOREHAND = "parameters fixed beforehand"
+"""How the assumption ends that campaigns compose without a filter."""
+_MOST_COMPARED = 1000
+"""Longest list of campaigns that is also priced as fixed beforehand, for comparison."""
+
+
+def certify_adaptive(
+    blocks: Sequence[Block],
+    chosen: Filter,
+    *,
+    delta: float,
+    adjacency: Adjacency,
+    variation: float = 0.0,
+) -> Certificate:
+    """The certificate of blocks of campaigns, each of which may depend on all earlier releases.
+
+    ``chosen`` is the filter, fixed before the first release. ``epsilon`` is the smallest bound that
+    would have admitted these blocks; it holds if no larger one was allowed.
+    """
+    started = time.perf_counter()
+    designs = [design for block in blocks for design in block.designs]
+    check(designs, delta=delta, adjacency=adjacency, campaigns=1)
+    total_variation.check(variation)
+    epsilon = filtered_epsilon(
+        blocks, chosen, delta=delta, adjacency=adjacency, variation=variation
+    )
+    if not math.isfinite(epsilon):
+        raise _unbounded(blocks, chosen, delta=delta, adjacency=adjacency, variation=variation)
+    fixed = _fixed_beforehand(blocks, delta=delta, adjacency=adjacency, variation=variation)
+    own = Alternative(chosen.method, epsilon, f"{chosen}; chosen after earlier releases", True)
+    others = () if fixed is None else fixed.alternatives
+    return Certificate(
+        epsilon=epsilon,
+        epsilon_lower=0.0 if fixed is None else min(fixed.epsilon_lower, epsilon),
+        delta=delta,
+        adjacency=adjacency,
+        method=chosen.method,
+        assumptions=(
+            *_assumed(blocks, chosen, adjacency),
+            *paid_in_delta(variation=variation, epsilon=epsilon),
+        ),
+        alternatives=(
+            own,
+            *(replace(other, note=f"if {BEFOREHAND}", proves=False) for other in others),
+        ),
+        epsilon_lower_of=lower_of(designs),
+        variation=variation,
+        against_server=against_server(
+            [design for block in blocks for design in block.designs * block.campaigns],
+            delta=delta,
+        ),
+        seconds=time.perf_counter() - started,
+        versions=versions("checkins", "numpy", "scipy", "dp-accounting"),
+    )
+
+
+def chosen_after_releases(blocks: Sequence[Block], chosen: Filter) -> str:
+    """The assumption that stands in place of parameters that were fixed beforehand."""
+    runs = sum(block.runs for block in blocks)
+    return (
+        f"{runs:,} campaigns in {len(blocks):,} blocks: fresh coins in each; a block may be chosen"
+        f" after earlier releases, within a filter ({chosen}) fixed before the first of them"
+    )
+
+
+def _assumed(blocks: Sequence[Block], chosen: Filter, adjacency: Adjacency) -> tuple[str, ...]:
+    """What the blocks assume, a declared population among it, and the filter."""
+    lines = (
+        line
+        for block in blocks
+        for design in block.designs
+        for line in assumptions(
+            design, adjacency=adjacency, uses_population=design.capacity is not None
+        )
+        if not line.endswith(BEFOREHAND)
+    )
+    return (*dict.fromkeys(lines), chosen_after_releases(blocks, chosen))
+
+
+def _fixed_beforehand(
+    blocks: Sequence[Block], *, delta: float, adjacency: Adjacency, variation: float
+) -> Certificate | None:
+    """What the same campaigns would cost fixed beforehand; None if that is not proved, or long."""
+    times: dict[Design, int] = {}
+    for block in blocks:
+        for design in block.designs:
+            times[design] = times.get(design, 0) + block.campaigns
+    rounds = math.gcd(*times.values())
+    if sum(times.values()) // rounds > _MOST_COMPARED:
+        return None
+    try:
+        return certify(
+            [design for design, count in times.items() for _ in range(count // rounds)],
+            delta=delta,
+            adjacency=adjacency,
+            campaigns=rounds,
+            compare=False,
+            variation=variation,
+        )
+    except InvalidValue:
+        return None
+
+
+def _unbounded(
+    blocks: Sequence[Block],
+    chosen: Filter,
+    *,
+    delta: float,
+    adjacency: Adjacency,
+    variation: float,
+) -> InvalidValue:
+    without = filtered_epsilon(blocks, chosen, delta=delta, adjacency=adjacency)
+    if variation > 0.0 and math.isfinite(without):
+        return total_variation.exhausted(delta, variation)
+    return NotCovered(
+        "delta",
+        delta,
+        f"no epsilon below {MOST_EPSILON:g} is proved at it for campaigns chosen after earlier"
+        f" releases (filter {chosen}): add noise or slots, or run less",
+    )

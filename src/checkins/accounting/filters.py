@@ -1,0 +1,342 @@
+"""Filters: a privacy budget for campaigns that are chosen after earlier releases were seen.
+
+Campaigns whose parameters were fixed beforehand compose as in ``composition``. An operator who
+looks at the releases before the next campaign is described may spend more than that composition
+says. A filter is chosen before the first release. It charges every block of campaigns, and refuses
+the block that would bring the total above a bound that was fixed with it. What stays within the
+bound is (epsilon, delta)-DP, however the blocks were chosen.
+
+A ``Block`` is what was declared together, before any of it was released: it is charged as a whole,
+whether all of it is run or not. Identical campaigns in one block compose as fixed beforehand.
+
+Theorem:     docs/theory/adaptive-campaigns.md.
+Neighbours:  either relation; the curve of a block bounds both directions.
+Rounding:    charges and epsilon up.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr
+
+from checkins.accounting import exact, require
+from checkins.accounting import variation as total_variation
+from checkins.accounting.composition import Delta, composed_curve
+from checkins.accounting.design import Adjacency, Design, Protocol
+from checkins.accounting.divergence import MOST_EPSILON, crossing
+from checkins.accounting.pair import ROUND_OFF
+from checkins.accounting.ratio import FloatArray
+from checkins.errors import InvalidValue, NotCovered
+
+SLACK_SHARE = 0.2
+"""Share of delta that is set aside for the slack of all blocks together."""
+VARIATION_SHARE = 0.01
+"""Share of delta that is set aside for the total variation between what runs and what is priced."""
+ORDERS = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
+"""Orders of the Renyi filters that ``choose_filter`` compares."""
+MOST_ORDER = 1024
+_NODES = 512
+_COARSE_NODES, _COARSE_CELLS = 128, 128
+_LEAST_SHIFT, _MOST_SHIFT = 1e-6, 60.0
+"""Shifts outside which the Gaussian profile is not accurate, or bounds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Campaigns that were declared together: ``designs`` in turn, ``campaigns`` times over."""
+
+    designs: tuple[Design, ...]
+    campaigns: int = 1
+
+    def __post_init__(self) -> None:
+        for design in self.designs:
+            require.one_of(Design, design=design)
+        require.count(most=require.MOST_CAMPAIGNS, campaigns=self.campaigns)
+        if not self.designs:
+            raise InvalidValue("design", self.designs, "must name at least one campaign")
+
+    @property
+    def runs(self) -> int:
+        return len(self.designs) * self.campaigns
+
+    @property
+    def participation(self) -> float:
+        """How often a client takes part on average: a delta that always holds."""
+        return self.campaigns * math.fsum(design.participation for design in self.designs)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Upper bounds ``deltas`` on delta at ``epsilons`` from 0, falling; the last is the slack."""
+
+    epsilons: FloatArray
+    deltas: FloatArray
+    slack: float
+
+    @classmethod
+    def of(cls, curve: Delta, *, slack: float, nodes: int = _NODES) -> Curve:
+        """Evaluate ``curve`` from 0 to where it is at most ``slack``; refuse if it never is."""
+        last = crossing(curve, slack, guess=1.0, precision=1e-3).upper
+        if not math.isfinite(last):
+            raise NotCovered("delta", slack, "too small: no epsilon is proved for it; add noise")
+        if last == 0.0:
+            return cls(np.zeros(1), np.array([slack]), slack)
+        epsilons = np.linspace(0.0, last, nodes)
+        found = np.array([curve(float(epsilon)) for epsilon in epsilons])
+        return cls(epsilons, np.minimum.accumulate(np.minimum(found, 1.0)), slack)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """How blocks are charged: by a Gaussian shift, or by a Renyi moment of one order.
+
+    ``order`` is None for the Gaussian filter, whose charge is the square of the shift.
+
+    >>> str(Filter()), str(Filter(order=8)), Filter.parse("renyi-8") == Filter(order=8)
+    ('gaussian', 'renyi-8', True)
+    """
+
+    order: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.order is None:
+            return
+        require.count(most=MOST_ORDER, order=self.order)
+        if self.order < 2:
+            raise InvalidValue("order", self.order, f"must be from 2 to {MOST_ORDER:,}")
+
+    def __str__(self) -> str:
+        return "gaussian" if self.order is None else f"renyi-{self.order}"
+
+    @classmethod
+    def parse(cls, text: object) -> Filter:
+        """The filter of that name."""
+        if text == "gaussian":
+            return cls()
+        found = re.fullmatch(r"renyi-([1-9][0-9]{0,3})", text) if isinstance(text, str) else None
+        if found is None or not 2 <= int(found[1]) <= MOST_ORDER:
+            raise InvalidValue(
+                "filter", text, f"must be gaussian, or renyi- and an order from 2 to {MOST_ORDER:,}"
+            )
+        return cls(int(found[1]))
+
+    @property
+    def method(self) -> str:
+        """Its name among the methods of a certificate."""
+        return "filter-gaussian" if self.order is None else "filter-renyi"
+
+    def charge(self, curve: Curve) -> float:
+        """What a block with this curve takes of the bound; infinite where nothing is proved."""
+        if self.order is None:
+            return _squared(smallest_shift(curve))
+        return log_moment(curve, order=self.order)
+
+    def epsilon(self, charged: float, *, delta: float) -> float:
+        """The epsilon at ``delta`` of all blocks whose charges are at most ``charged`` in all."""
+        if not charged < math.inf:
+            return math.inf
+        if self.order is None:
+            if charged == 0.0:
+                return 0.0
+            shift = max(math.sqrt(charged) * (1 + 1e-15), _LEAST_SHIFT)
+            if shift > _MOST_SHIFT:
+                return math.inf
+            return crossing(
+                lambda epsilon: float(_profile(shift, np.array([epsilon]))[0]) * (1 + ROUND_OFF),
+                delta,
+                guess=shift,
+                precision=1e-9,
+            ).upper
+        needed = (charged + _log_tail(self.order) - math.log(delta)) / (self.order - 1)
+        found = max(0.0, needed + 1e-12 * abs(needed))
+        return found if found <= MOST_EPSILON else math.inf
+
+    def bound(self, *, epsilon: float, delta: float) -> float:
+        """The largest total of charges that is within ``epsilon`` at ``delta``; 0 if none is."""
+        if self.order is not None:
+            return max(0.0, (self.order - 1) * epsilon + math.log(delta) - _log_tail(self.order))
+        low, high = 0.0, _MOST_SHIFT
+        for _ in range(60):
+            middle = (low + high) / 2
+            fits = float(_profile(max(middle, 1e-300), np.array([epsilon]))[0]) <= delta
+            low, high = (middle, high) if fits else (low, middle)
+        return low * low
+
+
+def smallest_shift(curve: Curve) -> float:
+    """The smallest mu whose Gaussian profile, plus the slack, is above the curve everywhere.
+
+    Between two nodes the truth lies below the chord of its upper bounds, and the Gaussian profile
+    above its tangents, since both are convex in exp(epsilon); beyond the last node the slack is
+    enough. 0 if the slack covers all of it, infinity if no shift does.
+
+    Rounding:    up.
+    """
+    if len(curve.epsilons) == 1:
+        return 0.0
+    low, high = 0.0, _LEAST_SHIFT
+    while not _is_below(curve, high):
+        low, high = high, 4.0 * high
+        if high > _MOST_SHIFT:
+            return math.inf
+    while high - low > 1e-7 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _is_below(curve, middle) else (middle, high)
+    return high
+
+
+def _is_below(curve: Curve, shift: float) -> bool:
+    found, epsilons = curve.deltas, curve.epsilons
+    above = _profile(shift, epsilons) * (1 - ROUND_OFF) + curve.slack
+    if not bool((found <= above).all()):
+        return False
+    slopes = -ndtr(-shift / 2 - epsilons / shift)  # of the profile, in exp(epsilon)
+    widths = np.exp(epsilons[:-1]) * np.expm1(np.diff(epsilons))
+    bend = slopes[1:] - slopes[:-1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        meet = np.where(bend > 0, (np.diff(above) - slopes[1:] * widths) / -bend, 0.0)
+    meet = np.clip(meet, 0.0, widths)
+    tangents = np.maximum(above[:-1] + slopes[:-1] * meet, above[1:] + slopes[1:] * (meet - widths))
+    chords = found[:-1] + np.diff(found) * meet / widths
+    return bool((chords <= tangents + ROUND_OFF * (tangents - curve.slack)).all())
+
+
+def log_moment(curve: Curve, *, order: int) -> float:
+    """An upper bound on log E f^order, f the likelihood ratio cut off where the slack takes over.
+
+    The moment is 1 plus an integral of the curve over t = exp(epsilon) with the weight
+    a (a - 1) t^(a-2), and one with a (a - 1) t^(-a-1) for f below 1.
+
+    Rounding:    up: chords, and in every cell Chebyshev's or Gruess's inequality.
+    """
+    a, epsilons, found = float(order), curve.epsilons, curve.deltas
+    beyond = math.log(a - 1) - a * float(epsilons[-1]) + math.log(curve.slack)
+    if len(epsilons) == 1:
+        return float(np.logaddexp(0.0, beyond)) * (1 + ROUND_OFF)
+    steps, middles = np.diff(epsilons), (found[:-1] + found[1:]) / 2
+    growth = (a - 1) * steps
+    above = math.log(a) + (a - 1) * epsilons[:-1] + growth + np.log(-np.expm1(-growth))
+    below = -(a - 1) * np.exp(-a * epsilons[:-1]) * np.expm1(-a * steps)
+    weights = a * (a - 1) * np.exp(-(a + 1) * epsilons)
+    widths = np.exp(epsilons[:-1]) * np.expm1(steps)
+    spread = widths * (weights[:-1] - weights[1:]) * (found[:-1] - found[1:]) / 4
+    with np.errstate(divide="ignore"):  # the log of 0 is minus infinity, and adds nothing
+        high, low = above + np.log(middles), math.log(float((below * middles + spread).sum()))
+    total = np.logaddexp(np.logaddexp.reduce(high), np.logaddexp(low, beyond))
+    return float(np.logaddexp(0.0, total)) * (1 + ROUND_OFF)
+
+
+def slack_of(place: int, *, delta: float) -> float:
+    """The slack of the block at ``place`` = 1, 2, ...: all together stay below their share."""
+    require.count(place=place)
+    return SLACK_SHARE * delta / (place * (place + 1.0))
+
+
+def choose_filter(first: Block, *, epsilon: float, delta: float, adjacency: Adjacency) -> Filter:
+    """The filter under which a few blocks like the first cost the least.
+
+    A few are as many as the budget ``epsilon`` admits, from 2 to 4. Which filter holds must not
+    depend on a release: choose once, before the first. Any choice is sound, so this one looks at a
+    coarse grid only.
+    """
+    slack, left = slack_of(1, delta=delta), _main_share(delta)
+    if first.participation <= slack:
+        return Filter()
+    try:
+        found = _delta_of(first, adjacency, slack=slack, cells=_COARSE_CELLS)
+        curve = Curve.of(found, slack=slack, nodes=_COARSE_NODES)
+    except NotCovered:
+        return Filter()
+    if len(curve.epsilons) == 1:
+        return Filter()
+    charges = {one: one.charge(curve) for one in (Filter(), *map(Filter, ORDERS))}
+    most = max(one.bound(epsilon=epsilon, delta=left) / charges[one] for one in charges)
+    few = min(max(2.0, most), 4.0)
+    return min(charges, key=lambda one: one.epsilon(few * charges[one], delta=left))
+
+
+def filtered_epsilon(
+    blocks: Sequence[Block],
+    chosen: Filter,
+    *,
+    delta: float,
+    adjacency: Adjacency,
+    variation: float = 0.0,
+) -> float:
+    """The smallest budget within which a filter admits these blocks; infinite if none is proved.
+
+    The bound of the filter, the slack of its blocks and the total variation each have a share of
+    delta that was fixed beforehand: none of them may take what another has left.
+    """
+    charges = [
+        charge_of(block, chosen, adjacency, delta=delta, place=place)
+        for place, block in enumerate(blocks, start=1)
+    ]
+    total = math.fsum(charges) if all(map(math.isfinite, charges)) else math.inf
+    epsilon = chosen.epsilon(math.nextafter(total, math.inf), delta=_main_share(delta))
+    if total == 0.0:
+        epsilon = 0.0
+    if not math.isfinite(epsilon) or variation == 0.0:
+        return epsilon
+    charge = total_variation.charge(epsilon=epsilon, variation=variation)
+    return epsilon if charge <= VARIATION_SHARE * delta else math.inf
+
+
+@lru_cache(maxsize=4096)
+def charge_of(
+    block: Block, chosen: Filter, adjacency: Adjacency, *, delta: float, place: int
+) -> float:
+    """What a filter charges the block at ``place``; infinite where no curve is proved for it."""
+    slack = slack_of(place, delta=delta)
+    if block.participation <= slack:
+        return 0.0
+    try:
+        curve = Curve.of(_delta_of(block, adjacency, slack=slack), slack=slack)
+    except NotCovered:
+        return math.inf
+    return chosen.charge(curve)
+
+
+def _delta_of(
+    block: Block, adjacency: Adjacency, *, slack: float, cells: int = exact.CELLS
+) -> Delta:
+    """The curve of the block; that of averaged Gaussian reports with their slots known."""
+    try:
+        return composed_curve(
+            block.designs, adjacency, campaigns=block.campaigns, delta=slack, cells=cells
+        )
+    except NotCovered:
+        known = tuple(
+            replace(exact.uncapped(one), slots=1) if one.protocol is Protocol.AVERAGED else one
+            for one in block.designs
+        )
+        if known == block.designs:
+            raise
+        return composed_curve(known, adjacency, campaigns=block.campaigns, delta=slack, cells=cells)
+
+
+def _main_share(delta: float) -> float:
+    """What is left of delta for the filter's own bound."""
+    return delta * (1.0 - SLACK_SHARE - VARIATION_SHARE) * (1.0 - 1e-12)
+
+
+def _profile(shift: float, epsilons: FloatArray) -> FloatArray:
+    """delta of N(shift, 1) against N(0, 1), [BW18, Thm 8]; to nearest."""
+    upper = log_ndtr(shift / 2 - epsilons / shift)
+    lower = epsilons + log_ndtr(-shift / 2 - epsilons / shift)
+    return np.asarray(-np.exp(upper) * np.expm1(np.minimum(0.0, lower - upper)))
+
+
+def _squared(shift: float) -> float:
+    return math.nextafter(shift * shift, math.inf) if shift else 0.0
+
+
+def _log_tail(order: int) -> float:
+    """log of the smallest c with (x - t)_+ <= c t^(1-a) x^a for all x, t > 0."""
+    return order * math.log1p(-1.0 / order) - math.log(order - 1.0)
