@@ -28,6 +28,7 @@ KEYS = {
     "head",
     "entries",
     "campaigns",
+    "rule",
     "certificate",
     "within_budget",
     "simulated",

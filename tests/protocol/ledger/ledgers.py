@@ -102,10 +102,14 @@ def slots(
 
 
 class Book:
-    """A ledger under construction, and its lines."""
+    """A ledger under construction, and its lines.
 
-    def __init__(self) -> None:
+    Unless ``filtered``, it is written as before there were filters.
+    """
+
+    def __init__(self, *, filtered: bool = True) -> None:
         self.ledger = Ledger()
+        self.filtered = filtered
         self.lines: list[bytes] = []
 
     def add(self, *entries: Entry) -> Book:
@@ -115,7 +119,8 @@ class Book:
         return self
 
     def open(self, run: Campaign, *, simulated: bool = False) -> Book:
-        return self.add(self.ledger.opening(run, model=MODEL, simulated=simulated))
+        opening = self.ledger.opening(run, model=MODEL, simulated=simulated)
+        return self.add(opening if self.filtered else replace(opening, filter=None))
 
     def run(self, run: Campaign, count: int | None = None, **options: Any) -> Book:
         """Open a campaign and run ``count`` of its slots."""

@@ -140,7 +140,9 @@ def test_the_chain_that_is_read_is_the_chain_that_was_written() -> None:
 def test_nothing_in_the_schema_can_name_a_client_or_a_check_in() -> None:
     assert {"kind", "entry", "previous", "hash"} == PLACING
     assert {
-        "opened": {"schema", "campaign", "seal", "run", "model", "model_hash", "simulated"},
+        "opened": {
+            *("schema", "campaign", "seal", "run", "model", "model_hash", "simulated", "filter")
+        },
         "slot-closed": {"slot", "total", "dtype", "model_hash", "contributors"},
         "closed": {"reason", "certificate"},
     } == FIELDS
