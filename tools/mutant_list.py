@@ -9,6 +9,8 @@ SLOT, PARTICIPANT = "tests/protocol/test_slot.py", "tests/protocol/test_particip
 DISTRIBUTIONS = "tests/protocol/test_distributions.py"
 ROLES = "tests/protocol/test_roles.py"
 CLOCK, CLOCK_WATCH = "tests/service/test_clock.py", "tests/service/test_clock_watch.py"
+ADAPTIVE = "tests/protocol/ledger/test_adaptive.py"
+FILTERS = "tests/accounting/test_filters.py"
 MODEL_UPDATE = "tests/protocol/test_model_update.py"
 DEVICE = "tests/randomizers/test_device.py"
 NORMS = "tests/randomizers/test_norms.py"
@@ -424,11 +426,73 @@ MUTANTS = (
         (
             Change(
                 "protocol/roles.py",
-                "Spending(campaign, earlier_of(ledger)).affordable()",
-                "Spending(campaign).affordable()",
+                "spending_of(ledger, campaign).affordable()",
+                "spending_of(Ledger(), campaign).affordable()",
             ),
         ),
         (f"{ROLES}::test_what_earlier_campaigns_of_the_population_spent_is_gone",),
+    ),
+    Mutant(
+        "filter-never-used",
+        "campaigns that were opened after earlier releases compose as if fixed beforehand",
+        (
+            Change(
+                "protocol/campaign/spending.py",
+                "    return any(run.campaign != runs[0].campaign for run in runs)\n",
+                "    return False\n",
+            ),
+        ),
+        (
+            f"{ADAPTIVE}::test_another_campaign_is_charged_by_the_filter_and_the_certificate_says_so",
+        ),
+    ),
+    Mutant(
+        "unused-repeats-free",
+        "whoever opens another campaign pays only for the repeats that were run before it",
+        (
+            Change(
+                "protocol/campaign/spending.py",
+                "    if done >= spending.repeats_left:\n",
+                "    if True:\n",
+            ),
+        ),
+        (f"{ADAPTIVE}::test_repeats_that_were_left_when_another_campaign_came_are_charged",),
+    ),
+    Mutant(
+        "filter-chosen-late",
+        "the filter of a population can be changed after its releases were seen",
+        (
+            Change(
+                "protocol/ledger/chain.py",
+                "        if run.filter != self.filter:\n",
+                "        if False:\n",
+            ),
+        ),
+        (f"{ADAPTIVE}::test_a_filter_cannot_be_chosen_after_a_release",),
+    ),
+    Mutant(
+        "filter-charges-too-little",
+        "a Gaussian filter looks at the curve of a block at epsilon 0 alone",
+        (
+            Change(
+                "accounting/filters.py",
+                "    if not bool((found <= above).all()):\n        return False\n",
+                "    return bool(found[0] <= above[0])\n",
+            ),
+        ),
+        (f"{FILTERS}::test_choosing_by_the_first_release_stays_within_the_filter",),
+    ),
+    Mutant(
+        "slack-for-every-block",
+        "every block of a filter takes the slack of the first: together they exceed delta",
+        (
+            Change(
+                "accounting/filters.py",
+                "delta / (place * (place + 1.0))",
+                "delta / 2.0",
+            ),
+        ),
+        (f"{FILTERS}::test_the_slacks_of_any_number_of_blocks_stay_within_their_share",),
     ),
     Mutant(
         "ledger-overspends",

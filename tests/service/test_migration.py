@@ -7,14 +7,16 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect
 
 from checkins.errors import InvalidValue
 from checkins.service.store import facts, tables
 from checkins.service.store.database import Database
-from checkins.service.store.migration import migrate
+from checkins.service.store.migration import SCRIPTS, migrate
 from tests.service.coordination import House, campaign
 
 
@@ -35,6 +37,22 @@ def test_an_empty_database_gets_the_tables_that_the_code_knows(empty: Database) 
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, tables.metadata) == []
         assert context.get_current_revision() is not None
+
+
+def test_a_store_from_before_filters_has_runs_without_one(empty: Database) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    with empty.exclusive("migrations") as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+    with empty.reading() as connection:
+        assert "filter" not in {
+            column["name"] for column in inspect(connection).get_columns("runs")
+        }
+    migrate(empty)
+    with empty.reading() as connection:
+        context = MigrationContext.configure(connection)
+        assert compare_metadata(context, tables.metadata) == []
 
 
 def test_migrating_again_changes_nothing(empty: Database) -> None:
