@@ -547,6 +547,63 @@ MUTANTS = (
         (f"{DEVICE}::test_a_dummy_is_the_report_of_zero",),
     ),
     Mutant(
+        "another-ledger-accepted",
+        "a device does not hold the ledger's line against the one that it saw before",
+        (Change("client/contact.py", "        if head != kept.head:", "        if head == '':"),),
+        (
+            "tests/client/test_participation.py"
+            "::test_a_service_that_was_set_back_and_went_on_gets_no_check_in",
+        ),
+    ),
+    Mutant(
+        "report-to-another-ledger",
+        "a device looks at the ledger when it starts, and not before it reports",
+        (
+            Change(
+                "client/participation.py",
+                "        instead = yield from self._unless_set_back(slot)\n"
+                "        if instead is not None:\n"
+                "            return instead\n"
+                '        yield self._tell("reporting"',
+                '        yield self._tell("reporting"',
+            ),
+        ),
+        (
+            "tests/client/test_participation.py"
+            "::test_a_service_that_was_set_back_meanwhile_gets_nothing_more",
+        ),
+    ),
+    Mutant(
+        "endless-answer",
+        "a device reads an answer of any size",
+        (
+            Change(
+                "client/answers.py",
+                "    if size > most_bytes:",
+                "    if size > most_bytes * 10**9:",
+            ),
+        ),
+        (
+            "tests/client/test_answers.py"
+            "::test_an_answer_beyond_its_limits_is_none[endless-blocking]",
+        ),
+    ),
+    Mutant(
+        "compressed-answer",
+        "a device takes an answer that is compressed",
+        (
+            Change(
+                "client/answers.py",
+                '    if (encoding or "identity").strip().lower() != "identity":',
+                '    if (encoding or "identity").strip().lower() == "":',
+            ),
+        ),
+        (
+            "tests/client/test_answers.py"
+            "::test_an_answer_beyond_its_limits_is_none[bomb-in_a_swarm]",
+        ),
+    ),
+    Mutant(
         "code-of-the-service",
         "a device imports whatever code a campaign names as its model",
         (

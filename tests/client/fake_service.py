@@ -126,6 +126,8 @@ class FakeService:
         self.next: str | None = None
         self.epoch = 1
         self.closed_less = 0
+        self.forked_after: int | None = None
+        """So many lines of the ledger are the old ones: it was set back to them, and went on."""
         self.status: str | None = None
         self.model = np.linspace(-0.1, 0.1, DIMENSION)
         self.tokens: dict[str, str] = {}
@@ -159,6 +161,14 @@ class FakeService:
         passed = int((self.now_s() - self.begins_s) // self.campaign.schedule.slot_s)
         return max(0, min(self.campaign.design.slots, passed))
 
+    def entries(self) -> int:
+        return 1 + self.closed() - self.closed_less
+
+    def head(self, entries: int) -> str:
+        """The hash of a line of the ledger."""
+        forked = self.forked_after is not None and entries > self.forked_after
+        return hashlib.sha256(f"{self.id}/{entries}/{forked}".encode()).hexdigest()
+
     def view(self) -> dict[str, object]:
         schedule = self.campaign.schedule
         assert schedule is not None
@@ -181,6 +191,7 @@ class FakeService:
             "slots_closed": self.closed() - self.closed_less,
             "dimension": DIMENSION,
             "tensors": [{"name": name, "shape": list(s)} for name, s in SHAPES.items()],
+            "ledger": {"entries": self.entries(), "head": self.head(self.entries())},
             "epoch": self.epoch,
             "next": self.next,
         }
@@ -212,6 +223,11 @@ class FakeService:
             return problem(404, "unknown-campaign")
         if rest == "":
             return said(200, **self.view())
+        if found := re.fullmatch(r"/ledger/heads/(\d+)", rest):
+            entries = int(found[1])
+            if entries > self.entries():
+                return problem(404, "unknown-entry")
+            return said(200, entries=entries, head=self.head(entries))
         if rest == "/enrolments":
             if method == "DELETE":
                 return self._withdraw(bearer)

@@ -183,3 +183,22 @@ def test_code_that_a_service_names_is_not_imported(
         assert code == 2
         assert "--allow-model named_by_a_service:other" in err
     assert "named_by_a_service" not in sys.modules
+
+
+def test_a_service_that_was_set_back_is_a_failure_and_the_state_is_kept(
+    run: Any, tmp_path: Path
+) -> None:
+    from checkins.client.kept import Kept
+    from checkins.client.state_file import StateFile
+
+    service = FakeService()
+    file = StateFile(tmp_path / f"{service.id}.json")
+    kept = Kept(service.id, key="k" * 20, token="t", entries=1, head="0" * 64).to_bytes()
+    file.save(kept)
+    with on_a_socket(service) as url:
+        code, out, err = run("join", url, "--row", "1", "--state", tmp_path, "--json")
+    assert (code, out) == (1, "")
+    assert "was set back: entry 1 of its ledger had the hash 0000" in err
+    assert err.count("\n") == 1
+    assert file.load() == kept
+    assert (service.tokens, service.check_ins) == ({}, {})

@@ -18,7 +18,14 @@ from checkins.client.view import view_from
 from checkins.errors import InvalidValue
 from checkins.protocol.encoding import report_from_bytes
 from checkins.protocol.participant import Phase
-from tests.client.fake_service import DIMENSION, START_S, FakeService, campaign
+from tests.client.fake_service import (
+    DIMENSION,
+    START_S,
+    FakeService,
+    Reply,
+    campaign,
+    problem,
+)
 from tests.client.world import Crash, LoadedDice, World, faults
 
 
@@ -61,7 +68,8 @@ def test_it_checks_in_while_check_ins_are_taken_and_not_all_at_once() -> None:
         for index, action in enumerate(world.actions)
         if isinstance(action, Request) and action.kind is Kind.CHECK_IN
     ]
-    asleep = world.actions[at - 2]
+    assert world.requests(Kind.LEDGER)[0] == world.actions[at - 2]
+    asleep = world.actions[at - 3]
     begin = world.service.begin(3)
     assert asleep.steady_s == pytest.approx(world.booted_s + begin - START_S + 0.5, abs=0.02)
 
@@ -83,7 +91,7 @@ def test_what_was_drawn_is_durable_before_anything_follows_from_it() -> None:
     saves = [i for i, kind in enumerate(sent) if kind is Save]
     assert saves[drawn] < sent.index(Kind.CHECK_IN)
     made = sent.index(Train)
-    assert sent[made + 1 : made + 3] == [Save, Kind.REPORT]
+    assert sent[made + 1 : made + 4] == [Save, Kind.LEDGER, Kind.REPORT]
 
 
 def test_the_end_leaves_nothing_but_that_it_is_over() -> None:
@@ -102,7 +110,7 @@ def test_the_end_leaves_nothing_but_that_it_is_over() -> None:
 @pytest.mark.parametrize(
     "what", ["lost", "unanswered", "twice", "slow", "busy", "broken", "portal"]
 )
-@pytest.mark.parametrize("kind", list(Kind)[:6])
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.WITHDRAW])
 def test_one_fault_of_any_kind_is_survived(kind: Kind, what: str) -> None:
     service = FakeService(campaign(slot_s=60.0, choose_s=25.0))
     world = World(service, fault=faults(what, on=kind))
@@ -353,6 +361,98 @@ def test_a_service_that_was_set_back_gets_no_check_in(what: str) -> None:
     assert Kept.from_bytes(world.disk or b"") == kept
 
 
+def test_a_service_that_was_set_back_and_went_on_gets_no_check_in() -> None:
+    """It shows as many slots as before, in the same epoch: only the ledger is another one."""
+    world = World(dice=LoadedDice(slot=4), begins_s=22.0, crash_before=8)
+    with pytest.raises(Crash):
+        world.live()
+    kept = Kept.from_bytes(world.disk or b"")
+    assert (kept.entries, kept.head) == (3, world.service.head(3))
+    world.service.forked_after = 2
+    world.crash_before = None
+    with pytest.raises(ServiceFailed, match="was set back"):
+        world.live()
+    assert world.service.check_ins == {}
+    assert Kept.from_bytes(world.disk or b"") == kept
+
+
+@pytest.mark.parametrize(
+    ("after", "before"), [(Kind.ENROL, Kind.CHECK_IN), (Kind.MODEL, Kind.REPORT)]
+)
+def test_a_service_that_was_set_back_meanwhile_gets_nothing_more(after: Kind, before: Kind) -> None:
+    """The ledger is looked at again before the device checks in, and before it reports."""
+    world = World(dice=LoadedDice(slot=3), begins_s=-5.0)
+
+    def fault(request: Request) -> str:
+        if request.kind is after:
+            world.service.forked_after = 0
+        return "fine"
+
+    world.fault = fault
+    with pytest.raises(ServiceFailed, match="was set back"):
+        world.live()
+    assert world.requests(before) == []
+    kept = Kept.from_bytes(world.disk or b"")
+    assert kept.phase is (Phase.DRAWN if before is Kind.CHECK_IN else Phase.PRIVATIZED)
+    assert (kept.report is not None) == (before is Kind.REPORT)
+    with pytest.raises(ServiceFailed, match="was set back"):
+        world.live()  # and it stays so
+    assert world.requests(before) == []
+
+
+def test_a_worker_that_is_a_moment_behind_is_no_service_that_was_set_back() -> None:
+    world = World(dice=LoadedDice(slot=3), begins_s=12.0)
+    answered = world.service.handle
+    behind = iter([True, True])
+
+    def handle(method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
+        if "/ledger/heads/" in path and next(behind, False):
+            return problem(404, "unknown-entry")
+        return answered(method, path, headers, body)
+
+    world.service.handle = handle  # type: ignore[method-assign]
+    assert world.live() is Outcome.REPORTED
+
+
+def test_a_service_that_does_not_show_its_ledger_gets_no_check_in() -> None:
+    world = World(dice=LoadedDice(slot=3), begins_s=12.0)
+    answered = world.service.handle
+
+    def handle(method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
+        if "/ledger/heads/" in path:
+            return problem(404, "unknown-path")
+        return answered(method, path, headers, body)
+
+    world.service.handle = handle  # type: ignore[method-assign]
+    with pytest.raises(ServiceFailed, match="does not show"):
+        world.live()
+    assert world.service.check_ins == {}
+
+
+def test_a_state_from_before_heads_were_kept_still_reads() -> None:
+    world = World(dice=LoadedDice(slot=3), begins_s=12.0, crash_before=8)
+    with pytest.raises(Crash):
+        world.live()
+    values = json.loads(world.disk or b"")
+    del values["entries"], values["head"]
+    world.disk = json.dumps(values).encode()
+    world.crash_before = None
+    assert world.live() is Outcome.REPORTED
+
+
+def test_what_it_sees_after_a_restart_is_durable_too() -> None:
+    world = World(dice=LoadedDice(slot=4), begins_s=2.0, crash_before=8)
+    with pytest.raises(Crash):
+        world.live()
+    assert Kept.from_bytes(world.disk or b"").entries == 1
+    world.server_s = world.service.begin(3) + 1.0
+    world.crash_before = world.steps + 4
+    with pytest.raises(Crash):
+        world.live()
+    kept = Kept.from_bytes(world.disk or b"")
+    assert (kept.entries, kept.head) == (3, world.service.head(3))
+
+
 def test_a_trainer_that_fails_ends_the_run_and_leaves_the_slot_to_a_dummy() -> None:
     world = World()
 
@@ -383,7 +483,7 @@ def crashed(world: World) -> Outcome:
     raise AssertionError
 
 
-STEPS = 25
+STEPS = 28
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

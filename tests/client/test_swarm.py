@@ -19,7 +19,7 @@ from checkins.client.clock import steady_s
 from checkins.client.connections import Connections
 from checkins.client.swarm import Lookout, Swarm, Tally
 from checkins.client.trainer import Trainer
-from tests.client.fake_service import FakeService
+from tests.client.fake_service import FakeService, Reply
 from tests.client.http_service import on_a_socket
 from tests.client.test_participant import soon
 from tests.client.world import SlopeTrainer
@@ -43,6 +43,8 @@ def test_every_device_has_its_own_token_slot_and_report(tmp_path: Path) -> None:
         assert len(set(service.reports.values())) == 40
         looks = sum(path == f"/campaigns/{service.id}" for _, path in service.received)
         assert looks <= 3  # shared, not asked by each
+        heads = sum("/ledger/heads/" in path for _, path in service.received)
+        assert 0 < heads < 40  # shared too
         files = sorted((tmp_path / service.id).glob("*.json"))
         assert len(files) == 40
         assert {json.loads(file.read_text())["ended"] for file in files} == {"REPORTED"}
@@ -68,6 +70,22 @@ def test_a_device_that_fails_is_counted_and_stops_nobody() -> None:
         asyncio.run(swarm(url, service, 10, trainer=trainer).run(tally))
     assert tally.outcomes == {"reported": 9}
     assert tally.failures == {"no rows": 1}
+
+
+def test_no_device_of_a_swarm_reports_to_a_service_that_was_set_back() -> None:
+    service, tally = soon(), Tally()
+    enrol = service._enrol
+
+    def forking(bearer: str | None, headers: dict[str, str]) -> Reply:
+        service.forked_after = 0  # after every device has looked
+        return enrol(bearer, headers)
+
+    service._enrol = forking  # type: ignore[method-assign]
+    with on_a_socket(service) as url:
+        asyncio.run(swarm(url, service, 10).run(tally))
+    assert tally.failures.total() == 10
+    assert all("was set back" in why for why in tally.failures)
+    assert service.check_ins == {}
 
 
 def test_a_busy_loop_does_not_set_the_clocks_wrong() -> None:

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     OUTCOME = "outcome"
     MODEL = "model"
     REPORT = "report"
+    LEDGER = "show its ledger"
     WITHDRAW = "withdraw"
 
 

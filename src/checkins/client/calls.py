@@ -24,6 +24,12 @@ def listing() -> Request:
     return Request(Kind.LOOK, "GET", "/campaigns", ANSWER_S, most_bytes=LISTING_BYTES)
 
 
+def ledger_head(campaign: str, entries: int, *, timeout_s: float = ANSWER_S) -> Request:
+    """The head of the ledger when it had so many entries."""
+    path = f"/campaigns/{campaign}/ledger/heads/{entries}"
+    return Request(Kind.LEDGER, "GET", path, timeout_s)
+
+
 def enrol(campaign: str, *, idempotency: str, key: str | None) -> Request:
     """The same ``idempotency`` gets the same token."""
     headers = {"Idempotency-Key": idempotency} | ({} if key is None else _bearer(key))

@@ -18,6 +18,7 @@ from checkins.client.view import CampaignView, NotAView, view_from
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 15.0
 LOOKS_AT_A_SETBACK = 5
 """One worker of a service may be a moment behind another; a store that was set back stays so."""
+NOTHING_SENT = "this device neither checks in nor reports"
 Found = TypeVar("Found")
 _SECRET = re.compile(r"[\w.~+/=-]{1,512}", re.ASCII)
 
@@ -65,21 +66,72 @@ class Contact:
             view = yield from self.until(
                 calls.look(self._campaign), lambda answer: self._read(answer, kept)
             )
-            if not _set_back(view, kept):
+            if not _set_back(view, kept) and (yield from self._continues(view, kept)):
                 return view
             yield SleepUntil(self._steady() + 1.0)
         raise ServiceFailed(
             self._url,
-            f"was set back: it had closed {kept.slots_closed:,} slots in epoch {kept.epoch}, now"
-            f" {view.slots_closed:,} in epoch {view.epoch}; this device does not check in",
+            f"was set back: it had closed {kept.slots_closed:,} slots in epoch {kept.epoch}, with"
+            f" {kept.entries:,} entries in its ledger; now {view.slots_closed:,} in epoch"
+            f" {view.epoch}, with {view.entries:,} entries; {NOTHING_SENT}",
         )
+
+    def _continues(self, view: CampaignView, kept: Kept) -> Flow[bool]:
+        """Whether the ledger still has the line that was its last one; False if it is shorter."""
+        if self._shows(view, kept):
+            return True
+        request = calls.ledger_head(self._campaign, kept.entries)
+        return (yield from self.until(request, lambda answer: self.continues(answer, kept)))
+
+    def _shows(self, view: CampaignView, kept: Kept) -> bool:
+        """Whether a view itself shows that the ledger goes on from what was seen of it."""
+        if kept.head is not None and view.entries == kept.entries:
+            self._check_head(view.head, kept)
+        return kept.head is None or view.entries == kept.entries
+
+    def continues(self, answer: Answer, kept: Kept) -> bool | None:
+        """What an answer says of the ledger: it has the line, or is shorter; None if nothing.
+
+        Raises where the line is another one: no worker that is behind says that.
+        """
+        if answer.problem == "unknown-entry":
+            return False
+        if answer.problem == "unknown-path":
+            raise ServiceFailed(
+                self._url,
+                "does not show the head of its ledger at earlier entries: an older coordinator must"
+                f" be updated; {NOTHING_SENT}",
+            )
+        said = answer.value() if answer.status == 200 else {}
+        head, entries = said.get("head"), said.get("entries")
+        if not isinstance(head, str) or entries != kept.entries:
+            return None
+        self._check_head(head, kept)
+        return True
+
+    def _check_head(self, head: str, kept: Kept) -> None:
+        if head != kept.head:
+            raise ServiceFailed(
+                self._url,
+                f"was set back: entry {kept.entries:,} of its ledger had the hash {kept.head}, and"
+                f" now has {head[:64]}, so slots may be released twice; {NOTHING_SENT}",
+            )
 
     def look_once(self, kept: Kept) -> Flow[CampaignView | None]:
         """The campaign, or None if the service does not answer now."""
         answer: Answer | Lost = yield calls.look(self._campaign)
         view = self._read(answer, kept) if isinstance(answer, Answer) else None
-        if view is not None and _set_back(view, kept):
+        if view is None:
+            return None
+        if _set_back(view, kept):
             return (yield from self.look(kept))
+        if not self._shows(view, kept):
+            told: Answer | Lost = yield calls.ledger_head(self._campaign, kept.entries)
+            continues = self.continues(told, kept) if isinstance(told, Answer) else None
+            if continues is False:
+                return (yield from self.look(kept))
+            if continues is None:
+                return None
         return view
 
     def _read(self, answer: Answer, kept: Kept) -> CampaignView | None:
@@ -99,7 +151,14 @@ class Contact:
 
     def seen(self, kept: Kept, view: CampaignView) -> Kept:
         """What the device remembers of the service, so that it sees when it is set back."""
-        return replace(kept, seal=view.seal, epoch=view.epoch, slots_closed=view.slots_closed)
+        return replace(
+            kept,
+            seal=view.seal,
+            epoch=view.epoch,
+            slots_closed=view.slots_closed,
+            entries=view.entries,
+            head=view.head,
+        )
 
     def enrol(self, idempotency: str, *, key: str | None) -> Flow[str]:
         """A token, as soon as the service gives one."""
@@ -167,4 +226,5 @@ class Contact:
 
 
 def _set_back(view: CampaignView, kept: Kept) -> bool:
-    return view.epoch < kept.epoch or view.slots_closed < kept.slots_closed
+    fewer = view.slots_closed < kept.slots_closed or view.entries < kept.entries
+    return view.epoch < kept.epoch or fewer

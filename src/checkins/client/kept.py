@@ -21,8 +21,10 @@ WITHDRAWN = "WITHDRAWN"
 class Kept:
     """The enrolment, what the service showed of itself, and the machine's recorded state.
 
-    ``report`` is the report exactly as it is sent. ``ended`` is how it ended: the name of an
-    outcome, or ``WITHDRAWN``; with it nothing else is kept but which campaign it was.
+    ``head`` is the hash of the ledger's last line when it had ``entries`` lines; None in a state
+    that was written before heads were kept. ``report`` is the report exactly as it is sent.
+    ``ended`` is how it ended: the name of an outcome, or ``WITHDRAWN``; with it nothing else is
+    kept but which campaign it was.
     """
 
     campaign: str
@@ -31,6 +33,8 @@ class Kept:
     token: str | None = None
     epoch: int = 0
     slots_closed: int = 0
+    entries: int = 0
+    head: str | None = None
     phase: Phase | None = None
     slot: int | None = None
     receipt: str | None = None
@@ -68,6 +72,8 @@ class Kept:
                 "token": self.token,
                 "epoch": self.epoch,
                 "slots_closed": self.slots_closed,
+                "entries": None if self.head is None else self.entries,
+                "head": self.head,
                 "phase": self.phase and self.phase.name,
                 "slot": self.slot,
                 "receipt": self.receipt,

@@ -121,7 +121,9 @@ class Participation:
 
     def _look(self) -> Flow[None]:
         self._view = yield from self._contact.look(self._kept)
-        self._kept = self._contact.seen(self._kept, self._view)
+        before, self._kept = self._kept, self._contact.seen(self._kept, self._view)
+        if self._kept.key is not None and self._kept != before:
+            yield Save(self._kept.to_bytes())
 
     def _enrol(self) -> Flow[None]:
         """Get a token. Its key is durable first, so that a lost answer can be asked for again."""
@@ -198,7 +200,33 @@ class Participation:
         yield Save(self._kept.to_bytes())
         return view.over
 
+    def _unless_set_back(self, slot: int) -> Flow[Event | None]:
+        """None if the ledger still has the line that this device saw; raises if it has another.
+
+        Asked before anything is sent for a slot: a store that was put back to an older state, its
+        witness with it, would take it for a slot that was released already.
+        """
+        kept = self._kept
+        answer = yield from self._in_slot(
+            slot,
+            lambda timeout_s: calls.ledger_head(
+                self._plan.campaign, kept.entries, timeout_s=timeout_s
+            ),
+        )
+        if isinstance(answer, Event):
+            return answer
+        match self._contact.continues(answer, kept):
+            case True:
+                return None
+            case False:
+                yield from self._look()
+                return None
+        return (yield from self._again(slot, answer, final=False))
+
     def _check_in(self, slot: int) -> Flow[Event]:
+        instead = yield from self._unless_set_back(slot)
+        if instead is not None:
+            return instead
         yield self._tell("checking-in", slot=slot)
         answer = yield from self._in_slot(
             slot,
@@ -285,6 +313,9 @@ class Participation:
         report = self._kept.report
         if report is None:
             raise OutOfOrder("a report is durable before it is sent")
+        instead = yield from self._unless_set_back(slot)
+        if instead is not None:
+            return instead
         yield self._tell("reporting", slot=slot, receipt=receipt, **self._identity(report))
         answer = yield from self._in_slot(
             slot,

@@ -7,9 +7,10 @@ its model, its sampler, the view of the campaign and the server's clock, and the
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -194,6 +195,7 @@ class Shared:
         self._lookout = lookout
         self._look = asyncio.Lock()
         self._seen: Answer | None = None
+        self._heads: dict[str, tuple[float, asyncio.Future[Answer | Lost]]] = {}
 
     async def look(self, request: Request) -> Answer | Lost:
         """A view that is fresh enough: the first client fetches it, the others take it."""
@@ -205,6 +207,19 @@ class Shared:
             if isinstance(answer, Answer) and answer.status == 200:
                 self._seen = answer
             return answer
+
+    async def head(
+        self, request: Request, send: Callable[[Request], Coroutine[Any, Any, Answer | Lost]]
+    ) -> Answer | Lost:
+        """A head of the ledger that is fresh enough; clients that saw the same ask once."""
+        began, asking = self._heads.get(request.path, (-math.inf, None))
+        if asking is None or steady_s() - began >= FRESH_S:
+            asking = asyncio.ensure_future(send(request))
+            self._heads[request.path] = (steady_s(), asking)
+        answer = await asyncio.shield(asking)
+        if isinstance(answer, Lost) or answer.status != 200:
+            self._heads.pop(request.path, None)
+        return answer
 
 
 class SwarmHands(AsyncHands):
@@ -219,6 +234,8 @@ class SwarmHands(AsyncHands):
         match request.kind:
             case Kind.LOOK:
                 return await self._shared.look(request)
+            case Kind.LEDGER:
+                return await self._shared.head(request, self._counted)
             case Kind.ENROL:
                 async with self._shared.enrolling:
                     return await self._counted(request)

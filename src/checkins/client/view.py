@@ -16,7 +16,7 @@ from checkins.client.refusals import CampaignRefused
 from checkins.errors import CheckinsError
 from checkins.protocol.campaign import Campaign, Schedule, campaign_from_canonical
 from checkins.protocol.campaign.seal import sealed
-from checkins.protocol.ledger.entry import MOST_NUMBERS
+from checkins.protocol.ledger.entry import MOST_NUMBERS, SHA256
 from checkins.protocol.roles import sampler_of
 from checkins.randomizers import DeviceSampler
 from checkins.tasks.tensors import size
@@ -65,8 +65,10 @@ class Timetable:
 class CampaignView:
     """One run of a campaign: its sealed parameters, and how far it is.
 
-    ``next`` is the id of the run that follows, if there is one. ``epoch`` and ``slots_closed``
-    never decrease: a device that remembers larger ones sees that the service was set back.
+    ``next`` is the id of the run that follows, if there is one. ``epoch``, ``slots_closed`` and
+    ``entries``, the length of the population's ledger, never decrease: a device that remembers
+    larger ones sees that the service was set back. ``head`` is the hash of the ledger's last line,
+    which stays what it is when more lines follow.
     """
 
     id: str
@@ -78,6 +80,8 @@ class CampaignView:
     shapes: dict[str, tuple[int, ...]]
     epoch: int
     slots_closed: int
+    entries: int
+    head: str
     next: str | None
     server_time_s: float
 
@@ -143,6 +147,8 @@ def view_from(body: bytes) -> CampaignView:
             },
             epoch=int(values["epoch"]),
             slots_closed=int(values["slots_closed"]),
+            entries=int(values["ledger"]["entries"]),
+            head=_hash(values["ledger"]["head"]),
             next=values["next"],
             server_time_s=datetime.fromisoformat(values["server_time"]).timestamp(),
         )
@@ -165,6 +171,12 @@ def view_from(body: bytes) -> CampaignView:
             "tensors", view.dimension, f"must hold 1 to {MOST_NUMBERS:,} numbers together"
         )
     return view
+
+
+def _hash(text: object) -> str:
+    if not isinstance(text, str) or not SHA256.fullmatch(text):
+        raise ValueError("the head of a ledger is 64 hexadecimal digits")
+    return text
 
 
 def _is_shape(shape: tuple[int, ...]) -> bool:

@@ -1,0 +1,79 @@
+"""A store and its witness, put back together to an older state: only devices can tell."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkins.client import ServiceFailed
+from checkins.client.contact import Contact
+from checkins.client.dice import Dice
+from checkins.client.drivers import AsyncHands
+from checkins.client.kept import Kept
+from checkins.client.state_file import Memory
+from checkins.protocol.ledger.verification import verify
+from checkins.service.witness import Witness, seen_of
+from tests.service.coordination import Clock
+from tests.service.living import Living, play
+
+
+async def looked(it: Living, kept: Kept) -> Kept:
+    """What a device remembers after it looked at the service once more."""
+
+    async def no_sleep(seconds: float) -> None:
+        it.clock.now += seconds
+
+    contact = Contact("http://test", it.run, 5.0, steady=it.clock, dice=Dice())
+    hands = AsyncHands(it.http, Memory(), steady=it.clock, sleep=no_sleep)
+    view = await hands.drive(contact.look(kept))
+    return contact.seen(kept, view)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["went on", "set back"])
+def test_slots_that_are_released_twice_are_noticed_by_devices(tmp_path: Path, again: bool) -> None:
+    store, witness, clock = tmp_path / "store.db", tmp_path / "witness", Clock()
+    kept: dict[str, Any] = {}
+
+    def session(scenario: Any) -> None:
+        play(f"sqlite:///{store}", tmp_path, scenario, clock=clock, witness=witness)
+
+    async def first(it: Living) -> None:
+        kept["run"] = await it.open(slots=12)
+        await it.show(3)
+
+    async def second(it: Living) -> None:
+        it.run = kept["run"]
+        await it.show(9)
+        kept["seen"] = await looked(it, Kept(it.run))
+
+    async def third(it: Living) -> None:
+        it.run = kept["run"]
+        await it.show(10)
+        witness_there = Witness(witness)
+        witness_there.check(it.runner.database)  # it has noticed nothing
+        witness_there.saw(seen_of(it.runner.database))
+        lines = (await it.ask("GET", "/ledger")).content.splitlines(keepends=True)
+        assert verify(lines).within_budget  # nor has anyone who recomputes the ledger
+        if again:
+            with pytest.raises(ServiceFailed, match="was set back"):
+                await looked(it, kept["seen"])
+        else:
+            seen = await looked(it, kept["seen"])
+            assert seen.entries == 11
+            with pytest.raises(ServiceFailed, match="was set back"):
+                await looked(it, replace(seen, head="0" * 64))
+
+    session(first)
+    for name in ("store.db", "witness"):
+        shutil.copy(tmp_path / name, tmp_path / f"{name}.old")
+    session(second)
+    if again:
+        for left in tmp_path.glob("store.db-*"):
+            left.unlink()
+        for name in ("store.db", "witness"):
+            shutil.copy(tmp_path / f"{name}.old", tmp_path / name)
+    session(third)
