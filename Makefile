@@ -8,6 +8,9 @@ WORKERS ?= 4
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
+# Tests start hundreds of Python processes: modules are compiled once, not by each of them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup check format lint types imports links generated figures browser postgres test fast soak mutants liars demo docs bench clean
 

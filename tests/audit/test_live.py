@@ -32,7 +32,11 @@ def test_an_honest_coordinator_is_not_contradicted() -> None:
         assert found.verdict is Verdict.CONSISTENT, found
         assert found.outcomes.get("reported", 0) > 0, "nobody took part: nothing was audited"
         single = LivePlan(
-            campaigns=100 if SOAK else 4, canaries=1, at_once=4, delta=0.01, confidence=SURE
+            campaigns=100 if SOAK else 2,
+            canaries=1,
+            at_once=4 if SOAK else 2,
+            delta=0.01,
+            confidence=SURE,
         )
         found = audit_live(url, single, operator=operator)
         assert found.verdict is Verdict.CONSISTENT, found

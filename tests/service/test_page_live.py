@@ -111,14 +111,25 @@ def pictured(visits: dict[str, Visit], when: str) -> None:
 def test_a_campaign_is_watched_from_before_its_first_slot_to_its_certificate(
     browser: Browser, tmp_path: Path
 ) -> None:
+    """On a busy machine clients may only be there when it is over: then with a later start."""
+    for seconds in (8, 60, 240):
+        folder = tmp_path / f"{seconds}"
+        folder.mkdir()
+        if watched(browser, folder, start=f"+{seconds}"):
+            return
+    raise AssertionError("the clients did not take part")
+
+
+def watched(browser: Browser, folder: Path, *, start: str) -> bool:
+    """Watch a campaign on three pages; whether its clients came in time."""
     looks: dict[str, Any] = {
         "light": {"size": DESK},
         "dark": {"size": DESK, "dark": True},
         "phone": {"size": PHONE},
     }
     with (
-        serving(tmp_path, start="+8") as told,
-        swarming(told["url"], tmp_path) as clients,
+        serving(folder, start=start) as told,
+        swarming(told["url"], folder) as clients,
         ExitStack() as open_pages,
     ):
         visits = {
@@ -154,8 +165,8 @@ def test_a_campaign_is_watched_from_before_its_first_slot_to_its_certificate(
             assert overflow(seen.page) <= 0
             assert (seen.errors, seen.asked) == ([], [])
         pictured(visits, "after")
-        said, _ = clients.communicate(timeout=300)
-        assert clients.returncode == 0, said
+        clients.communicate(timeout=300)
+        return clients.returncode == 0
 
 
 def test_the_page_of_the_service_asks_for_no_inline_script(
