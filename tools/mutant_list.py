@@ -21,6 +21,9 @@ GRID = "tests/randomizers/test_grid.py"
 MEMORY = "tests/service/test_memory.py"
 POPULATION = "tests/service/test_population.py"
 
+ASSUMPTIONS = "tests/accounting/test_assumptions.py"
+CURIOUS, KINDS = "tests/accounting/test_curious.py", "tests/accounting/test_kinds.py"
+
 MUTANTS = (
     Mutant(
         "redraw-after-crash",
@@ -431,6 +434,42 @@ MUTANTS = (
             ),
         ),
         (f"{ROLES}::test_what_earlier_campaigns_of_the_population_spent_is_gone",),
+    ),
+    Mutant(
+        "kinds-unmixed",
+        "a client is taken to be of one kind in all campaigns",
+        (
+            Change(
+                "accounting/composition.py",
+                "        return envelope(known).repeat(campaigns, rounding)\n",
+                "        return known[-1].repeat(campaigns, rounding)\n",
+            ),
+        ),
+        (f"{KINDS}::test_a_client_may_be_of_one_kind_and_then_of_another",),
+    ),
+    Mutant(
+        "curious-for-free",
+        "clients that disclose that they were sent home cost nothing",
+        (
+            Change(
+                "accounting/curious.py",
+                "        exposures.append(_displaced(design, curious) + chance)\n",
+                "        exposures.append(chance)\n",
+            ),
+        ),
+        (f"{CURIOUS}::test_a_client_that_displaces_a_curious_one_shows",),
+    ),
+    Mutant(
+        "lower-end-of-everything",
+        "a lower end that holds for some randomizer is claimed of the one that runs",
+        (
+            Change(
+                "accounting/accountant.py",
+                "    return OF_SOME_RANDOMIZER if local else OF_DESIGN\n",
+                "    return OF_DESIGN\n",
+            ),
+        ),
+        (f"{ASSUMPTIONS}::test_a_lower_end_is_said_to_be_of_what_it_is_true_of",),
     ),
     Mutant(
         "filter-never-used",
