@@ -42,7 +42,9 @@ def main() -> int:
 def demo(given: argparse.Namespace, interruption: Interruption, programs: ExitStack) -> None:
     """Start, watch, check and save; ``programs`` ends whatever was started."""
     work = Path(programs.enter_context(tempfile.TemporaryDirectory(prefix="checkins-demo-")))
+    (work / "witness").mkdir()  # apart from the store, as it should be, and gone with the rest
     store = ("--store", f"sqlite:///{work / 'demo.db'}", "--port", free_port())
+    store += ("--witness", work / "witness" / "demo.witness")
     start = ("--start", f"+{given.begins_in:g}", "--json")
     server = programs.enter_context(Program(work, "serve", given.campaign, *store, *start))
     while not server.output.endswith("\n"):

@@ -148,6 +148,7 @@ def coordinator(source: Path) -> Iterator[tuple[str, str]]:
         command = [sys.executable, "-c", serve, "serve", "--json", "--port", "0", "--rate", "0"]
         command += ["--store", f"sqlite:///{folder}/store.db", "--log-file", f"{folder}/log"]
         environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment["XDG_STATE_HOME"] = f"{folder}/state"
         environment.pop("CHECKINS_OPERATOR_TOKEN", None)
         with subprocess.Popen(
             command,

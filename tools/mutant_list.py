@@ -586,6 +586,18 @@ MUTANTS = (
         (f"{DEVICE}::test_a_dummy_is_the_report_of_zero",),
     ),
     Mutant(
+        "witness-beside-store",
+        "the witness lies beside the store by default: who puts back the folder puts back both",
+        (
+            Change(
+                "service/server.py",
+                "    chosen = _state_folder() / name\n",
+                "    chosen = earlier\n",
+            ),
+        ),
+        ("tests/service/test_server.py::test_every_store_has_a_witness_of_its_own_outside_of_it",),
+    ),
+    Mutant(
         "another-ledger-accepted",
         "a device does not hold the ledger's line against the one that it saw before",
         (Change("client/contact.py", "        if head != kept.head:", "        if head == '':"),),

@@ -290,11 +290,38 @@ def test_a_port_that_is_taken_is_refused_with_its_number() -> None:
 
 
 def test_every_store_has_a_witness_of_its_own_outside_of_it(tmp_path: Path) -> None:
-    assert default_witness("sqlite:///a/b.db", tmp_path) == Path("a/b.db.witness")
+    """Not beside it either: whoever puts a folder back would put back both."""
+    for name, other in (("a/b.db", "b.db"), ("b.db", "c.db")):
+        witness = default_witness(f"sqlite:///{tmp_path}/{name}", tmp_path)
+        assert witness.parent == Path(os.environ["XDG_STATE_HOME"]) / "checkins"
+        assert witness == default_witness(f"sqlite:///{tmp_path}/x/../{name}", tmp_path)
+        assert witness != default_witness(f"sqlite:///{tmp_path}/{other}", tmp_path)
     one, same, other = (
         default_witness(f"postgresql://{place}", tmp_path)
         for place in ("ann:secret@db/x", "bob:other@db/x?sslmode=require", "ann:secret@db/y")
     )
     assert one == same != other
-    assert one.parent == tmp_path
+    assert one.parent == witness.parent
     assert "secret" not in one.name
+
+
+def test_the_state_folder_is_in_the_home_unless_the_environment_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for ignored in ("", "relative/folder"):
+        monkeypatch.setenv("XDG_STATE_HOME", ignored)
+        witness = default_witness("sqlite:///x.db", tmp_path)
+        assert witness.parent == tmp_path / ".local" / "state" / "checkins"
+
+
+def test_a_witness_that_an_earlier_version_left_beside_the_store_is_used_on(
+    tmp_path: Path,
+) -> None:
+    store = f"sqlite:///{tmp_path}/x.db"
+    elsewhere = default_witness(store, tmp_path)
+    (tmp_path / "x.db.witness").write_text('{"epoch": 3, "entries": {}, "runs": {}}')
+    assert default_witness(store, tmp_path) == tmp_path / "x.db.witness"
+    elsewhere.parent.mkdir(parents=True, exist_ok=True)
+    elsewhere.write_text("{}")
+    assert default_witness(store, tmp_path) == elsewhere

@@ -70,8 +70,8 @@ Witness = Annotated[
     text(
         "--witness",
         "FILE",
-        "Remembers outside the store how far it came. Default: FILE.db.witness for SQLite, else a"
-        " file in the campaign's folder.",
+        "Remembers outside the store how far it came. Default: a file in $XDG_STATE_HOME/checkins,"
+        " or in ~/.local/state/checkins.",
     ),
 ]
 Again = Annotated[
@@ -176,7 +176,10 @@ def serve(
             " copy was made go unnoticed: name that of the store that was lost with --witness",
             file=sys.stderr,
         )
+    warnings: list[str] = []
     try:
+        if "witness" not in given and settings.witness is not None:
+            settings.witness.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with screen.working("opening the campaign", quiet=json):
             terms = preparing.prepare(
                 settings,
@@ -185,12 +188,15 @@ def serve(
                 again=again,
                 restore=restore,
                 trust_clock=trust_clock,
+                warn=warnings.append,
             )
     except BaseException as error:
         listener.close()
         if not isinstance(error, Exception):
             raise
         raise _explained(error, settings) from error
+    for warning in warnings:
+        print(f"checkins: {warning}", file=sys.stderr)
     named = f"[{listen_host}]" if ":" in listen_host else listen_host
     url = f"http://{named}:{listener.getsockname()[1]}"
     answer: dict[str, object] = {
@@ -333,6 +339,12 @@ def _explained(error: Exception, settings: Settings) -> Exception:
         return Refused(f"{settings.shown_store}: {error}")
     if isinstance(error, ProtocolViolation):
         return Refused(str(error))
+    witness = settings.witness
+    if isinstance(error, OSError) and witness is not None and _is_about(error, witness):
+        return Refused(
+            f"--witness {witness}: cannot be used: {error.strerror}; name a file outside the store"
+            " that can be written, and that no backup of the store puts back"
+        )
     if isinstance(error, OSError):
         return Refused(f"--store {settings.shown_store}: cannot be used: {error.strerror}")
     if isinstance(error, DBAPIError) and "not a database" in str(error.orig):
@@ -343,6 +355,12 @@ def _explained(error: Exception, settings: Settings) -> Exception:
             f" ({type(error.orig).__name__}): is it there, and may we write to it?"
         )
     return error
+
+
+def _is_about(error: OSError, path: Path) -> bool:
+    """Whether an error names this file, the one that replaces it, or a folder that it is in."""
+    named = Path(str(error.filename))
+    return named.with_suffix("") == path.with_suffix("") or named in path.parents
 
 
 def _instant(moment: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -50,8 +50,9 @@ def prepare(
     again: bool = False,
     restore: bool = False,
     trust_clock: bool = False,
+    warn: Callable[[str], None] = lambda words: None,
 ) -> Terms | None:
-    """Make the store ready, and open the campaign or find it.
+    """Make the store ready, and open the campaign or find it; ``warn`` is told what to look at.
 
     A campaign that differs in nothing but its start from one that is here is that one, if its start
     is told in seconds from now; ``again`` opens another one once that is over. ``trust_clock``
@@ -71,6 +72,7 @@ def prepare(
                     again=again,
                     restore=restore,
                     trust_clock=trust_clock,
+                    warn=warn,
                 )
             )
     finally:
@@ -86,6 +88,7 @@ def _prepared(
     again: bool,
     restore: bool,
     trust_clock: bool,
+    warn: Callable[[str], None],
 ) -> Terms | None:
     database.check_durable()
     migrate(database)
@@ -100,6 +103,9 @@ def _prepared(
         if restore:
             witness.forget(seen_of(database))
         witness.check(database)
+        for event, words in witness.doubts(database, settings.store).items():
+            logs.warning(event)
+            warn(words)
     _check_populations(database, settings)
     facts.begin_epoch(database)
     terms = None if campaign is None else _opened(database, settings, campaign, start, again=again)

@@ -316,12 +316,38 @@ async def _end_with_parent(coordinator: Coordinator, parent: int) -> None:
 
 
 def default_witness(store: str, folder: Path) -> Path:
-    """Beside the file of SQLite; for PostgreSQL in the campaign's folder, named by the database."""
+    """Choose the witness of a store: in the user's state folder, named by the store.
+
+    Not beside the store: whoever puts back a copy of its folder would put back both. A witness that
+    an earlier version left beside the store, or in the campaign's ``folder``, is used on.
+    """
     prefix = "sqlite:///"
     if store.startswith(prefix):
-        return Path(store.removeprefix(prefix) + ".witness")
-    place = store.rpartition("@")[2].partition("?")[0]
-    return folder / f"checkins-{hashlib.sha256(place.encode()).hexdigest()[:12]}.witness"
+        file = Path(store.removeprefix(prefix))
+        earlier = file.with_name(file.name + ".witness")
+        name = f"{file.name}-{_digits(str(file.resolve()))}.witness"
+    else:
+        name = f"checkins-{_digits(store.rpartition('@')[2].partition('?')[0])}.witness"
+        earlier = folder / name
+    chosen = _state_folder() / name
+    return earlier if earlier.is_file() and not chosen.exists() else chosen
+
+
+def _digits(place: str) -> str:
+    return hashlib.sha256(place.encode()).hexdigest()[:12]
+
+
+def _state_folder() -> Path:
+    """Where programs keep what must outlive them: XDG_STATE_HOME, or .local/state at home."""
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if given.is_absolute():
+        return given / "checkins"
+    try:
+        return Path.home() / ".local" / "state" / "checkins"
+    except RuntimeError:
+        raise InvalidValue(
+            "witness", None, "there is no home folder for it: name a file outside the store"
+        ) from None
 
 
 if __name__ == "__main__":

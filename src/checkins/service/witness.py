@@ -108,6 +108,27 @@ class Witness:
         marked = ["it is a copy made by checkins backup"] if is_copy else []
         return marked + self._seen.behind(seen_of(database))
 
+    def doubts(self, database: Database, store: str) -> dict[str, str]:
+        """Events for the log, and words for the operator, where this witness protects little."""
+        found = {}
+        seen = seen_of(database)
+        if not self.path.exists() and seen != Seen():
+            entries = sum(seen.entries.values())
+            found["witness-missing"] = (
+                f"{self.path}: no such witness, though the store was used before (epoch"
+                f" {seen.epoch:,}, {entries:,} {'entry' if entries == 1 else 'entries'} in its"
+                " ledgers): if the store was put back to an older state, nothing here can tell."
+                " If the witness lies elsewhere, stop and name it with --witness"
+            )
+        file = Path(store.removeprefix("sqlite:///")) if store.startswith("sqlite") else None
+        if file is not None and file.resolve().parent == self.path.resolve().parent:
+            found["witness-beside-store"] = (
+                f"{self.path}: the witness lies beside the store: whoever puts back a copy of this"
+                " folder puts back both, and nothing here can tell. Stop, move it to another"
+                " folder, and name it with --witness"
+            )
+        return found
+
     def saw(self, store: Seen) -> None:
         """Remember, durably; never less than before."""
         with self._alone():

@@ -62,7 +62,11 @@ class Coordinator:
             self._process = subprocess.Popen(
                 command,
                 cwd=self.campaign.parent,
-                env={**os.environ, "CHECKINS_OPERATOR_TOKEN": OPERATOR},
+                env={
+                    **os.environ,
+                    "CHECKINS_OPERATOR_TOKEN": OPERATOR,
+                    "XDG_STATE_HOME": str(self.campaign.parent / "state"),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,

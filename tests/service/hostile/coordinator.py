@@ -155,6 +155,7 @@ def serving(folder: Path, text: str, *options: str, start: str = "now") -> Itera
             stderr=errors,
             text=True,
             cwd=folder,
+            env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
         ) as process,
     ):
         try:
