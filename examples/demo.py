@@ -45,7 +45,7 @@ def demo(given: argparse.Namespace, interruption: Interruption, programs: ExitSt
     (work / "witness").mkdir()  # apart from the store, as it should be, and gone with the rest
     store = ("--store", f"sqlite:///{work / 'demo.db'}", "--port", free_port())
     store += ("--witness", work / "witness" / "demo.witness")
-    start = ("--start", f"+{given.begins_in:g}", "--json")
+    start = ("--start", f"+{given.begins_in:g}", "--json", "--per-address", 0)  # all on one machine
     server = programs.enter_context(Program(work, "serve", given.campaign, *store, *start))
     while not server.output.endswith("\n"):
         if server.ended:

@@ -19,6 +19,8 @@ READINESS, DATABASE = "tests/service/test_readiness.py", "tests/service/test_dat
 GRID = "tests/randomizers/test_grid.py"
 
 MEMORY = "tests/service/test_memory.py"
+CONNECTIONS = "tests/service/test_connections.py"
+CAMPAIGN_FILE = "tests/protocol/campaign/test_file.py"
 POPULATION = "tests/service/test_population.py"
 
 ASSUMPTIONS = "tests/accounting/test_assumptions.py"
@@ -416,6 +418,33 @@ MUTANTS = (
             ),
         ),
         (f"{POPULATION}::test_a_retry_is_counted_once_and_answered_when_the_run_is_full[sqlite]",),
+    ),
+    Mutant(
+        "allow-list-too-long",
+        "an allow-list may hold more keys than the campaign says there are people",
+        (Change("service/opening.py", "listed > population.most:", "listed < 0:"),),
+        (f"{POPULATION}::test_an_allow_list_longer_than_the_population_is_refused_at_the_start",),
+    ),
+    Mutant(
+        "connections-unshared",
+        "one address may take all connections of a coordinator",
+        (Change("service/settings.py", "per_address: int = 1000", "per_address: int = 0"),),
+        (
+            f"{CONNECTIONS}"
+            "::test_one_address_takes_no_more_than_its_share_of_all_connections_by_default",
+        ),
+    ),
+    Mutant(
+        "hostile-file-parsed",
+        "a campaign file is parsed whatever it holds, for minutes",
+        (
+            Change(
+                "protocol/campaign/toml_source.py",
+                "        if beyond is not None:\n",
+                "        if False:\n",
+            ),
+        ),
+        (f"{CAMPAIGN_FILE}::test_a_text_beyond_the_limits_is_refused_before_it_is_parsed",),
     ),
     Mutant(
         "device-remembers",

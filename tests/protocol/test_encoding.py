@@ -85,6 +85,31 @@ def test_anything_but_one_flat_tensor_of_integers_is_refused(held) -> None:
         report_from_bytes(save(held), dimension=3)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        b'{"__metadata__":{"client":"ann"},"report":%b}',
+        b'{"__metadata__":{},"report":%b}',
+        b'{"report":%b,"__metadata__":{"slot":"3"}}',
+    ],
+)
+def test_a_report_carries_no_metadata(more: bytes) -> None:
+    tensor = b'{"dtype":"I32","shape":[3],"data_offsets":[0,12]}'
+    for header, taken in ((b'{"report":%b}' % tensor, True), (more % tensor, False)):
+        whole = struct.pack("<Q", len(header)) + header + bytes(12)
+        if taken:
+            assert report_from_bytes(whole, dimension=3).tolist() == [0, 0, 0]
+            continue
+        with pytest.raises(Malformed, match="one tensor"):
+            report_from_bytes(whole, dimension=3)
+
+
+def test_a_tensor_has_no_fields_but_its_own() -> None:
+    header = b'{"report":{"dtype":"I32","shape":[3],"data_offsets":[0,12],"by":"ann"}}'
+    with pytest.raises(Malformed, match="and nothing else"):
+        report_from_bytes(struct.pack("<Q", len(header)) + header + bytes(12), dimension=3)
+
+
 def test_a_header_that_claims_more_than_there_is_is_refused() -> None:
     for length in (2**63, 2**31, 10**6):
         with pytest.raises(Malformed):
@@ -125,6 +150,6 @@ def test_any_bytes_are_a_model_or_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("order", ["[1]", "{}x", '["other"]', "5", "[[]]"])
 def test_a_model_whose_order_is_not_its_own_is_refused(order: str) -> None:
-    data = save({"a": np.zeros(2)}, {"order": order})
-    with pytest.raises(InvalidValue, match="is not ours"):
-        model_from_bytes(data)
+    for held in ({"a": np.zeros(2)}, {"a": np.zeros(2), "other": np.zeros(1)}):
+        with pytest.raises(InvalidValue, match="is not ours"):
+            model_from_bytes(save(held, {"order": order}))

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,6 +17,7 @@ import uvicorn
 from starlette.responses import StreamingResponse
 
 from checkins.service import logs
+from checkins.service.addresses import Proxies
 from checkins.service.connections import Counts, guarded
 from checkins.service.guard import Guard
 from checkins.service.settings import Limits
@@ -72,14 +73,18 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(limits: Limits, **config: object) -> Iterator[Running]:
+def serving(
+    limits: Limits, *, trusted_proxies: Sequence[str] = (), **config: object
+) -> Iterator[Running]:
     """A server in a thread, on a free port, with the guard before the app."""
     running = Running(0, None)  # type: ignore[arg-type]
 
     def refused(reason: str) -> None:
         running.refused[reason] += 1
 
-    protocol = guarded(limits, opened=running.opened.append, refused=refused)
+    protocol = guarded(
+        limits, trusted_proxies=trusted_proxies, opened=running.opened.append, refused=refused
+    )
     before = Guard(app, limits=limits, limit_for=lambda _: 10_000, refused=refused)
     listening = socket.create_server(("127.0.0.1", 0), backlog=512)
     running.port = listening.getsockname()[1]
@@ -460,6 +465,41 @@ def test_many_idle_connections_leave_honest_ones_served():
         running.until(lambda: running.refused["slow-head"] == 400)
         running.until(lambda: running.opened[-1] == 0)
         for line in idle:
+            line.close()
+
+
+def test_one_address_takes_no_more_than_its_share_of_all_connections_by_default():
+    counts = Counts(Limits())
+    alone = sum(counts.admit("192.0.2.1") for _ in range(Limits().connections))
+    assert alone == Limits().per_address == 1000
+    assert counts.admit("192.0.2.2")
+
+
+def test_a_network_of_ipv6_is_one_address_and_ipv4_in_ipv6_is_its_own():
+    counts = Counts(Limits(per_address=2))
+    assert counts.admit("2001:db8::1")
+    assert counts.admit("2001:db8::ffff:2")
+    assert not counts.admit("2001:db8::3")
+    assert counts.admit("2001:db8:0:1::3")
+    assert counts.admit("::ffff:192.0.2.1")
+    assert counts.admit("192.0.2.1")
+    assert not counts.admit("::ffff:192.0.2.1")
+    assert counts.admit("::ffff:192.0.2.2")
+
+
+def test_a_trusted_proxy_carries_many_and_is_bounded_by_the_total():
+    counts = Counts(Limits(connections=5, per_address=2), Proxies(["10.0.0.0/8"]))
+    assert [counts.admit("10.1.2.3") for _ in range(6)] == [True] * 5 + [False]
+    for _ in range(5):
+        counts.release("10.1.2.3")
+    assert [counts.admit("192.0.2.1") for _ in range(3)] == [True, True, False]
+
+
+def test_connections_of_a_trusted_proxy_are_admitted():
+    with serving(Limits(per_address=1), trusted_proxies=["127.0.0.0/8"]) as running:
+        lines = [running.connect(GET) for _ in range(3)]
+        assert all(b" 200 " in answered(line) for line in lines)
+        for line in lines:
             line.close()
 
 

@@ -102,14 +102,15 @@ Connections = Annotated[
     Texts, text("--connections", "C", "Open at once, of one worker. Default 15000.")
 ]
 PerAddress = Annotated[
-    Texts, text("--per-address", "C", "Connections of one address; 0: any. Default 0.")
+    Texts, text("--per-address", "C", "Connections of one address; 0: any. Default 1000.")
 ]
 Proxies = Annotated[
     Texts,
     text(
         "--trusted-proxies",
         "A,B",
-        "Addresses or networks whose X-Forwarded-For tells a client's address, for --rate.",
+        "Addresses or networks whose X-Forwarded-For tells a client's address, for --rate;"
+        " --per-address is not for them.",
     ),
 ]
 LogFile = Annotated[Texts, text("--log-file", "FILE", "JSON lines. Default: standard error.")]
@@ -309,7 +310,7 @@ def _limits(given: Given) -> Limits:
     return Limits(
         requests_per_s=rate,
         connections=_whole(given, "connections", 15_000, least=0),
-        per_address=_whole(given, "per_address", 0, least=0),
+        per_address=_whole(given, "per_address", 1000, least=0),
     )
 
 

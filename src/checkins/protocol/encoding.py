@@ -43,23 +43,28 @@ def report_to_bytes(units: NDArray[np.int32]) -> bytes:
 
 
 def report_from_bytes(data: bytes, *, dimension: int) -> NDArray[np.int32]:
-    """The units of a report; anything else than one flat int32 tensor of this size is refused."""
+    """The units of a report; anything else than one flat int32 tensor of this size is refused.
+
+    So are metadata, and fields of the header that are no part of safetensors.
+    """
     from safetensors import SafetensorError, deserialize
 
     if len(data) > 8 + MOST_HEADER_BYTES + 4 * dimension:
         raise Malformed(f"a report of {dimension:,} coordinates is not that long")
     try:
         tensors = deserialize(bytes(data))  # type: ignore[no-untyped-call]
-        _header(data)
+        header = _header(data)
     except (SafetensorError, ValueError, OverflowError, RecursionError):
         raise Malformed(
             f'a report is safetensors with one tensor, "{REPORT}", and this is not'
         ) from None
-    if [name for name, _ in tensors] != [REPORT]:
+    if [name for name, _ in tensors] != [REPORT] or header.keys() != {REPORT}:
         raise Malformed(f'a report holds one tensor, "{REPORT}", and nothing else')
     tensor: Mapping[str, Any] = tensors[0][1]
     if tensor["dtype"] != "I32":
         raise Malformed("a report holds 32-bit integers in grid units (I32)")
+    if header[REPORT].keys() != {"dtype", "shape", "data_offsets"}:
+        raise Malformed("a report's header holds dtype, shape and data_offsets, and nothing else")
     if list(tensor["shape"]) != [dimension]:
         raise Malformed(f"a report has the shape [{dimension}]: one unit a coordinate")
     return np.frombuffer(bytes(tensor["data"]), dtype="<i4").astype(np.int32, copy=False)
@@ -96,6 +101,8 @@ def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[
         tensors = load(data)
         metadata = {str(k): str(v) for k, v in _header(data).get("__metadata__", {}).items()}
         order = json.loads(metadata.pop(ORDER, "null")) or list(tensors)
+        if sorted(order) != sorted(tensors):
+            raise ValueError("the order names other tensors than there are")
         return {name: np.asarray(tensors[name], np.float64) for name in order}, metadata
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InvalidValue("model", f"{len(data)} bytes", f"is not ours: {_told(error)}") from None

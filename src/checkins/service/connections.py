@@ -7,7 +7,7 @@ A uvicorn protocol for ``uvicorn.Config(http=guarded(limits))``. It adds to uvic
 | a request head, also a connection's first | ``head_s`` to arrive | 408; closed if nothing came |
 | a head, or trailers and framing that carry no body | ``head_bytes`` | 431 |
 | an answer that is not taken | 1 KiB a second, looked at every ``answer_s`` | aborted |
-| connections in all, and of one address | ``connections``, ``per_address`` | 503 |
+| connections in all, and of one address or IPv6 /64 | ``connections``, ``per_address`` | 503 |
 
 A body's length and time are the guard's. An idle connection after an answer is uvicorn's
 (``timeout_keep_alive``). Websockets are not spoken here. Counts are those of one process.
@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from checkins.service.addresses import Proxies, bucket_of
 from checkins.service.settings import Limits
 from checkins.service.transport import JoiningTransport
 
@@ -38,38 +39,45 @@ class Counts:
     """Connections that are open now, of one process."""
 
     limits: Limits
+    proxies: Proxies = field(default_factory=Proxies)
+    """Their connections count to the total alone: each carries the requests of many clients."""
     total: int = 0
     of_address: dict[str, int] = field(default_factory=dict)
 
     def admit(self, address: str) -> bool:
         """Count one more, if the limits allow it."""
-        here = self.of_address.get(address, 0)
-        if 0 < self.limits.connections <= self.total or 0 < self.limits.per_address <= here:
+        bucket = bucket_of(address)
+        here = self.of_address.get(bucket, 0)
+        if 0 < self.limits.connections <= self.total:
+            return False
+        if 0 < self.limits.per_address <= here and address not in self.proxies:
             return False
         self.total += 1
-        self.of_address[address] = here + 1
+        self.of_address[bucket] = here + 1
         return True
 
     def release(self, address: str) -> None:
         """One that was admitted is gone."""
+        bucket = bucket_of(address)
         self.total -= 1
-        here = self.of_address.pop(address) - 1
+        here = self.of_address.pop(bucket) - 1
         if here:
-            self.of_address[address] = here
+            self.of_address[bucket] = here
 
 
 def guarded(
     limits: Limits,
     *,
+    trusted_proxies: Iterable[str] = (),
     opened: Callable[[int], object] | None = None,
     refused: Heard | None = None,
 ) -> type[HttpToolsProtocol]:
-    """The protocol class under these limits.
+    """The protocol class under these limits; those of one address are not for trusted proxies.
 
     ``opened`` hears the number of open connections when it changes, ``refused`` a reason each
     time: too-many-connections, slow-head, long-head, slow-reader or not-http.
     """
-    counts = Counts(limits)
+    counts = Counts(limits, Proxies(trusted_proxies))
     tell_open = opened or (lambda number: None)
     tell_refused = refused or (lambda reason: None)
 

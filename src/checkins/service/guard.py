@@ -8,16 +8,14 @@ that keep a browser from guessing, leaking or caching.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from functools import lru_cache
 from typing import Any
 
 from starlette.requests import ClientDisconnect
 
-from checkins.errors import InvalidValue
 from checkins.service import logs
+from checkins.service.addresses import Proxies, bucket_of, parsed
 from checkins.service.problems import FAILED, Problem
 from checkins.service.settings import Limits
 
@@ -27,7 +25,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MOST_ADDRESSES = 100_000
 CONTENT_POLICY = (
@@ -98,7 +95,7 @@ class Guard:
         self.limit_for = limit_for
         self.body_s = limits.body_s
         self.rates = Rates(per_s=limits.requests_per_s, burst=limits.burst, clock=clock)
-        self.proxies = tuple(_network(proxy) for proxy in trusted_proxies)
+        self.proxies = Proxies(trusted_proxies)
         self.refused = refused or (lambda slug: None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -162,20 +159,16 @@ class Guard:
         if client is None:
             return ""
         if not self.proxies:
-            return _bucket(client[0])
-        return _bucket(self._behind_proxies(client[0], scope["headers"]))
+            return bucket_of(client[0])
+        return bucket_of(self._behind_proxies(client[0], scope["headers"]))
 
     def _behind_proxies(self, peer: str, headers: Headers) -> str:
         """The nearest address that is no proxy of ours: what stands left of it may be invented."""
         told = b",".join(value for name, value in headers if name == b"x-forwarded-for")
         hops = [hop.strip() for hop in told.decode("latin-1").split(",") if hop.strip()]
-        while self._is_proxy(peer) and hops and _parsed(hops[-1]) is not None:
+        while peer in self.proxies and hops and parsed(hops[-1]) is not None:
             peer = hops.pop()
         return peer
-
-    def _is_proxy(self, address: str) -> bool:
-        parsed = _parsed(address)
-        return parsed is not None and any(parsed in network for network in self.proxies)
 
 
 class _CutOff(ClientDisconnect):
@@ -279,30 +272,3 @@ def _length_problem(length: bytes, limit: int) -> Problem | None:
     if len(length) > 18 or int(length) > limit:
         return Problem("too-large", f"send at most {limit:,} bytes here")
     return None
-
-
-@lru_cache(maxsize=10_000)
-def _bucket(address: str) -> str:
-    """Whose rate this address counts to: itself, or its /64, which is one customer's."""
-    parsed = _parsed(address)
-    if isinstance(parsed, ipaddress.IPv6Address):
-        return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
-    return address if parsed is None else str(parsed)
-
-
-def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return None
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return parsed if mapped is None else mapped
-
-
-def _network(text: str) -> Network:
-    try:
-        return ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        raise InvalidValue(
-            "trusted_proxies", text, "must be addresses or networks such as 10.0.0.0/8"
-        ) from None

@@ -50,6 +50,7 @@ class Coordinator(uvicorn.Server):
                 self.app,
                 http=guarded(
                     settings.limits,
+                    trusted_proxies=settings.trusted_proxies,
                     opened=runner.metrics.connections,
                     refused=runner.metrics.refused,
                 ),

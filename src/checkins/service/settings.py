@@ -48,7 +48,7 @@ class Limits:
     requests_per_s: float = 1000.0  # of one address
     burst: int = 5000
     connections: int = 15_000
-    per_address: int = 0
+    per_address: int = 1000  # of one address, or one /64 of IPv6
     listeners: int = 2000  # event streams
     head_s: float = 10.0
     body_s: float = 10.0

@@ -57,7 +57,8 @@ class Coordinator:
         self.port = self.port or free_port()
         command = [*WITH_US, str(CHECKINS), "serve", str(self.campaign), "--store", self.store]
         command += ["--port", str(self.port), "--workers", str(self.workers), "--json"]
-        command += ["--start", self.start, "--log-file", str(self.log), "--rate", "0", *self.more]
+        command += ["--start", self.start, "--log-file", str(self.log), "--rate", "0"]
+        command += ["--per-address", "0", *self.more]  # all devices are on one machine
         with self.output.open("ab") as errors:
             self._process = subprocess.Popen(
                 command,

@@ -144,6 +144,8 @@ def serving(folder: Path, text: str, *options: str, start: str = "now") -> Itera
         options = (*options, "--store", f"sqlite:///{folder / 'store.db'}")
     if "--rate" not in options:
         options = (*options, "--rate", "0")
+    if "--per-address" not in options:
+        options = (*options, "--per-address", "0")  # everyone is on one machine
     command = [PROGRAM, "serve", str(file), "--json", "--host", "127.0.0.1", "--port", "0"]
     command += ["--start", start, "--operator-token-file", str(token), *options]
     with (
