@@ -28,3 +28,10 @@ def place_of_a_module_fixture() -> Path:
 
 def test_what_a_module_shares_is_made_elsewhere_too(place_of_a_module_fixture: Path) -> None:
     assert not place_of_a_module_fixture.is_relative_to(ROOT)
+
+
+def test_the_files_that_are_run_first_or_split_exist(pytestconfig: pytest.Config) -> None:
+    plugins = pytestconfig.pluginmanager.get_plugins()
+    [conftest] = [plugin for plugin in plugins if hasattr(plugin, "WAITING")]
+    for file in (*conftest.WAITING, *conftest.SPLIT):
+        assert (ROOT / file).is_file(), file
