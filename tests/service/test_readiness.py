@@ -36,7 +36,8 @@ async def unready(it: Living, says: str) -> None:
     assert problem(answer) == (503, "not-ready")
     assert says in answer.json()["detail"]
     assert "retry-after" in answer.headers
-    assert (await it.http.get("/healthz")).json() == {"status": "ok", "epoch": it.runner.epoch}
+    alive = await it.http.get("/healthz")
+    assert alive.json() == {"status": "ok", "epoch": it.runner.epoch, "holding": None}
 
 
 def test_a_coordinator_that_does_its_work_is_alive_and_ready(tmp_path: Path) -> None:
@@ -54,18 +55,24 @@ def test_a_coordinator_that_does_its_work_is_alive_and_ready(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("late_s", "silent_s", "failing", "says"),
+    ("late_s", "silent_s", "failing", "holding", "says"),
     [
-        (0.0, 0.0, [], None),
-        (readiness.LATE_S, 0.0, [], None),
-        (readiness.LATE_S + 1.0, 0.0, [], "slots are not closed on time in run"),
-        (float("nan"), 0.0, [], "slots are not closed on time in run"),
-        (0.0, 3600.0, [], "the store has not answered for 10 s"),
-        (0.0, 0.0, ["clock"], "background tasks keep dying: clock"),
+        (0.0, 0.0, [], None, None),
+        (readiness.LATE_S, 0.0, [], None, None),
+        (readiness.LATE_S + 1.0, 0.0, [], None, "slots are not closed on time in run"),
+        (float("nan"), 0.0, [], None, "slots are not closed on time in run"),
+        (0.0, 3600.0, [], None, "the store has not answered for 10 s"),
+        (0.0, 0.0, ["clock"], None, "background tasks keep dying: clock"),
+        (60.0, 0.0, [], "the clock was set", "no slot is closed: the clock was set"),
     ],
 )
 def test_each_reason_is_enough(
-    monkeypatch, late_s: float, silent_s: float, failing: list[str], says: str | None
+    monkeypatch,
+    late_s: float,
+    silent_s: float,
+    failing: list[str],
+    holding: str | None,
+    says: str | None,
 ) -> None:
     monkeypatch.setattr(advancing, "due", lambda terms, stage: 1000.0)
     desk = SimpleNamespace(terms=None, standing=SimpleNamespace(stage=None))
@@ -77,6 +84,7 @@ def test_each_reason_is_enough(
             database=SimpleNamespace(now=lambda: 1000.0 + late_s),
             desks={"run": desk},
             background=SimpleNamespace(failing=failing),
+            clock_watch=SimpleNamespace(holding=holding),
         )
         return readiness.faults(stand_in)
 
