@@ -28,10 +28,10 @@ from tests.client.world import SlopeTrainer
 def soon(**given: Any) -> FakeService:
     """A campaign of one slot that begins in a moment; a client is chosen as soon as it asks.
 
-    Slow machines have seconds to spare: four to check in, thirty to report.
+    Slow machines have seconds to spare: twenty-five to check in, thirty to report.
     """
     start = datetime.now(UTC) + timedelta(seconds=0.1)
-    given = {"slots": 1, "slot_s": 30.0, "choose_s": 4.0, "start": start, **given}
+    given = {"slots": 1, "slot_s": 30.0, "choose_s": 25.0, "start": start, **given}
     service = FakeService(campaign(**given), now_s=time.time)
     service.chooses_at_once = True
     return service
