@@ -46,6 +46,8 @@ def against_curious(
         left.append(_without(design, curious, met))
         exposures.append(_displaced(design, curious) + chance)
     total = campaigns * math.fsum(exposures)
+    if runs > 1:  # where one client is replaced; the theorem says why
+        total *= 1.0 + 2.0 * delta
     return tuple(left), min(1.0, total * (1.0 + 1e-12))
 
 
