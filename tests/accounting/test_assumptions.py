@@ -107,3 +107,27 @@ def test_less_than_the_lower_end_is_true_of_a_randomizer_with_central_dummies() 
     remove = math.fsum(law.pmf(k) * max(0.0, f - e) for k, f in enumerate(ratios))
     add = math.fsum(law.pmf(k) * max(0.0, 1 - e * f) for k, f in enumerate(ratios))
     assert max(remove, add) < 1e-6
+
+
+def test_what_must_hold_is_never_said_weaker_than_it_was_used() -> None:
+    """Six digits to nearest would allow reports of a larger local epsilon, and more check-ins."""
+    local, often = 3.192415678, 2.0 / 3.0
+    design = Design(
+        Protocol.FIXED,
+        slots=1000,
+        participation=often,
+        randomizer=LocalRandomizer(local, 1.23456789e-9),
+    )
+    said = " ".join(assumptions(design, adjacency=Adjacency.ADD_REMOVE, uses_population=False))
+    assert f"every report is {local!r}-DP but for delta 1.23456789e-09" in said
+    assert f"with probability at most {often!r} and" in said
+    crowded = Design(
+        Protocol.FIXED,
+        slots=1000,
+        participation=often,
+        randomizer=GaussianNoise(2.0, NoiseAt.SERVER),
+        capacity=10,
+        population=Population(1, 20),
+    )
+    said = " ".join(assumptions(crowded, adjacency=Adjacency.ADD_REMOVE, uses_population=True))
+    assert "none likelier than 0.000666 to" in said

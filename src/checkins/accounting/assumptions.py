@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from checkins.accounting import variation as total_variation
 from checkins.accounting.curious import chooses
@@ -49,6 +49,17 @@ def paid_in_delta(*, variation: float, epsilon: float, exposure: float = 0.0) ->
     return tuple(lines)
 
 
+def _exactly(value: float) -> str:
+    """In as many digits as it takes: what must hold is not said weaker than it was used."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
+
+
+def _rounded_down(value: float) -> str:
+    digits = Context(prec=3, rounding=ROUND_FLOOR).create_decimal(Decimal(repr(float(value))))
+    return f"{float(digits):.3g}"
+
+
 def _rounded_up(value: float) -> str:
     return f"{float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(Decimal(value))):.2g}"
 
@@ -64,9 +75,10 @@ def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
             f"at most {curious:,} curious clients follow the protocol and disclose what they see:"
             " whether they were chosen, their reports and their noise"
         )
+    often = _exactly(design.participation)
     yield (
-        f"each client takes part with probability at most {design.participation:g} and draws its"
-        f" slot uniformly from {design.choices:,}, independently of all else"
+        f"each client takes part with probability at most {often} and draws its slot uniformly from"
+        f" {design.choices:,}, independently of all else"
     )
     if runs > 1:
         yield f"{runs:,} campaigns: fresh coins in each, parameters fixed beforehand"
@@ -90,8 +102,8 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
             yield f"every slot sums exactly {design.capacity:,} reports, dummies included"
         yield f"{others} keep the noise of their reports secret"
         return
-    yield f"every report is {randomizer.local_epsilon:g}-DP" + (
-        "" if randomizer.is_pure else f" but for delta {randomizer.local_delta:g}"
+    yield f"every report is {_exactly(randomizer.local_epsilon)}-DP" + (
+        "" if randomizer.is_pure else f" but for delta {_exactly(randomizer.local_delta)}"
     )
     if averaged:
         yield f"{others} keep their reports secret"
@@ -124,5 +136,5 @@ def _population(design: Design, uses_population: bool) -> Iterator[str]:
     if uses_population:
         yield (
             f"at most {design.population.most:,} clients exist, none likelier than"
-            f" {design.participation / design.choices:.3g} to check in to any one slot"
+            f" {_rounded_down(design.participation / design.choices)} to check in to any one slot"
         )
