@@ -520,11 +520,35 @@ MUTANTS = (
         (
             Change(
                 "protocol/campaign/spending.py",
-                "    if done >= spending.repeats_left:\n",
+                "    if done >= left:\n",
                 "    if True:\n",
             ),
         ),
         (f"{ADAPTIVE}::test_repeats_that_were_left_when_another_campaign_came_are_charged",),
+    ),
+    Mutant(
+        "resumed-repeats-free",
+        "a campaign that is resumed after another is charged only for the repeats that were run",
+        (
+            Change(
+                "protocol/campaign/spending.py",
+                "        left = campaign.repeats - begun[campaign]\n",
+                "        left = 0 if begun[campaign] else campaign.repeats\n",
+            ),
+        ),
+        (f"{ADAPTIVE}::test_repeats_that_were_left_when_a_campaign_was_resumed_are_charged",),
+    ),
+    Mutant(
+        "lower-end-of-unreleased",
+        "a lower end is stated for slots and repeats that were charged and never released",
+        (
+            Change(
+                "protocol/ledger/price.py",
+                "stopped=slots > run.slots_closed",
+                "stopped=False",
+            ),
+        ),
+        (f"{ADAPTIVE}::test_a_lower_end_is_about_what_was_released",),
     ),
     Mutant(
         "filter-chosen-late",

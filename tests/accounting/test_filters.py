@@ -363,6 +363,28 @@ def test_the_variation_is_paid_out_of_its_own_share() -> None:
         certify_adaptive(blocks, GAUSSIAN, variation=1e-8, **terms)  # type: ignore[arg-type]
 
 
+def test_the_variation_is_paid_at_the_budget_that_is_promised() -> None:
+    """A path that spends little else must leave the promise as true as one that spends it all."""
+    blocks = [Block((local(1.0, 100),)), Block((local(0.5, 50),))]
+    terms = {"delta": DELTA, "adjacency": ADD_REMOVE, "variation": 1e-9}
+    epsilon = filtered_epsilon(blocks, GAUSSIAN, **terms)  # type: ignore[arg-type]
+    assert 0.0 < epsilon < 1.0
+    assert filtered_epsilon(blocks, GAUSSIAN, budget=1.0, **terms) == epsilon  # type: ignore[arg-type]
+    assert filtered_epsilon(blocks, GAUSSIAN, budget=5.0, **terms) == math.inf  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="variation"):
+        certify_adaptive(blocks, GAUSSIAN, budget=5.0, **terms)  # type: ignore[arg-type]
+
+
+def test_what_holds_against_the_server_says_that_no_filter_holds_it() -> None:
+    one, other = Block((local(1.0, 100),)), Block((local(0.5, 50),))
+    both = certify_adaptive([one, other], GAUSSIAN, delta=DELTA, adjacency=ADD_REMOVE)
+    assert both.against_server is not None
+    assert both.against_server.note.endswith(f"; if {BEFOREHAND}")
+    alone = certify_adaptive([one], GAUSSIAN, delta=DELTA, adjacency=ADD_REMOVE)
+    assert alone.against_server is not None
+    assert BEFOREHAND not in alone.against_server.note
+
+
 def test_averaged_gaussian_reports_are_charged_as_if_their_slot_were_known() -> None:
     noisy = GaussianNoise(8.0, NoiseAt.CLIENT)
     design = Design(

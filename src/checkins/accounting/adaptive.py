@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from checkins.accounting import variation as total_variation
 from checkins.accounting.accountant import certify, check, lower_of
-from checkins.accounting.against_server import against_server
+from checkins.accounting.against_server import AgainstServer, against_server
 from checkins.accounting.assumptions import assumptions, paid_in_delta
 from checkins.accounting.certificate import Alternative, Certificate
 from checkins.accounting.design import Adjacency, Design
@@ -36,18 +36,20 @@ def certify_adaptive(
     delta: float,
     adjacency: Adjacency,
     variation: float = 0.0,
+    budget: float = 0.0,
 ) -> Certificate:
     """The certificate of blocks of campaigns, each of which may depend on all earlier releases.
 
     ``chosen`` is the filter, fixed before the first release. ``epsilon`` is the smallest bound that
-    would have admitted these blocks; it holds if no larger one was allowed.
+    would have admitted these blocks; it holds if no larger one was allowed. Where a larger
+    ``budget`` is promised, the variation is paid for at that.
     """
     started = time.perf_counter()
     designs = [design for block in blocks for design in block.designs]
     check(designs, delta=delta, adjacency=adjacency, campaigns=1)
     total_variation.check(variation)
     epsilon = filtered_epsilon(
-        blocks, chosen, delta=delta, adjacency=adjacency, variation=variation
+        blocks, chosen, delta=delta, adjacency=adjacency, variation=variation, budget=budget
     )
     if not math.isfinite(epsilon):
         raise _unbounded(blocks, chosen, delta=delta, adjacency=adjacency, variation=variation)
@@ -62,7 +64,7 @@ def certify_adaptive(
         method=chosen.method,
         assumptions=(
             *_assumed(blocks, chosen, adjacency),
-            *paid_in_delta(variation=variation, epsilon=epsilon),
+            *paid_in_delta(variation=variation, epsilon=max(epsilon, budget)),
         ),
         alternatives=(
             own,
@@ -70,10 +72,7 @@ def certify_adaptive(
         ),
         epsilon_lower_of=lower_of(designs),
         variation=variation,
-        against_server=against_server(
-            [design for block in blocks for design in block.designs * block.campaigns],
-            delta=delta,
-        ),
+        against_server=_against_server(blocks, delta),
         seconds=time.perf_counter() - started,
         versions=versions("checkins", "numpy", "scipy", "dp-accounting"),
     )
@@ -86,6 +85,15 @@ def chosen_after_releases(blocks: Sequence[Block], chosen: Filter) -> str:
         f"{runs:,} campaigns in {len(blocks):,} blocks: fresh coins in each; a block may be chosen"
         f" after earlier releases, within a filter ({chosen}) fixed before the first of them"
     )
+
+
+def _against_server(blocks: Sequence[Block], delta: float) -> AgainstServer:
+    """No filter holds the reports themselves: they compose as fixed beforehand."""
+    runs = [design for block in blocks for design in block.designs * block.campaigns]
+    found = against_server(runs, delta=delta)
+    if len(blocks) == 1 or not math.isfinite(found.epsilon):
+        return found
+    return replace(found, note=f"{found.note}; if {BEFOREHAND}")
 
 
 def _assumed(blocks: Sequence[Block], chosen: Filter, adjacency: Adjacency) -> tuple[str, ...]:

@@ -268,11 +268,14 @@ def filtered_epsilon(
     delta: float,
     adjacency: Adjacency,
     variation: float = 0.0,
+    budget: float = 0.0,
 ) -> float:
     """The smallest budget within which a filter admits these blocks; infinite if none is proved.
 
     The bound of the filter, the slack of its blocks and the total variation each have a share of
-    delta that was fixed beforehand: none of them may take what another has left.
+    delta that was fixed beforehand: none of them may take what another has left. The variation is
+    charged at the ``budget`` that is promised, where that is larger: it must fit there on every
+    path, also on one that spends little else.
     """
     charges = [
         charge_of(block, chosen, adjacency, delta=delta, place=place)
@@ -284,7 +287,7 @@ def filtered_epsilon(
         epsilon = 0.0
     if not math.isfinite(epsilon) or variation == 0.0:
         return epsilon
-    charge = total_variation.charge(epsilon=epsilon, variation=variation)
+    charge = total_variation.charge(epsilon=max(epsilon, budget), variation=variation)
     return epsilon if charge <= VARIATION_SHARE * delta else math.inf
 
 

@@ -95,6 +95,42 @@ def test_repeats_that_the_budget_would_not_have_paid_for_are_not_charged() -> No
     assert 1 < whole < 6
 
 
+def test_repeats_that_were_left_when_a_campaign_was_resumed_are_charged() -> None:
+    """Whoever resumed it could have gone on, whatever was charged for its first block."""
+    often, rule = replace(FIRST, repeats=4), Filter()
+    third = replace(SECOND, name="third")
+    before = (RunSoFar(often, 60), RunSoFar(SECOND, 50))
+    once = Spending(third, (*before, RunSoFar(often, 60)), rule)
+    to_the_end = Spending(third, (*before, RunSoFar(often, 60, times=3)), rule)
+    assert once.epsilon_after(50) == to_the_end.epsilon_after(50)
+    fewer = Spending(third, (*before, RunSoFar(replace(often, name="fourth", repeats=1), 60)), rule)
+    assert fewer.epsilon_after(50) < once.epsilon_after(50)
+
+
+def test_a_lower_end_is_about_what_was_released() -> None:
+    """What could have been run is charged; no client gave it away."""
+    often = replace(FIRST, repeats=20)
+    book = Book().run(often).close().run(SECOND).close()
+    released = price([RunSoFar(often, 60), RunSoFar(SECOND, 50)]).epsilon
+    found = verify(book.lines).certificate
+    assert found.epsilon > 2 * released
+    assert found.epsilon_lower <= released
+    stopped = Book().run(often, 3).close()
+    found = verify(stopped.lines).certificate
+    assert found.epsilon_lower <= price([RunSoFar(often, 3)]).epsilon < found.epsilon
+    stated = json.loads(stopped.lines[-1])["certificate"]
+    assert stated["epsilon_lower"] == found.epsilon_lower
+    assert verify(book_of_both().lines).certificate.epsilon_lower > 0.0
+
+
+def test_a_budget_that_was_raised_is_not_called_the_promise() -> None:
+    more = replace(SECOND, budget=replace(SECOND.budget, epsilon=3.25))
+    book = Book().run(FIRST).close().run(FIRST).close().run(more).close()
+    said = " ".join(verify(book.lines).certificate.assumptions)
+    assert "the promise is the population's budget" not in said
+    assert "raised from epsilon = 3.0 to 3.25 after releases" in said
+
+
 def test_the_budget_is_what_stops_campaigns_that_are_opened_later() -> None:
     tight = replace(SECOND, budget=replace(SECOND.budget, epsilon=1.08))
     book = Book().run(FIRST).close().run(FIRST).close()

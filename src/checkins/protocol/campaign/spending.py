@@ -16,6 +16,7 @@ Rounding:    epsilon up; the slots that a budget affords, down.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -54,13 +55,14 @@ class RunSoFar:
     """A run of a campaign of which ``slots`` are over; ``times`` such runs.
 
     ``contributors`` is for averaged updates: how many reports went in. Without it the least that
-    the campaign declares is priced.
+    the campaign declares is priced. ``stopped``: fewer slots were released than are priced.
     """
 
     campaign: Campaign
     slots: int
     contributors: int | None = None
     times: int = 1
+    stopped: bool = False
 
     def __post_init__(self) -> None:
         require.count(most=require.MOST_CAMPAIGNS, times=self.times)
@@ -193,6 +195,8 @@ def price(
             curious=curious,
         )
     told = tuple(dict.fromkeys(line for run in runs for line in _caveats(run.campaign)))
+    if any(run.stopped for run in runs):
+        certificate = replace(certificate, epsilon_lower=0.0)
     return replace(certificate, assumptions=(*certificate.assumptions, *told))
 
 
@@ -205,22 +209,44 @@ def _filtered(runs: Sequence[RunSoFar], rule: Filter) -> Certificate:
     budget = _shared_budget(runs)
     blocks, variation = _charged(runs, rule)
     certificate = certify_adaptive(
-        blocks, rule, delta=budget.delta, adjacency=budget.adjacency, variation=variation
+        blocks,
+        rule,
+        delta=budget.delta,
+        adjacency=budget.adjacency,
+        variation=variation,
+        budget=budget.epsilon,
     )
-    promised = (
-        f"the promise is the population's budget, epsilon = {budget.epsilon:g}: campaigns are"
-        " opened and stopped after releases were seen; this epsilon is what they have spent of it"
+    if sum(block.runs for block in blocks) != sum(run.times for run in runs if run.design):
+        certificate = replace(certificate, epsilon_lower=0.0)  # some of it was never released
+    return replace(certificate, assumptions=(*certificate.assumptions, _promised(runs)))
+
+
+def _promised(runs: Sequence[RunSoFar]) -> str:
+    """What the filter holds campaigns to: the budget, if it was not raised after releases."""
+    first, last = runs[0].campaign.budget.epsilon, runs[-1].campaign.budget.epsilon
+    promise = f"the promise is the population's budget, epsilon = {last!r}"
+    if last > first:
+        promise = (
+            f"the population's budget was raised from epsilon = {first!r} to {last!r} after"
+            " releases: it is a promise only if that did not depend on them"
+        )
+    return (
+        f"{promise}: campaigns are opened and stopped after releases were seen; this epsilon is"
+        " what they have spent of it"
     )
-    return replace(certificate, assumptions=(*certificate.assumptions, promised))
 
 
 def _charged(runs: Sequence[RunSoFar], rule: Filter) -> tuple[list[Block], float]:
     """The blocks that a filter charges for these runs, and the total variation of all of them."""
     declared: list[tuple[RunSoFar, ...]] = []
-    for _, group in groupby(runs, key=lambda run: run.campaign):
+    begun: Counter[Campaign] = Counter()
+    left = 0  # how many runs the last block could have had
+    for campaign, group in groupby(runs, key=lambda run: run.campaign):
         if declared:
-            declared[-1] = _declared(declared[-1], tuple(chain(*declared[:-1])), rule)
+            declared[-1] = _declared(declared[-1], tuple(chain(*declared[:-1])), rule, left)
         declared.append(tuple(group))
+        left = campaign.repeats - begun[campaign]
+        begun[campaign] += sum(run.times for run in declared[-1])
     bills = [_Bill.of(block) for block in declared]
     blocks = [Block(bill.designs, bill.campaigns) for bill in bills]
     return blocks, _added(bill.variation for bill in bills)
@@ -228,19 +254,20 @@ def _charged(runs: Sequence[RunSoFar], rule: Filter) -> tuple[list[Block], float
 
 @lru_cache(maxsize=256)
 def _declared(
-    block: tuple[RunSoFar, ...], earlier: tuple[RunSoFar, ...], rule: Filter
+    block: tuple[RunSoFar, ...], earlier: tuple[RunSoFar, ...], rule: Filter, left: int
 ) -> tuple[RunSoFar, ...]:
     """All that a campaign could have run within its budget, once another campaign follows it.
 
-    Whoever opens the other one may have seen the releases of this one: the repeats that are left
-    could have been run as well, so they are charged.
+    Whoever opens the other one may have seen the releases of this one: the repeats that are
+    ``left``, all that were not begun before this block, could have been run as well, so they are
+    charged. An earlier block of the same campaign may have been charged for them too.
     """
     campaign = block[0].campaign
-    spending = Spending(campaign, earlier, rule)
     done = sum(run.times for run in block)
-    if done >= spending.repeats_left:
+    if done >= left:
         return block
-    whole, rest = divmod(spending.affordable_slots, campaign.design.slots)
+    slots = Spending(campaign, earlier, rule).affordable_slots_of(left)
+    whole, rest = divmod(slots, campaign.design.slots)
     if campaign.design.protocol is Protocol.AVERAGED:  # those who contributed are known by now
         left = whole - done
         return (*block, replace(RunSoFar.whole(campaign), times=left)) if left > 0 else block
@@ -257,7 +284,12 @@ def _epsilon(runs: tuple[RunSoFar, ...], rule: Filter | None) -> float:
         budget = _shared_budget(runs)
         blocks, variation = _charged(runs, rule)
         return filtered_epsilon(
-            blocks, rule, delta=budget.delta, adjacency=budget.adjacency, variation=variation
+            blocks,
+            rule,
+            delta=budget.delta,
+            adjacency=budget.adjacency,
+            variation=variation,
+            budget=budget.epsilon,
         )
     bill = _Bill.of(runs)
     try:
@@ -354,14 +386,18 @@ class Spending:
     @property
     def affordable_slots(self) -> int:
         """How many slots the budget pays for, counted from the first of the first run."""
-        slots, repeats = self.campaign.design.slots, self.repeats_left
+        return self.affordable_slots_of(self.repeats_left)
+
+    def affordable_slots_of(self, repeats: int) -> int:
+        """The same of at most ``repeats`` runs more."""
+        slots = self.campaign.design.slots
         if repeats == 1:
             return self.affordable()
         whole = self._most_of(
             lambda runs: self.epsilon_after(slots, run=runs) if runs else 0.0, repeats
         )
         if whole == repeats:
-            return self.slots
+            return repeats * slots
         return whole * slots + self.affordable(run=whole + 1)
 
     @property

@@ -2,7 +2,8 @@
 
 A run that is over is priced at its last slot. If it was stopped although its budget afforded more,
 it is priced at the last slot that the budget affords: whoever stopped it may have looked at the
-releases, and the price of k slots is for a k fixed beforehand.
+releases, and the price of k slots is for a k fixed beforehand. No client gave away what was never
+released: such a price has no lower end.
 
 A run whose entry names a filter is charged by it once another campaign came before; without one,
 all campaigns are priced as if their parameters had been fixed beforehand.
@@ -63,7 +64,9 @@ def _settled(runs: Sequence[Run]) -> Settled:
 
 def spent(run: RunSoFar, earlier: Settled, rule: Filter | None) -> Certificate:
     """The price of a run and of all before it, composed."""
-    return Spending(run.campaign, earlier, rule).after(run.slots, contributors=run.contributors)
+    spending = Spending(run.campaign, earlier, rule)
+    found = spending.after(run.slots, contributors=run.contributors)
+    return replace(found, epsilon_lower=0.0) if run.stopped else found
 
 
 def epsilon_spent(run: RunSoFar, earlier: Settled, rule: Filter | None) -> float:
@@ -85,7 +88,8 @@ def settled(run: Run, earlier: Settled) -> RunSoFar:
         return so_far(run)
     if not _within_budget(RunSoFar(run.campaign, run.slots_closed + 1), earlier, run.filter):
         return so_far(run)
-    return RunSoFar(run.campaign, _affordable(run, earlier))
+    slots = _affordable(run, earlier)
+    return RunSoFar(run.campaign, slots, stopped=slots > run.slots_closed)
 
 
 def joined(earlier: Settled, run: RunSoFar) -> Settled:

@@ -69,7 +69,7 @@ export const claim = (certificate) => {
 export const interval = (certificate) => {
   const lower = finite(certificate?.epsilon_lower);
   const proven = `${epsilonAtMost(certificate?.epsilon)} is proven (rounded up)`;
-  return lower === null
+  return lower === null || lower === 0
     ? `${proven}.`
     : `${proven}; for ${told(certificate.epsilon_lower_of, "this design")}, no ε below ${down(lower)} is true (rounded down).`;
 };

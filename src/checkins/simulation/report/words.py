@@ -197,7 +197,7 @@ def interval(result: Result) -> str:
     certificate = facts.certificate(result)
     upper, lower = certificate.get("epsilon"), numbers.finite(certificate.get("epsilon_lower"))
     said = f"{_price(upper)} is proven (rounded up)"
-    if lower is None:
+    if lower is None or lower == 0.0:
         return f"{said}."
     of = certificate.get("epsilon_lower_of") or "this design"
     return f"{said}; for {of}, no ε below {numbers.down(lower)} is true (rounded down)."
