@@ -131,6 +131,14 @@ def test_a_budget_that_was_raised_is_not_called_the_promise() -> None:
     assert "raised from epsilon = 3.0 to 3.25 after releases" in said
 
 
+def test_a_budget_that_was_lowered_after_releases_promises_no_more_than_the_first() -> None:
+    """Had the releases been others, as much as the first budget could have been spent."""
+    less = replace(SECOND, budget=replace(SECOND.budget, epsilon=2.5))
+    book = Book().run(FIRST).close().run(FIRST).close().run(less).close()
+    said = " ".join(verify(book.lines).certificate.assumptions)
+    assert "the promise is the population's budget, epsilon = 3.0:" in said
+
+
 def test_the_budget_is_what_stops_campaigns_that_are_opened_later() -> None:
     tight = replace(SECOND, budget=replace(SECOND.budget, epsilon=1.08))
     book = Book().run(FIRST).close().run(FIRST).close()

@@ -214,20 +214,25 @@ def _filtered(runs: Sequence[RunSoFar], rule: Filter) -> Certificate:
         delta=budget.delta,
         adjacency=budget.adjacency,
         variation=variation,
-        budget=budget.epsilon,
+        budget=_promised(runs),
     )
     if sum(block.runs for block in blocks) != sum(run.times for run in runs if run.design):
         certificate = replace(certificate, epsilon_lower=0.0)  # some of it was never released
-    return replace(certificate, assumptions=(*certificate.assumptions, _promised(runs)))
+    return replace(certificate, assumptions=(*certificate.assumptions, _promise(runs)))
 
 
-def _promised(runs: Sequence[RunSoFar]) -> str:
+def _promised(runs: Sequence[RunSoFar]) -> float:
+    """The largest budget: one that was lowered after releases might not have been."""
+    return max(run.campaign.budget.epsilon for run in runs)
+
+
+def _promise(runs: Sequence[RunSoFar]) -> str:
     """What the filter holds campaigns to: the budget, if it was not raised after releases."""
-    first, last = runs[0].campaign.budget.epsilon, runs[-1].campaign.budget.epsilon
-    promise = f"the promise is the population's budget, epsilon = {last!r}"
-    if last > first:
+    first, most = runs[0].campaign.budget.epsilon, _promised(runs)
+    promise = f"the promise is the population's budget, epsilon = {most!r}"
+    if most > first:
         promise = (
-            f"the population's budget was raised from epsilon = {first!r} to {last!r} after"
+            f"the population's budget was raised from epsilon = {first!r} to {most!r} after"
             " releases: it is a promise only if that did not depend on them"
         )
     return (
@@ -289,7 +294,7 @@ def _epsilon(runs: tuple[RunSoFar, ...], rule: Filter | None) -> float:
             delta=budget.delta,
             adjacency=budget.adjacency,
             variation=variation,
-            budget=budget.epsilon,
+            budget=_promised(runs),
         )
     bill = _Bill.of(runs)
     try:
