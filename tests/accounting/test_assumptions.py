@@ -79,7 +79,7 @@ def test_a_slot_uses_a_number_of_reports_that_is_said() -> None:
 def test_curious_clients_are_named_in_place_of_an_adversary_that_is_no_client() -> None:
     text = said(design(PURE, capacity=7), curious=3)
     assert NOBODY not in text
-    assert "at most 3 curious clients" in text
+    assert "curious clients: at most 3" in text
     assert "no other client discloses whether it was chosen" in text
 
 

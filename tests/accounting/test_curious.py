@@ -126,7 +126,7 @@ def test_what_is_charged_is_what_the_theorem_says() -> None:
     assert found.epsilon >= price(design, delta=left)
     assert found.curious == 10
     assert found.as_dict()["curious"] == 10
-    assert any("10 curious clients" in line for line in found.assumptions)
+    assert any("curious clients: at most 10" in line for line in found.assumptions)
     assert any("displaces a curious one" in line for line in found.assumptions)
 
 

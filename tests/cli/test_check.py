@@ -11,7 +11,8 @@ import pytest
 from checkins.accounting import Adjacency
 from checkins.cli import check as check_command
 from checkins.protocol.campaign.file import parse_campaign
-from checkins.protocol.campaign.spending import RunSoFar, price
+from checkins.protocol.campaign.runs import RunSoFar
+from checkins.protocol.campaign.spending import price
 from checkins.protocol.campaign.templates import Template, template_text
 from checkins.protocol.campaign.writing import campaign_text
 from tests.protocol.ledger.ledgers import Book, campaign

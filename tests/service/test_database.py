@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
-from checkins.service import runner
+from checkins.service import write_ahead_log
 from checkins.service.store.clock import corrected
 from checkins.service.store.database import STARTING_CRASHES, WAIT_S, Database, is_away
 from checkins.service.taking import hashed
@@ -139,7 +139,7 @@ def test_a_reader_that_never_ends_delays_no_slot_and_refuses_no_enrolment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its going empties the log: what slots have erased is gone from the files."""
-    monkeypatch.setattr(runner, "EMPTY_S", 0.0)  # a checkpoint is due all the time
+    monkeypatch.setattr(write_ahead_log, "EMPTY_S", 0.0)  # a checkpoint is due all the time
     path = tmp_path / "store.db"
     log = tmp_path / "store.db-wal"
     spent: list[bytes] = []

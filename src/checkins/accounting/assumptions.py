@@ -72,8 +72,8 @@ def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
     )
     if curious:
         yield (
-            f"at most {curious:,} curious clients follow the protocol and disclose what they see:"
-            " whether they were chosen, their reports and their noise"
+            f"curious clients: at most {curious:,}; they follow the protocol and disclose what they"
+            " see: whether they were chosen, their reports and their noise"
         )
     often = _exactly(design.participation)
     yield (

@@ -192,7 +192,8 @@ def _spending(campaign: Campaign, before: Verification | None) -> Spending:
 def _price(spending: Spending) -> Certificate | None:
     """The price of all of it; None where the file is right and no epsilon is proved."""
     from checkins.errors import InvalidValue
-    from checkins.protocol.campaign.spending import RunSoFar, price
+    from checkins.protocol.campaign.runs import RunSoFar
+    from checkins.protocol.campaign.spending import price
 
     try:
         left = replace(RunSoFar.whole(spending.campaign), times=spending.repeats_left)
@@ -225,7 +226,8 @@ def _remedy(campaign: Campaign) -> str | None:
     from checkins.accounting import Adjacency, GaussianNoise, Parameter, calibrate
     from checkins.cli import tables
     from checkins.errors import CheckinsError
-    from checkins.protocol.campaign.spending import RunSoFar, Spending
+    from checkins.protocol.campaign.runs import RunSoFar
+    from checkins.protocol.campaign.spending import Spending
 
     gaussian = isinstance(campaign.design.randomizer, GaussianNoise)
     if gaussian and campaign.budget.adjacency is Adjacency.REPLACE_ONE:

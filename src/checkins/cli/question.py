@@ -16,7 +16,8 @@ from checkins.cli.failures import Refused, quoted
 from checkins.cli.options import Given
 from checkins.errors import CheckinsError, InvalidValue
 from checkins.protocol.campaign.file import CampaignFile, read_campaign
-from checkins.protocol.campaign.spending import RunSoFar, price
+from checkins.protocol.campaign.runs import RunSoFar
+from checkins.protocol.campaign.spending import price
 
 
 @dataclass(frozen=True, slots=True)

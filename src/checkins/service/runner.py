@@ -15,7 +15,16 @@ from sqlalchemy.exc import DBAPIError
 
 from checkins.protocol.campaign import Campaign
 from checkins.protocol.server import Ending
-from checkins.service import advancing, clock_watch, curve, logs, opening, pricing, taking
+from checkins.service import (
+    advancing,
+    clock_watch,
+    curve,
+    logs,
+    opening,
+    pricing,
+    taking,
+    write_ahead_log,
+)
 from checkins.service.background import BackgroundTasks
 from checkins.service.batch import Batch
 from checkins.service.clock_watch import ClockWatch
@@ -41,10 +50,6 @@ LOOK_S = 1.0
 """How often runs, prices and curves of other workers are looked for."""
 LOOK_AGAIN_S = 0.2
 """Asking for runs that are not there makes no more work than this."""
-EMPTY_S = 10.0
-"""How long SQLite's log keeps what was erased, about, while nobody holds a transaction open."""
-HELD_S = 60.0
-"""A log that could not be emptied for as long is worth a warning."""
 BUSY_AFTER_S = 3.0
 """After being asked to stop, requests that still wait for the store are told to come again."""
 LEAVE_STORE_S = 2.0
@@ -113,7 +118,7 @@ class Runner:
             await asyncio.sleep(STARTING_PAUSE_S)
         self.background.keep("watch", self._keep_looking)
         if self.database.is_sqlite:
-            self.background.keep("checkpoint", self._keep_emptying)
+            self.background.keep("checkpoint", lambda: write_ahead_log.keep_empty(self))
 
     async def stop(self) -> None:
         """Let everyone who waits go, and leave the store as it is.
@@ -358,20 +363,6 @@ class Runner:
                     await self._refresh(desk)
             await self._read_epoch()
             self.background.works("watch")
-
-    async def _keep_emptying(self) -> None:
-        """Empty SQLite's log every so often; while a reader prevents it, try every second."""
-        loop = asyncio.get_running_loop()
-        emptied = loop.time()
-        while True:
-            await asyncio.sleep(LOOK_S)
-            due = loop.time() - emptied >= EMPTY_S
-            empty = self.database.log_bytes == 0
-            if empty or (due and await self.thread(self.database.checkpoint)):
-                emptied = loop.time()
-            elif loop.time() - emptied >= HELD_S:
-                logs.repeated("log-held-by-reader", store="sqlite")
-            self.background.works("checkpoint")
 
     async def _look_at_the_clock(self) -> None:
         """Hold while the calendar has jumped, and say so."""

@@ -25,7 +25,8 @@ from checkins.protocol.campaign.description import (
     RandomizerKind,
 )
 from checkins.protocol.campaign.file import parse_campaign
-from checkins.protocol.campaign.spending import ONLY_SIMULATED, RunSoFar, Spending, price
+from checkins.protocol.campaign.runs import RunSoFar
+from checkins.protocol.campaign.spending import ONLY_SIMULATED, Spending, price
 from checkins.protocol.campaign.templates import Template, template_text
 
 PATIENTS = parse_campaign(template_text(Template.PATIENTS)).campaign

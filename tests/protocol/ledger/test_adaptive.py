@@ -10,7 +10,8 @@ import pytest
 from checkins.accounting import Adjacency
 from checkins.accounting.adaptive import BEFOREHAND
 from checkins.accounting.filters import Block, Filter, filtered_epsilon
-from checkins.protocol.campaign.spending import RunSoFar, Spending, price
+from checkins.protocol.campaign.runs import RunSoFar
+from checkins.protocol.campaign.spending import Spending, price
 from checkins.protocol.ledger.chain import Ledger
 from checkins.protocol.ledger.line import InvalidLedger
 from checkins.protocol.ledger.price import earlier_of, spending_of

@@ -24,7 +24,8 @@ from checkins.errors import NotCovered
 from checkins.protocol.campaign import Campaign
 from checkins.protocol.campaign.description import Budget
 from checkins.protocol.campaign.optimizer import Optimizer
-from checkins.protocol.campaign.spending import RunSoFar, price
+from checkins.protocol.campaign.runs import RunSoFar
+from checkins.protocol.campaign.spending import price
 from checkins.protocol.campaign.task import DataSet, Model, Task
 
 SLOTS, WINDOW, CAPACITY, CONTRIBUTORS = 5, 3, 2, 6

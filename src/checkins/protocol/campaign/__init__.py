@@ -4,8 +4,9 @@ from checkins.protocol.campaign.description import Budget, Campaign, Schedule
 from checkins.protocol.campaign.file import CampaignFile, parse_campaign, read_campaign
 from checkins.protocol.campaign.optimizer import Optimizer, StepSizes
 from checkins.protocol.campaign.randomizer_choice import RandomizerChoice, RandomizerKind
+from checkins.protocol.campaign.runs import RunSoFar
 from checkins.protocol.campaign.seal import campaign_from_canonical
-from checkins.protocol.campaign.spending import RunSoFar, Spending, price
+from checkins.protocol.campaign.spending import Spending, price
 from checkins.protocol.campaign.task import DataFile, Features, Task
 from checkins.protocol.campaign.toml_source import InvalidCampaign
 from checkins.protocol.campaign.writing import campaign_text

@@ -22,7 +22,8 @@ from dataclasses import replace
 from checkins.accounting import Certificate, Protocol
 from checkins.accounting.filters import Filter
 from checkins.protocol.campaign.description import Campaign
-from checkins.protocol.campaign.spending import RunSoFar, Spending
+from checkins.protocol.campaign.runs import RunSoFar
+from checkins.protocol.campaign.spending import Spending
 from checkins.protocol.ledger.chain import Ledger, Run
 
 TOLERANCE = 1e-9

@@ -18,7 +18,7 @@ import numpy as np
 from checkins.accounting import Certificate
 from checkins.accounting.filters import Filter
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign.spending import RunSoFar
+from checkins.protocol.campaign.runs import RunSoFar
 from checkins.protocol.ledger.chain import Ledger, Run
 from checkins.protocol.ledger.entry import Closed, Opened, SlotClosed, hashed
 from checkins.protocol.ledger.line import MOST_LINE_BYTES, InvalidLedger
