@@ -23,7 +23,7 @@ from checkins.accounting import (
 )
 from checkins.accounting.law import Rounding, Side
 from checkins.accounting.pair import Pair, envelope
-from checkins.errors import NotCovered
+from checkins.errors import InvalidValue, NotCovered
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 
@@ -109,6 +109,11 @@ def test_kinds_that_no_exact_bound_covers_are_refused_over_several_campaigns() -
     ]
     with pytest.raises(NotCovered, match="local_delta"):
         certify_kinds(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=2)
+
+
+def test_kinds_share_their_randomizer() -> None:
+    with pytest.raises(InvalidValue, match="kinds"):
+        certify_kinds([OFTEN, pure(1.0, 40, 0.05)], delta=1e-6, adjacency=ADD_REMOVE)
 
 
 def pairs_of(*designs: Design) -> list[Pair]:

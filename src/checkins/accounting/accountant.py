@@ -265,6 +265,10 @@ def certify_kinds(
     check(kinds, delta=delta, adjacency=adjacency, campaigns=campaigns)
     total_variation.check(variation)
     distinct = tuple(dict.fromkeys(_without_population(kind) for kind in kinds))
+    if len({(kind.protocol, kind.randomizer, kind.capacity) for kind in distinct}) > 1:
+        raise InvalidValue(
+            "kinds", len(distinct), "must differ in slots, window and participation alone"
+        )
     if len(distinct) == 1:
         return certify(
             distinct[0],

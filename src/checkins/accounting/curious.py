@@ -99,6 +99,10 @@ def _without(design: Design, curious: int, met: int) -> Design:
         raise NotCovered(
             "curious", curious, "no theorem covers it with a local delta: use a pure randomizer"
         )
+    if design.protocol is Protocol.AVERAGED and isinstance(randomizer, GaussianNoise):
+        raise NotCovered(
+            "curious", curious, "no theorem covers it for averages of Gaussian reports"
+        )
     if design.protocol is Protocol.AVERAGED and design.population is not None:
         return replace(design, population=_fewer(design.population, curious))
     if met and isinstance(randomizer, GaussianNoise) and design.capacity is not None:
