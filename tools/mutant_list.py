@@ -408,6 +408,19 @@ MUTANTS = (
         (f"{MEMORY}::test_sums_of_batches_are_exact[sqlite-everyone]",),
     ),
     Mutant(
+        "room-for-strangers",
+        "the body of a report that nobody asked for is read, and keeps others waiting meanwhile",
+        (
+            Change(
+                "service/routes/clients.py",
+                "    return await runner.ask(taking.is_asked, runner.database, desk.terms.id, slot,"
+                " receipt)\n",
+                "    return True\n",
+            ),
+        ),
+        (f"{MEMORY}::test_room_is_for_reports_of_those_who_were_chosen[stranger]",),
+    ),
+    Mutant(
         "population-ignored",
         "more clients enrol than the campaign says there are",
         (

@@ -279,3 +279,66 @@ def test_a_report_is_not_read_before_there_is_room_for_it(tmp_path: Path) -> Non
         assert (await sent).status_code == 200
 
     play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+
+
+@pytest.mark.parametrize("bearer", ["stranger", "early", "dismissed", "other slot"])
+def test_room_is_for_reports_of_those_who_were_chosen(tmp_path: Path, bearer: str) -> None:
+    """Anyone can send a body slowly, and would keep the reports of others waiting with it."""
+
+    async def scenario(it) -> None:
+        await it.open(capacity=1)
+        await it.begin(1)
+        receipts = [await it.check_in(1) for _ in range(2)]
+        slot = 2 if bearer == "other slot" else 1
+        if bearer in ("dismissed", "other slot"):
+            await it.choose(1)
+        outcomes = {(await it.outcome(receipt, wait=0)): receipt for receipt in receipts}
+        credential = {
+            "stranger": "nobody-gave-this-receipt",
+            "early": receipts[0],
+            "dismissed": outcomes.get("dismissed"),
+            "other slot": outcomes.get("chosen"),
+        }[bearer]
+
+        read = asyncio.Event()
+
+        async def body():
+            read.set()
+            yield report_to_bytes(np.zeros(11, dtype=np.int32))
+
+        answer = await it.ask("PUT", f"/slots/{slot}/report", credential, content=body())
+        assert problem(answer) == (409, "refused")
+        assert not read.is_set()
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)
+
+
+def test_one_receipt_holds_room_for_one_report(tmp_path: Path) -> None:
+    async def scenario(it) -> None:
+        await it.open(capacity=1)
+        await it.begin(1)
+        receipt = await it.check_in(1)
+        await it.choose(1)
+        go_on, reading = asyncio.Event(), []
+        whole = report_to_bytes(np.zeros(11, dtype=np.int32))
+
+        async def slowly():
+            reading.append(it.runner.arriving._lent)
+            await go_on.wait()
+            yield whole
+
+        sent = [
+            asyncio.create_task(it.ask("PUT", "/slots/1/report", receipt, content=slowly()))
+            for _ in range(5)
+        ]
+        while not reading:
+            await asyncio.sleep(0.001)
+        for _ in range(100):  # time enough for the others to be read, if they were
+            await asyncio.sleep(0.001)
+        assert reading == [4 * 11]
+        go_on.set()
+        assert [(await task).status_code for task in sent] == [200] * 5
+        assert not it.desk._reporting
+        assert it.runner.arriving._lent == 0
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)

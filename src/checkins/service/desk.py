@@ -7,7 +7,8 @@ ask without the database being asked, and wakes them when it changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from checkins.protocol import slot as slots
@@ -66,6 +67,8 @@ class Desk:
         self.no_more = False
         """No run follows, although the campaign has more: its budget pays for none."""
         self.issued: dict[str, int] = {}
+        self._reporting: dict[str, tuple[asyncio.Lock, int]] = {}
+        """Receipts whose reports are on their way, and how many of each."""
         self.shown = Shown()
         self.models: dict[str, bytes] = {}
         self._choice: Choice | None = None
@@ -128,6 +131,20 @@ class Desk:
         except TimeoutError:
             return False
         return True
+
+    @asynccontextmanager
+    async def report_of(self, receipt: str) -> AsyncIterator[None]:
+        """One report of a receipt is read at a time: others of the same wait for it."""
+        turn, others = self._reporting.get(receipt, (asyncio.Lock(), 0))
+        self._reporting[receipt] = turn, others + 1
+        try:
+            async with turn:
+                yield
+        finally:
+            others = self._reporting[receipt][1] - 1
+            self._reporting[receipt] = turn, others
+            if not others:
+                del self._reporting[receipt]
 
     def is_early(self, slot: int) -> bool:
         """Whether a slot has not begun, as far as this desk knows."""

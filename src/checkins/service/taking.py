@@ -275,6 +275,16 @@ def slot_of(database: Database, run: str, receipt: str) -> int | None:
         ).scalar_one_or_none()
 
 
+def is_asked(database: Database, run: str, slot: int, receipt: str) -> bool:
+    """Whether a receipt is that of a client that was chosen in this slot, which is in progress."""
+    here = check_ins.c
+    with database.reading() as connection:
+        chosen = connection.execute(
+            select(here.chosen).where(here.run == run, here.receipt == receipt, here.slot == slot)
+        ).scalar_one_or_none()
+    return bool(chosen)
+
+
 _KEEP = (
     update(check_ins)
     .where(check_ins.c.run == bindparam("a"), check_ins.c.receipt == bindparam("b"))

@@ -175,13 +175,22 @@ async def report(request: Request) -> Response:
     bytes again is answered the same; other bytes are refused."""
     desk, slot, receipt = await desk_of(request), slot_of(request), bearer_of(request)
     refuse_if_over(desk)
-    if desk.knows(slot) and desk.outcome(slot, receipt) != "chosen":
-        raise Problem("refused", "no report is asked of this receipt")  # before its body is read
-    size = REPORT_BYTES * desk.terms.dimension
-    async with runner_of(request).arriving.lent(size):  # more of them wait before they are read
+    runner, size = runner_of(request), REPORT_BYTES * desk.terms.dimension
+    # Before its body is read: whoever sends slowly holds room, which is for those who were chosen.
+    if not await _is_asked(desk, runner, slot, receipt):
+        raise Problem("refused", "no report is asked of this receipt in this slot")
+    # One at a time of a receipt, and more than fit wait before they are read.
+    async with desk.report_of(receipt), runner.arriving.lent(size):
         units = report_from_bytes(await request.body(), dimension=desk.terms.dimension)
         await desk.reports.submit(Submission(slot, receipt, units))
     return Response(b'{"status":"taken"}', media_type=JSON)
+
+
+async def _is_asked(desk: Desk, runner: Runner, slot: int, receipt: str) -> bool:
+    """Whether a report is asked of a receipt; the store is asked where this desk may be behind."""
+    if desk.knows(slot):
+        return desk.outcome(slot, receipt) == "chosen"
+    return await runner.ask(taking.is_asked, runner.database, desk.terms.id, slot, receipt)
 
 
 async def _outcome(
