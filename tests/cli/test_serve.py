@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,6 +89,32 @@ def test_people_are_told_the_page_and_how_to_join(serve, file: Path) -> None:
     assert "The page:  http://127.0.0.1:" in outcome.out
     assert "checkins join http://127.0.0.1:" in outcome.out
     assert "first slot at 2040-01-01T00:00:00" in outcome.out
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
+def test_output_that_nobody_takes_stops_nothing(
+    serve, file: Path, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...], number: int
+) -> None:
+    """A full disk, or a reader of standard output that is gone."""
+
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(number, os.strerror(number))
+
+    pretended = server.serve
+
+    def pretend(settings: Any, listener: Any, *, ready: Any, **given: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", Full())
+            pretended(settings, listener, ready=ready, **given)
+            print("and what is printed later", flush=True)
+            sys.stdout.close()  # nothing, opened instead of it
+
+    monkeypatch.setattr(server, "serve", pretend)
+    outcome, served = serve(file, *how)
+    assert (outcome.code, len(served)) == (0, 1)
+    assert logged(outcome.err) == ["opened", "output-lost"]
 
 
 def test_a_start_seals_the_campaign_anew_and_finds_it_again(serve, file: Path) -> None:

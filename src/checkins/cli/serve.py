@@ -154,7 +154,7 @@ def serve(
     given = Given.of(context)
     _require_service()
     shown = _without_password(given)
-    from checkins.service import preparing, server
+    from checkins.service import logs, preparing, server
 
     campaign, folder = (None, Path.cwd()) if file is None else _campaign(file)
     with shown.in_own_words():
@@ -213,11 +213,15 @@ def serve(
     }
 
     def ready() -> None:
-        if json:
-            print(jsons.dumps(answer), flush=True)
-        else:
-            _tell(answer)
+        try:
+            if json:
+                print(jsons.dumps(answer))
+            else:
+                _tell(answer)
             sys.stdout.flush()
+        except OSError:  # a full disk, or nobody reads it: campaigns go on without
+            logs.warning("output-lost")
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
     if count == 1:
         server.serve(
