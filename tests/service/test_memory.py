@@ -194,8 +194,13 @@ def test_the_least_limit_that_is_set_is_what_is_allowed(
     assert 64 * MIB < machine < 2**62
     group.write_text(f"{50 * MIB}\n")
     assert memory.allowed() == 50 * MIB
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (40 * MIB, 60 * MIB))
+    limits = {resource.RLIMIT_AS: memory.MAPPED_BYTES + 45 * MIB, resource.RLIMIT_DATA: 40 * MIB}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], 2**40))
     assert memory.allowed() == 40 * MIB
+    limits[resource.RLIMIT_DATA] = resource.RLIM_INFINITY
+    assert memory.allowed() == 45 * MIB
+    limits[resource.RLIMIT_AS] = 100 * MIB  # less than a worker maps without using it
+    assert memory.allowed() == 0
 
 
 def test_room_is_lent_in_the_order_in_which_it_was_asked_for() -> None:

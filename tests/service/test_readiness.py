@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from checkins.service import advancing, logs, readiness
+from checkins.service.witness import Witness
 from tests.service.living import OPERATOR, Living, play, problem
 
 
@@ -85,6 +87,7 @@ def test_each_reason_is_enough(
             desks={"run": desk},
             background=SimpleNamespace(failing=failing),
             clock_watch=SimpleNamespace(holding=holding),
+            witness_fault=None,
         )
         return readiness.faults(stand_in)
 
@@ -113,6 +116,26 @@ def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeyp
         await ready(it)
 
     here(tmp_path, scenario)
+
+
+def test_a_witness_that_cannot_be_written_is_not_ready_and_stops_nothing(
+    tmp_path: Path, monkeypatch
+) -> None:
+    async def scenario(it: Living) -> None:
+        await it.open(slots=2)
+
+        def full(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Witness, "saw", full)
+            await it.show(1)
+            await unready(it, "the witness cannot be written: No space left on device")
+            assert it.runner.background.failing == []
+        await it.finish()
+        await ready(it)
+
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario, witness=tmp_path / "witness")
 
 
 def test_a_store_that_is_silent_is_not_ready(tmp_path: Path, monkeypatch) -> None:

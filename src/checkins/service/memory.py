@@ -32,6 +32,8 @@ CHECK_IN_BYTES = 1024
 """One check-in of the slot in progress: its token, its receipt, whether it was chosen."""
 COPIES = 4
 """Of a report on its way from the network into the store, at most."""
+MAPPED_BYTES = 1024 * MIB
+"""Addresses that a worker maps without using them, which `ulimit -v` counts all the same."""
 CONTROL_GROUP = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -63,8 +65,12 @@ def allowed() -> int:
 
     The least of those that are set.
     """
-    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    found = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    mapped, held = (
+        resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    )
+    found = [] if held == resource.RLIM_INFINITY else [held]
+    if mapped != resource.RLIM_INFINITY:
+        found.append(max(0, mapped - MAPPED_BYTES))
     for path in (*CONTROL_GROUP, Path("/proc/meminfo")):
         with suppress(OSError, ValueError, IndexError):
             words = path.read_text(encoding="ascii").split()

@@ -28,6 +28,8 @@ def faults(runner: Runner) -> list[str]:
         found.append(f"no slot is closed: {runner.clock_watch.holding}")
     elif late := _late(runner):
         found.append(f"slots are not closed on time in {', '.join(late)}")
+    if runner.witness_fault is not None:
+        found.append(runner.witness_fault)
     if failing := runner.background.failing:
         found.append(f"background tasks keep dying: {', '.join(failing)}")
     return found

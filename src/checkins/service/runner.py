@@ -78,6 +78,8 @@ class Runner:
         self._measuring = DaemonThreads(1, name="curve")
         self.arriving = Room(ARRIVING_BYTES)
         self._openings = Openings()
+        self.witness_fault: str | None = None
+        """Why the witness is behind the store; None while it is not."""
         self._witness = None if settings.witness is None else Witness(settings.witness)
         self._holdouts: dict[str, Holdout | None] = {}
         self._looked = 0.0
@@ -300,8 +302,14 @@ class Runner:
         """After a release is durable: the witness, the curve."""
         self._measure_if_due(desk)
         witness = self._witness
-        if witness is not None:
+        if witness is None:
+            return
+        try:
             await self.thread(lambda: witness.saw(seen_of(self.database)))
+            self.witness_fault = None
+        except OSError as error:  # the next release writes it again, and what it knows by then
+            self.witness_fault = f"the witness cannot be written: {error.strerror}"
+            logs.failure(error)
 
     def _measure_if_due(self, desk: Desk) -> None:
         closed = desk.standing.stage.closed
