@@ -31,6 +31,7 @@ grid = 1e-3
 KEYS = {
     "epsilon_certified",
     "epsilon_lower",
+    "epsilon_lower_of",
     "epsilon_exact",
     "epsilon_measured_lower",
     "confidence",

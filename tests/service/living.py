@@ -19,6 +19,7 @@ import pytest
 
 from checkins.protocol.encoding import report_to_bytes
 from checkins.service import runner as runners
+from checkins.service import write_ahead_log
 from checkins.service.app import create_app
 from checkins.service.desk import Desk
 from checkins.service.runner import Runner
@@ -169,6 +170,7 @@ def play(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runners, "LONGEST_SLEEP_S", 0.003)
         patch.setattr(runners, "LOOK_S", 0.05)
+        patch.setattr(write_ahead_log, "LOOK_S", 0.05)
         if not priced:
             patch.setattr(Runner, "_price", lambda *_: None)
         asyncio.run(main())

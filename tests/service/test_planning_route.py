@@ -23,7 +23,13 @@ from checkins.service.problems import Problem
 from checkins.service.routes.planning import PARAMETERS, Plan, question_of
 from tests.service.living import Living, play, problem
 
-DOUBLE = (sys.executable, "-m", "tests.service.plan_double")
+ROOT = Path(__file__).resolve().parents[2]
+DOUBLE = (
+    sys.executable,
+    "-c",
+    f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r});"
+    " runpy.run_module('tests.service.plan_double', run_name='__main__')",
+)  # a test's working directory is not the repository's root
 QUESTION: dict[str, Any] = {
     "population": [100, 400],
     "epsilon": 1.0,

@@ -115,7 +115,8 @@ def _power(audit: Audit) -> str:
     delta, promise = audit.headline, audit.promise
     known = promise.known(delta)
     if known == 0.0:
-        return "Theory knows no epsilon that is true at least, so nothing says what is missing."
+        more = " Many runs measure more: leave out --one-run." if audit.one_run else ""
+        return f"No lower bound on epsilon is known for this design.{more}"
     share = promise.measured(delta) / known
     if share >= SHARE:
         return f"It measured {share:.0%} of what is known to be true at least."
