@@ -1,4 +1,4 @@
-"""One service for all hostile tests of a process, watched while they run."""
+"""One service for the hostile tests of a file, watched while they run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.service.hostile.world import World, open_world
 STORES = ["sqlite", "postgresql"] if SOAK else ["sqlite"]
 
 
-@pytest.fixture(scope="session", params=STORES)
+@pytest.fixture(scope="module", params=STORES)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Fails at the end when the process has complained of anything."""
     if request.param == "sqlite":
