@@ -43,12 +43,20 @@ def demo(given: argparse.Namespace, interruption: Interruption, programs: ExitSt
     """Start, watch, check and save; ``programs`` ends whatever was started."""
     work = Path(programs.enter_context(tempfile.TemporaryDirectory(prefix="checkins-demo-")))
     (work / "witness").mkdir()  # apart from the store, as it should be, and gone with the rest
-    store = ("--store", f"sqlite:///{work / 'demo.db'}", "--port", free_port())
+    store = ("--store", f"sqlite:///{work / 'demo.db'}")
     store += ("--witness", work / "witness" / "demo.witness")
     start = ("--start", f"+{given.begins_in:g}", "--json", "--per-address", 0)  # all on one machine
-    server = programs.enter_context(Program(work, "serve", given.campaign, *store, *start))
+    port = free_port()
+    server = programs.enter_context(
+        Program(work, "serve", given.campaign, *store, *start, "--port", port)
+    )
     while not server.output.endswith("\n"):
-        if server.ended:
+        if server.ended and port and "--port" in str(server.failure()):  # taken in between
+            port = 0
+            server = programs.enter_context(
+                Program(work, "serve", given.campaign, *store, *start, "--port", port)
+            )
+        elif server.ended:
             raise server.failure()
         interruption.pause()
     at = json.loads(server.output)

@@ -183,8 +183,9 @@ def test_an_answer_that_takes_its_time_is_not_a_slow_head():
         assert b" 200 " in answered(line)
         line.close()
         pipelined = running.connect(GET.replace(b"/ ", b"/hold ") + b"GET / HT")
-        assert b" 200 " in answered(pipelined)
-        assert heard(pipelined).startswith(b"HTTP/1.1 408 ")
+        told = heard(pipelined)  # both answers: a busy machine may send them in one piece
+        assert told.startswith(b"HTTP/1.1 200 ")
+        assert b"HTTP/1.1 408 " in told
 
 
 def test_pipelined_requests_are_all_answered():

@@ -70,8 +70,8 @@ def test_invariant_9_a_changed_file_is_another_campaign(house: House) -> None:
 def test_invariant_9_campaigns_on_one_population_come_one_after_another_and_compose(
     house: House,
 ) -> None:
-    first = house.open(campaign(name="first", slots=3))
-    second = campaign(name="second", slots=3, start=START + timedelta(hours=1))
+    first = house.open(campaign(name="first", slots=3, epsilon=10.0))
+    second = campaign(name="second", slots=3, epsilon=10.0, start=START + timedelta(hours=1))
     with pytest.raises(Taken):
         house.open(second)
     alone = house.finish(first).certificate["epsilon"]
@@ -89,7 +89,7 @@ def test_invariant_9_campaigns_on_one_population_come_one_after_another_and_comp
 
 
 def test_invariant_9_what_was_spent_before_is_gone_from_the_budget(house: House) -> None:
-    first = house.open(campaign(name="first", slots=4))
+    first = house.open(campaign(name="first", slots=4, epsilon=10.0))
     spent = house.finish(first).certificate["epsilon"]
     tight = spent * 1.4
     second = campaign(name="second", slots=4, epsilon=tight, start=START + timedelta(hours=1))

@@ -135,7 +135,8 @@ def certificate() -> Result:
             "updates are clipped; noise is Gaussian, exact on the device's grid",
             "every slot sums exactly 96 reports, dummies included",
             "clients do not disclose whether they were chosen",
-            "at most 20,000 clients exist, none likelier than 0.005 to check in to any one slot",
+            "at most 20,000 clients exist, each of which checks in to any one slot with probability"
+            " at most 1.0/200",
         ],
         "alternatives": [
             {

@@ -41,7 +41,8 @@ class AgainstServer:
 def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 1) -> AgainstServer:
     """The guarantee of a client's reports alone, one in every campaign.
 
-    Gaussian reports are one Gaussian report with the sum of their precisions; others are composed.
+    Gaussian reports are one Gaussian report with the sum of their precisions. Equal local
+    randomizers are composed, different ones added up.
 
     Theorem:     [BW18, Thm 8], arXiv:1805.06530v2; [KOV17], ``paper.heterogeneous``.
     Neighbours:  replace-one: two values of the client's data.
@@ -57,6 +58,8 @@ def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 
         else:
             precision += campaigns / randomizer.noise_multiplier**2
     left = delta - math.fsum(one.local_delta * times for one, times in local.items())
+    if left == 0.0 and not precision:  # basic composition spends exactly the local deltas
+        return AgainstServer(_added(local), OF_CONTENT)
     if not left > 0.0:
         return AgainstServer(math.inf, NO_BOUND)
     share = left / 2 if precision and local else left
@@ -68,9 +71,13 @@ def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 
     return AgainstServer(epsilon * (1.0 + 1e-12) if len(designs) > 1 else epsilon, OF_CONTENT)
 
 
+def _added(local: Counter[LocalRandomizer]) -> float:
+    return math.fsum(one.local_epsilon * times for one, times in local.items())
+
+
 def _composed(local: Counter[LocalRandomizer], delta: float) -> float:
     """Epsilon of all reports together, at most their sum; a single one spends no delta."""
-    added = math.fsum(one.local_epsilon * times for one, times in local.items())
+    added = _added(local)
     if local.total() == 1 or len(local) > 1:
         return added
     [(one, times)] = local.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 
 from checkins.accounting import variation as total_variation
 from checkins.accounting.curious import chooses
@@ -42,9 +42,9 @@ def paid_in_delta(*, variation: float, epsilon: float, exposure: float = 0.0) ->
     if exposure > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=0.0, exposure=exposure)
         lines.append(
-            f"a client displaces a curious one, or too many of them meet in a slot, with"
-            f" probability at most {_rounded_up(exposure)}; {_rounded_up(charge)} of delta pays"
-            " for it"
+            f"a client displaces a curious one (or, with noise at the clients, too many of them"
+            f" meet in a slot) with probability at most {_rounded_up(exposure)};"
+            f" {_rounded_up(charge)} of delta pays for it"
         )
     return tuple(lines)
 
@@ -53,11 +53,6 @@ def _exactly(value: float) -> str:
     """In as many digits as it takes: what must hold is not said weaker than it was used."""
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))
-
-
-def _rounded_down(value: float) -> str:
-    digits = Context(prec=3, rounding=ROUND_FLOOR).create_decimal(Decimal(repr(float(value))))
-    return f"{float(digits):.3g}"
 
 
 def _rounded_up(value: float) -> str:
@@ -112,7 +107,7 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
     if design.capacity is not None:
         held = f"{design.capacity:,} report{'s' if design.capacity > 1 else ''}"
     yield f"every slot uses exactly {held}, dummies included, and releases no count of check-ins"
-    yield "a dummy's law is as close to every report's as theirs to each other"
+    yield "a dummy is as hard to tell from any report as two reports are from each other"
 
 
 def _slots(design: Design, adjacency: Adjacency, curious: int) -> Iterator[str]:
@@ -135,6 +130,6 @@ def _population(design: Design, uses_population: bool) -> Iterator[str]:
         )
     if uses_population:
         yield (
-            f"at most {design.population.most:,} clients exist, none likelier than"
-            f" {_rounded_down(design.participation / design.choices)} to check in to any one slot"
+            f"at most {design.population.most:,} clients exist, each of which checks in to any one"
+            f" slot with probability at most {_exactly(design.participation)}/{design.choices:,}"
         )

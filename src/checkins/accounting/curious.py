@@ -52,7 +52,7 @@ def against_curious(
 
 
 def _displaced(design: Design, curious: int) -> float:
-    """At least the probability that the client takes the place of a curious one: c p0/(m (K+1))."""
+    """An upper bound c p0/(m (K+1)) on the probability that the client displaces a curious one."""
     if not chooses(design):
         return 0.0
     return curious * design.participation / (design.choices * ((design.capacity or 1) + 1))

@@ -86,7 +86,8 @@ def exhausted(delta: float, variation: float, exposure: float = 0.0) -> InvalidV
         return InvalidValue(
             "curious",
             f"exposes {exposure:.3g}",
-            f"leaves nothing of delta = {delta!r}: add slots or capacity, or allow fewer",
+            f"leaves nothing of delta = {delta!r}: add slots or capacity, allow fewer of them,"
+            " or take a larger delta",
         )
     return InvalidValue(
         "variation",

@@ -30,8 +30,8 @@ def certificate_parts(certificate: Certificate) -> list[RenderableType]:
         *listed("Assumes", certificate.assumptions),
         *_against_server(certificate),
         Text(
-            "Rounding: epsilon up, lower bound down, to 4 digits. A method that compares prices"
-            " another protocol and proves nothing here.",
+            "Rounding: epsilon up, lower bound down, to 4 digits. Methods marked as compares"
+            " price another protocol and prove nothing here.",
             style="dim",
         ),
     ]

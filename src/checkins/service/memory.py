@@ -71,12 +71,25 @@ def allowed() -> int:
     found = [] if held == resource.RLIM_INFINITY else [held]
     if mapped != resource.RLIM_INFINITY:
         found.append(max(0, mapped - MAPPED_BYTES))
-    for path in (*CONTROL_GROUP, Path("/proc/meminfo")):
+    for path in (*CONTROL_GROUP, *_own_control_group(), Path("/proc/meminfo")):
         with suppress(OSError, ValueError, IndexError):
             words = path.read_text(encoding="ascii").split()
             total = words[0] == "MemTotal:"
             found.append(1024 * int(words[1]) if total else int(words[0]))
     return min(found, default=2**62)
+
+
+def _own_control_group() -> list[Path]:
+    """The limits of the group that this process is in, where it is not the root's."""
+    found = []
+    with suppress(OSError, UnicodeDecodeError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, kinds, group = line.split(":", 2)
+            if not kinds:
+                found.append(Path(f"/sys/fs/cgroup{group}/memory.max"))
+            elif "memory" in kinds.split(","):
+                found.append(Path(f"/sys/fs/cgroup/memory{group}/memory.limit_in_bytes"))
+    return found
 
 
 def require_memory(terms: Terms) -> None:

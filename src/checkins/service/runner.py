@@ -301,13 +301,17 @@ class Runner:
     async def _released(self, desk: Desk) -> None:
         """After a release is durable: the witness, the curve."""
         self._measure_if_due(desk)
+        await self._write_witness()
+
+    async def _write_witness(self) -> None:
+        """Tell the witness how far the store has come; what cannot be written is tried again."""
         witness = self._witness
         if witness is None:
             return
         try:
             await self.thread(lambda: witness.saw(seen_of(self.database)))
             self.witness_fault = None
-        except OSError as error:  # the next release writes it again, and what it knows by then
+        except OSError as error:
             self.witness_fault = f"the witness cannot be written: {error.strerror}"
             logs.failure(error)
 
@@ -370,6 +374,8 @@ class Runner:
                 if not desk.is_over or len(desk.curve) == 0:
                     await self._refresh(desk)
             await self._read_epoch()
+            if self.witness_fault is not None:
+                await self._write_witness()
             self.background.works("watch")
 
     async def _look_at_the_clock(self) -> None:
