@@ -342,7 +342,8 @@ def test_one_receipt_holds_room_for_one_report(tmp_path: Path) -> None:
             await asyncio.sleep(0.001)
         assert reading == [4 * 11]
         go_on.set()
-        assert [(await task).status_code for task in sent] == [200] * 5
+        codes = [(await task).status_code for task in sent]
+        assert codes == [200, 200, 429, 429, 429]  # one more may wait; the rest is told at once
         assert not it.desk._reporting
         assert it.runner.arriving._lent == 0
 

@@ -16,6 +16,7 @@ from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Asked, Invite, Slot
 from checkins.service.advancing import Choice
 from checkins.service.batch import Batch
+from checkins.service.problems import Problem
 from checkins.service.store.progress import Curve, Prices
 from checkins.service.store.records import Standing
 from checkins.service.taking import CheckIn, Enrolment, Submission
@@ -23,6 +24,9 @@ from checkins.service.terms import Terms
 
 EARLY_S = 2.0
 """A client whose clock is a little fast is kept waiting; one that is earlier is sent away."""
+
+MOST_REPORTS_OF_ONE = 2
+"""Reports of one receipt on their way at once: one that stalls, and its retry."""
 
 
 class Shown:
@@ -134,8 +138,12 @@ class Desk:
 
     @asynccontextmanager
     async def report_of(self, receipt: str) -> AsyncIterator[None]:
-        """One report of a receipt is read at a time: others of the same wait for it."""
+        """One report of a receipt is read at a time; one more of the same may wait for it."""
         turn, others = self._reporting.get(receipt, (asyncio.Lock(), 0))
+        if others >= MOST_REPORTS_OF_ONE:
+            raise Problem(
+                "too-many", "two reports of this receipt are on their way already", retry_after=1
+            )
         self._reporting[receipt] = turn, others + 1
         try:
             async with turn:

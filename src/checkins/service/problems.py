@@ -54,7 +54,7 @@ KINDS: Mapping[str, Kind] = {
     "too-large": Kind(413, "The body is too large"),
     "encoded": Kind(415, "The body must not be encoded"),
     "too-slow": Kind(408, "The request took too long to arrive"),
-    "too-many": Kind(429, "Too many requests from this address"),
+    "too-many": Kind(429, "Too many requests"),
     "busy": Kind(503, "The service is busy"),
     "not-ready": Kind(503, "The service is not ready"),
     "failed": Kind(500, "The service failed"),

@@ -167,7 +167,14 @@ async def model(request: Request) -> Response:
     summary="Hand in a report",
     openapi_extra=takes("run", "slot", security="receipt", body=MEDIA_TYPE),
     responses=refusals(
-        "unknown-campaign", "not-enrolled", "refused", "over", "invalid", "too-large", "encoded"
+        "unknown-campaign",
+        "not-enrolled",
+        "refused",
+        "over",
+        "invalid",
+        "too-large",
+        "encoded",
+        "too-many",
     ),
 )
 async def report(request: Request) -> Response:
