@@ -1,0 +1,75 @@
+"""Certificates, seals, ledgers, reports and a simulation are those that were recorded.
+
+On the processor that the recording was made on they are equal bit for bit; on another one the last
+bits of numpy's functions differ, and numbers are compared to nine digits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from checkins.randomizers import device
+from tests.golden import record
+from tests.golden.questions import questions
+
+pytestmark = pytest.mark.slow
+
+RECORDED: dict[str, Any] = json.loads((record.HERE / "recorded.json").read_text(encoding="utf-8"))
+SAME_MACHINE = RECORDED["machine"] == record.machine()
+EVERY = 1 if os.environ.get("CHECKINS_SOAK") else 8
+"""Certificates recomputed: one of eight, or all of them in ``make soak``."""
+
+
+def agree(found: object, recorded: object) -> bool:
+    """Compare exactly on the recording's machine, and else numbers to nine digits."""
+    if SAME_MACHINE or not isinstance(recorded, float):
+        if isinstance(recorded, dict) and isinstance(found, dict):
+            return found.keys() == recorded.keys() and all(
+                agree(found[key], recorded[key]) for key in recorded
+            )
+        if isinstance(recorded, list) and isinstance(found, list | tuple):
+            return len(found) == len(recorded) and all(map(agree, found, recorded))
+        return found == recorded
+    return found == pytest.approx(recorded, rel=1e-9)
+
+
+def test_at_least_three_hundred_certificates_are_recorded_and_each_question_once() -> None:
+    assert list(RECORDED["certificates"]) == list(questions())
+    certified = [c for c in RECORDED["certificates"].values() if "refused" not in c]
+    assert len(certified) >= 300
+
+
+@pytest.mark.parametrize("question", questions()[::EVERY])
+def test_a_certificate_is_the_recorded_one(question: str) -> None:
+    found = json.loads(json.dumps(record.certificate(question)))
+    assert agree(found, RECORDED["certificates"][question]), found
+
+
+def test_seals_are_the_recorded_ones() -> None:
+    assert record.seals() == RECORDED["seals"]
+
+
+@pytest.mark.parametrize("name", record.runs())
+def test_a_recorded_ledger_verifies_and_its_slots_are_written_byte_for_byte(name: str) -> None:
+    file = record.HERE / "ledgers" / f"{name}.jsonl"
+    *lines, last = file.read_bytes().splitlines()
+    found = record.answer(["verify", str(file)])
+    assert found["valid"] is True
+    closing = json.loads(last)["certificate"]
+    assert agree(record.numbers(found["certificate"]), record.numbers(closing))
+    if SAME_MACHINE:  # the last line holds how long its certificate took
+        assert record.ledger(record.runs()[name]).splitlines()[:-1] == lines
+
+
+def test_reports_have_the_recorded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_RANDOMNESS", device._RANDOMNESS)  # put back afterwards
+    assert record.reports() == RECORDED["reports"]
+
+
+def test_a_simulation_gives_the_recorded_result() -> None:
+    found = json.loads(json.dumps(record.simulated()))
+    assert agree(found, RECORDED["simulated"]), found
