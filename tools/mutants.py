@@ -4,9 +4,10 @@ python tools/mutants.py              all of them
 python tools/mutants.py NAME ...     some of them
 python tools/mutants.py --list       their names and what each one does
 
-A bug is a change of text in a copy of src/. When the text it changes is gone, the list is stale
-and this fails too. The bugs are in mutant_list.py, each with the tests that must fail: a file, or
-better one test of it (``file.py::test_name``), since each bug runs its own.
+A bug is a change of text in a copy of src/, whose other files are links to the true ones. When the
+text it changes is gone, the list is stale and this fails too. The bugs are in mutant_list.py, each
+with the tests that must fail: a file, or better one test of it (``file.py::test_name``), since each
+bug runs its own.
 
 Libraries are imported once, by a process that forks another one for every bug; that one imports
 the copy of src/ and the tests, and runs pytest.
@@ -21,10 +22,10 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_S = 300
@@ -37,7 +38,8 @@ LIBRARIES = (
     *("schemathesis.pytest.plugin", "anyio.pytest_plugin", "numpy", "scipy.stats", "scipy.signal"),
     *("dp_accounting.pld.privacy_loss_distribution", "mpmath", "tomlkit", "safetensors.numpy"),
     *("typer.testing", "rich.console", "rich.table", "httpx", "asyncio", "tempfile"),
-    *("fastapi", "uvicorn", "sqlalchemy.ext.asyncio", "alembic.command"),
+    *("fastapi", "uvicorn", "sqlalchemy.ext.asyncio", "alembic.command", "prometheus_client"),
+    *("sqlalchemy.dialects.sqlite", "sqlite3", "xdist.plugin", "pdb", "doctest"),
 )
 """What tests import besides checkins. None of it may start a thread, as jax does: it is forked."""
 
@@ -124,15 +126,30 @@ def _pytest(tests: list[str], source: str, output: str) -> None:
     os._exit(code)
 
 
-def copy_source(folder: Path) -> Path:
-    """A copy of src/ in ``folder``, with what Python has compiled of it."""
-    return Path(shutil.copytree(ROOT / "src", folder / "src"))
+def link_source(folder: Path, changed: Iterable[str]) -> Path:
+    """A tree like src/ in ``folder``: links, and copies of the files that will be changed."""
+    own = {PurePath("checkins", file) for file in changed}
+    _link(ROOT / "src", folder / "src", own | {parent for file in own for parent in file.parents})
+    return folder / "src"
+
+
+def _link(original: Path, copy: Path, own: Collection[PurePath]) -> None:
+    """Link what lies in ``original``, except for the paths in ``own``: those are made anew."""
+    copy.mkdir()
+    for entry in original.iterdir():
+        inside = {path.relative_to(entry.name) for path in own if entry.name in path.parts[:1]}
+        if not inside and entry.name != "__pycache__":  # into which Python writes
+            (copy / entry.name).symlink_to(entry)
+        elif entry.is_dir():
+            _link(entry, copy / entry.name, inside)
+        else:
+            shutil.copyfile(entry, copy / entry.name)
 
 
 def caught(mutant: Mutant) -> str | None:
     """The first test that noticed the bug, or None."""
     with tempfile.TemporaryDirectory() as folder:
-        source = copy_source(Path(folder))
+        source = link_source(Path(folder), [change.file for change in mutant.changes])
         plant(mutant, source / "checkins")
         done = run_tests(mutant.tests, source)
     if done.code == 0:

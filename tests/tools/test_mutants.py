@@ -43,6 +43,20 @@ def test_a_test_that_is_gone_is_told() -> None:
         caught(Mutant("aimless", "", (), (f"{SLOTS}::test_that_is_gone",)))
 
 
+def test_planting_a_bug_changes_nothing_in_src(tmp_path: Path) -> None:
+    """Files without a bug are links into src/; what is written beside a planted one stays away."""
+    folder, text = mutants.ROOT / "src/checkins/protocol", "return now + pick"
+    names = {path.name for path in folder.glob("__pycache__/window.*")}
+    source = mutants.link_source(tmp_path, ["protocol/window.py"])
+    plant(Mutant("", "", (Change("protocol/window.py", text, "BUG"),), ()), source / "checkins")
+    planted = source / "checkins" / "protocol"
+    (planted / "__pycache__" / "window.bug.pyc").touch()
+    assert "BUG" in (planted / "window.py").read_text(encoding="utf-8")
+    assert text in (folder / "window.py").read_text(encoding="utf-8")
+    assert names <= {path.name for path in folder.glob("__pycache__/window.*")} - {"window.bug.pyc"}
+    assert (planted / "slot.py").samefile(folder / "slot.py")
+
+
 def test_a_bug_whose_place_is_gone_is_told(tmp_path: Path) -> None:
     (tmp_path / "slot.py").write_text("nothing\n")
     gone = Mutant("gone", "", (Change("slot.py", "something", "else"),), ())
