@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ _BLUR = 1e6
 """How much more, in units of the tolerance, cells around 0 may blur."""
 _COARSE = 80
 _BLOCK = 32
+_Indices = npt.NDArray[np.intp]
 
 
 class Side(Enum):
@@ -76,10 +78,12 @@ class Grid:
 
     def locate(self, x: FloatArray) -> FloatArray:
         """1 + the cell of each x, relative to the origin; 0 below the grid, cells + 1 above."""
-        u = np.arcsinh(x / self.scale)
+        u = x / self.scale
+        np.arcsinh(u, out=u)
         u -= self.first - self.step
         u /= self.step
-        return np.clip(u, 0, self.cells + 1, out=u)
+        np.maximum(u, 0.0, out=u)  # both together take less time than clip
+        return np.minimum(u, self.cells + 1.0, out=u)
 
 
 def discretise_up(ratio: SlotRatio, rounding: Rounding) -> Law:
@@ -220,13 +224,11 @@ def blocks(square: bool, rows: int, columns: int) -> Iterator[tuple[slice, slice
 def _grid_of_sum(one: Law, other: Law, *, mean: float, copies: int, rounding: Rounding) -> Grid:
     """Where the sum will lie, from a cheap first look at it."""
     a, b, origin = _coarsen(one), _coarsen(other), one.origin + other.origin
-    masses = np.multiply.outer(a.masses, b.masses).ravel()
-    lows, low_masses = _sorted(np.add.outer(a.first, b.first).ravel(), masses)
-    low = lows[np.searchsorted(np.cumsum(low_masses), rounding.tolerance)]
-    highs, high_masses = _sorted(-np.add.outer(a.last, b.last).ravel(), masses)
-    calls = np.cumsum(np.cumsum(high_masses)[:-1] * np.diff(highs))
-    high = -highs[np.searchsorted(calls, copies * rounding.tolerance)]
-    middle = np.add.outer(a.middle, b.middle).ravel() + origin
+    rows, columns, times = _pairs(one is other, len(a.masses), len(b.masses))
+    masses = times * (a.masses[rows] * b.masses[columns])
+    low = _low(a, b, tolerance=rounding.tolerance)
+    high = _high(a, b, tolerance=copies * rounding.tolerance)
+    middle = a.middle[rows] + b.middle[columns] + origin
     look = Look(middle, masses, copies * mean, low + origin, high + origin)
     return look.grid(cells=rounding.cells, blur=_BLUR * copies * rounding.tolerance)
 
@@ -250,6 +252,45 @@ def runs(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     size = -(-count // _COARSE)
     starts = np.arange(0, count, size)
     return starts, np.minimum(starts + size, count) - 1
+
+
+@lru_cache(256)
+def _pairs(square: bool, rows: int, columns: int) -> tuple[_Indices, _Indices, FloatArray]:
+    """Row, column and multiplicity of every pair; of a square, those of one triangle."""
+    if square:
+        row, column = np.triu_indices(rows)
+        return row, column, np.where(row == column, 1.0, 2.0)
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    return row, column, np.ones(1)
+
+
+def _low(a: _Coarse, b: _Coarse, *, tolerance: float) -> float:
+    """The value up to which the sum has ``tolerance`` of its mass.
+
+    Where that much lies at pairs of early runs alone, what is above all of them is not sorted.
+    """
+    size = min(len(a.first), len(b.first))
+    both = np.cumsum(a.masses)[:size] * np.cumsum(b.masses)[:size]
+    enough = min(int(np.searchsorted(both, 2 * tolerance)), size - 1)
+    bound = math.inf if both[enough] < 2 * tolerance else a.first[enough] + b.first[enough]
+    sums = np.add.outer(a.first, b.first)
+    early = sums <= bound
+    values, masses = _sorted(sums[early], np.multiply.outer(a.masses, b.masses)[early])
+    return float(values[np.searchsorted(np.cumsum(masses), tolerance)])
+
+
+def _high(a: _Coarse, b: _Coarse, *, tolerance: float) -> float:
+    """The value whose excess of the sum has the mean ``tolerance``; sorted as in ``_low``."""
+    size = min(len(a.last), len(b.last))
+    both = np.cumsum(a.masses[::-1])[:size] * np.cumsum(b.masses[::-1])[:size]
+    ends = a.last[::-1][:size] + b.last[::-1][:size]
+    enough = np.flatnonzero(both[:-1] * -np.diff(ends) >= 2 * tolerance)
+    bound = ends[enough[0] + 1] if len(enough) else -math.inf
+    sums = np.add.outer(a.last, b.last)
+    late = sums >= bound
+    values, masses = _sorted(-sums[late], np.multiply.outer(a.masses, b.masses)[late])
+    calls = np.cumsum(np.cumsum(masses)[:-1] * np.diff(values))
+    return -float(values[np.searchsorted(calls, tolerance)])
 
 
 def _sorted(values: FloatArray, masses: FloatArray) -> tuple[FloatArray, FloatArray]:
