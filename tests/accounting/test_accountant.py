@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import dp_accounting
 import mpmath
@@ -37,6 +38,7 @@ from checkins.accounting.paper_bounds import covers, local_epsilon, paper_epsilo
 from checkins.accounting.require import MOST_CAMPAIGNS
 from checkins.errors import InvalidValue, NotCovered
 from tests import strategies
+from tests.soak import examples
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +82,16 @@ def price(
     delta: float = DELTA,
     campaigns: int = 1,
 ) -> Certificate:
-    return certify(what, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False)
+    parts = tuple(what) if isinstance(what, list) else what
+    return _price(parts, adjacency, delta, campaigns)
+
+
+@lru_cache(maxsize=None, typed=True)
+def _price(
+    what: Design | tuple[Design, ...], adjacency: Adjacency, delta: float, campaigns: int
+) -> Certificate:
+    parts = list(what) if isinstance(what, tuple) else what
+    return certify(parts, delta=delta, adjacency=adjacency, campaigns=campaigns, compare=False)
 
 
 def named(certificate: Certificate, method: str) -> Alternative:
@@ -133,7 +144,7 @@ SLOW = (at_server(1.0, slots=5), at_client(3.0, 2, slots=2, participation=0.5))
 # Every design
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(examples(6, soak=100), suppress_health_check=[HealthCheck.too_slow])
 @given(
     what=strategies.designs(most_slots=10**8),
     adjacency=strategies.adjacencies,
@@ -154,7 +165,7 @@ def test_every_design_is_priced_or_refused_by_name(
     sane(found)
 
 
-@settings(max_examples=15)
+@examples(8, soak=100)
 @given(ask=asked, delta=st.sampled_from([1e-4, 1e-9]))
 def test_the_exact_price_is_never_above_the_papers_or_the_unamplified(
     ask: Asked, delta: float
@@ -172,7 +183,7 @@ def test_the_exact_price_is_never_above_the_papers_or_the_unamplified(
         assert found.epsilon <= what.randomizer.local_epsilon
 
 
-@settings(max_examples=15)
+@examples(8, soak=100)
 @given(epsilon=st.floats(0.01, 20.0), clients=st.integers(1, 10**6), slots=st.integers(1, 10**6))
 def test_averaged_updates_cost_what_shuffling_the_fewest_costs(
     epsilon: float, clients: int, slots: int
@@ -216,7 +227,7 @@ def cheaper(less: Design, more: Design, adjacency: Adjacency, **given_: float) -
     assert one.epsilon <= other.epsilon * ROUNDING + 1e-12
 
 
-@settings(max_examples=8)
+@examples(5, soak=100)
 @given(ask=asked, share=st.floats(0.05, 1.0))
 def test_less_participation_never_costs_more(ask: Asked, share: float) -> None:
     what, adjacency = ask
@@ -224,7 +235,7 @@ def test_less_participation_never_costs_more(ask: Asked, share: float) -> None:
     cheaper(less, what, adjacency)
 
 
-@settings(max_examples=8)
+@examples(5, soak=100)
 @given(ask=asked, more=st.integers(0, 1000))
 def test_more_slots_to_choose_from_never_cost_more(ask: Asked, more: int) -> None:
     what, adjacency = ask
@@ -232,7 +243,7 @@ def test_more_slots_to_choose_from_never_cost_more(ask: Asked, more: int) -> Non
     cheaper(dataclasses.replace(what, slots=what.slots + more, window=window), what, adjacency)
 
 
-@settings(max_examples=8)
+@examples(5, soak=100)
 @given(ask=asked, more=st.floats(1.0, 3.0))
 def test_more_noise_never_costs_more(ask: Asked, more: float) -> None:
     what, adjacency = ask
@@ -247,7 +258,7 @@ def test_more_noise_never_costs_more(ask: Asked, more: float) -> None:
     cheaper(dataclasses.replace(what, randomizer=noisier), what, adjacency)
 
 
-@settings(max_examples=8)
+@examples(5, soak=100)
 @given(ask=asked, share=st.floats(0.01, 1.0))
 def test_a_smaller_delta_never_costs_less(ask: Asked, share: float) -> None:
     what, adjacency = ask
@@ -273,7 +284,7 @@ def test_more_reports_in_a_slot_never_cost_more(
 # Campaigns
 
 
-@settings(max_examples=10)
+@examples(6, soak=100)
 @given(ask=asked, campaigns=st.sampled_from([2, 3, 10, 1000]))
 def test_campaigns_cost_at_least_one_and_at_most_their_sum(ask: Asked, campaigns: int) -> None:
     """Basic composition: R times one epsilon at delta / R."""
@@ -288,7 +299,7 @@ def test_campaigns_cost_at_least_one_and_at_most_their_sum(ask: Asked, campaigns
     assert once.epsilon <= several.epsilon * ROUNDING
 
 
-@settings(max_examples=10)
+@examples(6, soak=100)
 @given(ask=asked)
 def test_one_campaign_composed_is_the_campaign(ask: Asked) -> None:
     what, adjacency = ask
@@ -302,7 +313,7 @@ def test_one_campaign_composed_is_the_campaign(ask: Asked) -> None:
         assert composed.lower == pytest.approx(alone.lower, rel=close, abs=1e-9)
 
 
-@settings(max_examples=8)
+@examples(5, soak=100)
 @given(what=pure_designs, campaigns=st.integers(1, 100))
 def test_replacing_is_never_cheaper_than_adding_or_removing_for_sure(
     what: Design, campaigns: int

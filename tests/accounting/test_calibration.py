@@ -24,6 +24,7 @@ from checkins.accounting.design import (
 )
 from checkins.accounting.gaussian import MOST_NOISE
 from checkins.errors import InvalidValue, NotCovered
+from tests.soak import only_in_soak
 
 pytestmark = pytest.mark.slow
 
@@ -125,8 +126,15 @@ def test_a_local_randomizer_meets_the_target_and_spends_it(
     met_and_tight(design, parameter, epsilon, adjacency)
 
 
-@pytest.mark.parametrize("parameter", [NOISE, PARTICIPATION, SLOTS])
-@pytest.mark.parametrize("epsilon", [0.2, 1.5])
+@pytest.mark.parametrize(
+    ("epsilon", "parameter"),
+    [
+        *((0.2, NOISE), (1.5, PARTICIPATION), (1.5, SLOTS)),
+        pytest.param(1.5, NOISE, marks=only_in_soak),
+        pytest.param(0.2, PARTICIPATION, marks=only_in_soak),
+        pytest.param(0.2, SLOTS, marks=only_in_soak),
+    ],
+)
 def test_noise_at_the_server_meets_the_target_and_spends_it(
     parameter: Parameter, epsilon: float
 ) -> None:
@@ -138,9 +146,15 @@ def test_noise_at_the_client_meets_the_target_and_spends_it(parameter: Parameter
     met_and_tight(dataclasses.replace(CLIENT, slots=20), parameter, 0.4, ADD_REMOVE)
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 2.0])
-@pytest.mark.parametrize("slots", [1, 10])
-@pytest.mark.parametrize("parameter", [NOISE, PARTICIPATION])
+@pytest.mark.parametrize(
+    ("parameter", "slots", "epsilon"),
+    [
+        *((NOISE, 1, 0.3), (NOISE, 1, 2.0), (PARTICIPATION, 1, 0.3), (PARTICIPATION, 1, 2.0)),
+        *((NOISE, 10, 2.0), (PARTICIPATION, 10, 0.3)),
+        pytest.param(NOISE, 10, 0.3, marks=only_in_soak),
+        pytest.param(PARTICIPATION, 10, 2.0, marks=only_in_soak),
+    ],
+)
 def test_gaussian_replacement_meets_the_target_and_spends_it(
     parameter: Parameter, slots: int, epsilon: float
 ) -> None:

@@ -6,6 +6,7 @@ import itertools
 import math
 import warnings
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from checkins.accounting.gaussian import (
     ReplaceOne,
 )
 from checkins.accounting.ratio import Antipodal, Diluted, Displaced, Envelope, Shifted
+from tests.soak import examples
 
 pytestmark = pytest.mark.slow
 
@@ -435,6 +437,7 @@ def sums(values: np.ndarray, chances: np.ndarray, copies: int) -> tuple[np.ndarr
 
 
 @pytest.mark.slow
+@examples(20, soak=1000)
 @given(
     noise=st.floats(0.3, 5.0),
     slots=st.sampled_from([2, 3]),
@@ -464,6 +467,7 @@ def test_two_or_three_slots_are_bracketed_down_to_the_smallest_delta(
 
 
 @pytest.mark.slow
+@examples(20, soak=1000)
 @given(
     noise=st.floats(0.5, 5.0),
     slots=st.sampled_from([2, 3]),
@@ -566,6 +570,7 @@ small_deltas = st.sampled_from([1e-3, 1e-6, 1e-10])
 FEW = 96  # cells: enough for an order that allows for the grid
 
 
+@cache
 def cost(campaign: GaussianCampaign, delta: float, make=AddRemove) -> Interval:  # type: ignore[no-untyped-def]
     return make(campaign, delta=delta, cells=FEW).epsilon(delta)
 
@@ -585,6 +590,7 @@ def test_an_epsilon_keeps_its_delta(campaign: GaussianCampaign, delta: float) ->
     assert found.lower == 0.0 or bound.lower(found.lower) > delta
 
 
+@examples(20, soak=1000)
 @given(campaign=campaigns, delta=small_deltas, more=st.floats(1.0, 5.0))
 def test_more_noise_never_costs_more(campaign: GaussianCampaign, delta: float, more: float) -> None:
     noisier = GaussianCampaign(
@@ -594,6 +600,7 @@ def test_more_noise_never_costs_more(campaign: GaussianCampaign, delta: float, m
     assert cost(noisier, delta).upper <= cost(campaign, delta).upper * 1.05 + 1e-12
 
 
+@examples(20, soak=1000)
 @given(campaign=campaigns, delta=small_deltas, more=st.integers(1, 40))
 def test_more_slots_never_cost_more(campaign: GaussianCampaign, delta: float, more: int) -> None:
     longer = GaussianCampaign(
@@ -603,6 +610,7 @@ def test_more_slots_never_cost_more(campaign: GaussianCampaign, delta: float, mo
     assert cost(longer, delta).upper <= cost(campaign, delta).upper * 1.05 + 1e-12
 
 
+@examples(20, soak=1000)
 @given(campaign=campaigns, delta=small_deltas, less=st.floats(0.1, 1.0))
 def test_less_participation_never_costs_more(
     campaign: GaussianCampaign, delta: float, less: float
@@ -614,6 +622,7 @@ def test_less_participation_never_costs_more(
     assert cost(rarer, delta).upper <= cost(campaign, delta).upper * 1.05 + 1e-12
 
 
+@examples(20, soak=1000)
 @given(campaign=campaigns, delta=small_deltas, more=st.floats(1.0, 100.0))
 def test_a_larger_delta_never_needs_a_larger_epsilon(
     campaign: GaussianCampaign, delta: float, more: float
@@ -623,6 +632,7 @@ def test_a_larger_delta_never_needs_a_larger_epsilon(
     assert cost(campaign, larger).upper <= cost(campaign, delta).upper * 1.05 + 1e-12
 
 
+@examples(20, soak=1000)
 @given(campaign=campaigns, delta=small_deltas, capacity=st.integers(1, 20))
 def test_being_able_to_displace_never_costs_less(
     campaign: GaussianCampaign, delta: float, capacity: int
@@ -633,6 +643,7 @@ def test_being_able_to_displace_never_costs_less(
     assert cost(alone, delta).upper <= cost(displacing, delta).upper * 1.05 + 1e-12
 
 
+@examples(20, soak=1000)
 @given(campaign=campaigns, delta=small_deltas)
 def test_never_above_what_one_known_slot_costs(campaign: GaussianCampaign, delta: float) -> None:
     known = cost(

@@ -14,6 +14,7 @@ from checkins.planning.space import contributors
 from checkins.planning.target import Target
 from checkins.protocol.campaign import RandomizerKind, RunSoFar, parse_campaign, price
 from tests.planning.plans import QUESTIONS, ask, plan
+from tests.soak import SOAK, only_in_soak
 
 QUICK = ("add-remove", "client", "laplace")
 NAMES = [
@@ -129,7 +130,7 @@ def test_an_independent_certificate_agrees_with_every_design_of_the_front(name: 
 def test_an_independent_certificate_agrees_where_one_is_replaced(name: str) -> None:
     found = plan(name)
     assert price([RunSoFar.whole(found.campaign)]).epsilon <= QUESTIONS[name].epsilon
-    for design in found.front[:3]:
+    for design in found.front[: 3 if SOAK else 1]:  # its recommended one was priced above
         certificate = certify(
             design.shape.design(design.level),
             delta=design.target.delta,
@@ -152,7 +153,7 @@ def test_the_budget_is_used_up(name: str) -> None:
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 def test_a_bigger_budget_never_has_a_worse_proxy(adjacency: str) -> None:
     best = []
-    for epsilon in (0.3, 1.0, 3.0):
+    for epsilon in (0.3, 1.0, 3.0) if SOAK else (0.3, 3.0):
         asked = ask(epsilon, type(QUESTIONS["many"].adjacency)(adjacency))
         best.append(make_plan(asked).front[0].figures.proxy)
     assert best == sorted(best, reverse=True)
@@ -228,7 +229,9 @@ def test_a_price_that_rests_on_a_population_says_so() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("slots", "epsilon"), [(50, 0.3), (100, 0.2)])
+@pytest.mark.parametrize(
+    ("slots", "epsilon"), [(50, 0.3), pytest.param(100, 0.2, marks=only_in_soak)]
+)
 def test_the_full_certificate_keeps_the_budget_of_a_plan_with_a_coarse_one(
     slots: int, epsilon: float
 ) -> None:
