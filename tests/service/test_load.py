@@ -58,7 +58,11 @@ def test_nobody_is_told_before_the_choice_and_everybody_within_the_slot(crowd: C
 
 def test_a_campaign_of_many_slots_keeps_nothing_in_memory(tmp_path: Path) -> None:
     text = campaign_text("long", slots=2 * (SLOTS + WARM_UP), slot_s=SLOT_S, choose_s=SLOT_S / 2)
-    with serving(tmp_path, text) as running, visitors(running) as came, listening(running) as heard:
+    with (
+        serving(tmp_path, text, real=True) as running,
+        visitors(running) as came,
+        listening(running) as heard,
+    ):
         next(slots for slots in heard if slots >= WARM_UP)
         before = running.resident_bytes()
         next(slots for slots in heard if slots >= WARM_UP + SLOTS)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,12 +13,12 @@ import pytest
 
 from checkins.simulation.report import numbers
 from tests.browser import Visit, open_browser
+from tests.forks import Forked
 from tests.service.watching import DESK, PHONE, overflow, shown, text, wait_for_text, watching
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-PROGRAM = Path(sys.executable).with_name("checkins")
 PICTURES = Path(__file__).resolve().parents[2] / "out" / "page"
 SLOTS = 12
 CAMPAIGN = f"""
@@ -67,16 +65,15 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def serving(folder: Path, *, start: str) -> Iterator[dict[str, Any]]:
+def serving(folder: Path, *, start: str, priced: bool = False) -> Iterator[dict[str, Any]]:
     """A coordinator of a short campaign, and what it says of itself."""
     (folder / "campaign.toml").write_text(CAMPAIGN, encoding="utf-8")
-    line = [PROGRAM, "serve", "campaign.toml", "--start", start, "--port", "0", "--json"]
+    line = ["serve", "campaign.toml", "--start", start, "--port", "0", "--json"]
     with (
         (folder / "log").open("w") as log,
-        subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True) as server,
+        Forked(line, cwd=folder, stderr=log, priced=priced) as server,
     ):
         try:
-            assert server.stdout is not None
             said = server.stdout.readline()
             assert said, (folder / "log").read_text(encoding="utf-8")
             yield json.loads(said)
@@ -86,10 +83,9 @@ def serving(folder: Path, *, start: str) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def swarming(url: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+def swarming(url: str, folder: Path) -> Iterator[Forked]:
     """Forty clients; none of them outlives the test."""
-    line = [PROGRAM, "swarm", url, "--clients", "40", "--json"]
-    with subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, text=True) as clients:
+    with Forked(["swarm", url, "--clients", "40", "--json"], cwd=folder) as clients:
         try:
             yield clients
         finally:
@@ -128,7 +124,7 @@ def watched(browser: Browser, folder: Path, *, start: str) -> bool:
         "phone": {"size": PHONE},
     }
     with (
-        serving(folder, start=start) as told,
+        serving(folder, start=start, priced=True) as told,
         swarming(told["url"], folder) as clients,
         ExitStack() as open_pages,
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +13,10 @@ import pytest
 
 from checkins.protocol.campaign import parse_campaign
 from tests.browser import open_browser
+from tests.forks import Forked
 from tests.service.plan_double import planning
 from tests.service.test_page import CONTRAST, HOSTILE
-from tests.service.test_page_live import PROGRAM, serving
+from tests.service.test_page_live import serving
 from tests.service.watching import DESK, PHONE, overflow, text, wait_for_text, watching
 
 if TYPE_CHECKING:
@@ -407,8 +407,9 @@ def test_a_real_coordinator_plans_while_it_runs_a_campaign(
             saved = Path(waiting.value.path()).read_text(encoding="utf-8")
             planned = parse_campaign(saved).campaign
             assert planned.budget.epsilon == float(page.locator("#epsilon").input_value())
-            line = [str(PROGRAM), *shlex.split(text(page, "again"))[1:]]
-            subprocess.run(line, cwd=tmp_path / "again", check=True, capture_output=True)
+            with Forked(shlex.split(text(page, "again"))[1:], cwd=tmp_path / "again") as planner:
+                planner.communicate(timeout=300)
+            assert planner.returncode == 0
             assert (tmp_path / "again" / "campaign.toml").read_text(encoding="utf-8") == saved
             page.locator("#delta").fill("7")
             wait_for_text(page, "delta-error", "must be a number")

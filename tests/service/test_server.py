@@ -69,7 +69,7 @@ def enrolled(http: httpx.Client, run: str) -> str:
 @pytest.mark.slow
 def test_asked_to_stop_it_answers_everyone_and_started_again_it_goes_on(tmp_path: Path) -> None:
     path = written(tmp_path, slot_s=3600.0, choose_s=3000.0)
-    served = Coordinator(path, f"sqlite:///{tmp_path}/store.db")
+    served = Coordinator(path, f"sqlite:///{tmp_path}/store.db", real=True)
     heard: dict[str, Any] = {}
     with served.running(), httpx.Client(base_url=served.url, timeout=90) as http:
         run = served.told["campaign"]
@@ -252,7 +252,7 @@ def test_a_worker_whose_parent_died_while_it_started_leaves_too(tmp_path: Path) 
 @pytest.mark.slow
 def test_workers_stop_gracefully_too(tmp_path: Path, postgres_url: str) -> None:
     path = written(tmp_path, slot_s=3600.0, choose_s=3000.0)
-    served = Coordinator(path, postgres_url, workers=2)
+    served = Coordinator(path, postgres_url, workers=2, real=True)
     with served.running(), httpx.Client(base_url=served.url, timeout=60) as http:
         run = served.told["campaign"]
         token = enrolled(http, run)

@@ -1,4 +1,7 @@
-"""The coordinator as a process that is killed and started again: `checkins serve`, same port."""
+"""The coordinator as a process that is killed and started again: `checkins serve`, same port.
+
+It is forked (``tests.forks``) unless a test is about the command itself and says ``real``.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.forks import Forked
 from tests.postgres import free_port
 
 CHECKINS = Path(sys.executable).with_name("checkins")
@@ -35,9 +39,11 @@ class Coordinator:
     start: str = "+4"
     port: int = 0
     more: tuple[str, ...] = ()
+    real: bool = False
+    """Started as the command, with all its imports; and its campaign is priced."""
     told: dict[str, Any] = field(default_factory=dict)
     starts: int = 0
-    _process: subprocess.Popen[str] | None = None
+    _process: subprocess.Popen[str] | Forked | None = None
 
     @property
     def url(self) -> str:
@@ -55,25 +61,30 @@ class Coordinator:
     def begin(self) -> None:
         """Start it, again or for the first time, and wait until it answers."""
         self.port = self.port or free_port()
-        command = [*WITH_US, str(CHECKINS), "serve", str(self.campaign), "--store", self.store]
+        command = ["serve", str(self.campaign), "--store", self.store]
         command += ["--port", str(self.port), "--workers", str(self.workers), "--json"]
         command += ["--start", self.start, "--log-file", str(self.log), "--rate", "0"]
         command += ["--per-address", "0", *self.more]  # all devices are on one machine
         with self.output.open("ab") as errors:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self.campaign.parent,
-                env={
-                    **os.environ,
-                    "CHECKINS_OPERATOR_TOKEN": OPERATOR,
-                    "XDG_STATE_HOME": str(self.campaign.parent / "state"),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,
-            )
+            folder = self.campaign.parent
+            env = {
+                **os.environ,
+                "CHECKINS_OPERATOR_TOKEN": OPERATOR,
+                "XDG_STATE_HOME": str(folder / "state"),
+            }
+            if self.real:
+                self._process = subprocess.Popen(
+                    [*WITH_US, str(CHECKINS), *command],
+                    cwd=folder,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    start_new_session=True,
+                )
+            else:
+                self._process = Forked(command, cwd=folder, env=env, stderr=errors)
         self.told = json.loads(self._first_line())
         self.starts += 1
 
@@ -121,16 +132,15 @@ class Coordinator:
         process = self._running()
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(PATIENCE_S)
+            return process.wait(PATIENCE_S)
         finally:
             self.kill()
-        return process.returncode
 
-    def _running(self) -> subprocess.Popen[str]:
+    def _running(self) -> subprocess.Popen[str] | Forked:
         assert self._process is not None, "it was not started"
         return self._process
 
-    def _gone(self, process: subprocess.Popen[str]) -> None:
+    def _gone(self, process: subprocess.Popen[str] | Forked) -> None:
         process.wait(PATIENCE_S)
         assert process.stdout is not None
         process.stdout.close()

@@ -12,8 +12,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +22,9 @@ import numpy as np
 from checkins.client import fetch_campaign
 from checkins.client.swarm import Swarm, Tally
 from checkins.protocol.ledger.entry import hashed
+from tests.forks import Forked
 from tests.service.faults.campaigns import update_of
-from tests.service.faults.coordinator import WITH_US
 from tests.service.faults.journal import Event, Note
-
-ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class Crowd:
     state: Path | None = None
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[subprocess.Popen[str]]:
+    def running(self) -> Iterator[Forked]:
         """Its process; it ends by itself when every client has come to its end."""
         process = self.start()
         try:
@@ -51,31 +47,31 @@ class Crowd:
         finally:
             if process.poll() is None:
                 process.kill()
-            process.communicate()
+            process.wait()
+            process.stdout.close()
 
-    def start(self) -> subprocess.Popen[str]:
-        command = [*WITH_US, sys.executable, "-m", __spec__.name, self.url, self.campaign]
+    def start(self) -> Forked:
+        command = [self.url, self.campaign]
         command += ["--clients", str(self.clients), "--first", str(self.first)]
         command += ["--journal", str(self.journal)]
         if self.state is not None:
             command += ["--state", str(self.state)]
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        with self.complaints.open("ab") as errors:
+            return Forked(command, module=__spec__.name, stderr=errors)
+
+    @property
+    def complaints(self) -> Path:
+        """What it wrote to its standard error."""
+        return self.journal.with_suffix(".err")
 
 
-def finished(process: subprocess.Popen[str], *, within_s: float) -> dict[str, int]:
+def finished(crowd: Crowd, process: Forked, *, within_s: float) -> dict[str, int]:
     """How it ended for the clients of a crowd; one that failed fails the test.
 
     A client that came to be enrolled only after the last slot has not failed.
     """
-    said, complained = process.communicate(timeout=within_s)
-    assert process.returncode == 0, complained[-3000:]
+    said = process.communicate(timeout=within_s)
+    assert process.returncode == 0, crowd.complaints.read_text()[-3000:]
     result: dict[str, dict[str, int]] = json.loads(said)
     outcomes = result["outcomes"]
     for why, count in result["failures"].items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from tests.forks import Forked
 from tests.postgres import Postgres
 from tests.service.faults.campaigns import Plan
 from tests.service.faults.coordinator import PATIENCE_S, Coordinator
@@ -62,7 +62,7 @@ class Ordeal:
             self.reader = Reader(self.coordinator.url, self.campaign)
             with ExitStack() as stack:
                 stack.enter_context(self.reader.watching())
-                crowds = [stack.enter_context(crowd.running()) for crowd in self._crowds()]
+                crowds = {crowd: stack.enter_context(crowd.running()) for crowd in self._crowds()}
                 meanwhile(self)
                 self._wait_for(crowds)
             self.lines = self.reader.finish()
@@ -84,10 +84,10 @@ class Ordeal:
             for first in range(0, self.plan.clients, each)
         ]
 
-    def _wait_for(self, crowds: list[subprocess.Popen[str]]) -> None:
+    def _wait_for(self, crowds: dict[Crowd, Forked]) -> None:
         left_s = max(0.0, self.begins_s + self.plan.slots * self.plan.slot_s - time.time())
-        for crowd in crowds:
-            self.outcomes.update(finished(crowd, within_s=left_s + PATIENCE_S))
+        for crowd, process in crowds.items():
+            self.outcomes.update(finished(crowd, process, within_s=left_s + PATIENCE_S))
         assert self.reader.over.wait(left_s + PATIENCE_S), "the campaign does not end"
 
     @property

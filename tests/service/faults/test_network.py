@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from tests.forks import Forked
 from tests.service.faults.campaigns import Plan
-from tests.service.faults.coordinator import PATIENCE_S, WITH_US, Coordinator
-from tests.service.faults.crowd import ROOT, Crowd, finished
+from tests.service.faults.coordinator import PATIENCE_S, Coordinator
+from tests.service.faults.crowd import Crowd, finished
 from tests.service.faults.findings import Findings
 from tests.service.faults.history import check
 from tests.service.faults.journal import read
@@ -56,7 +55,7 @@ def test_every_fault_on_every_route_changes_nothing(
         with network.open() as proxy, reader.watching():
             crowd = Crowd(proxy.url, campaign, plan.clients, journal, state=tmp_path / "state")
             with crowd.running() as process:
-                outcomes = finished(process, within_s=plan.slots * plan.slot_s + PATIENCE_S)
+                outcomes = finished(crowd, process, within_s=plan.slots * plan.slot_s + PATIENCE_S)
             assert reader.over.wait(PATIENCE_S)
         print(f"\n{outcomes}")
         findings = judged(reader, journal)
@@ -94,22 +93,19 @@ def test_devices_that_die_at_every_step_take_part_once_at_most(
         campaign = str(coordinator.told["campaign"])
         reader = Reader(coordinator.url, campaign)
         with reader.watching():
-            command = [*WITH_US, sys.executable, "-m", "tests.service.faults.mortal"]
-            command += [coordinator.url, campaign, "--clients", str(clients)]
+            command = [coordinator.url, campaign, "--clients", str(clients)]
             command += ["--journal", str(journal), "--state", str(tmp_path / "state")]
-            ended = subprocess.run(
-                command,
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                timeout=plan.slots * plan.slot_s + PATIENCE_S,
-                check=False,
-            )
-            assert ended.returncode == 0, ended.stderr[-3000:]
+            complaints = tmp_path / "mortal.err"
+            with (
+                complaints.open("wb") as errors,
+                Forked(command, module="tests.service.faults.mortal", stderr=errors) as devices,
+            ):
+                said = devices.communicate(timeout=plan.slots * plan.slot_s + PATIENCE_S)
+            assert devices.returncode == 0, complaints.read_text()[-3000:]
             assert reader.over.wait(PATIENCE_S)
         findings = judged(reader, journal)
-    told = json.loads(ended.stdout)
+    told = json.loads(said)
     print(told)
-    assert not told["failed"], ended.stderr[-3000:]
+    assert not told["failed"], complaints.read_text()[-3000:]
     assert findings.acknowledged > 0
     assert set(told["died"]) == set(STEPS)

@@ -15,7 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
+
+from tests.forks import Forked
 
 PROGRAM = str(Path(sys.executable).parent / "checkins")
 SOAK = os.environ.get("CHECKINS_SOAK") == "1"
@@ -84,7 +87,7 @@ def campaign_text(
 class Coordinator:
     """A running service, and what a test may ask of its process."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
     url: str
     campaign: str
     complaints: Path
@@ -130,10 +133,14 @@ class Coordinator:
 
 
 @contextmanager
-def serving(folder: Path, text: str, *options: str, start: str = "now") -> Iterator[Coordinator]:
+def serving(
+    folder: Path, text: str, *options: str, start: str = "now", real: bool = False
+) -> Iterator[Coordinator]:
     """Serve this campaign on a free port until the block ends; it must then end with exit code 0.
 
     How often one address may ask is not limited unless asked for: all clients of a test share one.
+    ``real`` starts the command, whose memory is its own alone, and prices the campaign; otherwise
+    it is forked from a process that has loaded everything.
     """
     allow_many_files()
     file, complaints, token = (folder / name for name in ("campaign.toml", "stderr", "operator"))
@@ -146,20 +153,10 @@ def serving(folder: Path, text: str, *options: str, start: str = "now") -> Itera
         options = (*options, "--rate", "0")
     if "--per-address" not in options:
         options = (*options, "--per-address", "0")  # everyone is on one machine
-    command = [PROGRAM, "serve", str(file), "--json", "--host", "127.0.0.1", "--port", "0"]
+    command = ["serve", str(file), "--json", "--host", "127.0.0.1", "--port", "0"]
     command += ["--start", start, "--operator-token-file", str(token), *options]
-    with (
-        complaints.open("w") as errors,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            cwd=folder,
-            env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
-        ) as process,
-    ):
+    env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+    with complaints.open("w") as errors, _started(command, folder, env, errors, real) as process:
         try:
             told = _first_line(process, complaints)
             running = Coordinator(process, told["url"].rstrip("/"), told["campaign"], complaints)
@@ -179,7 +176,23 @@ def allow_many_files(count: int = 12_000) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _first_line(process: subprocess.Popen[str], complaints: Path) -> dict[str, str]:
+def _started(
+    command: list[str], folder: Path, env: dict[str, str], errors: IO[str], real: bool
+) -> subprocess.Popen[str] | Forked:
+    if not real:
+        return Forked(command, cwd=folder, env=env, stderr=errors)
+    return subprocess.Popen(
+        [PROGRAM, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        cwd=folder,
+        env=env,
+    )
+
+
+def _first_line(process: subprocess.Popen[str] | Forked, complaints: Path) -> dict[str, str]:
     assert process.stdout is not None
     lines: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_drain, args=(process.stdout, lines), daemon=True).start()

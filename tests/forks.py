@@ -1,0 +1,246 @@
+"""Processes of tests, forked from one that has loaded everything: a start costs no imports.
+
+`checkins serve` takes two seconds of a processor to start, nearly all of it for imports. Here a
+parent loads the modules once and forks for each start. What is forked is a process as any other:
+it has a pid, a process group, memory and files of its own, and can be killed. Tests of the start
+itself and of the processes that a coordinator starts use the real command.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = "checkins.cli.main"
+LOADED = (
+    PROGRAM,
+    "checkins.service.server",
+    "checkins.service.preparing",
+    "checkins.cli.joining",
+    "checkins.client.swarm",
+    "tests.service.faults.mortal",
+)
+"""Modules that a parent of forks loads."""
+LONGEST_REQUEST = 200_000
+PR_SET_PDEATHSIG = 1
+
+
+class Forked:
+    """A process that was forked: the part of ``subprocess.Popen`` that tests use.
+
+    Calls ``main`` of ``module`` with these arguments. ``stdout`` is a pipe; standard error goes to
+    a file. Without ``priced`` a coordinator prices nothing: that takes one more process.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str | int | Path],
+        *,
+        module: str = PROGRAM,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stderr: IO[bytes] | IO[str] | None = None,
+        priced: bool = False,
+    ) -> None:
+        told, tell = os.pipe()
+        out, write = os.pipe()
+        request = {
+            "module": module,
+            "arguments": [str(argument) for argument in arguments],
+            "cwd": str(cwd or Path.cwd()),
+            "env": dict(os.environ if env is None else env),
+            "priced": priced,
+        }
+        errors = 2 if stderr is None else stderr.fileno()
+        parent = _parent()
+        socket.send_fds(parent, [json.dumps(request).encode()], [tell, write, errors])
+        os.close(tell)
+        os.close(write)
+        self._told = os.fdopen(told, "rb", buffering=0)
+        self.stdout: IO[str] = os.fdopen(out, encoding="utf-8")
+        self.pid = int(self._line())
+        self.returncode: int | None = None
+
+    def _line(self) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            more = self._told.read(1)
+            if not more:
+                raise AssertionError("the parent of forked processes has died")
+            line += more
+        return line
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._told], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            self.returncode = int(self._line())
+            self._told.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> str:
+        """Read all that it writes to standard output, and wait for its end."""
+        until = None if timeout is None else time.monotonic() + timeout
+        said = b""
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if not select.select([self.stdout], [], [], left)[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            more = os.read(self.stdout.fileno(), 65_536)
+            if not more:
+                break
+            said += more
+        self.wait(None if until is None else max(0.0, until - time.monotonic()))
+        self.stdout.close()
+        return said.decode()
+
+    def __enter__(self) -> Forked:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self.wait()
+        self.stdout.close()
+
+
+@functools.cache
+def _parent() -> socket.socket:
+    """Start the parent of forks of this process; it ends with us."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * LONGEST_REQUEST)
+    process = subprocess.Popen(
+        [sys.executable, "-P", __file__, str(theirs.fileno())],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,
+    )
+    theirs.close()
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def _fork_on_request(control: socket.socket) -> None:
+    """Be the parent: load everything, then fork whatever is asked for, until nobody can ask."""
+    sys.path.insert(0, str(ROOT))
+    for module in LOADED:
+        importlib.import_module(module)
+    gc.freeze()  # a collection in a fork would copy every page
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, LONGEST_REQUEST, 3)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not message:
+            break
+        if os.fork() == 0:
+            control.close()
+            _watch(json.loads(message), *descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def _watch(request: dict[str, object], tell: int, out: int, errors: int) -> None:
+    """Fork the process itself, tell its pid, and its exit code when it has ended."""
+    _die_with_parent()
+    process = os.fork()
+    if process == 0:
+        os.close(tell)
+        _be(request, out, errors)
+    os.close(out)
+    os.close(errors)
+    os.write(tell, b"%d\n" % process)
+    _, status = os.waitpid(process, 0)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(tell, b"%d\n" % os.waitstatus_to_exitcode(status))
+    os._exit(0)
+
+
+def _be(request: dict[str, object], out: int, errors: int) -> None:
+    """Become the process that was asked for."""
+    code: object = 1
+    try:
+        _die_with_parent()
+        os.setsid()
+        os.dup2(out, 1)
+        os.dup2(errors, 2)
+        os.closerange(3, max(out, errors) + 1)
+        os.chdir(str(request["cwd"]))
+        os.environ.clear()
+        os.environ.update(request["env"])  # type: ignore[call-overload]
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+        if not request["priced"]:
+            from checkins.service.pricing import Processes
+
+            Processes.start = lambda *_: None  # type: ignore[method-assign]
+        module = str(request["module"])
+        sys.argv = [module, *request["arguments"]]  # type: ignore[misc]
+        importlib.import_module(module).main()
+        code = 0
+    except SystemExit as left:
+        code = left.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def _die_with_parent() -> None:
+    """Where the system can do it, nothing outlives tests that were themselves killed."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _fork_on_request(socket.socket(fileno=int(sys.argv[1])))
