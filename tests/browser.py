@@ -54,7 +54,10 @@ def open_browser() -> Iterator[Browser]:
 
     program = find_chromium()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program)
+        browser = playwright.chromium.launch(
+            executable_path=program,
+            args=["--disable-gpu"],  # which would be computed, in a process of its own
+        )
         try:
             yield browser
         finally:

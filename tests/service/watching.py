@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.browser import Visit
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 
 PHONE = (390, 844)
 DESK = (1280, 800)
@@ -20,34 +20,46 @@ def watching(
     browser: Browser, url: str, *, size: tuple[int, int] = DESK, dark: bool = False
 ) -> Iterator[Visit]:
     """Open an address; what is asked of another host is refused and remembered."""
-    context = browser.new_context(
-        viewport={"width": size[0], "height": size[1]},
-        color_scheme="dark" if dark else "light",
-    )
     own = "/".join(url.split("/")[:3])
+    page = _free_page(browser)
+    seen = Visit(page)
+
+    def hear(said: ConsoleMessage) -> None:
+        if said.type in ("error", "warning"):
+            seen.errors.append(said.text)
+
+    def fail(error: Error) -> None:
+        seen.errors.append(str(error))
+
+    def ask(request: Request) -> None:
+        if not request.url.startswith((f"{own}/", "data:")):
+            seen.asked.append(request.url)
+
+    page.on("console", hear)
+    page.on("pageerror", fail)
+    page.on("request", ask)
     try:
-        seen = Visit(context.new_page())
-        page = seen.page
         page.set_default_timeout(300_000)
-        page.on(
-            "console",
-            lambda said: (
-                seen.errors.append(said.text) if said.type in ("error", "warning") else None
-            ),
-        )
-        page.on("pageerror", lambda error: seen.errors.append(str(error)))
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith((f"{own}/", "data:"))
-                else seen.asked.append(request.url)
-            ),
-        )
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.emulate_media(color_scheme="dark" if dark else "light")
         page.goto(url)
         yield seen
     finally:
-        context.close()
+        page.remove_listener("console", hear)
+        page.remove_listener("pageerror", fail)
+        page.remove_listener("request", ask)
+        page.goto("about:blank")
+
+
+def _free_page(browser: Browser) -> Page:
+    """A blank page of the browser's one profile, used before or new.
+
+    A profile and a page take more than a second of a processor to make. What pages leave behind is
+    of an origin that nobody asks again: every server of these tests has a port of its own.
+    """
+    profile = browser.contexts[0] if browser.contexts else browser.new_context()
+    blank = (page for page in profile.pages if page.url == "about:blank")
+    return next(blank, None) or profile.new_page()
 
 
 def text(page: Page, name: str) -> str:
