@@ -16,7 +16,7 @@ from sqlalchemy import inspect
 from checkins.errors import InvalidValue
 from checkins.service.store import facts, tables
 from checkins.service.store.database import Database
-from checkins.service.store.migration import SCRIPTS, migrate
+from checkins.service.store.migration import NEWEST, SCRIPTS, migrate
 from tests.service.coordination import House, campaign
 
 
@@ -36,7 +36,7 @@ def test_an_empty_database_gets_the_tables_that_the_code_knows(empty: Database) 
     with empty.reading() as connection:
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, tables.metadata) == []
-        assert context.get_current_revision() is not None
+        assert context.get_current_revision() == NEWEST
 
 
 def test_a_store_from_before_filters_has_runs_without_one(empty: Database) -> None:
