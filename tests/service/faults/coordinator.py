@@ -39,8 +39,8 @@ class Coordinator:
     start: str = "+4"
     port: int = 0
     more: tuple[str, ...] = ()
-    real: bool = False
-    """Started as the command, with all its imports; and its campaign is priced."""
+    real: bool = os.environ.get("CHECKINS_SOAK") == "1"
+    """Started as the command, with its imports, and its campaign is priced: always in the soak."""
     told: dict[str, Any] = field(default_factory=dict)
     starts: int = 0
     _process: subprocess.Popen[str] | Forked | None = None

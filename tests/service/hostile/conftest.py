@@ -17,8 +17,8 @@ STORES = ["sqlite", "postgresql"] if SOAK else ["sqlite"]
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Fails at the end when the process has complained of anything."""
     if request.param == "sqlite":
-        measured = request.path.name == "test_storm.py"  # the memory of a process of its own
-        with open_world(real=measured) as made:
+        measured = request.path.name == "test_storm.py"  # its own memory, and no other's
+        with open_world(real=SOAK or measured) as made:
             yield made
             told = made.running.complaints.read_text()
     else:

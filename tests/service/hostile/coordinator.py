@@ -134,7 +134,7 @@ class Coordinator:
 
 @contextmanager
 def serving(
-    folder: Path, text: str, *options: str, start: str = "now", real: bool = False
+    folder: Path, text: str, *options: str, start: str = "now", real: bool = SOAK
 ) -> Iterator[Coordinator]:
     """Serve this campaign on a free port until the block ends; it must then end with exit code 0.
 

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 
 from checkins.protocol.encoding import report_to_bytes
-from tests.service.hostile.coordinator import OPERATOR, Coordinator, campaign_text, serving
+from tests.service.hostile.coordinator import OPERATOR, SOAK, Coordinator, campaign_text, serving
 from tests.service.hostile.wire import Answer, ask, request
 
 CAPACITY, GUESTS, CHOOSE_S = 6, 12, 3.0
@@ -99,7 +99,7 @@ def check_in(running: Coordinator, campaign: str, slot: int, token: str) -> Answ
 
 
 @contextmanager
-def open_world(*options: str, real: bool = False) -> Iterator[World]:
+def open_world(*options: str, real: bool = SOAK) -> Iterator[World]:
     """Start it; where the machine was too slow for the first choice, once more."""
     for attempt in range(ATTEMPTS):
         with tempfile.TemporaryDirectory() as folder:
