@@ -29,6 +29,9 @@ WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 OPERATOR = "operator-token-of-the-tests"
 
 
+SOAK = os.environ.get("CHECKINS_SOAK") == "1"
+
+
 @dataclass(slots=True)
 class Coordinator:
     """`checkins serve` in a process group of its own; ``kill`` is kill -9."""
@@ -39,7 +42,7 @@ class Coordinator:
     start: str = "+4"
     port: int = 0
     more: tuple[str, ...] = ()
-    real: bool = os.environ.get("CHECKINS_SOAK") == "1"
+    real: bool = SOAK
     """Started as the command, with its imports, and its campaign is priced: always in the soak."""
     told: dict[str, Any] = field(default_factory=dict)
     starts: int = 0

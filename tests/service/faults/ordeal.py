@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.forks import Forked
 from tests.postgres import Postgres
 from tests.service.faults.campaigns import Plan
-from tests.service.faults.coordinator import PATIENCE_S, Coordinator
+from tests.service.faults.coordinator import PATIENCE_S, SOAK, Coordinator
 from tests.service.faults.crowd import Crowd, finished
 from tests.service.faults.findings import Findings
 from tests.service.faults.history import check
@@ -41,6 +41,8 @@ class Ordeal:
     seed: int = 1
     start_s: float = 2.0
     """How long a coordinator takes to start here."""
+    real: bool = SOAK
+    """Whether the coordinator is the command itself, which prices its campaign too."""
     kills: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     notes: list[Note] = field(default_factory=list)
@@ -53,6 +55,7 @@ class Ordeal:
             self.plan.write(self.folder),
             self.store,
             workers=self.workers,
+            real=self.real,
             start=f"+{2 * self.start_s + 1 + self.plan.clients / 150:.0f}",
         )
 

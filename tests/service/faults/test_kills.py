@@ -71,7 +71,7 @@ def test_nothing_is_lost_or_counted_twice_on_sqlite(tmp_path: Path, start_s: flo
         folder = tmp_path / f"{slower}"
         folder.mkdir()
         store = f"sqlite:///{folder}/store.db"
-        return Ordeal(plan(start_s, slower), folder, store, start_s=start_s)
+        return Ordeal(plan(start_s, slower), folder, store, start_s=start_s, real=True)
 
     judge(ordeal)
 
