@@ -49,7 +49,7 @@ def print_prices() -> None:
 
 def draw_prices() -> None:
     """ε against the number of slots, for reports that are 1-DP on the device."""
-    slots = np.unique(np.geomspace(10, 1e6, 41).round().astype(int)).tolist()
+    slots = np.unique(np.geomspace(10, 1e6, 21).round().astype(int)).tolist()
     prices = [priced(PURE, m) for m in slots]
     add, replace = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 
