@@ -134,7 +134,7 @@ def _copy(liar: Any) -> Iterator[Path]:
 
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder).resolve() / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "src", source)  # compiled files too: a copy keeps times, so they fit
         if liar is not None:
             plant(liar.as_mutant, source / "checkins")
         yield source
