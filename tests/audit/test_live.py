@@ -25,9 +25,15 @@ def test_a_plan_has_campaigns_and_canaries() -> None:
 @pytest.mark.slow
 def test_an_honest_coordinator_is_not_contradicted() -> None:
     """A false alarm has a chance of at most 1e-10. With so few runs the audit has the power to
-    find noise that is missing, and no more."""
+    find noise that is missing, and no more.
+
+    Opening and pricing a campaign costs most: the same canaries in one campaign are as many coins.
+    """
     with liars.coordinator(liars.ROOT / "src") as (url, operator):
-        many = LivePlan(campaigns=2, canaries=60, at_once=2, confidence=SURE)
+        campaigns = 2 if SOAK else 1
+        many = LivePlan(
+            campaigns=campaigns, canaries=120 // campaigns, at_once=campaigns, confidence=SURE
+        )
         found = audit_live(url, many, operator=operator)
         assert found.verdict is Verdict.CONSISTENT, found
         assert found.outcomes.get("reported", 0) > 0, "nobody took part: nothing was audited"
@@ -47,7 +53,9 @@ def test_an_honest_coordinator_is_not_contradicted() -> None:
 @pytest.mark.parametrize("liar", LIVE, ids=lambda liar: liar.name)
 def test_a_lying_coordinator_is_contradicted(liar: liars.Any) -> None:
     """Without noise every guess is right, but for devices that were too slow for their slot."""
-    row = liars.audited_live(liar, LivePlan(campaigns=2, canaries=100, at_once=2))
+    campaigns = 2 if SOAK else 1
+    plan = LivePlan(campaigns=campaigns, canaries=200 // campaigns, at_once=campaigns)
+    row = liars.audited_live(liar, plan)
     assert row.contradicted, row.line()
 
 
