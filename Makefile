@@ -56,6 +56,7 @@ soak: $(INSTALLED) browser postgres  ## the same for much longer: 10,000 histori
 	@CHECKINS_SOAK=1 $(BIN)/pytest -q -n $(WORKERS) tests/accounting tests/planning
 	@CHECKINS_SOAK=1 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q tests/client tests/service
 	@CHECKINS_SOAK=1 $(BIN)/pytest -q tests/golden tests/audit/test_audit.py tests/audit/test_liars.py tests/audit/test_live.py
+	@CHECKINS_SOAK=1 $(BIN)/pytest -q tests/simulation/test_training.py
 
 mutants: $(INSTALLED)  ## plant known bugs one at a time: the tests must notice each
 	@$(BIN)/python tools/mutants.py

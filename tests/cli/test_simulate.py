@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from checkins.cli import simulate
+from checkins.cli.main import run
 from checkins.simulation import workers
 from tests.simulation import tiny
 
@@ -162,6 +163,8 @@ def test_the_users_own_table_with_many_rows_for_each_client(
     found = only_object(checkins(*words).out)
     assert (found["data"]["clients"], found["data"]["rows"]) == (40, 200)
     assert found["notes"] == []  # ranges of the file's own table fit
+    if suffix == "parquet":
+        return  # rows are held out of a table, whatever file it was read from
     held = only_object(checkins(*words, "--holdout", "0.25").out)
     assert held["metrics_on"] == "holdout"
     assert held["data"]["clients"] * 5 + held["data"]["holdout_rows"] == 200
@@ -479,11 +482,23 @@ def start_and_interrupt(folder: Path, *options: str, bars: int) -> tuple[int, st
         os.close(terminal)
 
 
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What seeds 1 and 2 leave when nobody interrupts them."""
+    folder = tmp_path_factory.mktemp("never-stopped")
+    tiny.write(folder)
+    (folder / "long.toml").write_text(LONG)
+    plain = [option if option != "out" else str(folder / "out") for option in LONG_OPTIONS]
+    words = ["simulate", str(folder / "long.toml"), *plain, "--seeds", "2", "--workers", "1"]
+    assert run(words) == 0
+    return folder / "out"
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("default_interrupt")
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_ctrl_c_leaves_a_partial_result_and_resume_ends_bit_identical(
-    folder: Path, checkins: Callable[..., Any], seeds: int
+    folder: Path, checkins: Callable[..., Any], never_stopped: Path, seeds: int
 ) -> None:
     (folder / "long.toml").write_text(LONG)
     code, out, seen = start_and_interrupt(
@@ -503,12 +518,6 @@ def test_ctrl_c_leaves_a_partial_result_and_resume_ends_bit_identical(
     whole = only_object(done.out)
     assert whole["complete"]
     assert partial["certificate"]["epsilon"] <= whole["certificate"]["epsilon"]
-    plain = [option if option != "out" else "never-stopped" for option in LONG_OPTIONS]
-    again = checkins("simulate", "long.toml", *plain, *here)
-    assert again.code == 0
     for seed in range(1, seeds + 1):
-        stopped, never = (
-            (folder / where / f"model-seed-{seed}.npz").read_bytes()
-            for where in ("out", "never-stopped")
-        )
-        assert stopped == never
+        name = f"model-seed-{seed}.npz"
+        assert (folder / "out" / name).read_bytes() == (never_stopped / name).read_bytes()

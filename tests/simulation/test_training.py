@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -100,10 +101,11 @@ def test_a_run_that_is_cut_anywhere_and_resumed_is_the_same_bit_for_bit(asked: C
         assert np.array_equal(last_model(ours, kept), whole)
 
 
-SLOW = pytest.param(PRIVUNIT, marks=pytest.mark.slow)  # it takes long to compile
+SOAK = os.environ.get("CHECKINS_SOAK") == "1"
+SOAK_ONLY = pytest.mark.skipif(not SOAK, reason="PrivUnit takes seconds to compile: make soak")
 
 
-@pytest.mark.parametrize("randomizer", [GAUSSIAN, LAPLACE, SLOW])
+@pytest.mark.parametrize("randomizer", [GAUSSIAN, LAPLACE, pytest.param(PRIVUNIT, marks=SOAK_ONLY)])
 def test_measuring_changes_the_curve_and_not_the_model(randomizer: Any) -> None:
     """To the last digits of float32: a loop of another length may be compiled otherwise."""
     models, curves = [], []
@@ -155,8 +157,17 @@ def test_a_capacity_far_above_the_check_ins_is_dummies() -> None:
     assert moved**2 > chi2.ppf(1e-9, LESSON.model.dimension)
 
 
-@pytest.mark.parametrize("randomizer", [GAUSSIAN, LAPLACE, SLOW])
-@pytest.mark.parametrize("protocol", [Protocol.FIXED, Protocol.AVERAGED])
+@pytest.mark.parametrize(
+    ("protocol", "randomizer"),
+    [
+        (Protocol.FIXED, GAUSSIAN),
+        (Protocol.FIXED, LAPLACE),
+        pytest.param(Protocol.FIXED, PRIVUNIT, marks=pytest.mark.slow),
+        (Protocol.AVERAGED, GAUSSIAN),
+        (Protocol.AVERAGED, LAPLACE),
+        pytest.param(Protocol.AVERAGED, PRIVUNIT, marks=SOAK_ONLY),
+    ],
+)
 def test_updates_have_the_right_mean_and_spread(randomizer: Any, protocol: Protocol) -> None:
     """Steps too small to move the gradient: the model is a sum of all reports; 1e-9 each.
 
