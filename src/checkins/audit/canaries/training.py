@@ -136,14 +136,20 @@ class TrainingCanary:
         data, method = self.lesson.data, self._method
         flat = jnp.asarray(self.lesson.model.start(_START_SEED), jnp.float32)
         some = jnp.arange(min(data.clients, LOOKED_AT))
-        right, wrong = (
-            method.clip.rows(found.function(found.table, flat, some))
-            for found in (
-                each(self.lesson.model, shown, work=self._local_work)
-                for shown in (data, replace(data, labels=_wrong(data)))
+        both = [
+            each(self.lesson.model, shown, work=self._local_work)
+            for shown in (data, replace(data, labels=_wrong(data)))
+        ]
+
+        @jax.jit  # one program: compiled step by step it takes seconds
+        def farthest(tables: list[Any], flat: Array, some: Array) -> Array:
+            right, wrong = (
+                method.clip.rows(found.function(table, flat, some))
+                for found, table in zip(both, tables, strict=True)
             )
-        )
-        return int(jnp.argmax(jnp.sum((wrong - jnp.mean(right, axis=0)) ** 2, axis=1)))
+            return jnp.argmax(jnp.sum((wrong - jnp.mean(right, axis=0)) ** 2, axis=1))
+
+        return int(farthest([found.table for found in both], flat, some))
 
     @property
     def _local_work(self) -> LocalWork:
