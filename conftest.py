@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.soak import LEFT_TO_SOAK, SOAK
+
 FOLDER = pytest.StashKey[Path]()
 
 SPLIT = (
@@ -68,7 +70,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, a file that waits beside one that computes."""
+    """Leave to ``make soak`` what is left to it; begin with what takes long and with what waits."""
+    if not SOAK:
+        for item in items:
+            if item.nodeid.endswith(LEFT_TO_SOAK.get(_file(item.nodeid), ("\0",))):
+                item.add_marker(pytest.mark.skip(reason="make soak"))
     places = {file: place for place, file in enumerate(WAITING)}
     slow = Counter(_file(item.nodeid) for item in items if item.get_closest_marker("slow"))
     files: dict[str, list[pytest.Item]] = {}

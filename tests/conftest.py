@@ -12,7 +12,7 @@ from hypothesis import Phase, settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=60)
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)
 settings.register_profile("soak", deadline=None, max_examples=1000)
 settings.register_profile(
     "mutants", settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate)

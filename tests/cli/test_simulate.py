@@ -442,12 +442,12 @@ def test_an_interrupt_that_was_ignored_at_the_start_stays_ignored() -> None:
 
 # Real processes, and a terminal to watch them by.
 
-LONG = tiny.text(randomizer=LAPLACE).replace("slots = 6", "slots = 40000").replace("12", "3")
-LONG_OPTIONS = ["--evaluations", "400", "--clients", "40000", "--reuse-clients", "--out", "out"]
+LONG = tiny.text(randomizer=LAPLACE).replace("slots = 6", "slots = 24000").replace("12", "3")
+LONG_OPTIONS = ["--evaluations", "400", "--clients", "24000", "--reuse-clients", "--out", "out"]
 
 
-def start_and_interrupt(folder: Path, *options: str, bars: int) -> tuple[int, str, str]:
-    """Begin, wait until ``bars`` bars have moved, press Ctrl-C; the exit code, output, errors."""
+def start_and_interrupt(folder: Path, *options: str) -> tuple[int, str, str]:
+    """Begin, wait until a bar has moved, press Ctrl-C; the exit code, output, errors."""
     terminal, ours = pty.openpty()
     process = subprocess.Popen(
         [PROGRAM, "simulate", "long.toml", *LONG_OPTIONS, *options],
@@ -466,10 +466,7 @@ def start_and_interrupt(folder: Path, *options: str, bars: int) -> tuple[int, st
                 seen += os.read(terminal, 65536).decode(errors="replace")
             except OSError:  # the other end is closed
                 break
-            moved = {m[1] for m in re.finditer(r"seed (\d)[^\n]*? [1-9][\d,]*/40,000", seen)}
-            if not sent and (
-                len(moved) >= bars or (bars == 1 and re.search(r" [1-9][\d,]*/", seen))
-            ):
+            if not sent and re.search(r" [1-9][\d,]*/24,000", seen):
                 os.killpg(process.pid, signal.SIGINT)  # as a terminal does
                 sent = True
         out = process.stdout.read().decode() if process.stdout else ""
@@ -501,17 +498,15 @@ def test_ctrl_c_leaves_a_partial_result_and_resume_ends_bit_identical(
     folder: Path, checkins: Callable[..., Any], never_stopped: Path, seeds: int
 ) -> None:
     (folder / "long.toml").write_text(LONG)
-    code, out, seen = start_and_interrupt(
-        folder, "--seeds", str(seeds), "--workers", str(seeds), bars=seeds
-    )
+    code, out, seen = start_and_interrupt(folder, "--seeds", str(seeds), "--workers", str(seeds))
     assert code == 130
     assert "Traceback" not in seen
     assert "interrupted before the end. Go on with --resume." in seen
     assert "so far" in out
     partial = only_object((folder / "out" / "result.json").read_text())
     assert partial["complete"] is False
-    assert 0 < partial["slots"] < 40_000
-    assert len(partial["seeds"]) == seeds
+    assert 0 < partial["slots"] < 24_000
+    assert 1 <= len(partial["seeds"]) <= seeds  # one of them may not have begun
     here = ["--seeds", str(seeds), "--workers", "1"]
     done = checkins("simulate", "long.toml", *LONG_OPTIONS, *here, "--resume", "--json")
     assert done.code == 0
