@@ -175,10 +175,16 @@ def _start(
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of this machine that nobody listens on now.
+
+    Below those that systems give to outgoing connections: a server that is killed and started again
+    finds its port free.
+    """
+    while True:
+        port = secrets.randbelow(22_000) + 10_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _unprivileged() -> pwd.struct_passwd | None:
