@@ -54,7 +54,7 @@ fast: $(INSTALLED)  ## the tests that finish in twenty seconds
 soak: $(INSTALLED) browser postgres  ## the same for much longer: 10,000 histories, 200 kills, 20,000 hostile requests
 	@CHECKINS_SEEDS=10000 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q -n $(WORKERS) tests/protocol tests/randomizers
 	@CHECKINS_SOAK=1 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q tests/client tests/service
-	@CHECKINS_SOAK=1 $(BIN)/pytest -q -n $(WORKERS) tests/accounting tests/planning tests/simulation tests/cli tests/audit tests/golden
+	@CHECKINS_SOAK=1 $(BIN)/pytest -q -n $(WORKERS) tests/accounting tests/planning tests/simulation tests/tasks tests/cli tests/examples tests/audit tests/golden tests/tools
 
 mutants: $(INSTALLED)  ## plant known bugs one at a time: the tests must notice each
 	@$(BIN)/python tools/mutants.py
