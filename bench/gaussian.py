@@ -7,9 +7,9 @@ from itertools import product
 import PLD_accounting
 
 from bench.measure import Section, timed
-from checkins.accounting.divergence import Interval
-from checkins.accounting.exact import CELLS
-from checkins.accounting.gaussian import AddRemove, GaussianCampaign
+from checkins.accounting.exact.campaign_divergence import CELLS
+from checkins.accounting.exact.divergence import Interval
+from checkins.accounting.exact.gaussian import AddRemove, GaussianCampaign
 
 NOISES = (0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
 SLOTS = (1, 10, 100, 10**3, 10**4, 10**5)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from checkins.accounting import Adjacency, NoiseAt, Population
+from checkins.campaign import Campaign, Task, parse_campaign, read_campaign
+from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue, NotCovered
-from checkins.planning import Fixed, Learning, Question, make_plan
-from checkins.protocol.campaign import Campaign, Task, parse_campaign, read_campaign
-from checkins.protocol.campaign.templates import Template, template_text
-from checkins.tasks.blueprint import model_of
+from checkins.planning import Constraints, Learning, Question, make_plan
+from checkins.tasks.model_spec import model_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,7 +34,7 @@ class Problem:
     metric: str
     seeds: int
 
-    def question(self, fixed: Fixed) -> Question:
+    def question(self, fixed: Constraints) -> Question:
         return Question(
             self.population,
             self.epsilon,
@@ -45,7 +45,7 @@ class Problem:
             fixed=fixed,
         )
 
-    def planned(self, fixed: Fixed) -> Campaign:
+    def planned(self, fixed: Constraints) -> Campaign:
         return make_plan(self.question(fixed)).campaign
 
 
@@ -83,7 +83,7 @@ def _task(source: str) -> Task:
 
 def neighbours(problem: Problem) -> Iterator[tuple[str, Campaign]]:
     """The recommended design first, then those that differ in one part."""
-    chosen = problem.planned(Fixed())
+    chosen = problem.planned(Constraints())
     yield "**recommended**", chosen
     task = chosen.task
     assert task is not None
@@ -98,9 +98,9 @@ def neighbours(problem: Problem) -> Iterator[tuple[str, Campaign]]:
             continue  # not every part can be changed in every design
 
 
-def _as_fixed(campaign: Campaign) -> Fixed:
+def _as_fixed(campaign: Campaign) -> Constraints:
     design = campaign.design
-    return Fixed(
+    return Constraints(
         protocol=design.protocol,
         slots=design.slots,
         participation=design.participation,
@@ -113,7 +113,7 @@ def _as_fixed(campaign: Campaign) -> Fixed:
     )
 
 
-def _changes(here: Fixed) -> Iterator[tuple[str, dict[str, Any]]]:
+def _changes(here: Constraints) -> Iterator[tuple[str, dict[str, Any]]]:
     slots, repeats = here.slots or 1, here.repeats or 1
     yield "half the slots", {"slots": max(1, slots // 2)}
     yield "twice the slots", {"slots": 2 * slots}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from bench.measure import Section, timed
-from checkins.accounting.pure import AddRemove, PureCampaign, ReplaceOne
+from checkins.accounting.exact.pure import AddRemove, PureCampaign, ReplaceOne
 
 LIMITS = {10**6: 0.1, 10**9: 1.0}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.measure import Section
 from bench.neighbours import Problem, neighbours, problems
 from bench.trying import Tried, tried
-from checkins.protocol.campaign import Campaign
+from checkins.campaign import Campaign
 
 HERE = Path(__file__).parent
 PICTURE = HERE / "recommendations.svg"

@@ -16,18 +16,18 @@ from typing import Any
 from bench import bare
 from bench.measure import Section
 from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
-from checkins.protocol.campaign import (
+from checkins.campaign import (
     Budget,
     Campaign,
     Optimizer,
-    RandomizerChoice,
+    RandomizerConfig,
     RandomizerKind,
     Task,
 )
 from checkins.simulation.outcome import Outcome, simulate
 from checkins.simulation.training import Scenario
 from checkins.tasks.dataset import Dataset
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.softmax import Softmax
 
 HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ SLOTS = {1: 40_000, 64: 15_000}
 
 
 @cache
-def lesson(rows: int = bare.ROWS) -> Lesson:
+def lesson(rows: int = bare.ROWS) -> LoadedTask:
     features, labels = bare.data(rows + 100)
     data = Dataset.one_row_each(
         "bench",
@@ -51,7 +51,7 @@ def lesson(rows: int = bare.ROWS) -> Lesson:
         holdout_features=features[rows:],
         holdout_labels=labels[rows:],
     )
-    return Lesson(data, Softmax(bare.FEATURES, bare.CLASSES))
+    return LoadedTask(data, Softmax(bare.FEATURES, bare.CLASSES))
 
 
 def ours(*, per_slot: int, slots: int, rows: int = bare.ROWS) -> Outcome:
@@ -69,7 +69,7 @@ def ours(*, per_slot: int, slots: int, rows: int = bare.ROWS) -> Outcome:
             capacity=per_slot,
         ),
         1,
-        RandomizerChoice(
+        RandomizerConfig(
             RandomizerKind.GAUSSIAN,
             clip=bare.CLIP,
             noise_multiplier=noise,
@@ -190,7 +190,7 @@ def beside_peers() -> Section:
 
 
 FIRST_SLOT = """
-from checkins.protocol.campaign import read_campaign
+from checkins.campaign import read_campaign
 from checkins.simulation.study import Study
 def first(number, slots, metrics):
     import os

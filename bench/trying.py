@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from checkins.protocol.campaign import Campaign, campaign_from_canonical
+from checkins.campaign import Campaign, campaign_from_canonical
 from checkins.simulation.job import Job, lesson_of
-from checkins.simulation.method import Method
+from checkins.simulation.mechanism import Mechanism
 from checkins.simulation.study import World
 from tools.figures import new_record
 from tools.measured import Record, commit_here
@@ -46,7 +46,7 @@ def tried(name: str, campaign: Campaign, *, metric: str, seeds: int) -> Tried:
     assert task is not None
     lesson = lesson_of(task, ".")
     scenario = World().scenario(campaign, lesson.data.clients)
-    method = Method.of(campaign, lesson.model.dimension)
+    method = Mechanism.of(campaign, lesson.model.dimension)
     worst = math.inf if metric == "loss" else 0.0
     jobs = [
         Job(task, ".", method, scenario, seed, evaluations=1, lenient=True)

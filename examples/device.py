@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from checkins.campaign import Campaign
 from checkins.client import Outcome, Participant, fetch_campaign
-from checkins.protocol.campaign import Campaign
 
 MOST_EPSILON = 8.0
 """The owner of this device takes part in no campaign that may spend more."""

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkins.accounting import Adjacency, GaussianNoise, NoiseAt, Population, certify
-from checkins.protocol.campaign import Campaign, read_campaign
+from checkins.campaign import Campaign, read_campaign
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.report import write_report
 from checkins.simulation.study import Study

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkins.accounting import Calibration, Parameter, calibrate
-from checkins.protocol.campaign import Campaign, campaign_text, parse_campaign
+from checkins.campaign import Campaign, campaign_text, parse_campaign
 from checkins.simulation.outcome import simulate
 from checkins.simulation.pooled import pooled
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 
 FILE = """schema = 1
 name = "{name}"
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out"))
     options = parser.parse_args()
     seeds = range(1, options.seeds + 1)
-    lesson = Lesson.of(calibrated("fixed, PrivUnit", 1.0)[0].task)
+    lesson = LoadedTask.of(calibrated("fixed, PrivUnit", 1.0)[0].task)
     best = [pooled(lesson, seed=seed).metrics["auc"] for seed in seeds]
     table = [[f"non-private: {said(best)}", *(f"ε ≤ {e:<11g}" for e in options.epsilon)]]
     table.append(["-" * len(cell) for cell in [" " * 26, *table[0][1:]]])

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from checkins.protocol import ledger
-from checkins.protocol.campaign import parse_campaign
+from checkins import ledger
+from checkins.campaign import parse_campaign
+from checkins.protocol.factories import participant_of, sampler_of, server_of
 from checkins.protocol.participant import COIN
 from checkins.protocol.rehearsal import rehearse
 from checkins.protocol.report import Report
-from checkins.protocol.roles import participant_of, sampler_of, server_of
 
 CAMPAIGN = """
 schema = 1

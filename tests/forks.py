@@ -33,10 +33,10 @@ PROGRAM = "checkins.cli.main"
 LOADED = (
     PROGRAM,
     "checkins.service.server",
-    "checkins.service.preparing",
+    "checkins.service.startup",
     "checkins.cli.joining",
-    "checkins.client.swarm",
-    "tests.service.faults.mortal",
+    "checkins.swarm.swarm",
+    "tests.service.faults.crashing_devices",
 )
 """Modules that a parent of forks loads."""
 LONGEST_REQUEST = 200_000

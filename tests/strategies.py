@@ -19,8 +19,8 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
-from checkins.accounting.gaussian import LEAST_NOISE, MOST_NOISE
-from checkins.accounting.pure import MOST_LOCAL_EPSILON
+from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE
+from checkins.accounting.exact.pure import MOST_LOCAL_EPSILON
 
 MOST = 10**12
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from checkins.accounting import design
+from checkins.campaign import description, optimizer, randomizer_config, task
 from checkins.protocol import window
-from checkins.protocol.campaign import description, optimizer, randomizer_choice, task
 from checkins.randomizers import gaussian, grid, laplace, privunit, response
-from tests.protocol.campaign import strategies as campaign_strategies
+from tests.campaign import strategies as campaign_strategies
 from tests.randomizers import strategies as randomizer_strategies
 from tests.strategies import DESCRIPTIONS as DESIGNS
 
 MODULES = (
-    *(design, description, optimizer, randomizer_choice, task, window),
+    *(design, description, optimizer, randomizer_config, task, window),
     *(gaussian, grid, laplace, privunit, response),
 )
 RESULTS = {privunit.Cap}

@@ -9,7 +9,7 @@ SLOT, PARTICIPANT = "tests/protocol/test_slot.py", "tests/protocol/test_particip
 DISTRIBUTIONS = "tests/protocol/test_distributions.py"
 ROLES = "tests/protocol/test_roles.py"
 CLOCK, CLOCK_WATCH = "tests/service/test_clock.py", "tests/service/test_clock_watch.py"
-ADAPTIVE = "tests/protocol/ledger/test_adaptive.py"
+ADAPTIVE = "tests/ledger/test_adaptive.py"
 FILTERS = "tests/accounting/test_filters.py"
 MODEL_UPDATE = "tests/protocol/test_model_update.py"
 DEVICE = "tests/randomizers/test_device.py"
@@ -20,7 +20,7 @@ GRID = "tests/randomizers/test_grid.py"
 
 MEMORY = "tests/service/test_memory.py"
 CONNECTIONS = "tests/service/test_connections.py"
-CAMPAIGN_FILE = "tests/protocol/campaign/test_file.py"
+CAMPAIGN_FILE = "tests/campaign/test_file.py"
 POPULATION = "tests/service/test_population.py"
 
 ASSUMPTIONS = "tests/accounting/test_assumptions.py"
@@ -305,7 +305,7 @@ MUTANTS = (
     Mutant(
         "hold-ignored",
         "slots are closed while the clock is in doubt",
-        (Change("service/advancing.py", " or database.clock.holds or ", " or "),),
+        (Change("service/slot_transitions.py", " or database.clock.holds or ", " or "),),
         (f"{CLOCK_WATCH}::test_a_clock_that_was_set_closes_nothing_and_spends_nothing",),
     ),
     Mutant(
@@ -317,7 +317,7 @@ MUTANTS = (
     Mutant(
         "healthy-store-restored",
         "--restore ends what runs in a store that was never rolled back",
-        (Change("service/preparing.py", "witness.check_restorable(database)", "pass"),),
+        (Change("service/startup.py", "witness.check_restorable(database)", "pass"),),
         (
             "tests/service/test_witness.py"
             "::test_a_healthy_store_is_not_restored_and_its_campaign_runs_on",
@@ -388,7 +388,7 @@ MUTANTS = (
         "a slot that closes holds all of its reports in memory",
         (
             Change(
-                "service/advancing.py",
+                "service/slot_transitions.py",
                 "            .limit(batch_of(terms.dimension))\n",
                 "            .limit(10**9)\n",
             ),
@@ -400,7 +400,7 @@ MUTANTS = (
         "a slot that closes leaves out the reports of every batch but the first",
         (
             Change(
-                "service/advancing.py",
+                "service/slot_transitions.py",
                 "        last = rows[-1].receipt\n",
                 "        last = chr(0x10FFFF)\n",
             ),
@@ -425,7 +425,7 @@ MUTANTS = (
         "more clients enrol than the campaign says there are",
         (
             Change(
-                "service/taking.py",
+                "service/intake.py",
                 "                if clients >= terms.most_enrolled:\n",
                 "                if False:\n",
             ),
@@ -452,7 +452,7 @@ MUTANTS = (
         "a campaign file is parsed whatever it holds, for minutes",
         (
             Change(
-                "protocol/campaign/toml_source.py",
+                "campaign/toml_source.py",
                 "        if beyond is not None:\n",
                 "        if False:\n",
             ),
@@ -470,7 +470,7 @@ MUTANTS = (
         "a server spends the whole budget, whatever its population has spent before",
         (
             Change(
-                "protocol/roles.py",
+                "protocol/factories.py",
                 "spending_of(ledger, campaign).affordable()",
                 "spending_of(Ledger(), campaign).affordable()",
             ),
@@ -494,7 +494,7 @@ MUTANTS = (
         "clients that disclose that they were sent home cost nothing",
         (
             Change(
-                "accounting/curious.py",
+                "accounting/curious_clients.py",
                 "        exposures.append(_displaced(design, curious) + chance)\n",
                 "        exposures.append(chance)\n",
             ),
@@ -518,7 +518,7 @@ MUTANTS = (
         "campaigns that were opened after earlier releases compose as if fixed beforehand",
         (
             Change(
-                "protocol/campaign/spending.py",
+                "campaign/spending.py",
                 "    return any(run.campaign != runs[0].campaign for run in runs)\n",
                 "    return False\n",
             ),
@@ -532,7 +532,7 @@ MUTANTS = (
         "whoever opens another campaign pays only for the repeats that were run before it",
         (
             Change(
-                "protocol/campaign/spending.py",
+                "campaign/spending.py",
                 "    if done >= left:\n",
                 "    if True:\n",
             ),
@@ -544,7 +544,7 @@ MUTANTS = (
         "a campaign that is resumed after another is charged only for the repeats that were run",
         (
             Change(
-                "protocol/campaign/spending.py",
+                "campaign/spending.py",
                 "        left = campaign.repeats - begun[campaign]\n",
                 "        left = 0 if begun[campaign] else campaign.repeats\n",
             ),
@@ -556,7 +556,7 @@ MUTANTS = (
         "a lower end is stated for slots and repeats that were charged and never released",
         (
             Change(
-                "protocol/ledger/price.py",
+                "ledger/price.py",
                 "stopped=slots > run.slots_closed",
                 "stopped=False",
             ),
@@ -568,7 +568,7 @@ MUTANTS = (
         "the filter of a population can be changed after its releases were seen",
         (
             Change(
-                "protocol/ledger/chain.py",
+                "ledger/chain.py",
                 "        if run.filter != self.filter:\n",
                 "        if False:\n",
             ),
@@ -604,7 +604,7 @@ MUTANTS = (
         "a ledger takes a slot that its budget does not pay for",
         (
             Change(
-                "protocol/ledger/file.py",
+                "ledger/file.py",
                 "        if slot > most:\n",
                 "        if slot > most + 1:\n",
             ),
@@ -666,7 +666,13 @@ MUTANTS = (
     Mutant(
         "another-ledger-accepted",
         "a device does not hold the ledger's line against the one that it saw before",
-        (Change("client/contact.py", "        if head != kept.head:", "        if head == '':"),),
+        (
+            Change(
+                "client/service_client.py",
+                "        if head != kept.head:",
+                "        if head == '':",
+            ),
+        ),
         (
             "tests/client/test_participation.py"
             "::test_a_service_that_was_set_back_and_went_on_gets_no_check_in",

@@ -17,11 +17,11 @@ from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from checkins.accounting import composition, exact, pure
+from checkins.accounting import composition
 from checkins.accounting.accountant import (
     METHODS,
     certify,
-    certify_kinds,
+    certify_heterogeneous,
     loss_distribution,
 )
 from checkins.accounting.certificate import Alternative, Certificate
@@ -34,9 +34,10 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
+from checkins.accounting.exact import campaign_divergence, pure
 from checkins.accounting.paper_bounds import covers, local_epsilon, paper_epsilon
-from checkins.accounting.require import MOST_CAMPAIGNS
 from checkins.errors import InvalidValue, NotCovered
+from checkins.validate import MOST_CAMPAIGNS
 from tests import strategies
 from tests.soak import examples
 
@@ -173,7 +174,7 @@ def test_the_exact_price_is_never_above_the_papers_or_the_unamplified(
     what, adjacency = ask
     found = price(what, adjacency, delta=delta)
     sane(found)
-    exactly = exact.divergence(what, adjacency, delta=delta).epsilon(delta)
+    exactly = campaign_divergence.divergence(what, adjacency, delta=delta).epsilon(delta)
     assert named(found, "exact").epsilon == exactly.upper
     assert exactly.upper <= named(found, "no-amplification").epsilon * (1 + 1e-6)
     if covers(what):
@@ -303,7 +304,7 @@ def test_campaigns_cost_at_least_one_and_at_most_their_sum(ask: Asked, campaigns
 @given(ask=asked)
 def test_one_campaign_composed_is_the_campaign(ask: Asked) -> None:
     what, adjacency = ask
-    alone = exact.divergence(what, adjacency, delta=DELTA).epsilon(DELTA)
+    alone = campaign_divergence.divergence(what, adjacency, delta=DELTA).epsilon(DELTA)
     composed = composition.composed((what,), adjacency, campaigns=1, delta=DELTA)
     assert alone.lower <= composed.upper * (1 + 1e-6)
     assert composed.lower <= alone.upper * (1 + 1e-6)
@@ -436,7 +437,7 @@ def refused(make: Callable[[], object], name: str, value: object) -> str:
 def test_a_delta_lies_strictly_between_zero_and_one(value: object) -> None:
     for make in (
         lambda: certify(local(1.0), delta=value, adjacency=ADD_REMOVE),  # type: ignore[arg-type]
-        lambda: certify_kinds([local(1.0)], delta=value, adjacency=ADD_REMOVE),  # type: ignore[arg-type]
+        lambda: certify_heterogeneous([local(1.0)], delta=value, adjacency=ADD_REMOVE),  # type: ignore[arg-type]
         lambda: loss_distribution(
             local(1.0),
             delta=value,  # type: ignore[arg-type]
@@ -473,7 +474,10 @@ def test_the_spacing_of_losses_is_positive_and_finite(value: object) -> None:
 
 
 def test_no_campaign_at_all_is_refused() -> None:
-    for make in (lambda: price([]), lambda: certify_kinds([], delta=DELTA, adjacency=ADD_REMOVE)):
+    for make in (
+        lambda: price([]),
+        lambda: certify_heterogeneous([], delta=DELTA, adjacency=ADD_REMOVE),
+    ):
         with pytest.raises(InvalidValue, match="design"):
             make()
 
@@ -483,7 +487,7 @@ def test_averaged_updates_are_refused_between_one_more_and_one_less() -> None:
     for make in (
         lambda: price(what),
         lambda: price([local(1.0), what]),
-        lambda: certify_kinds([what], delta=DELTA, adjacency=ADD_REMOVE),
+        lambda: certify_heterogeneous([what], delta=DELTA, adjacency=ADD_REMOVE),
         lambda: loss_distribution(what, delta=DELTA, adjacency=ADD_REMOVE, interval=1e-3),
     ):
         assert "replace-one" in refused(make, "adjacency", "add-remove")
@@ -578,10 +582,13 @@ def test_clients_of_several_kinds_cost_what_the_dearest_does(adjacency: Adjacenc
         sliding(2.0, 50, participation=0.5),
     ]
     each = [price(kind, adjacency) for kind in kinds]
-    found = certify_kinds(kinds, delta=DELTA, adjacency=adjacency)
+    found = certify_heterogeneous(kinds, delta=DELTA, adjacency=adjacency)
     assert found.epsilon == max(one.epsilon for one in each)
     assert found.epsilon_lower == max(one.epsilon_lower for one in each)
-    assert certify_kinds(kinds[::-1], delta=DELTA, adjacency=adjacency).epsilon == found.epsilon
+    assert (
+        certify_heterogeneous(kinds[::-1], delta=DELTA, adjacency=adjacency).epsilon
+        == found.epsilon
+    )
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
@@ -783,7 +790,7 @@ def test_kinds_do_not_count_on_their_own_kind_to_leave_room() -> None:
         )
 
     wide, hasty = kind(100, 1.0), kind(50, 0.6)
-    found = certify_kinds([wide, hasty], delta=1e-6, adjacency=Adjacency.ADD_REMOVE)
+    found = certify_heterogeneous([wide, hasty], delta=1e-6, adjacency=Adjacency.ADD_REMOVE)
     alone = certify(wide, delta=1e-6, adjacency=Adjacency.ADD_REMOVE)
     assert alone.method == "exact-population"
     assert found.epsilon >= named(alone, "exact").epsilon

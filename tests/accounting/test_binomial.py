@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from checkins.accounting.binomial import ROUND_OFF, fair_shortfall, window
-from checkins.accounting.pure import AddRemove, PureCampaign
+from checkins.accounting.exact.binomial import ROUND_OFF, fair_shortfall, window
+from checkins.accounting.exact.pure import AddRemove, PureCampaign
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from checkins.accounting.pure import AddRemove, PureCampaign, ReplaceOne
+from checkins.accounting.exact.pure import AddRemove, PureCampaign, ReplaceOne
 from tests.accounting import protocols
 from tests.accounting.protocols import DUMMY, OTHER_DATUM, Client, Protocol
 

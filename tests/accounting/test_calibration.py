@@ -22,7 +22,7 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
-from checkins.accounting.gaussian import MOST_NOISE
+from checkins.accounting.exact.gaussian import MOST_NOISE
 from checkins.errors import InvalidValue, NotCovered
 from tests.soak import only_in_soak
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol, composition
-from checkins.accounting.composition import detour
+from checkins.accounting.composition import triangle_bound
 
 
 def at_server(noise: float, **given: float) -> Design:
@@ -44,7 +44,7 @@ def test_the_detour_is_no_smaller_than_the_way_between_any_two(
         def add(self, at: float) -> float:
             return max(apart(nobody, one, at), apart(nobody, two, at))
 
-    most = detour(Known())(epsilon)  # type: ignore[arg-type]
+    most = triangle_bound(Known())(epsilon)  # type: ignore[arg-type]
     assert most >= apart(one, two, epsilon) - 1e-12
     assert most >= apart(two, one, epsilon) - 1e-12
 

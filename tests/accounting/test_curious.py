@@ -21,9 +21,9 @@ from checkins.accounting import (
     Protocol,
     calibrate,
     certify,
-    exact,
 )
-from checkins.accounting.curious import against_curious
+from checkins.accounting.curious_clients import against_curious
+from checkins.accounting.exact import campaign_divergence
 from checkins.errors import InvalidValue, NotCovered
 from tests.accounting import protocols
 
@@ -88,7 +88,7 @@ def test_no_small_protocol_exceeds_its_price_with_curious_clients(
             (ADD_REMOVE, found.add_remove(epsilon)),
             (REPLACE_ONE, found.replace(epsilon)),
         ):
-            silent = exact.divergence(design, adjacency, delta=1e-3).upper(epsilon)
+            silent = campaign_divergence.divergence(design, adjacency, delta=1e-3).upper(epsilon)
             assert true <= silent + charge + 1e-12
 
 

@@ -18,7 +18,7 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
-from checkins.accounting.gaussian import LEAST_NOISE, MOST_NOISE
+from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE
 from checkins.errors import InvalidValue, NotCovered
 from tests import strategies
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkins.accounting.divergence import (
+from checkins.accounting.exact.divergence import (
     MOST_EPSILON,
     Interval,
     Otherwise,

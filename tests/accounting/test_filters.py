@@ -21,10 +21,12 @@ from checkins.accounting import (
     Population,
     Protocol,
     composition,
-    exact,
 )
 from checkins.accounting.adaptive import BEFOREHAND, certify_adaptive
-from checkins.accounting.divergence import crossing
+from checkins.accounting.exact import campaign_divergence
+from checkins.accounting.exact.divergence import crossing
+from checkins.accounting.exact.dominating_pair import DominatingPair
+from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.accounting.filters import (
     ORDERS,
     SLACK_SHARE,
@@ -38,8 +40,6 @@ from checkins.accounting.filters import (
     slack_of,
     smallest_shift,
 )
-from checkins.accounting.law import Rounding, Side
-from checkins.accounting.pair import Pair
 from checkins.errors import InvalidValue, NotCovered
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
@@ -140,7 +140,9 @@ def test_the_profile_and_the_slack_are_above_what_is_true_between_nodes_too(
     found = composition.composed_curve((design,), adjacency, campaigns=1, delta=slack)
     curve = Curve.of(found, slack=slack)
     shift = smallest_shift(curve)
-    below = exact.divergence(exact.attained(design), lower_of(design, adjacency), delta=slack)
+    below = campaign_divergence.divergence(
+        campaign_divergence.attained(design), lower_of(design, adjacency), delta=slack
+    )
     for epsilon in np.linspace(0.0, float(curve.epsilons[-1]) * 1.3, 333):
         truth = below.lower(float(epsilon))
         assert truth <= profile(shift, float(epsilon)) * (1 + 1e-6) + slack
@@ -256,16 +258,16 @@ def bulk(shift: float) -> Design:
     return at_server(1.0 / shift)
 
 
-def as_pair(design: Design, side: Side) -> Pair:
+def as_pair(design: Design, side: Side) -> DominatingPair:
     rounding = Rounding(side=side, cells=400, tolerance=1e-15)
-    return exact.pair(design, ADD_REMOVE, rounding, delta=AT)
+    return campaign_divergence.pair(design, ADD_REMOVE, rounding, delta=AT)
 
 
 def chosen_by_loss(menu: Sequence[Design], epsilon: float, side: Side) -> float:
     """delta of an operator who looks at the first release and takes the worst of the menu."""
     first, others = as_pair(FIRST, side), [as_pair(design, side) for design in menu]
 
-    def after(other: Pair, loss: float) -> float:
+    def after(other: DominatingPair, loss: float) -> float:
         left = other.present - math.exp(epsilon - loss) * other.absent
         return float(np.maximum(left, 0.0).sum()) + other.only_present
 

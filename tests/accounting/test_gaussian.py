@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from checkins.accounting.divergence import Interval
-from checkins.accounting.gaussian import (
+from checkins.accounting.exact.divergence import Interval
+from checkins.accounting.exact.gaussian import (
     LEAST_NOISE,
     MOST_NOISE,
     AddRemove,
     GaussianCampaign,
     ReplaceOne,
 )
-from checkins.accounting.ratio import Antipodal, Diluted, Displaced, Envelope, Shifted
+from checkins.accounting.exact.slot_ratio import Antipodal, Diluted, Displaced, Envelope, Shifted
 from tests.soak import examples
 
 pytestmark = pytest.mark.slow

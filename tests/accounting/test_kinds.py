@@ -18,11 +18,11 @@ from checkins.accounting import (
     NoiseAt,
     Protocol,
     certify,
-    certify_kinds,
-    exact,
+    certify_heterogeneous,
 )
-from checkins.accounting.law import Rounding, Side
-from checkins.accounting.pair import Pair, envelope
+from checkins.accounting.exact import campaign_divergence
+from checkins.accounting.exact.dominating_pair import DominatingPair, envelope
+from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.errors import InvalidValue, NotCovered
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
@@ -58,7 +58,7 @@ def test_a_client_may_be_of_one_kind_and_then_of_another() -> None:
     assert [round(one.epsilon, 3) for one in alone] == [1.2, 1.235]
     both = certify([OFTEN, RARELY], delta=delta, adjacency=ADD_REMOVE)
     assert both.epsilon == pytest.approx(1.6210, abs=1e-4)
-    found = certify_kinds([OFTEN, RARELY], delta=delta, adjacency=ADD_REMOVE, campaigns=2)
+    found = certify_heterogeneous([OFTEN, RARELY], delta=delta, adjacency=ADD_REMOVE, campaigns=2)
     assert both.epsilon <= found.epsilon < 1.65
     assert both.epsilon_lower == pytest.approx(found.epsilon_lower, rel=1e-6)
     assert any("does not depend on its data" in line for line in found.assumptions)
@@ -67,7 +67,7 @@ def test_a_client_may_be_of_one_kind_and_then_of_another() -> None:
 def test_the_largest_divergence_composed_as_tabulated() -> None:
     """MATH-D, D5: three campaigns, unmixed 0.9837 and 1.173, mixed 1.300, largest curve 1.412."""
     kinds = [pure(8.0, 765, 0.05), pure(8.0, 1, 5e-4)]
-    found = certify_kinds(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=3)
+    found = certify_heterogeneous(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=3)
     assert found.epsilon == pytest.approx(1.412, abs=1e-3)
     assert found.epsilon_lower == pytest.approx(1.300, abs=1e-3)
 
@@ -87,7 +87,7 @@ def test_no_sequence_of_kinds_costs_more_than_is_certified(
     adjacency: Adjacency,
 ) -> None:
     kinds = [pure(local_epsilon, m, p) for m, p in zip(slots, participation, strict=True)]
-    found = certify_kinds(kinds, delta=1e-4, adjacency=adjacency, campaigns=2)
+    found = certify_heterogeneous(kinds, delta=1e-4, adjacency=adjacency, campaigns=2)
     for sequence in itertools.combinations_with_replacement(kinds, 2):
         one = certify(list(sequence), delta=1e-4, adjacency=adjacency, compare=False)
         assert one.epsilon_lower <= found.epsilon
@@ -98,7 +98,7 @@ def test_no_sequence_of_kinds_costs_more_than_is_certified(
 
 def test_in_one_campaign_a_client_is_of_one_kind() -> None:
     each = [certify(kind, delta=1e-6, adjacency=ADD_REMOVE).epsilon for kind in (OFTEN, RARELY)]
-    found = certify_kinds([OFTEN, RARELY], delta=1e-6, adjacency=ADD_REMOVE)
+    found = certify_heterogeneous([OFTEN, RARELY], delta=1e-6, adjacency=ADD_REMOVE)
     assert found.epsilon == max(each)
 
 
@@ -108,17 +108,17 @@ def test_kinds_that_no_exact_bound_covers_are_refused_over_several_campaigns() -
         for m in (1000, 2000)
     ]
     with pytest.raises(NotCovered, match="local_delta"):
-        certify_kinds(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=2)
+        certify_heterogeneous(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=2)
 
 
 def test_kinds_share_their_randomizer() -> None:
     with pytest.raises(InvalidValue, match="kinds"):
-        certify_kinds([OFTEN, pure(1.0, 40, 0.05)], delta=1e-6, adjacency=ADD_REMOVE)
+        certify_heterogeneous([OFTEN, pure(1.0, 40, 0.05)], delta=1e-6, adjacency=ADD_REMOVE)
 
 
-def pairs_of(*designs: Design) -> list[Pair]:
+def pairs_of(*designs: Design) -> list[DominatingPair]:
     rounding = Rounding(side=Side.UP, cells=256, tolerance=1e-18)
-    return [exact.pair(one, ADD_REMOVE, rounding, delta=1e-6) for one in designs]
+    return [campaign_divergence.pair(one, ADD_REMOVE, rounding, delta=1e-6) for one in designs]
 
 
 @pytest.mark.parametrize(

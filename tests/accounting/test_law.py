@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from checkins.accounting.law import (
+from checkins.accounting.exact.grid_distribution import (
     Grid,
-    Law,
+    GridDistribution,
     Rounding,
     Side,
     add,
@@ -21,7 +21,7 @@ from checkins.accounting.law import (
     discretise_up,
     sum_of,
 )
-from checkins.accounting.ratio import (
+from checkins.accounting.exact.slot_ratio import (
     Antipodal,
     AttainedRatio,
     Diluted,
@@ -57,15 +57,15 @@ def one(value: np.ndarray) -> float:
     return float(value[0])
 
 
-def call(law: Law, t: float) -> float:
+def call(law: GridDistribution, t: float) -> float:
     return float(np.maximum(law.origin - t + law.values, 0.0) @ law.masses)
 
 
-def put(law: Law, t: float) -> float:
+def put(law: GridDistribution, t: float) -> float:
     return float(np.maximum(t - law.origin - law.values, 0.0) @ law.masses)
 
 
-def mean(law: Law) -> float:
+def mean(law: GridDistribution) -> float:
     return law.origin + float(law.values @ law.masses)
 
 
@@ -400,13 +400,13 @@ def test_adding_any_two_laws_brackets_the_exact_convolution(first, second, strik
         assert put(below, t) - 1e-12 <= puts <= put(above, t) + 1e-12
 
 
-def _law(atoms: list[tuple[float, float]]) -> Law:
+def _law(atoms: list[tuple[float, float]]) -> GridDistribution:
     merged: dict[float, float] = {}
     for value, mass in atoms:
         merged[value] = merged.get(value, 0.0) + mass
     values = np.array(sorted(merged))
     masses = np.array([merged[v] for v in values])
-    return Law(values, masses / masses.sum(), 0.0)
+    return GridDistribution(values, masses / masses.sum(), 0.0)
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3, 5, 8, 13, 100])

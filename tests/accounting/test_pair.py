@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr
 from scipy.stats import binom
 
-from checkins.accounting import gaussian, pure
-from checkins.accounting.law import Rounding, Side
-from checkins.accounting.pair import Pair, from_curve, from_ratios
+from checkins.accounting.exact import gaussian, pure
+from checkins.accounting.exact.dominating_pair import DominatingPair, from_curve, from_ratios
+from checkins.accounting.exact.grid_distribution import Rounding, Side
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +31,14 @@ TINY = 1e-13
 EPSILONS = (0.0, 1e-6, 0.01, 0.1, 0.3, 1.0, 2.0, 5.0, 20.0)
 
 
-def pair_of(present: np.ndarray, absent: np.ndarray) -> Pair:
+def pair_of(present: np.ndarray, absent: np.ndarray) -> DominatingPair:
     """Any two laws on one finite list of outcomes."""
     both = (present > 0) & (absent > 0)
     order = np.argsort(np.log(present[both]) - np.log(absent[both]), kind="stable")
     q, p = absent[both][order], present[both][order]
-    return Pair(q, p, p - q, float(present[absent == 0].sum()), float(absent[(present == 0)].sum()))
+    return DominatingPair(
+        q, p, p - q, float(present[absent == 0].sum()), float(absent[(present == 0)].sum())
+    )
 
 
 def hockey_stick(one: np.ndarray, other: np.ndarray, epsilon: float) -> float:
@@ -47,12 +49,12 @@ def product(laws: list[np.ndarray]) -> np.ndarray:
     return np.array([math.prod(masses) for masses in itertools.product(*laws)])
 
 
-def above(pair: Pair, remove: float, add: float, epsilon: float) -> None:
+def above(pair: DominatingPair, remove: float, add: float, epsilon: float) -> None:
     assert pair.remove(epsilon) >= remove / NEAR - TINY
     assert pair.add(epsilon) >= add / NEAR - TINY * math.exp(epsilon)
 
 
-def below(pair: Pair, remove: float, add: float, epsilon: float) -> None:
+def below(pair: DominatingPair, remove: float, add: float, epsilon: float) -> None:
     assert pair.remove(epsilon) <= remove * NEAR + TINY
     assert pair.add(epsilon) <= add * NEAR + TINY * math.exp(epsilon)
 
@@ -81,7 +83,7 @@ def gaussian_delta(shift: float, epsilon: float) -> float:
     return -math.exp(upper) * math.expm1(min(0.0, lower - upper))
 
 
-def release(shift: float, rounding: Rounding) -> Pair:
+def release(shift: float, rounding: Rounding) -> DominatingPair:
     """One Gaussian release: a campaign of one slot that everybody takes part in."""
     campaign = gaussian.GaussianCampaign(1.0 / shift, 1, 1.0)
     return gaussian.AddRemove.pair(campaign, rounding)

@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln
 
-from checkins.accounting import pure
-from checkins.accounting.pure import (
+from checkins.accounting.exact import pure
+from checkins.accounting.exact.pure import (
     AddRemove,
     PureCampaign,
     ReplaceOne,

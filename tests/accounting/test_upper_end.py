@@ -13,9 +13,9 @@ from checkins.accounting import (
     Population,
     Protocol,
     composition,
-    exact,
 )
-from checkins.accounting.findings import Question
+from checkins.accounting.bounds import Question
+from checkins.accounting.exact import campaign_divergence
 
 DELTA = 1e-6
 DESIGNS = {
@@ -40,12 +40,14 @@ DESIGNS = {
 @pytest.mark.parametrize("name", DESIGNS)
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_the_upper_end_alone_is_that_of_the_interval(name: str, adjacency: Adjacency) -> None:
-    priced = exact.divergence(DESIGNS[name], adjacency, delta=DELTA, cells=150)
+    priced = campaign_divergence.divergence(DESIGNS[name], adjacency, delta=DELTA, cells=150)
     assert priced.upper_epsilon(DELTA) == priced.epsilon(DELTA).upper
 
 
 def test_it_is_so_where_a_population_is_declared() -> None:
-    priced = exact.with_population(DESIGNS["roomy"], Adjacency.ADD_REMOVE, delta=DELTA, cells=150)
+    priced = campaign_divergence.with_population(
+        DESIGNS["roomy"], Adjacency.ADD_REMOVE, delta=DELTA, cells=150
+    )
     assert priced is not None
     assert priced.upper_epsilon(DELTA) == priced.epsilon(DELTA).upper
 

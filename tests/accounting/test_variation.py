@@ -23,8 +23,8 @@ from checkins.accounting import (
     Protocol,
     calibrate,
     certify,
-    certify_kinds,
-    variation,
+    certify_heterogeneous,
+    total_variation,
 )
 from checkins.accounting.accountant import smallest_epsilon
 from checkins.errors import InvalidValue
@@ -86,7 +86,7 @@ def test_shares_fall_as_the_variation_grows(
 ) -> None:
     def left(tau: float) -> float:
         try:
-            return variation.share(delta=delta, epsilon=epsilon, variation=tau)
+            return total_variation.share(delta=delta, epsilon=epsilon, variation=tau)
         except InvalidValue:
             return 0.0
 
@@ -99,15 +99,15 @@ def test_what_is_left_and_what_is_charged_stay_within_delta(
 ) -> None:
     """In rationals, with e^epsilon from below: a tau far below an ulp of delta counts too."""
     try:
-        share = variation.share(delta=delta, epsilon=epsilon, variation=tau)
+        share = total_variation.share(delta=delta, epsilon=epsilon, variation=tau)
     except InvalidValue:
         return
     growth = Fraction(math.nextafter(math.exp(epsilon), 0.0))
     assert 0 < Fraction(share) + (1 + growth) * Fraction(tau) <= Fraction(delta)
     assert share < delta
-    wide = variation.widened(delta=delta, epsilon=epsilon, variation=tau)
+    wide = total_variation.widened(delta=delta, epsilon=epsilon, variation=tau)
     assert Fraction(wide) >= min(1, Fraction(delta) + (1 + growth) * Fraction(tau))
-    assert variation.charge(epsilon=epsilon, variation=tau) >= min(1.0, tau)
+    assert total_variation.charge(epsilon=epsilon, variation=tau) >= min(1.0, tau)
 
 
 def test_a_certificate_tells_the_variation_what_it_is_for_and_what_it_costs() -> None:
@@ -115,7 +115,7 @@ def test_a_certificate_tells_the_variation_what_it_is_for_and_what_it_costs() ->
     (line,) = (line for line in found.assumptions if line.startswith(PAID))
     assert "total variation 1.3e-20 of this design rounded onto its grid" in line
     assert found.variation == 1.23e-20
-    charge = variation.charge(epsilon=found.epsilon, variation=1.23e-20)
+    charge = total_variation.charge(epsilon=found.epsilon, variation=1.23e-20)
     assert float(line.split("; ")[1].split(" of delta")[0]) >= charge
 
 
@@ -166,7 +166,8 @@ def test_the_largest_delta_that_a_mixture_may_have_is_all_of_it() -> None:
 def test_kinds_of_clients_pay_for_it_too_and_say_so_once() -> None:
     kinds = [PURE, Design(Protocol.FIXED, slots=10, participation=0.3, randomizer=PURE.randomizer)]
     plain, paid = (
-        certify_kinds(kinds, delta=1e-5, adjacency=ADD_REMOVE, variation=tau) for tau in (0.0, 1e-6)
+        certify_heterogeneous(kinds, delta=1e-5, adjacency=ADD_REMOVE, variation=tau)
+        for tau in (0.0, 1e-6)
     )
     assert paid.epsilon > plain.epsilon
     assert sum(line.startswith(PAID) for line in paid.assumptions) == 1

@@ -11,8 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from checkins import accounting, audit, planning, randomizers
-from checkins.protocol import campaign, ledger
+from checkins import accounting, audit, campaign, ledger, planning, randomizers
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_MODULE = 500

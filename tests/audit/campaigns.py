@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from checkins.accounting import Adjacency, Design, NoiseAt, Population, Protocol
-from checkins.protocol.campaign import Budget, Campaign, RandomizerChoice, RandomizerKind
+from checkins.campaign import Budget, Campaign, RandomizerConfig, RandomizerKind
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 
@@ -23,7 +23,7 @@ def pure(
 ) -> Campaign:
     """Randomized response, or Laplace noise without a clip, whose worst case is the same."""
     kind = RandomizerKind.LAPLACE if categories is None else RandomizerKind.RANDOMIZED_RESPONSE
-    choice = RandomizerChoice(kind, local_epsilon=local_epsilon, categories=categories)
+    choice = RandomizerConfig(kind, local_epsilon=local_epsilon, categories=categories)
     protocol = Protocol.FIXED if window is None else Protocol.SLIDING
     population = None
     if contributors is not None:
@@ -55,7 +55,7 @@ def gaussian(
     averaged: bool = False,
     repeats: int = 1,
 ) -> Campaign:
-    choice = RandomizerChoice(
+    choice = RandomizerConfig(
         RandomizerKind.GAUSSIAN, clip=1.0, noise_multiplier=noise, noise_at=at
     )
     protocol = Protocol.AVERAGED if averaged else Protocol.FIXED

@@ -14,8 +14,8 @@ from checkins.accounting import NoiseAt, Population
 from checkins.audit import Attacks, Audit, Engine, Settings, Verdict, audit_campaign
 from checkins.audit.auditing import certificate_at
 from checkins.audit.verdict import SHARE, Promise
+from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
 
 SOAK = os.environ.get("CHECKINS_SOAK") == "1"

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkins.audit import Engine, Settings, audit_campaign, auditing
-from checkins.audit.blocks import Blocks, Effort, OutOfTime
+from checkins.audit.batching import Blocks, Effort, OutOfTime
 from checkins.audit.machines import run_trials
 from checkins.audit.machines import stage as stages
 from checkins.audit.machines.campaigns import server_noise
-from checkins.audit.playing import Played, play
+from checkins.audit.runner import Played, play
 from checkins.audit.trials import Trials
 from checkins.errors import InvalidValue
 from tests.audit.campaigns import pure

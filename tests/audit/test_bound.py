@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
-from checkins.audit.bound import (
+from checkins.audit.bounds import (
     CHOOSING,
     Counts,
     Direction,

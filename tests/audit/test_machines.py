@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from checkins.accounting import Adjacency
-from checkins.audit.bound import CHOOSING
+from checkins.audit.bounds import CHOOSING
 from checkins.audit.machines import Stage, made_small, run_trials, stage_of
 from checkins.audit.machines.adversity import ORDINARY, SMOOTH, Adversity
 from checkins.audit.machines.attacks import LIKELIHOOD, Noise
@@ -27,12 +27,12 @@ from checkins.audit.machines.device import device_stage, local_epsilon
 from checkins.audit.machines.scene import scenes_for
 from checkins.audit.machines.stage import best_attack
 from checkins.audit.machines.world import CANARY, Seen, World
+from checkins.campaign import Campaign, read_campaign
 from checkins.errors import InvalidValue, NotCovered
-from checkins.protocol.campaign import Campaign, read_campaign
-from checkins.protocol.ledger import Ledger
+from checkins.ledger import Ledger
+from checkins.protocol.factories import participant_of, sampler_of, server_of
 from checkins.protocol.participant import Outcome
 from checkins.protocol.report import Report
-from checkins.protocol.roles import participant_of, sampler_of, server_of
 from checkins.randomizers import Gaussian, Laplace
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from checkins.audit import Attacks, Settings, audit_campaign
-from checkins.audit.curve import Curve
-from checkins.audit.picture import certified_line, draw_trade_off, trade_off
+from checkins.audit.plot import certified_line, draw_trade_off, trade_off
+from checkins.audit.trade_off_curve import Curve
 from checkins.audit.trials import Trials
-from checkins.protocol.campaign import Campaign
+from checkins.campaign import Campaign
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
 
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency, NoiseAt, certify
-from checkins.accounting.pure import PureCampaign, ThreePointSum, attained
-from checkins.audit.bound import CHOOSING, Direction
+from checkins.accounting.exact.pure import PureCampaign, ThreePointSum, attained
+from checkins.audit.bounds import CHOOSING, Direction
 from checkins.audit.canaries.canary import Canary
 from checkins.audit.canaries.worst_case import worst_case
-from checkins.audit.curve import Curve
-from checkins.audit.playing import Effort, play
 from checkins.audit.power import epsilon_of, exact_rates, rates_of, runs_needed
-from checkins.protocol.campaign import Campaign
+from checkins.audit.runner import Effort, play
+from checkins.audit.trade_off_curve import Curve
+from checkins.campaign import Campaign
 from tests.audit.campaigns import ADD_REMOVE, REPLACE_ONE, gaussian, pure
 
 

@@ -23,7 +23,7 @@ from checkins.audit.canaries.releases import (
 from checkins.audit.canaries.statistic import response_scores, sum_ratio
 from checkins.audit.canaries.world import World
 from checkins.audit.canaries.worst_case import worst_case
-from checkins.protocol.campaign import Campaign
+from checkins.campaign import Campaign
 from checkins.protocol.model_update import Model, ModelUpdate
 from checkins.protocol.participant import COIN, Participant
 from checkins.protocol.rehearsal import Rehearsal, rehearse
@@ -316,7 +316,7 @@ def test_the_ratio_of_outcomes_is_that_of_their_chances() -> None:
 
 
 def test_two_threads_and_one_see_the_same_runs() -> None:
-    from checkins.audit.playing import Effort, play
+    from checkins.audit.runner import Effort, play
 
     [canary] = worst_case(gaussian(1.0, slots=4), counts_on_population=False)
     found = [

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from checkins.audit import Attacks, Settings, Verdict, audit_campaign
-from checkins.audit.bound import lower_bounds
+from checkins.audit.bounds import lower_bounds
 from checkins.audit.canaries.training import TrainingCanary
+from checkins.campaign import Campaign, parse_campaign
 from checkins.errors import NotCovered
-from checkins.protocol.campaign import Campaign, parse_campaign
 from checkins.simulation.job import lesson_of
 
 TEXT = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkins.service.store import facts, records
+from checkins.service.store import metadata, records
 from checkins.service.store.database import Database
 from tests.cli.refusals import refused
 from tests.service.coordination import House, campaign
@@ -30,12 +30,12 @@ def test_a_store_in_use_is_copied_whole_and_marked(checkins, house: House, tmp_p
     assert told == {"path": str(copy), "epoch": 1, "bytes": copy.stat().st_size}
     database = Database(f"sqlite:///{copy}")
     with database.reading() as connection:
-        assert facts.read(connection, facts.COPY) == "yes"
+        assert metadata.read(connection, metadata.COPY) == "yes"
         held = records.ledger_lines(connection, terms.population, after=0, most=99)
     database.close()
     assert held == house.lines(terms)
     with house.database.reading() as connection:
-        assert facts.read(connection, facts.COPY) is None
+        assert metadata.read(connection, metadata.COPY) is None
 
 
 def test_people_are_told_how_to_use_it(checkins, house: House, tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from checkins.accounting import Adjacency
+from checkins.campaign.file import parse_campaign
+from checkins.campaign.partial_runs import PartialRun
+from checkins.campaign.spending import price
+from checkins.campaign.templates import Template, template_text
+from checkins.campaign.writing import campaign_text
 from checkins.cli import check as check_command
-from checkins.protocol.campaign.file import parse_campaign
-from checkins.protocol.campaign.runs import RunSoFar
-from checkins.protocol.campaign.spending import price
-from checkins.protocol.campaign.templates import Template, template_text
-from checkins.protocol.campaign.writing import campaign_text
-from tests.protocol.ledger.ledgers import Book, campaign
+from tests.ledger.ledgers import Book, campaign
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENTS = ROOT / "examples" / "patients.toml"
@@ -291,11 +291,11 @@ def test_a_campaign_is_priced_after_what_its_ledger_has_spent(checkins, tmp_path
     alone = answer(checkins("check", path, "--json"))
     found = answer(checkins("check", path, "--ledger", place, "--json"))
     assert set(found) == KEYS | {"ledger"}
-    runs = [RunSoFar.whole(first), RunSoFar.whole(NEXT)]
+    runs = [PartialRun.whole(first), PartialRun.whole(NEXT)]
     together = price(runs, rule=book.ledger.filter).epsilon
     assert together > price(runs).epsilon  # as fixed beforehand, which nobody promised
     assert found["certificate"]["epsilon"] == together > alone["certificate"]["epsilon"]
-    before = price([RunSoFar.whole(first)]).epsilon
+    before = price([PartialRun.whole(first)]).epsilon
     assert found["ledger"] == {"head": book.ledger.head, "runs": 1, "epsilon": before}
     assert found["seal"] == alone["seal"]
     assert all(point["epsilon"] > before for point in found["spending"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from checkins.ledger.entry import hashed
 from checkins.protocol.encoding import model_from_bytes
-from checkins.protocol.ledger.entry import hashed
 from tests.cli.refusals import refused
 from tests.service.coordination import House, campaign
 

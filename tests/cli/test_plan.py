@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from checkins.campaign.file import parse_campaign, read_campaign
 from checkins.cli import plan as command
 from checkins.cli.plan_question import seconds
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign.file import parse_campaign, read_campaign
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET = ["--epsilon", "1", "--delta", "1e-6", "--adjacency", "add-remove"]

@@ -18,7 +18,7 @@ from checkins.accounting import Protocol
 from checkins.cli import screen, verify
 from checkins.cli.main import run
 from tests.cli.refusals import refused
-from tests.protocol.ledger.ledgers import Book, campaign
+from tests.ledger.ledgers import Book, campaign
 
 FIXED = campaign()
 WHOLE = Book().run(FIXED).close()

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from checkins.protocol.campaign import Campaign, parse_campaign
+from checkins.campaign import Campaign, parse_campaign
 from checkins.protocol.encoding import model_to_bytes, report_from_bytes
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

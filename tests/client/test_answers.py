@@ -9,11 +9,11 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from checkins.client.actions import Answer, Kind, Lost, Request
-from checkins.client.connections import Connections
-from checkins.client.drivers import HEADERS, AsyncHands, Hands, connected, connected_async
+from checkins.client.actions import Answer, Kind, NoResponse, Request
+from checkins.client.drivers import HEADERS, AsyncDriver, Driver, connected, connected_async
 from checkins.client.state_file import Memory
-from checkins.client.swarm import Lookout, Shared, SwarmHands, Tally
+from checkins.swarm.connections import Connections
+from checkins.swarm.swarm import Shared, SwarmDriver, Tally, ViewFetcher
 from tests.client.fake_service import FakeService
 from tests.client.hostile_service import ATTACKS, LARGE, Attack, hostile
 from tests.client.http_service import on_a_socket
@@ -22,34 +22,34 @@ ASKED = Request(Kind.OUTCOME, "GET", "/campaigns/x", 0.3)
 PATIENT = Request(Kind.OUTCOME, "GET", "/campaigns/x", 60.0)
 
 
-def blocking(url: str, request: Request) -> Answer | Lost:
+def blocking(url: str, request: Request) -> Answer | NoResponse:
     with connected(url) as http:
-        answer: Answer | Lost = Hands(http, Memory()).perform(request)
+        answer: Answer | NoResponse = Driver(http, Memory()).perform(request)
         return answer
 
 
-def of_its_own(url: str, request: Request) -> Answer | Lost:
+def of_its_own(url: str, request: Request) -> Answer | NoResponse:
     """With a client that the caller made, which asks for gzip unless it is told otherwise."""
     with httpx.Client(base_url=url) as http:
-        answer: Answer | Lost = Hands(http, Memory()).perform(request)
+        answer: Answer | NoResponse = Driver(http, Memory()).perform(request)
         return answer
 
 
-def on_a_loop(url: str, request: Request) -> Answer | Lost:
-    async def ask() -> Answer | Lost:
+def on_a_loop(url: str, request: Request) -> Answer | NoResponse:
+    async def ask() -> Answer | NoResponse:
         async with connected_async(url) as http:
-            return await AsyncHands(http, Memory()).send(request)
+            return await AsyncDriver(http, Memory()).send(request)
 
     return asyncio.run(ask())
 
 
-def in_a_swarm(url: str, request: Request) -> Answer | Lost:
-    async def ask() -> Answer | Lost:
+def in_a_swarm(url: str, request: Request) -> Answer | NoResponse:
+    async def ask() -> Answer | NoResponse:
         connections = Connections(url, HEADERS)
         try:
-            with Lookout(url) as lookout:
+            with ViewFetcher(url) as lookout:
                 shared = Shared(Tally(), connections, lookout)
-                return await SwarmHands(Memory(), shared=shared).send(request)
+                return await SwarmDriver(Memory(), shared=shared).send(request)
         finally:
             await connections.close()
 
@@ -57,7 +57,7 @@ def in_a_swarm(url: str, request: Request) -> Answer | Lost:
 
 
 WAYS = {way.__name__: way for way in (blocking, of_its_own, on_a_loop, in_a_swarm)}
-Way = Callable[[str, Request], Answer | Lost]
+Way = Callable[[str, Request], Answer | NoResponse]
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -65,7 +65,7 @@ Way = Callable[[str, Request], Answer | Lost]
 def test_an_answer_beyond_its_limits_is_none(way: Way, attack: Attack) -> None:
     with hostile(attack) as url:
         answer = way(url, PATIENT if attack.__name__ in LARGE else ASKED)
-    assert isinstance(answer, Lost), f"{len(answer.body):,} bytes"
+    assert isinstance(answer, NoResponse), f"{len(answer.body):,} bytes"
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -84,10 +84,10 @@ def test_a_connection_that_was_ended_is_not_used_again() -> None:
     path = f"/campaigns/{service.id}"
     honest = {path: json.dumps(service.view()).encode()}
     with hostile(ATTACKS["slow_body"], honest) as url, connected(url) as http:
-        hands = Hands(http, Memory())
+        hands = Driver(http, Memory())
         for _ in range(2):
             assert isinstance(hands.perform(Request(Kind.OUTCOME, "GET", path, 60.0)), Answer)
-            assert isinstance(hands.perform(ASKED), Lost)
+            assert isinstance(hands.perform(ASKED), NoResponse)
 
 
 def test_every_request_of_a_device_has_a_limit_of_its_own() -> None:

@@ -149,11 +149,11 @@ def test_a_service_that_is_not_there_is_a_failure(
 
 
 def test_a_device_can_be_withdrawn(run: Any, tmp_path: Path) -> None:
-    from checkins.client.kept import Kept
+    from checkins.client.saved_state import SavedState
     from checkins.client.state_file import StateFile
 
     service = FakeService()
-    StateFile(tmp_path / f"{service.id}.json").save(Kept(service.id, key="k" * 20).to_bytes())
+    StateFile(tmp_path / f"{service.id}.json").save(SavedState(service.id, key="k" * 20).to_bytes())
     with on_a_socket(service) as url:
         code, out, _ = run("join", url, "--state", tmp_path, "--withdraw")
         assert (code, "withdrawn" in out) == (0, True)
@@ -188,12 +188,12 @@ def test_code_that_a_service_names_is_not_imported(
 def test_a_service_that_was_set_back_is_a_failure_and_the_state_is_kept(
     run: Any, tmp_path: Path
 ) -> None:
-    from checkins.client.kept import Kept
+    from checkins.client.saved_state import SavedState
     from checkins.client.state_file import StateFile
 
     service = FakeService()
     file = StateFile(tmp_path / f"{service.id}.json")
-    kept = Kept(service.id, key="k" * 20, token="t", entries=1, head="0" * 64).to_bytes()
+    kept = SavedState(service.id, key="k" * 20, token="t", entries=1, head="0" * 64).to_bytes()
     file.save(kept)
     with on_a_socket(service) as url:
         code, out, err = run("join", url, "--row", "1", "--state", tmp_path, "--json")

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from checkins.client.actions import Action, Save
-from checkins.client.drivers import HEADERS, AsyncHands, Hands
-from checkins.client.participation import Participation, Plan
+from checkins.client.drivers import HEADERS, AsyncDriver, Driver
+from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.state_file import Memory
 from checkins.protocol.participant import Outcome
 from tests.client.fake_service import START_S, FakeService, campaign
@@ -40,7 +40,7 @@ def lived(drive: Callable[..., Outcome], script: Script) -> tuple[Outcome, list[
     service = FakeService(campaign(noise_at="server", slot_s=60.0, choose_s=20.0))
     service.now_s = lambda: START_S - 100.0 + clock.now_s - 777.0
     service.wait = lambda most_s, done: clock.sleep(0.0 if done() else min(most_s, 20.0))
-    plan = Plan(URL, service.id, SlopeTrainer())
+    plan = ParticipationConfig(URL, service.id, SlopeTrainer())
     actions: list[Action] = []
     stories: list[Any] = []
     participation = Participation(plan, None, steady=clock.steady, dice=LoadedDice(slot=2))
@@ -51,14 +51,14 @@ def lived(drive: Callable[..., Outcome], script: Script) -> tuple[Outcome, list[
 
 def blocking(flow: Any, carrier: Any, clock: Virtual, journal: Any) -> Outcome:
     with httpx.Client(base_url=URL, transport=carrier, headers=HEADERS) as http:
-        hands = Hands(http, Memory(), journal=journal, steady=clock.steady, sleep=clock.sleep)
+        hands = Driver(http, Memory(), journal=journal, steady=clock.steady, sleep=clock.sleep)
         return hands.drive(flow)
 
 
 def on_a_loop(flow: Any, carrier: Any, clock: Virtual, journal: Any) -> Outcome:
     async def live() -> Outcome:
         async with httpx.AsyncClient(base_url=URL, transport=carrier, headers=HEADERS) as http:
-            hands = AsyncHands(
+            hands = AsyncDriver(
                 http, Memory(), journal=journal, steady=clock.steady, sleep=clock.sleep_async
             )
             return await hands.drive(flow)
@@ -102,10 +102,10 @@ def test_a_disk_that_fails_stops_the_device_before_it_says_anything() -> None:
     clock = Virtual(0.0)
     service = FakeService()
     service.now_s = lambda: START_S - 10.0
-    plan = Plan(URL, service.id, SlopeTrainer())
+    plan = ParticipationConfig(URL, service.id, SlopeTrainer())
     flow = Participation(plan, None, steady=clock.steady, dice=LoadedDice()).flow()
     with httpx.Client(base_url=URL, transport=transport(service, clock)) as http:
-        hands = Hands(http, Full(), steady=clock.steady, sleep=clock.sleep)
+        hands = Driver(http, Full(), steady=clock.steady, sleep=clock.sleep)
         with pytest.raises(OSError, match="no space"):
             hands.drive(flow)
     assert service.tokens == {}
@@ -122,7 +122,7 @@ def test_what_a_device_sends_does_not_tell_devices_apart() -> None:
         heads.append(request.headers)
         return carrier.handle_request(request)
 
-    plan = Plan(URL, service.id, SlopeTrainer())
+    plan = ParticipationConfig(URL, service.id, SlopeTrainer())
     flow = Participation(plan, None, steady=clock.steady, dice=LoadedDice()).flow()
     assert blocking(flow, httpx.MockTransport(handle), clock, None) is Outcome.REPORTED
     known = {"host", "accept", "accept-encoding", "connection", "user-agent", "content-length"}
@@ -143,9 +143,9 @@ def test_save_is_the_only_action_that_touches_the_disk() -> None:
     service = FakeService()
     service.now_s = lambda: START_S - 10.0 + clock.now_s
     actions: list[Action] = []
-    plan = Plan(URL, service.id, SlopeTrainer())
+    plan = ParticipationConfig(URL, service.id, SlopeTrainer())
     participation = Participation(plan, None, steady=clock.steady, dice=LoadedDice())
     with httpx.Client(base_url=URL, transport=transport(service, clock)) as http:
-        hands = Hands(http, Counting(), steady=clock.steady, sleep=clock.sleep)
+        hands = Driver(http, Counting(), steady=clock.steady, sleep=clock.sleep)
         hands.drive(Recorded(participation.flow(), actions))  # type: ignore[arg-type]
     assert Counting.saves == sum(isinstance(action, Save) for action in actions) == 4

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from checkins.client import CampaignRefused, Outcome, Participant, ServiceFailed, fetch_campaign
-from checkins.client.kept import Kept
+from checkins.client.saved_state import SavedState
 from checkins.client.state_file import StateFile, locked
 from checkins.errors import InvalidValue
 from checkins.protocol.participant import Phase
@@ -91,7 +91,7 @@ def test_a_withdrawn_device_never_takes_part(tmp_path: Path) -> None:
     with on_a_socket(service) as url:
         here = device(url, service, tmp_path)
         assert here.withdraw() is False  # nothing to withdraw
-        file.save(Kept(service.id, key=key).to_bytes())  # stopped while it enrolled
+        file.save(SavedState(service.id, key=key).to_bytes())  # stopped while it enrolled
         assert here.withdraw() is True
         assert len(service.withdrawn) == 1
         assert json.loads(file.load() or b"")["ended"] == "WITHDRAWN"
@@ -114,12 +114,12 @@ def test_a_device_that_withdraws_before_it_enrols_never_does(tmp_path: Path) -> 
 def test_withdrawing_goes_on_until_the_service_has_heard(tmp_path: Path) -> None:
     service = FakeService()
     file = StateFile(tmp_path / f"{service.id}.json")
-    kept = Kept(service.id, key="k" * 20, token="t-1", phase=Phase.DRAWN, slot=2)
+    kept = SavedState(service.id, key="k" * 20, token="t-1", phase=Phase.DRAWN, slot=2)
     file.save(kept.to_bytes())
     here = device("http://127.0.0.1:9", service, tmp_path, patience_s=0.0)
     with pytest.raises(ServiceFailed):
         here.withdraw()
-    assert Kept.from_bytes(file.load() or b"") == kept
+    assert SavedState.from_bytes(file.load() or b"") == kept
 
 
 def test_a_device_follows_a_campaign_from_run_to_run(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ FORBIDDEN = (
 def test_a_device_imports_nothing_that_a_device_does_not_need() -> None:
     code = f"""
 import sys
-import checkins.client, checkins.client.swarm, checkins.client.rows
+import checkins.client, checkins.swarm.swarm, checkins.client.rows
 heavy = [name for name in {FORBIDDEN!r} if name in sys.modules]
 assert not heavy, heavy
 """

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.client import CampaignRefused, Outcome, ServiceFailed
-from checkins.client.actions import Kind, Request, Save, Tell, Train
-from checkins.client.kept import Kept
+from checkins.client.actions import Kind, LogEvent, Request, Save, Train
+from checkins.client.saved_state import SavedState
 from checkins.client.view import view_from
 from checkins.errors import InvalidValue
 from checkins.protocol.encoding import report_from_bytes
@@ -77,11 +77,11 @@ def test_it_checks_in_while_check_ins_are_taken_and_not_all_at_once() -> None:
 def test_what_was_drawn_is_durable_before_anything_follows_from_it() -> None:
     world = World()
     world.live()
-    kinds = [type(action) for action in world.actions if not isinstance(action, Tell)]
+    kinds = [type(action) for action in world.actions if not isinstance(action, LogEvent)]
     sent = [
         action.kind if isinstance(action, Request) else kind
         for action, kind in zip(
-            [a for a in world.actions if not isinstance(a, Tell)], kinds, strict=True
+            [a for a in world.actions if not isinstance(a, LogEvent)], kinds, strict=True
         )
     ]
     assert sent.index(Save) < sent.index(Kind.ENROL)
@@ -161,7 +161,7 @@ def test_a_device_started_again_after_its_slot_abstains() -> None:
     world = World(dice=LoadedDice(slot=2), crash_before=7)
     with pytest.raises(Crash):
         world.live()
-    assert Kept.from_bytes(world.disk or b"").slot == 2
+    assert SavedState.from_bytes(world.disk or b"").slot == 2
     world.server_s = world.service.begin(3)
     assert world.live() is Outcome.MISSED
     assert world.service.check_ins == {}
@@ -349,7 +349,7 @@ def test_a_service_that_was_set_back_gets_no_check_in(what: str) -> None:
     world.service.epoch = 3
     with pytest.raises(Crash):
         world.live()
-    kept = Kept.from_bytes(world.disk or b"")
+    kept = SavedState.from_bytes(world.disk or b"")
     assert (kept.epoch, kept.slots_closed) == (3, 1)
     if what == "epoch":
         world.service.epoch = 2
@@ -358,7 +358,7 @@ def test_a_service_that_was_set_back_gets_no_check_in(what: str) -> None:
     with pytest.raises(ServiceFailed, match="was set back"):
         world.live()
     assert world.service.check_ins == {}
-    assert Kept.from_bytes(world.disk or b"") == kept
+    assert SavedState.from_bytes(world.disk or b"") == kept
 
 
 def test_a_service_that_was_set_back_and_went_on_gets_no_check_in() -> None:
@@ -366,14 +366,14 @@ def test_a_service_that_was_set_back_and_went_on_gets_no_check_in() -> None:
     world = World(dice=LoadedDice(slot=4), begins_s=22.0, crash_before=8)
     with pytest.raises(Crash):
         world.live()
-    kept = Kept.from_bytes(world.disk or b"")
+    kept = SavedState.from_bytes(world.disk or b"")
     assert (kept.entries, kept.head) == (3, world.service.head(3))
     world.service.forked_after = 2
     world.crash_before = None
     with pytest.raises(ServiceFailed, match="was set back"):
         world.live()
     assert world.service.check_ins == {}
-    assert Kept.from_bytes(world.disk or b"") == kept
+    assert SavedState.from_bytes(world.disk or b"") == kept
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_a_service_that_was_set_back_meanwhile_gets_nothing_more(after: Kind, be
     with pytest.raises(ServiceFailed, match="was set back"):
         world.live()
     assert world.requests(before) == []
-    kept = Kept.from_bytes(world.disk or b"")
+    kept = SavedState.from_bytes(world.disk or b"")
     assert kept.phase is (Phase.DRAWN if before is Kind.CHECK_IN else Phase.PRIVATIZED)
     assert (kept.report is not None) == (before is Kind.REPORT)
     with pytest.raises(ServiceFailed, match="was set back"):
@@ -444,12 +444,12 @@ def test_what_it_sees_after_a_restart_is_durable_too() -> None:
     world = World(dice=LoadedDice(slot=4), begins_s=2.0, crash_before=8)
     with pytest.raises(Crash):
         world.live()
-    assert Kept.from_bytes(world.disk or b"").entries == 1
+    assert SavedState.from_bytes(world.disk or b"").entries == 1
     world.server_s = world.service.begin(3) + 1.0
     world.crash_before = world.steps + 4
     with pytest.raises(Crash):
         world.live()
-    kept = Kept.from_bytes(world.disk or b"")
+    kept = SavedState.from_bytes(world.disk or b"")
     assert (kept.entries, kept.head) == (3, world.service.head(3))
 
 
@@ -565,7 +565,7 @@ def test_whatever_happens_a_device_takes_part_at_most_once(
 
 
 def test_a_state_of_another_campaign_is_refused() -> None:
-    world = World(disk=Kept("0123456789ab-1").to_bytes())
+    world = World(disk=SavedState("0123456789ab-1").to_bytes())
     with pytest.raises(CampaignRefused, match="must be of"):
         world.live()
 
@@ -573,12 +573,12 @@ def test_a_state_of_another_campaign_is_refused() -> None:
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"schema": 2, "campaign": "x"}', b"\xff"])
 def test_a_damaged_state_is_refused_and_not_guessed(data: bytes) -> None:
     with pytest.raises(InvalidValue, match="is not a device's state"):
-        Kept.from_bytes(data)
+        SavedState.from_bytes(data)
 
 
 @given(
     st.builds(
-        Kept,
+        SavedState,
         st.just("0123456789ab-1"),
         seal=st.none() | st.text(max_size=5),
         key=st.none() | st.text(max_size=5),
@@ -591,7 +591,7 @@ def test_a_damaged_state_is_refused_and_not_guessed(data: bytes) -> None:
         report=st.none() | st.binary(min_size=1, max_size=9),
     )
 )
-def test_what_is_kept_reads_back(kept: Kept) -> None:
-    assert Kept.from_bytes(kept.to_bytes()) == kept
+def test_what_is_kept_reads_back(kept: SavedState) -> None:
+    assert SavedState.from_bytes(kept.to_bytes()) == kept
     over = replace(kept.over("REPORTED"))
-    assert Kept.from_bytes(over.to_bytes()) == over
+    assert SavedState.from_bytes(over.to_bytes()) == over

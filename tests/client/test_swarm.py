@@ -16,9 +16,9 @@ import pytest
 
 from checkins.client.actions import Answer, Kind, Request
 from checkins.client.clock import steady_s
-from checkins.client.connections import Connections
-from checkins.client.swarm import Lookout, Swarm, Tally
 from checkins.client.trainer import Trainer
+from checkins.swarm.connections import Connections
+from checkins.swarm.swarm import Swarm, Tally, ViewFetcher
 from tests.client.fake_service import FakeService, Reply
 from tests.client.http_service import on_a_socket
 from tests.client.test_participant import soon
@@ -90,7 +90,7 @@ def test_no_device_of_a_swarm_reports_to_a_service_that_was_set_back() -> None:
 
 def test_a_busy_loop_does_not_set_the_clocks_wrong() -> None:
     async def look(url: str, left: list[bytes]) -> tuple[float, Answer]:
-        with Lookout(url) as lookout:
+        with ViewFetcher(url) as lookout:
             coming = asyncio.ensure_future(lookout.send(Request(Kind.LOOK, "GET", "/", 10.0)))
             await asyncio.sleep(0)
             while left:

@@ -12,14 +12,14 @@ import jax
 import numpy as np
 import pytest
 
+from checkins.campaign import DataFile, Optimizer, Task
 from checkins.client import RowsTrainer
 from checkins.client.rows import People, trainer_of_file
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import DataFile, Optimizer, Task
 from checkins.simulation.updates import LocalWork, each
 from checkins.tasks import synthetic, table_file
-from checkins.tasks.blueprint import model_of
 from checkins.tasks.dataset import Dataset
+from checkins.tasks.model_spec import model_of
 from checkins.tasks.tensors import flatten, unflatten
 
 FEATURES = ("x", "y", "z")

@@ -13,16 +13,16 @@ from checkins.client.actions import (
     Answer,
     Flow,
     Kind,
-    Lost,
+    LogEvent,
+    NoResponse,
     Request,
     Save,
     SleepUntil,
-    Tell,
     Train,
 )
-from checkins.client.dice import Dice
-from checkins.client.kept import Kept
-from checkins.client.participation import Participation, Plan
+from checkins.client.participation import Participation, ParticipationConfig
+from checkins.client.randomness import DeviceRandomness
+from checkins.client.saved_state import SavedState
 from checkins.protocol.participant import Outcome
 from tests.client.fake_service import START_S, FakeService, Reply, problem
 
@@ -45,7 +45,7 @@ class SlopeTrainer:
 
 
 @dataclass
-class LoadedDice(Dice):
+class LoadedDice(DeviceRandomness):
     """Dice that fall as the test says; only a test has such."""
 
     slot: int = 1
@@ -80,7 +80,7 @@ class World:
     """One device and its service. The steady clock starts anywhere; the calendar is never asked."""
 
     service: FakeService = field(default_factory=FakeService)
-    dice: Dice = field(default_factory=LoadedDice)
+    dice: DeviceRandomness = field(default_factory=LoadedDice)
     trainer: SlopeTrainer = field(default_factory=SlopeTrainer)
     fault: Fault = no_fault
     begins_s: float = -30.0
@@ -89,7 +89,7 @@ class World:
     train_s: float = 0.1
     plan: dict[str, Any] = field(default_factory=dict)
     disk: bytes | None = None
-    saved: list[Kept] = field(default_factory=list)
+    saved: list[SavedState] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     sent: list[Request] = field(default_factory=list)
     stories: list[dict[str, object]] = field(default_factory=list)
@@ -112,7 +112,7 @@ class World:
         return self.booted_s + self.server_s - START_S
 
     def flow(self) -> Flow[Outcome]:
-        plan = Plan(URL, self.service.id, self.trainer, **self.plan)
+        plan = ParticipationConfig(URL, self.service.id, self.trainer, **self.plan)
         return Participation(plan, self.disk, steady=self.steady, dice=self.dice).flow()
 
     def live(self) -> Outcome:
@@ -145,22 +145,22 @@ class World:
                 self.server_s += max(0.0, until - self.steady())
             case Save(kept):
                 self.disk = kept
-                self.saved.append(Kept.from_bytes(kept))
-            case Tell(story):
+                self.saved.append(SavedState.from_bytes(kept))
+            case LogEvent(story):
                 self.stories.append(dict(story))
             case Train(make):
                 self.server_s += self.train_s
                 return make()
         return None
 
-    def _send(self, request: Request) -> Answer | Lost:
+    def _send(self, request: Request) -> Answer | NoResponse:
         sent = self.steady()
         self.sent.append(request)
         what = self.fault(request)
         self.server_s += self.latency_s / 2
         if what == "lost":
             self.server_s += request.timeout_s
-            return Lost("lost on the way")
+            return NoResponse("lost on the way")
         if what in ("busy", "broken"):
             reply = problem(503, "busy", Retry_After="1") if what == "busy" else Reply(502, b"<p>")
         elif what == "portal":
@@ -174,7 +174,7 @@ class World:
         self.server_s += self.latency_s / 2
         if what == "unanswered":
             self.server_s += max(0.0, sent + request.timeout_s - self.steady())
-            return Lost("the answer was lost")
+            return NoResponse("the answer was lost")
         after = reply.headers.get("Retry-After")
         return Answer(
             reply.status,

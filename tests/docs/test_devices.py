@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checkins.campaign.templates import Template, template_text
 from checkins.client import CampaignRefused, CampaignView, Outcome, fetch_campaign
-from checkins.protocol.campaign.templates import Template, template_text
 from tests.docs.test_code_blocks import ROOT, blocks
 from tests.forks import Forked
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from checkins.protocol.campaign import read_campaign
+from checkins.campaign import read_campaign
 from checkins.protocol.encoding import model_from_bytes
 
 pytestmark = pytest.mark.slow
@@ -158,7 +158,7 @@ def test_a_coordinator_that_cannot_start_is_told_and_ends_the_demo(tmp_path: Pat
 
 
 def test_the_demo_keeps_its_budget_below_an_epsilon_of_one() -> None:
-    from checkins.protocol.campaign.spending import Spending
+    from checkins.campaign.spending import Spending
 
     campaign = read_campaign(ROOT / "examples" / "demo.toml").campaign
     spending = Spending(campaign)

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from checkins.accounting import Adjacency, Protocol
+from checkins.campaign import Campaign, parse_campaign
+from checkins.campaign.templates import Template, template_text
 from checkins.cli.main import run
-from checkins.protocol.campaign import Campaign, parse_campaign
-from checkins.protocol.campaign.templates import Template, template_text
 from checkins.protocol.encoding import report_to_bytes
-from checkins.protocol.roles import sampler_of
+from checkins.protocol.factories import sampler_of
 from checkins.randomizers import device
 from tests.golden.questions import questions
-from tests.protocol.ledger.ledgers import Book, campaign
+from tests.ledger.ledgers import Book, campaign
 from tests.randomizers.sources import Seeded
 
 HERE = Path(__file__).resolve().parent

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
-from checkins.planning import Devices, Fixed, Learning, Plan, Question, Server, make_plan
-from checkins.protocol.campaign import Optimizer, RandomizerKind, Task
+from checkins.campaign import Optimizer, RandomizerKind, Task
+from checkins.planning import Constraints, Devices, Learning, Plan, Question, Server, make_plan
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 PATIENTS = Learning.of(Task("patients", "logistic", Optimizer(rate=1.0)), name="patients")
@@ -34,14 +34,14 @@ def ask(
 QUESTIONS: dict[str, Question] = {
     "add-remove": ask(0.5, learning=PATIENTS, population=(15_000, 20_000)),
     "replace-one": ask(1.0, REPLACE_ONE, population=(900, 1_000)),
-    "repeated": ask(2.0, REPLACE_ONE, fixed=Fixed(repeats=3, slots=20)),
-    "client": ask(fixed=Fixed(noise_at=NoiseAt.CLIENT, slots=50, repeats=1)),
-    "crowded": ask(fixed=Fixed(noise_at=NoiseAt.CLIENT, slots=50, capacity=40, repeats=1)),
-    "averaged": ask(1.0, REPLACE_ONE, fixed=Fixed(protocol=Protocol.AVERAGED)),
-    "laplace": ask(fixed=Fixed(randomizer=RandomizerKind.LAPLACE), dimension=4),
-    "privunit": ask(fixed=Fixed(randomizer=RandomizerKind.PRIVUNIT, slots=2_000)),
+    "repeated": ask(2.0, REPLACE_ONE, fixed=Constraints(repeats=3, slots=20)),
+    "client": ask(fixed=Constraints(noise_at=NoiseAt.CLIENT, slots=50, repeats=1)),
+    "crowded": ask(fixed=Constraints(noise_at=NoiseAt.CLIENT, slots=50, capacity=40, repeats=1)),
+    "averaged": ask(1.0, REPLACE_ONE, fixed=Constraints(protocol=Protocol.AVERAGED)),
+    "laplace": ask(fixed=Constraints(randomizer=RandomizerKind.LAPLACE), dimension=4),
+    "privunit": ask(fixed=Constraints(randomizer=RandomizerKind.PRIVUNIT, slots=2_000)),
     "sliding": ask(
-        fixed=Fixed(protocol=Protocol.SLIDING),
+        fixed=Constraints(protocol=Protocol.SLIDING),
         devices=Devices(availability_s=60.0, dropout=0.2),
         server=Server(updates_per_s=50.0),
     ),

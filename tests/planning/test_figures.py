@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.accounting import NoiseAt, Population, Protocol
+from checkins.campaign import RandomizerKind
 from checkins.planning import Devices, Server
-from checkins.planning.figures import figures, theorem_risk
+from checkins.planning.metrics import figures, theorem_risk
 from checkins.planning.turnout import shortest_slot_s, turnout
-from checkins.protocol.campaign import RandomizerKind
 from tests.planning.plans import REPLACE_ONE, ask
 from tests.planning.test_noise import CLIENT, shape
 

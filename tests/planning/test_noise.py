@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, certify
+from checkins.campaign import RandomizerKind
+from checkins.planning.candidate import DesignCandidate
 from checkins.planning.noise import guessed, proven_level
 from checkins.planning.search import tidy
-from checkins.planning.shape import Shape
 from checkins.planning.target import FINE, QUICK, Target
-from checkins.protocol.campaign import RandomizerKind
 from tests.soak import examples, only_in_soak
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 
 
-def shape(slots: int = 100, **more: object) -> Shape:
+def shape(slots: int = 100, **more: object) -> DesignCandidate:
     given = {
         "protocol": Protocol.FIXED,
         "slots": slots,
@@ -32,7 +32,7 @@ def shape(slots: int = 100, **more: object) -> Shape:
         "noise_at": NoiseAt.SERVER,
         **more,
     }
-    return Shape(**given)  # type: ignore[arg-type]
+    return DesignCandidate(**given)  # type: ignore[arg-type]
 
 
 CLIENT = {"noise_at": NoiseAt.CLIENT}
@@ -161,7 +161,7 @@ def test_a_level_is_found_after_a_few_looks(name: str, epsilon: float, delta: fl
     looks = []
 
     class Watched(Target):
-        def spent(self, shape: Shape, level: float, cells: int) -> float:
+        def spent(self, shape: DesignCandidate, level: float, cells: int) -> float:
             looks.append(super().spent(shape, level, cells))
             return looks[-1]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from checkins.accounting import Adjacency, NoiseAt, Protocol
+from checkins.campaign import RandomizerKind
 from checkins.errors import InvalidValue
-from checkins.planning import Devices, Fixed, Question, make_plan
-from checkins.planning.shape import Shape
+from checkins.planning import Constraints, Devices, Question, make_plan
+from checkins.planning.candidate import DesignCandidate
 from checkins.planning.target import Target
-from checkins.protocol.campaign import RandomizerKind
 from tests.planning.plans import REPLACE_ONE, ask
 
 MOST_LOOKS = 110
@@ -21,33 +21,35 @@ ODD: dict[str, Question] = {
     "a tiny epsilon": ask(1e-6),
     "a tiny epsilon, replaced": ask(1e-6, REPLACE_ONE),
     "a huge epsilon": ask(100.0),
-    "one report a slot": ask(fixed=Fixed(capacity=1)),
+    "one report a slot": ask(fixed=Constraints(capacity=1)),
     "crowded, replaced": ask(
-        0.01, REPLACE_ONE, delta=1e-10, fixed=Fixed(capacity=13, repeats=1, slots=2_000)
+        0.01, REPLACE_ONE, delta=1e-10, fixed=Constraints(capacity=13, repeats=1, slots=2_000)
     ),
-    "averaged thrice": ask(1.0, REPLACE_ONE, fixed=Fixed(protocol=Protocol.AVERAGED, repeats=3)),
+    "averaged thrice": ask(
+        1.0, REPLACE_ONE, fixed=Constraints(protocol=Protocol.AVERAGED, repeats=3)
+    ),
     "laplace, replaced, four times": ask(
-        1.0, REPLACE_ONE, fixed=Fixed(randomizer=RandomizerKind.LAPLACE, repeats=4)
+        1.0, REPLACE_ONE, fixed=Constraints(randomizer=RandomizerKind.LAPLACE, repeats=4)
     ),
-    "ten thousand runs": ask(fixed=Fixed(repeats=10_000)),
+    "ten thousand runs": ask(fixed=Constraints(repeats=10_000)),
     "one client": ask(population=(1, 1)),
     "short stays": ask(
         delta=0.9,
         adjacency=Adjacency.REPLACE_ONE,
         devices=Devices(availability_s=36.0),
-        fixed=Fixed(repeats=1),
+        fixed=Constraints(repeats=1),
     ),
 }
 QUICK = ("a delta near one", "a tiny epsilon", "averaged thrice", "one client")
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[Shape]:
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[DesignCandidate]:
     """What was priced."""
-    seen: list[Shape] = []
+    seen: list[DesignCandidate] = []
     spent = Target.spent
 
-    def counted(self: Target, shape: Shape, level: float, cells: int) -> float:
+    def counted(self: Target, shape: DesignCandidate, level: float, cells: int) -> float:
         seen.append(shape)
         return spent(self, shape, level, cells)
 
@@ -59,7 +61,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Shape]:
     "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in ODD]
 )
 def test_an_odd_question_takes_no_more_looks_than_a_usual_one(
-    name: str, looks: list[Shape]
+    name: str, looks: list[DesignCandidate]
 ) -> None:
     found = make_plan(ODD[name])
     assert found.certificate.epsilon <= ODD[name].epsilon
@@ -68,7 +70,7 @@ def test_an_odd_question_takes_no_more_looks_than_a_usual_one(
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_a_delta_that_grids_use_up_is_refused_before_anything_is_priced(
-    adjacency: Adjacency, looks: list[Shape]
+    adjacency: Adjacency, looks: list[DesignCandidate]
 ) -> None:
     with pytest.raises(InvalidValue, match="noise on the grids of devices") as refused:
         make_plan(ask(1.0, adjacency, delta=1e-300))
@@ -76,15 +78,15 @@ def test_a_delta_that_grids_use_up_is_refused_before_anything_is_priced(
     assert not looks
 
 
-def test_what_is_out_of_reach_is_refused_after_a_few_looks(looks: list[Shape]) -> None:
+def test_what_is_out_of_reach_is_refused_after_a_few_looks(looks: list[DesignCandidate]) -> None:
     with pytest.raises(InvalidValue, match="out of reach"):
-        make_plan(ask(1e-9, delta=1e-12, fixed=Fixed(slots=1, noise_at=NoiseAt.SERVER)))
+        make_plan(ask(1e-9, delta=1e-12, fixed=Constraints(slots=1, noise_at=NoiseAt.SERVER)))
     assert len(looks) <= MOST_LOOKS
 
 
 def test_a_promise_of_nothing_spent_can_be_told() -> None:
     """Fewer take part than delta allows to be seen: epsilon is 0."""
-    fixed = Fixed(randomizer=RandomizerKind.LAPLACE, participation=0.1, slots=10, repeats=1)
+    fixed = Constraints(randomizer=RandomizerKind.LAPLACE, participation=0.1, slots=10, repeats=1)
     found = make_plan(ask(1.0, delta=0.5, fixed=fixed))
     assert found.certificate.epsilon == 0.0
     assert "down to 0 for" in " ".join(reason.sentence for reason in found.reasons)

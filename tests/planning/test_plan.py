@@ -8,11 +8,11 @@ from dataclasses import fields, replace
 import pytest
 
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, certify
-from checkins.planning import Devices, Fixed, Question, Server, make_plan
-from checkins.planning.front import dominates
+from checkins.campaign import PartialRun, RandomizerKind, parse_campaign, price
+from checkins.planning import Constraints, Devices, Question, Server, make_plan
+from checkins.planning.pareto_front import dominates
 from checkins.planning.space import contributors
 from checkins.planning.target import Target
-from checkins.protocol.campaign import RandomizerKind, RunSoFar, parse_campaign, price
 from tests.planning.plans import QUESTIONS, ask, plan
 from tests.soak import SOAK, only_in_soak
 
@@ -52,7 +52,7 @@ def test_no_design_of_the_front_dominates_another(name: str) -> None:
 def test_what_is_fixed_is_what_is_planned(name: str) -> None:
     asked = QUESTIONS[name]
     for design in plan(name).front:
-        for field in fields(Fixed):
+        for field in fields(Constraints):
             wanted = getattr(asked.fixed, field.name)
             if wanted is not None:
                 assert getattr(design.shape, field.name) == wanted, field.name
@@ -129,7 +129,7 @@ def test_an_independent_certificate_agrees_with_every_design_of_the_front(name: 
 @pytest.mark.parametrize("name", ["replace-one", "repeated", "averaged"])
 def test_an_independent_certificate_agrees_where_one_is_replaced(name: str) -> None:
     found = plan(name)
-    assert price([RunSoFar.whole(found.campaign)]).epsilon <= QUESTIONS[name].epsilon
+    assert price([PartialRun.whole(found.campaign)]).epsilon <= QUESTIONS[name].epsilon
     for design in found.front[: 3 if SOAK else 1]:  # its recommended one was priced above
         certificate = certify(
             design.shape.design(design.level),
@@ -196,7 +196,7 @@ def test_averages_count_only_on_those_who_can_still_come(
             dimension=dimension,
             devices=Devices(availability_s=availability_s),
             server=Server(updates_per_s=5_000.0),
-            fixed=Fixed(protocol=Protocol.AVERAGED, randomizer=RandomizerKind.LAPLACE),
+            fixed=Constraints(protocol=Protocol.AVERAGED, randomizer=RandomizerKind.LAPLACE),
         )
     )
     shape = found.recommended.shape
@@ -206,7 +206,7 @@ def test_averages_count_only_on_those_who_can_still_come(
 
 def test_a_price_that_rests_on_a_population_says_so() -> None:
     """A capacity a little above the mean load: a slot overflows now and then."""
-    fixed = Fixed(
+    fixed = Constraints(
         protocol=Protocol.FIXED,
         slots=10,
         capacity=677,
@@ -235,7 +235,7 @@ def test_a_price_that_rests_on_a_population_says_so() -> None:
 def test_the_full_certificate_keeps_the_budget_of_a_plan_with_a_coarse_one(
     slots: int, epsilon: float
 ) -> None:
-    fixed = Fixed(protocol=Protocol.FIXED, slots=slots, repeats=20, noise_at=NoiseAt.SERVER)
+    fixed = Constraints(protocol=Protocol.FIXED, slots=slots, repeats=20, noise_at=NoiseAt.SERVER)
     asked = Question(
         Population(100_000, 100_000),
         epsilon,
@@ -245,4 +245,4 @@ def test_the_full_certificate_keeps_the_budget_of_a_plan_with_a_coarse_one(
         fixed=fixed,
     )
     found = make_plan(asked)
-    assert price([RunSoFar.whole(found.campaign)]).epsilon <= epsilon
+    assert price([PartialRun.whole(found.campaign)]).epsilon <= epsilon

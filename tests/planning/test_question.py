@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
+from checkins.campaign import Optimizer, RandomizerKind, Task
 from checkins.errors import InvalidValue
-from checkins.planning import Devices, Fixed, Learning, Question, Server, make_plan
-from checkins.protocol.campaign import Optimizer, RandomizerKind, Task
+from checkins.planning import Constraints, Devices, Learning, Question, Server, make_plan
 from tests.planning.plans import ask
 
 
@@ -41,19 +41,22 @@ def test_a_wrong_number_is_named(wrong: dict[str, Any], name: str) -> None:
         (lambda: Server(updates_per_s=0.0), "updates_per_s"),
         (lambda: Server(duration_s=float("inf")), "duration_s"),
         (lambda: Server(duration_s=1e12), "duration_s"),
-        (lambda: Fixed(slots=0), "slots"),
-        (lambda: Fixed(participation=0.0), "participation"),
-        (lambda: Fixed(capacity=0), "capacity"),
-        (lambda: Fixed(window=10, slots=5), "window"),
-        (lambda: Fixed(window=10, protocol=Protocol.FIXED), "window"),
-        (lambda: Fixed(minibatch=10, slots=5), "minibatch"),
-        (lambda: Fixed(capacity="all", noise_at=NoiseAt.CLIENT), "capacity"),
-        (lambda: Fixed(randomizer=RandomizerKind.RANDOMIZED_RESPONSE), "randomizer"),
-        (lambda: Fixed(randomizer=RandomizerKind.LAPLACE, noise_at=NoiseAt.SERVER), "noise_at"),
-        (lambda: Fixed(protocol=Protocol.AVERAGED, noise_at=NoiseAt.SERVER), "noise_at"),
-        (lambda: Fixed(protocol=Protocol.AVERAGED, participation=0.5), "participation"),
-        (lambda: Fixed(protocol=Protocol.AVERAGED, capacity=3), "capacity"),
-        (lambda: Fixed(protocol=Protocol.AVERAGED, minibatch=2), "minibatch"),
+        (lambda: Constraints(slots=0), "slots"),
+        (lambda: Constraints(participation=0.0), "participation"),
+        (lambda: Constraints(capacity=0), "capacity"),
+        (lambda: Constraints(window=10, slots=5), "window"),
+        (lambda: Constraints(window=10, protocol=Protocol.FIXED), "window"),
+        (lambda: Constraints(minibatch=10, slots=5), "minibatch"),
+        (lambda: Constraints(capacity="all", noise_at=NoiseAt.CLIENT), "capacity"),
+        (lambda: Constraints(randomizer=RandomizerKind.RANDOMIZED_RESPONSE), "randomizer"),
+        (
+            lambda: Constraints(randomizer=RandomizerKind.LAPLACE, noise_at=NoiseAt.SERVER),
+            "noise_at",
+        ),
+        (lambda: Constraints(protocol=Protocol.AVERAGED, noise_at=NoiseAt.SERVER), "noise_at"),
+        (lambda: Constraints(protocol=Protocol.AVERAGED, participation=0.5), "participation"),
+        (lambda: Constraints(protocol=Protocol.AVERAGED, capacity=3), "capacity"),
+        (lambda: Constraints(protocol=Protocol.AVERAGED, minibatch=2), "minibatch"),
         (lambda: Learning(clip=0.0), "clip"),
     ],
 )
@@ -65,7 +68,7 @@ def test_what_does_not_go_together_is_refused(make: Any, name: str) -> None:
 
 def test_averages_are_refused_for_neighbours_that_come_and_go() -> None:
     with pytest.raises(InvalidValue, match="lone client"):
-        ask(fixed=Fixed(protocol=Protocol.AVERAGED))
+        ask(fixed=Constraints(protocol=Protocol.AVERAGED))
 
 
 def test_too_little_time_is_said() -> None:
@@ -76,7 +79,7 @@ def test_too_little_time_is_said() -> None:
 
 
 def test_a_budget_out_of_reach_is_said() -> None:
-    fixed = Fixed(slots=1, participation=1.0, repeats=1)
+    fixed = Constraints(slots=1, participation=1.0, repeats=1)
     with pytest.raises(InvalidValue, match="out of reach"):
         make_plan(ask(1e-9, delta=1e-12, fixed=fixed))
 

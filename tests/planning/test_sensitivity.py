@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from checkins.accounting import Population, certify
-from checkins.planning.figures import figures
+from checkins.planning.metrics import figures
 from tests.planning.plans import QUESTIONS, plan
 
 

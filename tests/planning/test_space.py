@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from checkins.accounting import NoiseAt, Protocol
 from checkins.accounting.paper.occupancy import overflow_probability
-from checkins.planning import Devices, Fixed, Server
+from checkins.campaign import RandomizerKind
+from checkins.planning import Constraints, Devices, Server
 from checkins.planning.space import OVERFLOW_SHARE, contributors, roomy_capacity, shapes, with_slots
-from checkins.protocol.campaign import RandomizerKind
 from tests.planning.plans import ADD_REMOVE, REPLACE_ONE, ask
 from tests.planning.test_noise import CLIENT, shape
 
@@ -59,22 +59,22 @@ def test_people_sit_out_where_the_server_cannot_take_them_all() -> None:
 @pytest.mark.parametrize(
     ("fixed", "expected"),
     [
-        (Fixed(slots=77), lambda one: one.slots == 77),
-        (Fixed(repeats=4), lambda one: one.repeats == 4),
-        (Fixed(participation=0.3), lambda one: one.participation == 0.3),
-        (Fixed(capacity=9), lambda one: one.capacity == 9),
-        (Fixed(capacity="all"), lambda one: one.capacity is None and one.is_gaussian),
-        (Fixed(window=7), lambda one: one.window == 7),
-        (Fixed(minibatch=3), lambda one: one.minibatch == 3 and one.slots >= 3),
-        (Fixed(noise_at=NoiseAt.CLIENT), lambda one: one.noise_at is NoiseAt.CLIENT),
+        (Constraints(slots=77), lambda one: one.slots == 77),
+        (Constraints(repeats=4), lambda one: one.repeats == 4),
+        (Constraints(participation=0.3), lambda one: one.participation == 0.3),
+        (Constraints(capacity=9), lambda one: one.capacity == 9),
+        (Constraints(capacity="all"), lambda one: one.capacity is None and one.is_gaussian),
+        (Constraints(window=7), lambda one: one.window == 7),
+        (Constraints(minibatch=3), lambda one: one.minibatch == 3 and one.slots >= 3),
+        (Constraints(noise_at=NoiseAt.CLIENT), lambda one: one.noise_at is NoiseAt.CLIENT),
         (
-            Fixed(randomizer=RandomizerKind.LAPLACE),
+            Constraints(randomizer=RandomizerKind.LAPLACE),
             lambda one: one.randomizer is RandomizerKind.LAPLACE,
         ),
-        (Fixed(protocol=Protocol.SLIDING), lambda one: one.protocol is Protocol.SLIDING),
+        (Constraints(protocol=Protocol.SLIDING), lambda one: one.protocol is Protocol.SLIDING),
     ],
 )
-def test_what_is_fixed_is_not_searched(fixed: Fixed, expected) -> None:
+def test_what_is_fixed_is_not_searched(fixed: Constraints, expected) -> None:
     found = shapes(ask(fixed=fixed))
     assert found
     assert all(map(expected, found))

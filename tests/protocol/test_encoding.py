@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from checkins.errors import InvalidValue, ProtocolViolation
+from checkins.ledger.entry import hashed
 from checkins.protocol.encoding import (
     MOST_HEADER_BYTES,
     Malformed,
@@ -20,7 +21,6 @@ from checkins.protocol.encoding import (
     report_from_bytes,
     report_to_bytes,
 )
-from checkins.protocol.ledger.entry import hashed
 
 units = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=40)
 names = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=8)

@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Table, select
 
+from checkins.campaign import Campaign, parse_campaign
 from checkins.errors import ProtocolViolation
-from checkins.protocol.campaign import Campaign, parse_campaign
-from checkins.protocol.ledger.verification import Verification, verify
-from checkins.service import advancing, opening, taking
-from checkins.service.store import facts, records, tables
+from checkins.ledger.verification import Verification, verify
+from checkins.service import intake, opening, slot_transitions
+from checkins.service.intake import CheckIn, Enrolment, Submission, hashed
+from checkins.service.run_spec import RunSpec
+from checkins.service.store import metadata, records, tables
 from checkins.service.store.database import Database
 from checkins.service.store.migration import migrate
-from checkins.service.store.records import Standing
-from checkins.service.taking import CheckIn, Enrolment, Submission, hashed
-from checkins.service.terms import Terms
+from checkins.service.store.records import RunSnapshot
 
 START = datetime(2040, 1, 1, tzinfo=UTC)
 SLOT_S, CHOOSE_S = 10.0, 4.0
@@ -141,80 +141,80 @@ class House:
     def _come_back(self) -> None:
         self.database = at(self.url, self.clock)
         migrate(self.database)
-        facts.begin_epoch(self.database)
+        metadata.begin_epoch(self.database)
 
     def restart(self) -> None:
         """Everything that was not durable is gone."""
         self.database.close()
         self._come_back()
 
-    def open(self, what: Campaign) -> Terms:
+    def open(self, what: Campaign) -> RunSpec:
         return opening.open_run(self.database, what, folder=self.folder)
 
-    def standing(self, terms: Terms) -> Standing:
+    def standing(self, terms: RunSpec) -> RunSnapshot:
         with self.database.reading() as connection:
             return records.load_standing(connection, terms)
 
-    def tick(self, terms: Terms) -> Standing:
+    def tick(self, terms: RunSpec) -> RunSnapshot:
         """Try what is due once."""
-        return advancing.advance(self.database, terms, self.standing(terms))
+        return slot_transitions.advance(self.database, terms, self.standing(terms))
 
-    def run_until(self, terms: Terms, moment: float) -> Standing:
+    def run_until(self, terms: RunSpec, moment: float) -> RunSnapshot:
         """Turn the clock, then do all that is due."""
         self.clock.now = moment
         standing = self.standing(terms)
         while True:
-            due = advancing.due(terms, standing.stage)
+            due = slot_transitions.due(terms, standing.stage)
             if due is None or due > moment:
                 return standing
-            standing = advancing.advance(self.database, terms, standing)
+            standing = slot_transitions.advance(self.database, terms, standing)
 
-    def begin(self, terms: Terms, slot: int) -> Standing:
+    def begin(self, terms: RunSpec, slot: int) -> RunSnapshot:
         """Into a slot: check-ins are taken."""
         return self.run_until(terms, terms.begins(slot))
 
-    def choose(self, terms: Terms, slot: int) -> Standing:
+    def choose(self, terms: RunSpec, slot: int) -> RunSnapshot:
         """Past the choice of a slot."""
         return self.run_until(terms, terms.chooses(slot))
 
-    def close(self, terms: Terms, slot: int) -> Standing:
+    def close(self, terms: RunSpec, slot: int) -> RunSnapshot:
         """Past the end of a slot."""
         return self.run_until(terms, terms.ends(slot))
 
-    def finish(self, terms: Terms) -> Standing:
+    def finish(self, terms: RunSpec) -> RunSnapshot:
         """To the end of the run, its certificate included."""
         standing = self.run_until(terms, terms.ends(terms.rules.slots))
-        return advancing.finish(self.database, terms, standing)
+        return slot_transitions.finish(self.database, terms, standing)
 
-    def enrol(self, terms: Terms, name: str | None = None) -> str:
+    def enrol(self, terms: RunSpec, name: str | None = None) -> str:
         """A hashed token that is good for one check-in."""
         token = hashed(name or f"token-{next(self.names)}")
-        (answer,) = taking.take_enrolments(self.database, terms, [Enrolment(token)])
+        (answer,) = intake.take_enrolments(self.database, terms, [Enrolment(token)])
         assert answer is None
         return token
 
-    def check_in(self, terms: Terms, slot: int, token: str | None = None) -> str:
+    def check_in(self, terms: RunSpec, slot: int, token: str | None = None) -> str:
         """A receipt; raises the refusal."""
         message = CheckIn(slot, token or self.enrol(terms))
-        (answer,) = taking.take_check_ins(self.database, terms, [message])
+        (answer,) = intake.take_check_ins(self.database, terms, [message])
         if isinstance(answer, ProtocolViolation):
             raise answer
         return answer
 
-    def report(self, terms: Terms, slot: int, receipt: str, units: Any = 1) -> None:
+    def report(self, terms: RunSpec, slot: int, receipt: str, units: Any = 1) -> None:
         """Hand in a report of these units; raises the refusal."""
         message = Submission(slot, receipt, units_of(terms, units))
-        (answer,) = taking.take_reports(self.database, terms, [message])
+        (answer,) = intake.take_reports(self.database, terms, [message])
         if answer is not None:
             raise answer
 
-    def chosen(self, terms: Terms) -> frozenset[str]:
+    def chosen(self, terms: RunSpec) -> frozenset[str]:
         """Who is used in the slot in progress, as it was recorded."""
-        choice = advancing.read_choice(self.database, terms.id)
+        choice = slot_transitions.read_choice(self.database, terms.id)
         assert choice is not None
         return choice.chosen
 
-    def play(self, terms: Terms, slot: int, clients: int) -> None:
+    def play(self, terms: RunSpec, slot: int, clients: int) -> None:
         """A slot in which so many check in, and every chosen one reports."""
         self.begin(terms, slot)
         for _ in range(clients):
@@ -228,15 +228,15 @@ class House:
         with self.database.reading() as connection:
             return list(connection.execute(select(table)))
 
-    def lines(self, terms: Terms) -> list[bytes]:
+    def lines(self, terms: RunSpec) -> list[bytes]:
         """The ledger of the run's population."""
         with self.database.reading() as connection:
             return records.ledger_lines(connection, terms.population, after=0, most=10**6)
 
-    def entries(self, terms: Terms) -> list[dict[str, Any]]:
+    def entries(self, terms: RunSpec) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.lines(terms)]
 
-    def verified(self, terms: Terms, **how: Any) -> Verification:
+    def verified(self, terms: RunSpec, **how: Any) -> Verification:
         return verify(self.lines(terms), **how)
 
     def everything(self) -> str:
@@ -258,7 +258,7 @@ def at(url: str, clock: Clock) -> Database:
     return database
 
 
-def units_of(terms: Terms, units: Any) -> NDArray[np.int32]:
+def units_of(terms: RunSpec, units: Any) -> NDArray[np.int32]:
     """A report: the same unit everywhere, or these."""
     if isinstance(units, Sequence | np.ndarray):
         return np.array(units, dtype=np.int32)

@@ -21,10 +21,10 @@ from checkins.protocol.encoding import report_to_bytes
 from checkins.service import runner as runners
 from checkins.service import write_ahead_log
 from checkins.service.app import create_app
-from checkins.service.desk import Desk
+from checkins.service.live_run import LiveRun
 from checkins.service.runner import Runner
 from checkins.service.settings import Enrolment, Limits, Settings
-from checkins.service.store import facts
+from checkins.service.store import metadata
 from checkins.service.store.migration import migrate
 from tests.service.coordination import Clock, at, campaign
 
@@ -49,7 +49,7 @@ class Living:
         return self.run
 
     @property
-    def desk(self) -> Desk:
+    def desk(self) -> LiveRun:
         return self.runner.desks[self.run]
 
     async def ask(self, method: str, path: str, bearer: str | None = None, **how: Any) -> Any:
@@ -135,7 +135,7 @@ async def living(chosen: Settings, clock: Clock) -> AsyncIterator[Living]:
     """A coordinator from its start to its end."""
     database = at(chosen.store, clock)
     migrate(database)
-    facts.begin_epoch(database)
+    metadata.begin_epoch(database)
     database.close()
     app = create_app(chosen)
     runner: Runner = app.state.runner

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from checkins.protocol.campaign import Spending
-from checkins.protocol.ledger.entry import hashed as hash_of
+from checkins.campaign import Spending
+from checkins.ledger.entry import hashed as hash_of
 from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Phase as SlotPhase
-from checkins.service import advancing, dice, taking
+from checkins.service import intake, randomness, slot_transitions
 from checkins.service.store import records, tables
 from tests.service.coordination import (
     AT_SERVER,
@@ -41,13 +41,13 @@ EVERY_KIND = [
 def drawn(monkeypatch: pytest.MonkeyPatch):
     """The dummies and the noise of each slot, as they were drawn."""
     seen = {}
-    draw = dice.expiry
+    draw = randomness.expiry
 
     def expiry(slot, sampler):
         event = seen[slot.number] = draw(slot, sampler)
         return event
 
-    monkeypatch.setattr(dice, "expiry", expiry)
+    monkeypatch.setattr(randomness, "expiry", expiry)
     return seen
 
 
@@ -83,7 +83,7 @@ def test_what_another_worker_has_done_is_not_done_again(house: House) -> None:
     terms = house.open(campaign())
     stale = house.standing(terms)
     house.close(terms, 1)
-    found = advancing.advance(house.database, terms, stale)
+    found = slot_transitions.advance(house.database, terms, stale)
     assert found.stage == house.standing(terms).stage
     assert found.ledger == house.standing(terms).ledger
     assert len(house.lines(terms)) == 2
@@ -93,15 +93,15 @@ def test_invariant_4_the_choice_is_durable_before_anyone_is_told(house: House) -
     terms = house.open(campaign())
     house.begin(terms, 1)
     receipts = {house.check_in(terms, 1) for _ in range(5)}
-    assert advancing.read_choice(house.database, terms.id) is None
+    assert slot_transitions.read_choice(house.database, terms.id) is None
     house.choose(terms, 1)
-    choice = advancing.read_choice(house.database, terms.id)
+    choice = slot_transitions.read_choice(house.database, terms.id)
     assert choice is not None
     assert (choice.slot, choice.waiting, len(choice.chosen)) == (1, frozenset(receipts), 2)
     house.restart()
-    assert advancing.read_choice(house.database, terms.id) == choice
+    assert slot_transitions.read_choice(house.database, terms.id) == choice
     house.run_until(terms, terms.ends(1) - 0.001)
-    assert advancing.read_choice(house.database, terms.id) == choice
+    assert slot_transitions.read_choice(house.database, terms.id) == choice
 
 
 def test_invariant_4_a_choice_that_was_not_committed_was_never_made(
@@ -118,7 +118,7 @@ def test_invariant_4_a_choice_that_was_not_committed_was_never_made(
         broken.setattr(records, "save_stage", crash)
         with pytest.raises(RuntimeError):
             house.choose(terms, 1)
-    assert advancing.read_choice(house.database, terms.id) is None
+    assert slot_transitions.read_choice(house.database, terms.id) is None
     assert {row.chosen for row in house.rows(tables.check_ins)} == {None}
     house.choose(terms, 1)
     assert house.chosen(terms) < receipts
@@ -226,17 +226,17 @@ def test_finishing_twice_changes_nothing(house: House) -> None:
     terms = house.open(campaign(slots=2))
     first = house.finish(terms)
     kept = house.everything()
-    assert advancing.finish(house.database, terms, first).stage == first.stage
+    assert slot_transitions.finish(house.database, terms, first).stage == first.stage
     stale = house.standing(terms)
-    advancing.finish(house.database, terms, stale)
-    advancing.stop(house.database, terms, stale)
+    slot_transitions.finish(house.database, terms, stale)
+    slot_transitions.stop(house.database, terms, stale)
     assert house.everything() == kept
 
 
 def test_a_run_is_not_finished_while_slots_are_left(house: House) -> None:
     terms = house.open(campaign())
     house.close(terms, 3)
-    standing = advancing.finish(house.database, terms, house.standing(terms))
+    standing = slot_transitions.finish(house.database, terms, house.standing(terms))
     assert standing.stage.ending is None
 
 
@@ -262,10 +262,10 @@ def test_a_run_that_is_stopped_early_is_priced_to_the_last_slot_it_could_have_pa
     terms = house.open(campaign(slots=6))
     house.begin(terms, 3)
     receipt = house.check_in(terms, 3)
-    standing = advancing.stop(house.database, terms, house.standing(terms))
+    standing = slot_transitions.stop(house.database, terms, house.standing(terms))
     assert standing.stage.phase is Phase.DONE
     assert receipt not in house.everything()
-    ended = advancing.finish(house.database, terms, standing)
+    ended = slot_transitions.finish(house.database, terms, standing)
     assert (ended.stage.ending, ended.stage.closed) == (Ending.STOPPED, 2)
     assert ended.certificate["epsilon"] == Spending(terms.campaign).after(6).epsilon
     assert house.verified(terms, closed=True).notes == ()
@@ -374,11 +374,11 @@ def test_the_choice_is_uniform(tmp_path: Path) -> None:
     house.begin(terms, 1)
     receipts = sorted(house.check_in(terms, 1) for _ in range(5))
     with house.database.reading() as connection:
-        slot = advancing._loaded(connection, terms, house.standing(terms).stage)
+        slot = slot_transitions._loaded(connection, terms, house.standing(terms).stage)
     house.database.close()
     found: Counter[frozenset[str]] = Counter()
     for _ in range(600):
-        draws = dice.choice(slot).draws
+        draws = randomness.choice(slot).draws
         left = list(receipts)
         found[frozenset(left.pop(draw) for draw in draws)] += 1
     assert len(found) == 10
@@ -390,10 +390,10 @@ def test_invariant_13_the_servers_dice_are_the_operating_systems() -> None:
     """A seeded generator would be seen in what the module has."""
     import inspect
 
-    source = inspect.getsource(dice)
+    source = inspect.getsource(randomness)
     assert "secrets." in source
     assert "random." not in source.replace("secrets.", "")
-    drawn = set(dice.receipts(1000)) | {dice.token() for _ in range(1000)}
+    drawn = set(randomness.receipts(1000)) | {randomness.token() for _ in range(1000)}
     assert len(drawn) == 2000
     assert min(map(len, drawn)) >= math.ceil(24 * 8 / 6)
 
@@ -409,9 +409,9 @@ def test_everyone_is_used_where_capacity_is_all(house: House) -> None:
 def test_a_choice_of_more_than_a_statement_takes_is_recorded_whole(house: House) -> None:
     terms = house.open(campaign(capacity=700, epsilon=400.0))
     house.begin(terms, 1)
-    tokens = [taking.hashed(str(number)) for number in range(900)]
-    taking.take_enrolments(house.database, terms, [taking.Enrolment(token) for token in tokens])
-    taking.take_check_ins(house.database, terms, [taking.CheckIn(1, token) for token in tokens])
+    tokens = [intake.hashed(str(number)) for number in range(900)]
+    intake.take_enrolments(house.database, terms, [intake.Enrolment(token) for token in tokens])
+    intake.take_check_ins(house.database, terms, [intake.CheckIn(1, token) for token in tokens])
     house.choose(terms, 1)
     assert len(house.chosen(terms)) == 700
     assert {row.chosen for row in house.rows(tables.check_ins)} == {True, False}

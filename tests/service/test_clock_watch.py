@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from checkins.service import clock_watch, preparing, taking
-from checkins.service.preparing import Start
+from checkins.service import clock_watch, intake, startup
+from checkins.service.startup import Start
 from checkins.service.store import clock as store_clock
-from checkins.service.store import facts, tables
+from checkins.service.store import metadata, tables
 from checkins.service.store.database import Database
 from tests.postgres import Postgres
 from tests.service.clocks import Clocks
@@ -108,7 +108,7 @@ def test_a_clock_that_jumps_holds_check_ins_slots_and_prices_and_says_so(tmp_pat
                 clocks.passes(0.01)  # a release is shown at its time
         assert (await it.ask("GET", "")).json()["holding"] is None
         assert (await it.ask("GET", "//healthz")).json()["holding"] is None
-        hashed = taking.hashed(token)
+        hashed = intake.hashed(token)
         with database.reading() as connection:
             unspent = connection.execute(tables.tokens.select()).all()
         assert hashed in {row.token for row in unspent}
@@ -166,7 +166,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 def started(tmp_path: Path, **how: bool) -> bool:
     """Whether a coordinator that is started now, and each of its workers, holds."""
     chosen = settings(f"sqlite:///{tmp_path}/store.db", tmp_path)
-    preparing.prepare(chosen, None, start=Start(), **how)
+    startup.prepare(chosen, None, start=Start(), **how)
     return worker_holds(chosen.store)
 
 
@@ -179,7 +179,7 @@ def worker_holds(store: str) -> bool:
 
 def opened(tmp_path: Path) -> str:
     chosen = settings(f"sqlite:///{tmp_path}/store.db", tmp_path)
-    preparing.prepare(chosen, campaign(slots=4), start=Start())
+    startup.prepare(chosen, campaign(slots=4), start=Start())
     return chosen.store
 
 
@@ -256,6 +256,6 @@ def test_postgresqls_clock_is_compared_and_this_machines_is_not(
     assert database.clock.off_s == pytest.approx(HOUR, abs=60.0)
     assert database.now() - before < HOUR / 2
     with database.reading() as connection:
-        assert facts.read(connection, facts.EPOCH) is not None
+        assert metadata.read(connection, metadata.EPOCH) is not None
     database.close()
     house.database.close()

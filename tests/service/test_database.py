@@ -17,9 +17,9 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
 from checkins.service import write_ahead_log
+from checkins.service.intake import hashed
 from checkins.service.store.clock import corrected
 from checkins.service.store.database import STARTING_CRASHES, WAIT_S, Database, is_away
-from checkins.service.taking import hashed
 from tests.postgres import Postgres
 from tests.service.living import Living, play
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from checkins.service import advancing
-from checkins.service.desk import Desk
+from checkins.service import slot_transitions
+from checkins.service.live_run import LiveRun
 from checkins.service.pricing import marks, price_marks
 from checkins.service.store import progress
 from tests.service.coordination import House, campaign
@@ -23,16 +23,16 @@ def house(migrated_file: Path, tmp_path: Path):
     made.database.close()
 
 
-def desk_at(house: House, terms) -> Desk:
+def desk_at(house: House, terms) -> LiveRun:
     nothing: Any = None
-    return Desk(
+    return LiveRun(
         terms, house.standing(terms), enrolments=nothing, check_ins=nothing, reports=nothing
     )
 
 
-def told(desk: Desk, house: House, terms) -> None:
+def told(desk: LiveRun, house: House, terms) -> None:
     """The desk reads all there is, and shows it."""
-    choice = advancing.read_choice(house.database, terms.id)
+    choice = slot_transitions.read_choice(house.database, terms.id)
     desk.moved(house.standing(terms), choice)
     desk.publish(house.standing(terms))
 

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from checkins.campaign import Campaign
 from checkins.errors import ProtocolViolation
+from checkins.ledger import Ledger, SlotClosed, certificate
 from checkins.protocol import server as servers
-from checkins.protocol.campaign import Campaign
-from checkins.protocol.ledger import Ledger, SlotClosed, certificate
+from checkins.protocol.factories import server_of
 from checkins.protocol.report import Report
-from checkins.protocol.roles import server_of
 from checkins.protocol.server import ClosingRecorded, Phase, RecordClosing, Server, SlotBegan
 from checkins.protocol.slot import (
     Acknowledge,
@@ -35,10 +35,10 @@ from checkins.protocol.slot import (
     ReportArrived,
 )
 from checkins.randomizers import DeviceReport
-from checkins.service import advancing, dice, taking
-from checkins.service.desk import Desk
-from checkins.service.taking import hashed
-from checkins.service.terms import Terms
+from checkins.service import intake, randomness, slot_transitions
+from checkins.service.intake import hashed
+from checkins.service.live_run import LiveRun
+from checkins.service.run_spec import RunSpec
 from tests.service.coordination import (
     AT_SERVER,
     AVERAGED,
@@ -86,7 +86,7 @@ class Pure:
     unspent: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, what: Campaign, terms: Terms, model: Any) -> Pure:
+    def of(cls, what: Campaign, terms: RunSpec, model: Any) -> Pure:
         server = server_of(what, model, ledger=Ledger())
         assert server.rules.affordable == terms.affordable
         ledger, line = Ledger().append(Ledger().opening(what, model=model))
@@ -169,7 +169,7 @@ class Both:
     """The same history, played twice."""
 
     house: House
-    terms: Terms
+    terms: RunSpec
     pure: Pure
     drawn: list[Any]
     tokens: list[str]
@@ -200,10 +200,10 @@ class Both:
         slot, receipt = self.receipts[client]
         standing = self.house.standing(self.terms)
         nothing: Any = None
-        desk = Desk(self.terms, standing, enrolments=nothing, check_ins=nothing, reports=nothing)
-        choice = advancing.read_choice(self.house.database, self.terms.id)
+        desk = LiveRun(self.terms, standing, enrolments=nothing, check_ins=nothing, reports=nothing)
+        choice = slot_transitions.read_choice(self.house.database, self.terms.id)
         desk.moved(standing, choice)
-        known = taking.slot_of(self.house.database, self.terms.id, receipt)
+        known = intake.slot_of(self.house.database, self.terms.id, receipt)
         told = None if known is None else desk.outcome(slot, receipt)
         if known is None and self.pure.server.phase is Phase.OPEN and slot == self.slot:
             assert self.pure.ask(slot, receipt) in (None, "waiting")  # withdrawn
@@ -223,7 +223,7 @@ class Both:
         assert taken == self.pure.report(slot, receipt, report)
 
     def withdraw(self, client: int) -> None:
-        taking.withdraw(self.house.database, self.terms.id, self.tokens[client])
+        intake.withdraw(self.house.database, self.terms.id, self.tokens[client])
         self.pure.withdraw(self.tokens[client])
 
     def restart(self) -> None:
@@ -232,7 +232,7 @@ class Both:
     def clock(self, steps: int) -> None:
         """To the moment of the next thing that is due, or of a later one: all of it is done."""
         stage = self.house.standing(self.terms).stage
-        due = advancing.due(self.terms, stage)
+        due = slot_transitions.due(self.terms, stage)
         if due is None:
             return
         slots, rest = divmod(steps - 1, 2)
@@ -257,7 +257,7 @@ class Both:
         assert standing.stage.closed == self.pure.server.closed
         assert self.house.lines(self.terms) == self.pure.lines
         slot = self.pure.server.slot
-        choice = advancing.read_choice(self.house.database, self.terms.id)
+        choice = slot_transitions.read_choice(self.house.database, self.terms.id)
         if choice is not None:
             assert slot is not None
             assert choice.chosen == set(slot.chosen)
@@ -305,12 +305,12 @@ def test_any_history_is_one_of_the_machines(
     drawn: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         for name in ("choice", "expiry", "receipts"):
-            patch.setattr(dice, name, recorded(getattr(dice, name), drawn))
+            patch.setattr(randomness, name, recorded(getattr(randomness, name), drawn))
         terms = house.open(what)
         pure = Pure.of(what, terms, house.standing(terms).learner.model)
         tokens = [hashed(f"{terms.id} {number}") for number in range(CLIENTS)]
         for token in tokens:
-            taking.take_enrolments(house.database, terms, [taking.Enrolment(token)])
+            intake.take_enrolments(house.database, terms, [intake.Enrolment(token)])
             pure.unspent.add(token)
         both = Both(house, terms, pure, drawn, tokens)
         both.clock(1)

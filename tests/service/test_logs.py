@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.service import logs
 
@@ -164,10 +164,10 @@ def test_a_failure_tells_type_cause_and_place_and_nothing_else(file):
 
 def test_our_own_frames_are_named_by_their_file(file):
     with pytest.raises(InvalidValue) as caught:
-        require.positive(x=-1)
+        validate.positive(x=-1)
     with logs.configure(file):
         logs.failure(caught.value)
-    assert lines(file)[0]["place"].startswith("accounting/require.py:")
+    assert lines(file)[0]["place"].startswith("validate.py:")
 
 
 def test_a_route_with_values_in_it_is_left_out(file):

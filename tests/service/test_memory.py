@@ -15,11 +15,11 @@ from sqlalchemy import bindparam, update
 
 from checkins.errors import InvalidValue
 from checkins.protocol.encoding import report_to_bytes
-from checkins.service import advancing, dice, memory, opening, taking
+from checkins.service import intake, memory, opening, randomness, slot_transitions
+from checkins.service.intake import CheckIn, Enrolment, hashed
 from checkins.service.memory import MIB, Room
+from checkins.service.run_spec import RunSpec
 from checkins.service.store import tables
-from checkins.service.taking import CheckIn, Enrolment, hashed
-from checkins.service.terms import Terms
 from tests.service.coordination import (
     AVERAGED,
     EVERYONE,
@@ -41,12 +41,12 @@ def dimension(monkeypatch: pytest.MonkeyPatch) -> int:
     return LARGE
 
 
-def fill(house: House, terms: Terms, count: int, report: Callable[[int], np.ndarray]) -> None:
+def fill(house: House, terms: RunSpec, count: int, report: Callable[[int], np.ndarray]) -> None:
     """Slot 1 with so many chosen clients whose reports are in, as the store holds them."""
     house.begin(terms, 1)
     tokens = [hashed(f"token-{number}") for number in range(count)]
-    taking.take_enrolments(house.database, terms, [Enrolment(token) for token in tokens])
-    receipts = taking.take_check_ins(house.database, terms, [CheckIn(1, t) for t in tokens])
+    intake.take_enrolments(house.database, terms, [Enrolment(token) for token in tokens])
+    receipts = intake.take_check_ins(house.database, terms, [CheckIn(1, t) for t in tokens])
     house.choose(terms, 1)
     rows = ({"b": receipt, "c": report(n).tobytes()} for n, receipt in enumerate(receipts))
     here = tables.check_ins
@@ -80,7 +80,7 @@ def test_a_slot_that_uses_everyone_closes_in_bounded_memory(
     fill(house, terms, 200, lambda n: np.full(dimension, n, dtype="<i4"))
     house.clock.now = terms.ends(1)
     standing = house.standing(terms)
-    peak = peak_of(lambda: advancing.advance(house.database, terms, standing))
+    peak = peak_of(lambda: slot_transitions.advance(house.database, terms, standing))
     assert house.standing(terms).stage.closed == 1
     assert peak < 2 * MIB + memory.MODEL_BYTES * dimension + memory.CHECK_IN_BYTES * 200
 
@@ -94,7 +94,7 @@ def test_dummies_are_drawn_in_bounded_memory(
     house.choose(terms, 1)
     house.clock.now = terms.ends(1)
     standing = house.standing(terms)
-    peak = peak_of(lambda: advancing.advance(house.database, terms, standing))
+    peak = peak_of(lambda: slot_transitions.advance(house.database, terms, standing))
     house.database.close()
     assert peak < 2 * MIB + memory.MODEL_BYTES * dimension
 
@@ -110,18 +110,18 @@ def test_sums_of_batches_are_exact(
     """Also where they need 64 bits; ``own`` counts what the server draws itself."""
     drawn: list[np.ndarray] = []
 
-    def some_dummies(count, sampler, draw=dice.some_dummies):
+    def some_dummies(count, sampler, draw=randomness.some_dummies):
         dummies = draw(count, sampler)
         drawn.extend(dummy.values.astype(np.int64) for dummy in dummies)
         return dummies
 
-    def expiry(slot, sampler, draw=dice.expiry):
+    def expiry(slot, sampler, draw=randomness.expiry):
         event = draw(slot, sampler)
         drawn.extend([] if event.noise is None else [event.noise.values])
         return event
 
-    monkeypatch.setattr(dice, "some_dummies", some_dummies)
-    monkeypatch.setattr(dice, "expiry", expiry)
+    monkeypatch.setattr(randomness, "some_dummies", some_dummies)
+    monkeypatch.setattr(randomness, "expiry", expiry)
     monkeypatch.setattr(memory, "BATCH_BYTES", 3 * 4 * 11)  # three reports of eleven numbers
     terms = house.open(campaign(**given))
     reports = np.random.default_rng(3).integers(-(2**31), 2**31, (10, 11), dtype=np.int32)
@@ -174,8 +174,8 @@ def test_a_posted_campaign_that_does_not_fit_is_refused(
 
 
 def test_a_larger_model_or_population_needs_more() -> None:
-    def terms(dimension: int, population: tuple[int, int] | None = None) -> Terms:
-        return Terms(campaign(population=population), 1, {"w": (dimension,)}, 4)
+    def terms(dimension: int, population: tuple[int, int] | None = None) -> RunSpec:
+        return RunSpec(campaign(population=population), 1, {"w": (dimension,)}, 4)
 
     assert memory.needed(terms(10)) < memory.needed(terms(10**6)) < memory.needed(terms(10**7))
     few, many = (memory.needed(terms(10**6, (1, most))) for most in (2, 10**6))

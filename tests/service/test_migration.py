@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect
 
 from checkins.errors import InvalidValue
-from checkins.service.store import facts, tables
+from checkins.service.store import metadata, tables
 from checkins.service.store.database import Database
 from checkins.service.store.migration import NEWEST, SCRIPTS, migrate
 from tests.service.coordination import House, campaign
@@ -57,9 +57,9 @@ def test_a_store_from_before_filters_has_runs_without_one(empty: Database) -> No
 
 def test_migrating_again_changes_nothing(empty: Database) -> None:
     migrate(empty)
-    facts.begin_epoch(empty)
+    metadata.begin_epoch(empty)
     migrate(empty)
-    assert facts.epoch_of(empty) == 1
+    assert metadata.epoch_of(empty) == 1
 
 
 def test_a_newer_schema_is_refused_and_left_as_it_is(empty: Database) -> None:
@@ -100,7 +100,7 @@ def test_several_may_migrate_at_once(empty: Database) -> None:
         database = Database(empty.url)
         try:
             migrate(database)
-            facts.begin_epoch(database)
+            metadata.begin_epoch(database)
         except BaseException as error:
             failures.append(error)
         finally:
@@ -112,16 +112,16 @@ def test_several_may_migrate_at_once(empty: Database) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-    assert facts.epoch_of(empty) == 4
+    assert metadata.epoch_of(empty) == 4
 
 
 def test_the_epoch_grows_with_each_start_and_the_key_stays(house: House) -> None:
-    key = facts.key_of(house.database)
+    key = metadata.key_of(house.database)
     assert len(key) == 32
     for epoch in (2, 3):
         house.restart()
-        assert facts.epoch_of(house.database) == epoch
-        assert facts.key_of(house.database) == key
+        assert metadata.epoch_of(house.database) == epoch
+        assert metadata.key_of(house.database) == key
 
 
 def test_a_store_of_sqlite_is_durable_and_overwrites_what_it_deletes(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from checkins.campaign import parse_campaign
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import parse_campaign
 from checkins.protocol.server import Ending
-from checkins.service import preparing
-from checkins.service.opening import Taken
+from checkins.service import startup
+from checkins.service.opening import PopulationBusy
 from checkins.service.store import tables
 from tests.service.coordination import SERVER_NOISE, START, House, campaign, campaign_text
 from tests.service.living import settings
@@ -62,7 +62,7 @@ def test_invariant_9_a_changed_file_is_another_campaign(house: House) -> None:
         campaign(name="renamed"),
         campaign(start=START + timedelta(seconds=1)),
     ):
-        with pytest.raises(Taken, match="is open on this population"):
+        with pytest.raises(PopulationBusy, match="is open on this population"):
             house.open(changed)
     assert len(house.rows(tables.runs)) == 1
 
@@ -72,7 +72,7 @@ def test_invariant_9_campaigns_on_one_population_come_one_after_another_and_comp
 ) -> None:
     first = house.open(campaign(name="first", slots=3, epsilon=10.0))
     second = campaign(name="second", slots=3, epsilon=10.0, start=START + timedelta(hours=1))
-    with pytest.raises(Taken):
+    with pytest.raises(PopulationBusy):
         house.open(second)
     alone = house.finish(first).certificate["epsilon"]
     terms = house.open(second)
@@ -179,8 +179,8 @@ def test_the_second_run_is_priced_with_the_first(house: House) -> None:
 def test_the_log_tells_of_a_campaign_that_a_coordinator_is_started_with(tmp_path: Path) -> None:
     store, log = f"sqlite:///{tmp_path}/store.db", tmp_path / "log"
     chosen = settings(store, tmp_path, log_file=log)
-    terms = preparing.prepare(chosen, campaign(), start=preparing.Start())
-    preparing.prepare(chosen, campaign(), start=preparing.Start())  # it is open already
+    terms = startup.prepare(chosen, campaign(), start=startup.Start())
+    startup.prepare(chosen, campaign(), start=startup.Start())  # it is open already
     (line,) = [json.loads(line) for line in log.read_text().splitlines()]
     assert terms is not None
     assert (line["event"], line["campaign"]) == ("opened", terms.id)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from checkins.service import patience
+from checkins.service import timeouts
 from tests.service.living import Living, play, problem
 
 PATHS = ("/progress", "/ledger", "/check-ins/abcdefgh12345678?wait=0")
@@ -38,7 +38,7 @@ def test_a_silent_store_is_busy(tmp_path: Path, monkeypatch, path: str) -> None:
 
         with monkeypatch.context() as patch:
             patch.setattr(database, "reading", silent)
-            patch.setattr(patience, "PATIENCE_S", 0.05)
+            patch.setattr(timeouts, "PATIENCE_S", 0.05)
             try:
                 assert problem(await it.ask("GET", path)) == (503, "busy")
             finally:

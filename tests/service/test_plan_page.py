@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from checkins.protocol.campaign import parse_campaign
+from checkins.campaign import parse_campaign
 from tests.browser import open_browser
 from tests.forks import Forked
 from tests.service.plan_double import planning

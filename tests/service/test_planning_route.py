@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
+from checkins.campaign import parse_campaign
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import parse_campaign
 from checkins.service import planner as planners
 from checkins.service.planner import Planner
 from checkins.service.problems import Problem

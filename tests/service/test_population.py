@@ -9,21 +9,23 @@ import pytest
 
 from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.protocol.rules import MOST_ENROLLED
-from checkins.service import preparing, taking
+from checkins.service import intake, startup
+from checkins.service.intake import Enrolment, hashed
+from checkins.service.run_spec import RunSpec
 from checkins.service.settings import Enrolment as Admission
 from checkins.service.settings import EnrolmentKind, digest_of
 from checkins.service.store import tables
-from checkins.service.taking import Enrolment, hashed
-from checkins.service.terms import Terms
 from tests.service.coordination import AVERAGED, SLIDING, House, at, campaign, campaign_text
 from tests.service.living import OPERATOR, play, problem, settings
 
 FEW = (2, 3)
 
 
-def enrolled(house: House, terms: Terms, messages: list[Enrolment]) -> list[bool]:
+def enrolled(house: House, terms: RunSpec, messages: list[Enrolment]) -> list[bool]:
     """Whether each was given a token."""
-    answers = taking.again(lambda: taking.take_enrolments(house.database, terms, messages))
+    answers = intake.retry_on_conflict(
+        lambda: intake.take_enrolments(house.database, terms, messages)
+    )
     assert all(answer is None or "nobody more may enrol" in str(answer) for answer in answers)
     return [answer is None for answer in answers]
 
@@ -49,7 +51,7 @@ def test_nobody_enrols_beyond_the_declared_population(house: House, given) -> No
     assert enrolled(house, terms, strangers(2)) == [True, True]
     assert enrolled(house, terms, strangers(3, "more")) == [True, False, False]
     house.restart()
-    (refusal,) = taking.take_enrolments(house.database, terms, strangers(1, "late"))
+    (refusal,) = intake.take_enrolments(house.database, terms, strangers(1, "late"))
     assert isinstance(refusal, ProtocolViolation)
     assert "at most 3 of them" in str(refusal)
     assert len(house.rows(tables.tokens)) == 3
@@ -76,7 +78,7 @@ def test_a_place_is_not_given_again_after_a_check_in_or_a_withdrawal(house: Hous
     house.begin(terms, 1)
     spent, gone, _ = (house.enrol(terms) for _ in range(3))
     house.check_in(terms, 1, spent)
-    assert taking.withdraw(house.database, terms.id, gone)
+    assert intake.withdraw(house.database, terms.id, gone)
     assert enrolled(house, terms, strangers(1)) == [False]
     house.begin(terms, 2)
     assert enrolled(house, terms, strangers(1)) == [False]
@@ -99,8 +101,8 @@ def test_workers_that_enrol_at_once_stay_within_the_population(house: House) -> 
         given = 0
         for turn in range(10):
             messages = strangers(3, f"{worker}-{turn}")
-            answers = taking.again(
-                lambda messages=messages: taking.take_enrolments(others[worker], terms, messages)
+            answers = intake.retry_on_conflict(
+                lambda messages=messages: intake.take_enrolments(others[worker], terms, messages)
             )
             given += answers.count(None)
         return given
@@ -126,15 +128,15 @@ def listing(count: int) -> Admission:
 
 def test_an_allow_list_longer_than_the_population_is_refused_at_the_start(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/store.db"
-    what, start = campaign(population=FEW), preparing.Start()
+    what, start = campaign(population=FEW), startup.Start()
     short, long = (settings(store, tmp_path, enrolment=listing(count)) for count in (3, 4))
     with pytest.raises(InvalidValue, match=r"allow_list = '4 keys': is longer than the population"):
-        preparing.prepare(long, what, start=start)
-    assert preparing.prepare(short, what, start=start) is not None
+        startup.prepare(long, what, start=start)
+    assert startup.prepare(short, what, start=start) is not None
     for campaign_again in (what, None):  # the run is open, and found in the store
         with pytest.raises(InvalidValue, match="longer than the population"):
-            preparing.prepare(long, campaign_again, start=start)
-    assert preparing.prepare(short, None, start=start) is None
+            startup.prepare(long, campaign_again, start=start)
+    assert startup.prepare(short, None, start=start) is None
 
 
 def test_the_service_says_that_a_run_is_full_and_shows_no_count(tmp_path: Path) -> None:

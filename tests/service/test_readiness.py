@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from checkins.service import advancing, logs, readiness
-from checkins.service.witness import Witness
+from checkins.service import logs, readiness, slot_transitions
+from checkins.service.rollback_guard import RollbackGuard
 from tests.service.living import OPERATOR, Living, play, problem
 
 
@@ -76,7 +76,7 @@ def test_each_reason_is_enough(
     holding: str | None,
     says: str | None,
 ) -> None:
-    monkeypatch.setattr(advancing, "due", lambda terms, stage: 1000.0)
+    monkeypatch.setattr(slot_transitions, "due", lambda terms, stage: 1000.0)
     desk = SimpleNamespace(terms=None, standing=SimpleNamespace(stage=None))
 
     async def main() -> list[str]:
@@ -97,7 +97,7 @@ def test_each_reason_is_enough(
 def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeypatch) -> None:
     """Nothing raises here: the clock just hangs."""
     go_on = threading.Event()
-    advance = advancing.advance
+    advance = slot_transitions.advance
 
     def hanging(*given: Any) -> Any:
         assert go_on.wait(60)
@@ -105,7 +105,7 @@ def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeyp
 
     async def scenario(it: Living) -> None:
         await it.open(slots=4)
-        monkeypatch.setattr(advancing, "advance", hanging)
+        monkeypatch.setattr(slot_transitions, "advance", hanging)
         it.clock.now = it.desk.terms.begins(1) + readiness.LATE_S
         await ready(it)
         it.clock.now += 0.1
@@ -128,7 +128,7 @@ def test_a_witness_that_cannot_be_written_is_not_ready_and_stops_nothing(
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Witness, "saw", full)
+            patch.setattr(RollbackGuard, "saw", full)
             await it.show(1)
             await unready(it, "the witness cannot be written: No space left on device")
             assert it.runner.background.failing == []
@@ -181,7 +181,7 @@ def test_a_background_task_that_keeps_dying_is_not_ready(tmp_path: Path, monkeyp
 
 def test_a_campaign_goes_on_while_its_log_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
     """A full disk, and a failure of the clock that would be logged on it."""
-    advance, failures = advancing.advance, 0
+    advance, failures = slot_transitions.advance, 0
 
     def failing(*given: Any) -> Any:
         nonlocal failures
@@ -190,7 +190,7 @@ def test_a_campaign_goes_on_while_its_log_cannot_be_written(tmp_path: Path, monk
             raise OSError("the disk is full")
         return advance(*given)
 
-    monkeypatch.setattr(advancing, "advance", failing)
+    monkeypatch.setattr(slot_transitions, "advance", failing)
 
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
@@ -218,7 +218,7 @@ def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found
     """A run that was found half-way would be known, and nobody would drive it."""
 
     async def scenario(it: Living) -> None:
-        read = advancing.read_choice
+        read = slot_transitions.read_choice
         asked = 0
 
         def failing(*given: Any) -> Any:
@@ -234,7 +234,7 @@ def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found
         await it.runner.background.stop()
         it.runner.background = type(it.runner.background)(it.runner.metrics.task_restarted)
         it.runner.desks.clear()  # as after a start
-        monkeypatch.setattr(advancing, "read_choice", failing)
+        monkeypatch.setattr(slot_transitions, "read_choice", failing)
         with pytest.raises(OperationalError):
             await it.runner._look()
         await it.runner._look()

@@ -10,25 +10,25 @@ from typing import Any
 import pytest
 
 from checkins.client import ServiceFailed
-from checkins.client.contact import Contact
-from checkins.client.dice import Dice
-from checkins.client.drivers import AsyncHands
-from checkins.client.kept import Kept
+from checkins.client.drivers import AsyncDriver
+from checkins.client.randomness import DeviceRandomness
+from checkins.client.saved_state import SavedState
+from checkins.client.service_client import ServiceClient
 from checkins.client.state_file import Memory
-from checkins.protocol.ledger.verification import verify
-from checkins.service.witness import Witness, seen_of
+from checkins.ledger.verification import verify
+from checkins.service.rollback_guard import RollbackGuard, seen_of
 from tests.service.coordination import Clock
 from tests.service.living import Living, play
 
 
-async def looked(it: Living, kept: Kept) -> Kept:
+async def looked(it: Living, kept: SavedState) -> SavedState:
     """What a device remembers after it looked at the service once more."""
 
     async def no_sleep(seconds: float) -> None:
         it.clock.now += seconds
 
-    contact = Contact("http://test", it.run, 5.0, steady=it.clock, dice=Dice())
-    hands = AsyncHands(it.http, Memory(), steady=it.clock, sleep=no_sleep)
+    contact = ServiceClient("http://test", it.run, 5.0, steady=it.clock, dice=DeviceRandomness())
+    hands = AsyncDriver(it.http, Memory(), steady=it.clock, sleep=no_sleep)
     view = await hands.drive(contact.look(kept))
     return contact.seen(kept, view)
 
@@ -48,12 +48,12 @@ def test_slots_that_are_released_twice_are_noticed_by_devices(tmp_path: Path, ag
     async def second(it: Living) -> None:
         it.run = kept["run"]
         await it.show(9)
-        kept["seen"] = await looked(it, Kept(it.run))
+        kept["seen"] = await looked(it, SavedState(it.run))
 
     async def third(it: Living) -> None:
         it.run = kept["run"]
         await it.show(10)
-        witness_there = Witness(witness)
+        witness_there = RollbackGuard(witness)
         witness_there.check(it.runner.database)  # it has noticed nothing
         witness_there.saw(seen_of(it.runner.database))
         lines = (await it.ask("GET", "/ledger")).content.splitlines(keepends=True)

@@ -12,10 +12,10 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from checkins.service import preparing
-from checkins.service.preparing import Start, prepare
+from checkins.service import startup
+from checkins.service.startup import Start, prepare
 from checkins.service.store import database as databases
-from checkins.service.store import facts
+from checkins.service.store import metadata
 from checkins.service.store.database import Database, StoreAway
 from tests.postgres import Postgres
 from tests.service.coordination import campaign, campaign_text
@@ -96,7 +96,7 @@ def crashing(postgres: Postgres, function: Any, *, times: int = 1) -> Any:
     return crash_first
 
 
-@pytest.mark.parametrize("step", ["migrate", "facts.begin_epoch", "opening.open_run"])
+@pytest.mark.parametrize("step", ["migrate", "metadata.begin_epoch", "opening.open_run"])
 def test_a_crash_of_postgresql_at_any_step_of_the_start_is_waited_for(
     tmp_path: Path,
     postgres: Postgres,
@@ -104,15 +104,15 @@ def test_a_crash_of_postgresql_at_any_step_of_the_start_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     step: str,
 ) -> None:
-    place, _, name = f"preparing.{step}".rpartition(".")
-    holder: Any = preparing
+    place, _, name = f"startup.{step}".rpartition(".")
+    holder: Any = startup
     for part in place.split(".")[1:]:
         holder = getattr(holder, part)
     monkeypatch.setattr(holder, name, crashing(postgres, getattr(holder, name)))
     terms = prepare(settings(postgres_url, tmp_path), campaign(), start=Start())
     assert terms is not None
     database = Database(postgres_url)
-    assert facts.epoch_of(database) >= 1
+    assert metadata.epoch_of(database) >= 1
     database.close()
 
 
@@ -124,7 +124,7 @@ def test_a_crash_of_postgresql_while_runs_are_looked_for_is_waited_for(
         await it.begin(1)
         assert await it.enrol()
 
-    monkeypatch.setattr(facts, "key_of", crashing(postgres, facts.key_of))
+    monkeypatch.setattr(metadata, "key_of", crashing(postgres, metadata.key_of))
     play(postgres_url, tmp_path, scenario)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from checkins.errors import ProtocolViolation
-from checkins.service import taking
+from checkins.service import intake
+from checkins.service.intake import CheckIn, Enrolment, Submission, hashed
 from checkins.service.store import tables
-from checkins.service.store.many import MOST_IN_A_LIST
-from checkins.service.taking import CheckIn, Enrolment, Submission, hashed
+from checkins.service.store.bulk import MOST_IN_A_LIST
 from tests.service.coordination import (
     AT_SERVER,
     AVERAGED,
@@ -32,7 +32,7 @@ def terms(house: House):
 
 
 def many(house: House, terms, slot: int, tokens: list[str]):
-    return taking.take_check_ins(house.database, terms, [CheckIn(slot, t) for t in tokens])
+    return intake.take_check_ins(house.database, terms, [CheckIn(slot, t) for t in tokens])
 
 
 def test_invariant_1_a_check_in_uses_up_the_token_whether_chosen_or_not(house, terms) -> None:
@@ -93,7 +93,7 @@ def test_a_refusal_does_not_spoil_the_batch(house, terms) -> None:
 def test_a_batch_of_more_than_a_statement_takes_is_taken(house, terms) -> None:
     tokens = [hashed(str(number)) for number in range(MOST_IN_A_LIST * 2 + 1)]
     messages = [Enrolment(token) for token in tokens]
-    assert set(taking.take_enrolments(house.database, terms, messages)) == {None}
+    assert set(intake.take_enrolments(house.database, terms, messages)) == {None}
     receipts = many(house, terms, 1, tokens)
     assert len(set(receipts)) == len(tokens)
     assert many(house, terms, 1, tokens) == receipts
@@ -140,7 +140,7 @@ def test_after_the_last_slot_nothing_is_taken(house, terms) -> None:
         if not again:
             house.finish(terms)
     with pytest.raises(ProtocolViolation, match="over"):
-        raise taking.take_enrolments(house.database, terms, [Enrolment(hashed("late"))])[0]
+        raise intake.take_enrolments(house.database, terms, [Enrolment(hashed("late"))])[0]
 
 
 def test_invariant_3_the_same_report_again_is_taken_again_and_counts_once(house, terms) -> None:
@@ -168,7 +168,7 @@ def test_two_reports_of_one_client_in_one_batch_are_held_against_each_other(hous
     receipt = house.check_in(terms, 1)
     house.choose(terms, 1)
     sent = [Submission(1, receipt, units_of(terms, units)) for units in (3, 3, 4)]
-    first, same, another = taking.take_reports(house.database, terms, sent)
+    first, same, another = intake.take_reports(house.database, terms, sent)
     assert (first, same) == (None, None)
     assert isinstance(another, ProtocolViolation)
 
@@ -213,8 +213,8 @@ def test_a_receipt_of_another_run_means_nothing_here(house, terms) -> None:
     house.choose(other, 1)
     with pytest.raises(ProtocolViolation):
         house.report(terms, 1, receipt)
-    assert taking.slot_of(house.database, terms.id, receipt) is None
-    assert taking.slot_of(house.database, other.id, receipt) == 1
+    assert intake.slot_of(house.database, terms.id, receipt) is None
+    assert intake.slot_of(house.database, other.id, receipt) == 1
     house.report(other, 1, receipt)
 
 
@@ -265,17 +265,17 @@ def test_a_report_that_no_honest_client_sends_is_refused_where_clients_add_the_n
 
 def test_withdrawal_spends_a_token_that_was_not_used(house, terms) -> None:
     token = house.enrol(terms)
-    assert taking.withdraw(house.database, terms.id, token)
+    assert intake.withdraw(house.database, terms.id, token)
     assert house.rows(tables.tokens) == []
     with pytest.raises(ProtocolViolation):
         house.check_in(terms, 1, token)
-    assert not taking.withdraw(house.database, terms.id, token)
+    assert not intake.withdraw(house.database, terms.id, token)
 
 
 def test_withdrawal_erases_a_check_in_before_the_choice(house, terms) -> None:
     token = house.enrol(terms)
     receipt = house.check_in(terms, 1, token)
-    assert taking.withdraw(house.database, terms.id, token)
+    assert intake.withdraw(house.database, terms.id, token)
     assert house.rows(tables.check_ins) == []
     with pytest.raises(ProtocolViolation):
         house.check_in(terms, 1, token)
@@ -293,7 +293,7 @@ def test_withdrawal_erases_a_report_and_a_dummy_stands_in(house, monkeypatch) ->
     house.choose(terms, 1)
     for receipt, units in zip(receipts, (100, 20, 3), strict=True):
         house.report(terms, 1, receipt, units)
-    assert taking.withdraw(house.database, terms.id, tokens[1])
+    assert intake.withdraw(house.database, terms.id, tokens[1])
     house.close(terms, 1)
     entry = house.entries(terms)[-1]
     assert entry["contributors"] == 2
@@ -306,21 +306,21 @@ def test_a_withdrawn_place_is_not_given_to_another(house, terms) -> None:
     house.choose(terms, 1)
     before = house.chosen(terms)
     gone = sorted(before)[0]
-    taking.withdraw(house.database, terms.id, receipts[gone])
+    intake.withdraw(house.database, terms.id, receipts[gone])
     assert house.chosen(terms) == before - {gone}
 
 
 def test_withdrawal_of_one_token_leaves_the_others(house, terms) -> None:
     kept, gone = house.enrol(terms), house.enrol(terms)
     receipt = house.check_in(terms, 1, kept)
-    taking.withdraw(house.database, terms.id, gone)
+    intake.withdraw(house.database, terms.id, gone)
     assert [row.receipt for row in house.rows(tables.check_ins)] == [receipt]
 
 
 def test_an_enrolment_that_is_retried_gets_its_token_once(house, terms) -> None:
     message = Enrolment(hashed("token"), hashed("key"), hashed("once"))
     for _ in range(2):
-        assert taking.take_enrolments(house.database, terms, [message, message]) == [None, None]
+        assert intake.take_enrolments(house.database, terms, [message, message]) == [None, None]
     assert len(house.rows(tables.tokens)) == 1
 
 
@@ -330,14 +330,14 @@ def test_invariant_1_an_enrolment_retried_after_its_token_was_spent_stays_spent(
 ) -> None:
     token = hashed("token")
     message = Enrolment(token, hashed("key"), hashed("once"))
-    taking.take_enrolments(house.database, terms, [message])
+    intake.take_enrolments(house.database, terms, [message])
     if spent_by == "check-in":
         house.check_in(terms, 1, token)
     else:
-        taking.withdraw(house.database, terms.id, token)
+        intake.withdraw(house.database, terms.id, token)
     house.begin(terms, 2)
     house.restart()
-    assert taking.take_enrolments(house.database, terms, [message]) == [None]
+    assert intake.take_enrolments(house.database, terms, [message]) == [None]
     assert house.rows(tables.tokens) == []
     with pytest.raises(ProtocolViolation):
         house.check_in(terms, 2, token)
@@ -346,10 +346,10 @@ def test_invariant_1_an_enrolment_retried_after_its_token_was_spent_stays_spent(
 def test_a_credential_with_another_key_is_refused_and_given_nothing(house, terms) -> None:
     first = Enrolment(hashed("token"), hashed("key"), hashed("once"))
     other = Enrolment(hashed("more"), hashed("key"), hashed("twice"))
-    taking.take_enrolments(house.database, terms, [first])
-    (answer,) = taking.take_enrolments(house.database, terms, [other])
+    intake.take_enrolments(house.database, terms, [first])
+    (answer,) = intake.take_enrolments(house.database, terms, [other])
     assert isinstance(answer, ProtocolViolation)
-    both = taking.take_enrolments(
+    both = intake.take_enrolments(
         house.database,
         terms,
         [Enrolment(hashed(t), hashed("fresh"), hashed(t)) for t in ("a", "b")],
@@ -363,7 +363,7 @@ def test_credentials_of_one_run_are_free_in_another(house, terms) -> None:
     other = house.open(campaign(name="other", population_id="elsewhere"))
     for run in (terms, other):
         message = Enrolment(hashed(run.id), hashed("key"), hashed("once"))
-        assert taking.take_enrolments(house.database, run, [message]) == [None]
+        assert intake.take_enrolments(house.database, run, [message]) == [None]
     assert len(house.rows(tables.tokens)) == 2
 
 
@@ -371,7 +371,7 @@ def test_invariant_8_the_store_keeps_no_token_no_key_and_no_secret_in_the_clear(
     house, terms
 ) -> None:
     message = Enrolment(hashed("the-token"), hashed("the-credential"), hashed("the-key"))
-    taking.take_enrolments(house.database, terms, [message])
+    intake.take_enrolments(house.database, terms, [message])
     kept = house.everything()
     for secret in ("the-token", "the-credential", "the-key"):
         assert secret not in kept
@@ -394,7 +394,7 @@ def test_invariant_8_when_a_run_is_over_unused_tokens_and_credentials_are_gone_t
     house, terms
 ) -> None:
     message = Enrolment(hashed("token"), hashed("key"), hashed("once"))
-    taking.take_enrolments(house.database, terms, [message])
+    intake.take_enrolments(house.database, terms, [message])
     house.finish(terms)
     for table in (tables.tokens, tables.enrolments, tables.check_ins):
         assert house.rows(table) == []

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from checkins.campaign import Spending
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Spending
-from checkins.protocol.ledger.verification import verify
+from checkins.ledger.verification import verify
 from checkins.protocol.server import Ending
-from checkins.service import preparing
-from checkins.service.exporting import back_up
-from checkins.service.preparing import Start, parsed_start
+from checkins.service import startup
+from checkins.service.backup import back_up
+from checkins.service.rollback_guard import NotRolledBack, RollbackGuard, RolledBack, Seen, seen_of
 from checkins.service.settings import Enrolment, Settings
-from checkins.service.store import facts, records
+from checkins.service.startup import Start, parsed_start
+from checkins.service.store import metadata, records
 from checkins.service.store.database import Database
-from checkins.service.witness import NotRolledBack, RolledBack, Seen, Witness, seen_of
 from tests.service.coordination import AVERAGED, START, Clock, House, at, campaign
 
 OPERATOR = "operator-token-of-these-tests"
@@ -37,26 +37,26 @@ def settings(store: str, witness: Path | None, folder: Path) -> Settings:
 
 
 def test_a_witness_that_has_seen_nothing_accepts_anything(house: House, tmp_path: Path) -> None:
-    Witness(tmp_path / "w").check(house.database)
+    RollbackGuard(tmp_path / "w").check(house.database)
 
 
 def test_a_store_that_went_on_is_accepted(house: House, tmp_path: Path) -> None:
     terms = house.open(campaign())
-    witness = Witness(tmp_path / "w")
+    witness = RollbackGuard(tmp_path / "w")
     witness.saw(seen_of(house.database))
     house.close(terms, 2)
     house.restart()
-    Witness(tmp_path / "w").check(house.database)
+    RollbackGuard(tmp_path / "w").check(house.database)
     witness.saw(seen_of(house.database))
-    Witness(tmp_path / "w").check(house.database)
+    RollbackGuard(tmp_path / "w").check(house.database)
 
 
 def test_a_ledger_that_became_shorter_is_noticed(house: House, tmp_path: Path) -> None:
     terms = house.open(campaign())
     older = seen_of(house.database)
     house.close(terms, 2)
-    Witness(tmp_path / "w").saw(seen_of(house.database))
-    held = Witness(tmp_path / "w")._seen
+    RollbackGuard(tmp_path / "w").saw(seen_of(house.database))
+    held = RollbackGuard(tmp_path / "w")._seen
     assert held.behind(older) == [
         "the ledger of population clinic has 1 entries, and had 3",
     ]
@@ -75,8 +75,8 @@ def test_a_population_that_is_gone_is_noticed() -> None:
 
 def test_a_witness_never_says_less_than_before(tmp_path: Path) -> None:
     path = tmp_path / "w"
-    Witness(path).saw(Seen(5, {"a": 9}))
-    Witness(path).saw(Seen(4, {"a": 3, "b": 1}))
+    RollbackGuard(path).saw(Seen(5, {"a": 9}))
+    RollbackGuard(path).saw(Seen(4, {"a": 3, "b": 1}))
     assert json.loads(path.read_text()) == {"epoch": 5, "entries": {"a": 9, "b": 1}, "runs": {}}
     assert list(tmp_path.iterdir()) == [path]
 
@@ -85,7 +85,7 @@ def test_a_witness_never_says_less_than_before(tmp_path: Path) -> None:
 def test_a_witness_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "w").write_text(text)
     with pytest.raises(InvalidValue, match="is not what a coordinator wrote"):
-        Witness(tmp_path / "w")
+        RollbackGuard(tmp_path / "w")
 
 
 def test_invariant_1_an_older_copy_put_in_the_place_of_the_store_is_not_continued(
@@ -97,23 +97,23 @@ def test_invariant_1_an_older_copy_put_in_the_place_of_the_store_is_not_continue
     shutil.copy(tmp_path / "x.db", tmp_path / "old.db")
     witness = tmp_path / "w"
     house.close(terms, 1)
-    Witness(witness).saw(seen_of(house.database))
+    RollbackGuard(witness).saw(seen_of(house.database))
     house.database.close()
     for left in tmp_path.glob("x.db*"):
         left.unlink()
     shutil.copy(tmp_path / "old.db", tmp_path / "x.db")
     chosen = settings(house.url, witness, tmp_path)
     with pytest.raises(RolledBack, match="has 1 entries, and had 2"):
-        preparing.prepare(chosen, campaign(), start=Start())
+        startup.prepare(chosen, campaign(), start=Start())
     database = Database(house.url)
-    assert facts.epoch_of(database) == 1  # it was left alone
+    assert metadata.epoch_of(database) == 1  # it was left alone
     database.close()
 
 
 def prepared(chosen: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, **how: object):
     """``prepare`` on our clock."""
-    monkeypatch.setattr(preparing, "Database", lambda url: at(url, clock))
-    return preparing.prepare(chosen, how.pop("campaign", None), start=Start(), **how)
+    monkeypatch.setattr(startup, "Database", lambda url: at(url, clock))
+    return startup.prepare(chosen, how.pop("campaign", None), start=Start(), **how)
 
 
 def test_a_backup_is_not_continued_as_if_it_were_the_store(
@@ -135,7 +135,7 @@ def test_a_backup_is_its_owners_alone_and_does_not_hold_what_tokens_derive_from(
 ) -> None:
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
     house.open(campaign())
-    key = facts.key_of(house.database)
+    key = metadata.key_of(house.database)
     house.database.close()
     copy = tmp_path / "copy.db"
     back_up(house.url, copy)
@@ -143,7 +143,7 @@ def test_a_backup_is_its_owners_alone_and_does_not_hold_what_tokens_derive_from(
     assert key
     assert key.hex().encode() not in copy.read_bytes()
     database, _ = restored(house, copy, monkeypatch)
-    assert facts.key_of(database) not in (b"", key)
+    assert metadata.key_of(database) not in (b"", key)
     database.close()
 
 
@@ -154,7 +154,7 @@ def test_a_healthy_store_is_not_restored_and_its_campaign_runs_on(
     terms = house.open(campaign())
     house.close(terms, 1)
     witness = tmp_path / "w"
-    Witness(witness).saw(seen_of(house.database))
+    RollbackGuard(witness).saw(seen_of(house.database))
     before, remembered = house.everything(), witness.read_text()
     chosen = settings(house.url, witness, tmp_path)
     with pytest.raises(NotRolledBack, match="1 running; start without --restore"):
@@ -196,7 +196,7 @@ def test_restore_ends_what_was_running_and_prices_it_to_the_last_affordable_slot
     back_up(house.url, copy)
     house.close(terms, 5)  # three more releases that the copy knows nothing of
     token = house.enrol(terms)
-    Witness(tmp_path / "w").saw(seen_of(house.database))
+    RollbackGuard(tmp_path / "w").saw(seen_of(house.database))
     house.database.close()
 
     database, found = restored(house, copy, monkeypatch, campaign=terms.campaign)
@@ -209,8 +209,8 @@ def test_restore_ends_what_was_running_and_prices_it_to_the_last_affordable_slot
     assert verify(lines, closed=True).within_budget
     assert token not in standing.certificate
     with database.reading() as connection:
-        assert facts.read(connection, facts.COPY) is None
-    Witness(tmp_path / "w").check(database)
+        assert metadata.read(connection, metadata.COPY) is None
+    RollbackGuard(tmp_path / "w").check(database)
     database.close()
     prepared(  # from now on it is the store
         settings(f"sqlite:///{copy}", tmp_path / "w", tmp_path), house.clock, monkeypatch
@@ -290,9 +290,9 @@ def test_a_start_that_is_given_goes_on_with_the_open_run_of_the_same_file(
     terms = house.open(what)
     chosen = settings(house.url, None, tmp_path)
     moved = Start(moment=START + timedelta(days=1))
-    assert preparing._opened(house.database, chosen, what, moved).id == terms.id
+    assert startup._opened(house.database, chosen, what, moved).id == terms.id
     house.finish(terms)
-    again = preparing._opened(house.database, chosen, what, moved)
+    again = startup._opened(house.database, chosen, what, moved)
     assert again.id != terms.id
     assert again.begins(1) == (START + timedelta(days=1)).timestamp()
 

@@ -11,10 +11,10 @@ import pytest
 
 from checkins.errors import ProtocolViolation
 from checkins.protocol.server import Ending
-from checkins.service import advancing, opening, taking
-from checkins.service.store import facts, progress, tables
+from checkins.service import intake, opening, slot_transitions
+from checkins.service.intake import CheckIn, Enrolment, Submission, hashed, retry_on_conflict
+from checkins.service.store import metadata, progress, tables
 from checkins.service.store.database import Database
-from checkins.service.taking import CheckIn, Enrolment, Submission, again, hashed
 from tests.service.coordination import House, at, campaign, total_of, units_of
 
 ROUNDS = 15
@@ -67,7 +67,7 @@ def test_invariant_1_one_token_at_two_workers_gets_one_receipt(house: House, cre
 
         def check_in(database: Database, token: str = token) -> Any:
             send = [CheckIn(1, token)]
-            return again(lambda: taking.take_check_ins(database, terms, send))[0]
+            return retry_on_conflict(lambda: intake.take_check_ins(database, terms, send))[0]
 
         first, second = race(*(lambda d=d: check_in(d) for d in crew))
         assert isinstance(first, str), first
@@ -84,7 +84,7 @@ def test_batches_that_overlap_in_any_order_are_all_answered(house: House, crew) 
 
         def check_in(database: Database, order: list[str]) -> Any:
             send = [CheckIn(1, token) for token in order]
-            return again(lambda: taking.take_check_ins(database, terms, send))
+            return retry_on_conflict(lambda: intake.take_check_ins(database, terms, send))
 
         some, others = tokens[:9], tokens[:2:-1]
         first, second = race(
@@ -104,8 +104,10 @@ def test_invariant_1_a_check_in_and_a_withdrawal_at_once_leave_nothing_to_use(
         token = house.enrol(terms)
         send = [CheckIn(1, token)]
         answers, gone = race(
-            lambda send=send: again(lambda: taking.take_check_ins(crew[0], terms, send)),
-            lambda token=token: taking.withdraw(crew[1], terms.id, token),
+            lambda send=send: retry_on_conflict(
+                lambda: intake.take_check_ins(crew[0], terms, send)
+            ),
+            lambda token=token: intake.withdraw(crew[1], terms.id, token),
         )
         assert gone is True
         assert isinstance(answers[0], str | ProtocolViolation)
@@ -118,7 +120,9 @@ def test_an_enrolment_at_two_workers_is_one_token(house: House, crew) -> None:
         message = Enrolment(hashed(f"t{number}"), hashed(f"c{number}"), hashed("k"))
         found = race(
             *(
-                lambda d=d, m=message: again(lambda: taking.take_enrolments(d, terms, [m]))
+                lambda d=d, m=message: retry_on_conflict(
+                    lambda: intake.take_enrolments(d, terms, [m])
+                )
                 for d in crew
             )
         )
@@ -137,7 +141,7 @@ def test_invariant_3_two_different_reports_at_two_workers_are_not_both_taken(
 
         def send(database: Database, units: int, receipt: str = receipt) -> Any:
             message = [Submission(1, receipt, units_of(terms, units))]
-            return again(lambda: taking.take_reports(database, terms, message))[0]
+            return retry_on_conflict(lambda: intake.take_reports(database, terms, message))[0]
 
         found = race(lambda s=send: s(crew[0], 1), lambda s=send: s(crew[1], 2))
         assert found.count(None) == 1, found
@@ -154,7 +158,7 @@ def test_invariant_4_one_choice_is_made_however_many_workers_try(house: House, c
             house.check_in(terms, slot)
         known = house.standing(terms)
         house.clock.now = terms.chooses(slot)
-        race(*(lambda d=d, k=known: advancing.advance(d, terms, k) for d in crew))
+        race(*(lambda d=d, k=known: slot_transitions.advance(d, terms, k) for d in crew))
         assert sum(bool(row.chosen) for row in house.rows(tables.check_ins)) == 2
 
 
@@ -164,12 +168,12 @@ def test_invariant_5_one_worker_closes_a_slot_however_many_try(house: House, cre
         house.choose(terms, slot)
         known = house.standing(terms)
         house.clock.now = terms.ends(slot)
-        found = race(*(lambda d=d, k=known: advancing.advance(d, terms, k) for d in crew))
+        found = race(*(lambda d=d, k=known: slot_transitions.advance(d, terms, k) for d in crew))
         assert {standing.stage.closed for standing in found} == {slot}
         assert len({standing.ledger.head for standing in found}) == 1
         assert len(house.lines(terms)) == 1 + slot
     known = house.standing(terms)
-    found = race(*(lambda d=d: advancing.finish(d, terms, known) for d in crew))
+    found = race(*(lambda d=d: slot_transitions.finish(d, terms, known) for d in crew))
     assert {standing.stage.ending for standing in found} == {Ending.COMPLETED}
     house.verified(terms, closed=True)
 
@@ -184,8 +188,8 @@ def test_invariant_6_a_report_is_in_the_sum_exactly_if_it_was_taken(house: House
         house.clock.now = terms.ends(slot)
         message = [Submission(slot, receipt, units_of(terms, 7))]
         taken, _ = race(
-            lambda m=message: taking.take_reports(crew[0], terms, m)[0],
-            lambda known=known: advancing.advance(crew[1], terms, known),
+            lambda m=message: intake.take_reports(crew[0], terms, m)[0],
+            lambda known=known: slot_transitions.advance(crew[1], terms, known),
         )
         total = total_of(house.entries(terms)[-1])
         if taken is None:
@@ -202,8 +206,8 @@ def test_a_check_in_is_before_the_choice_or_refused(house: House, crew) -> None:
         send, known = [CheckIn(slot, house.enrol(terms))], house.standing(terms)
         house.clock.now = terms.chooses(slot)
         (answer,), _ = race(
-            lambda m=send: taking.take_check_ins(crew[0], terms, m),
-            lambda known=known: advancing.advance(crew[1], terms, known),
+            lambda m=send: intake.take_check_ins(crew[0], terms, m),
+            lambda known=known: slot_transitions.advance(crew[1], terms, known),
         )
         rows = house.rows(tables.check_ins)
         assert [row.receipt for row in rows] == ([answer] if isinstance(answer, str) else [])
@@ -230,7 +234,7 @@ def test_two_campaigns_for_one_population_at_once_are_not_both_opened(house: Hou
                 for d, c in zip(crew, pair, strict=True)
             )
         )
-        assert sum(isinstance(one, opening.Taken) for one in found) == 1, found
+        assert sum(isinstance(one, opening.PopulationBusy) for one in found) == 1, found
 
 
 def test_prices_and_points_of_two_workers_are_written_once(house: House, crew) -> None:
@@ -244,13 +248,13 @@ def test_prices_and_points_of_two_workers_are_written_once(house: House, crew) -
 
 
 def test_epochs_are_counted_one_by_one(house: House, crew) -> None:
-    found = race(*(lambda d=d: facts.begin_epoch(d) for d in [*crew, *crew]))
+    found = race(*(lambda d=d: metadata.begin_epoch(d) for d in [*crew, *crew]))
     assert sorted(found) == [2, 3, 4, 5]
 
 
 def test_a_reader_never_sees_half_a_release(house: House, crew) -> None:
     terms = house.open(campaign(slots=ROUNDS, epsilon=500.0))
-    from checkins.protocol.ledger.entry import hashed as hash_of
+    from checkins.ledger.entry import hashed as hash_of
     from checkins.service.store import records
 
     done = threading.Event()

@@ -14,33 +14,33 @@ from checkins.accounting import (
     Population,
     Protocol,
 )
-from checkins.protocol.campaign import (
+from checkins.campaign import (
     Budget,
     Campaign,
     Optimizer,
-    RandomizerChoice,
+    RandomizerConfig,
     RandomizerKind,
     Task,
 )
 from checkins.tasks.dataset import Dataset
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.model import Model
 from checkins.tasks.softmax import Softmax
 
 FEATURES, CLASSES = 5, 3
 
-GAUSSIAN = RandomizerChoice(
+GAUSSIAN = RandomizerConfig(
     RandomizerKind.GAUSSIAN, clip=0.7, noise_multiplier=0.8, noise_at=NoiseAt.CLIENT
 )
-AT_SERVER = RandomizerChoice(
+AT_SERVER = RandomizerConfig(
     RandomizerKind.GAUSSIAN, clip=0.7, noise_multiplier=0.8, noise_at=NoiseAt.SERVER
 )
-LAPLACE = RandomizerChoice(RandomizerKind.LAPLACE, clip=0.7, local_epsilon=2.0)
-PRIVUNIT = RandomizerChoice(RandomizerKind.PRIVUNIT, clip=0.7, local_epsilon=4.0)
+LAPLACE = RandomizerConfig(RandomizerKind.LAPLACE, clip=0.7, local_epsilon=2.0)
+PRIVUNIT = RandomizerConfig(RandomizerKind.PRIVUNIT, clip=0.7, local_epsilon=4.0)
 
 
 def campaign(
-    randomizer: RandomizerChoice = GAUSSIAN,
+    randomizer: RandomizerConfig = GAUSSIAN,
     *,
     protocol: Protocol = Protocol.FIXED,
     slots: int = 12,
@@ -94,10 +94,10 @@ def dataset(
     return Dataset("toy", features, labels, offsets, classes, held, held_labels)
 
 
-def lesson(model: Model | None = None, **given: Any) -> Lesson:
+def lesson(model: Model | None = None, **given: Any) -> LoadedTask:
     """Softmax on a small data set, if nothing else is said."""
     data = dataset(**given)
-    return Lesson(data, Softmax(FEATURES, data.classes) if model is None else model)
+    return LoadedTask(data, Softmax(FEATURES, data.classes) if model is None else model)
 
 
 def pure_design(

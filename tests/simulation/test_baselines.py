@@ -19,12 +19,12 @@ from checkins.accounting import (
     Protocol,
     certify,
 )
-from checkins.accounting.comparison import shuffled
-from checkins.protocol.campaign import Campaign, RunSoFar, price
+from checkins.accounting.comparisons import shuffled
+from checkins.campaign import Campaign, PartialRun, price
 from checkins.randomizers import Gaussian, Laplace, PrivUnit
 from checkins.simulation.baselines import WHAT, Alternative, Baseline, alternative
-from checkins.simulation.crowd import Sampling
-from checkins.simulation.method import Method
+from checkins.simulation.mechanism import Mechanism
+from checkins.simulation.population import Sampling
 from tests.simulation import tiny
 
 DIMENSION = 3
@@ -39,13 +39,13 @@ SLIDING = tiny.PROTOCOL.replace("fixed", "sliding") + "window = 3\n"
 def of(
     baseline: Baseline, campaign: Campaign, *, clients: int = tiny.CLIENTS
 ) -> tuple[Alternative, Certificate]:
-    certificate = price([RunSoFar.whole(campaign)])
-    method = Method.of(campaign, DIMENSION)
+    certificate = price([PartialRun.whole(campaign)])
+    method = Mechanism.of(campaign, DIMENSION)
     found = alternative(baseline, method, certificate, clients=clients, dimension=DIMENSION)
     return found, certificate
 
 
-def method_of(found: Alternative) -> Method:
+def method_of(found: Alternative) -> Mechanism:
     assert found.unavailable is None
     assert found.method is not None
     return found.method
@@ -149,7 +149,7 @@ def test_without_amplification_the_noise_pays_for_a_known_slot(text: str) -> Non
     assert known(noise) <= certificate.epsilon < known(noise / 1.01)
     assert method.noise_at is NoiseAt.SERVER
     assert method.design.capacity is None  # nobody is kept out, so nobody shows by that
-    own = Method.of(campaign, DIMENSION)
+    own = Mechanism.of(campaign, DIMENSION)
     assert (method.design.slots, method.divide_by) == (own.design.slots, own.divide_by)
     assert (method.runs, method.sampling) == (own.runs, own.sampling)
     if own.noise_at is NoiseAt.SERVER:
@@ -189,7 +189,7 @@ def test_what_cannot_be_compared_says_why(baseline: Baseline, text: str, why: st
 @pytest.mark.parametrize("baseline", Baseline)
 def test_at_an_unbounded_epsilon_only_non_private_learning_is_compared(baseline: Baseline) -> None:
     campaign = tiny.campaign()
-    unbounded = replace(price([RunSoFar.whole(campaign)]), epsilon=math.inf)
-    method = Method.of(campaign, DIMENSION)
+    unbounded = replace(price([PartialRun.whole(campaign)]), epsilon=math.inf)
+    method = Mechanism.of(campaign, DIMENSION)
     found = alternative(baseline, method, unbounded, clients=tiny.CLIENTS, dimension=DIMENSION)
     assert (found.unavailable is None) == (baseline is Baseline.NON_PRIVATE)

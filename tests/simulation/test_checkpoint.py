@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from checkins.campaign import Optimizer
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Optimizer
 from checkins.simulation.checkpoint import Checkpoint
 from checkins.simulation.evaluation import Point
 from checkins.simulation.optimizers import server_of

@@ -15,8 +15,8 @@ from scipy.stats import binom, chi2, norm
 
 from checkins.errors import InvalidValue
 from checkins.simulation.availability import Always, Arrivals, Diurnal, parse
-from checkins.simulation.crowd import Crowd, Sampling, Turnout
 from checkins.simulation.loop import seating
+from checkins.simulation.population import Sampling, SimulatedPopulation, SlotCounts
 from tests.simulation.campaigns import pure_design as design
 
 SLOTS, CLIENTS, RUNS = 40, 500, 2000
@@ -24,7 +24,7 @@ DEVIATIONS = float(norm.isf(0.5e-9 / (4 * SLOTS)))
 """For each of four times as many means as there are slots: 1e-9 for all of them together."""
 
 
-def counted(crowd: Crowd, runs: int = RUNS) -> np.ndarray:
+def counted(crowd: SimulatedPopulation, runs: int = RUNS) -> np.ndarray:
     """Check-ins of many runs: (runs, slots)."""
     generator = np.random.default_rng(crowd.seed)
     return np.stack([crowd.check_ins(generator) for _ in range(runs)])
@@ -49,7 +49,7 @@ def waking(slots: int, clients: int, given: Arrivals | None = None) -> np.ndarra
 
 def test_counts_of_a_fixed_window_are_multinomial() -> None:
     """Each slot is Binomial(n, p0/m); two slots have the covariance −n (p0/m)². Each 1e-9."""
-    seen = counted(Crowd(design(participation=0.8), CLIENTS, 1))
+    seen = counted(SimulatedPopulation(design(participation=0.8), CLIENTS, 1))
     chance = 0.8 / SLOTS
     for slot in (0, 17, SLOTS - 1):
         assert follows(seen[:, slot], CLIENTS, chance)
@@ -65,7 +65,7 @@ def test_counts_of_a_sliding_window_are_binomial_over_those_it_reaches(
     window: int, clients: int
 ) -> None:
     """Cohorts that let each client pick, and those that draw all at once. Each 1e-9."""
-    seen = counted(Crowd(design(participation=0.9, window=window), clients, 2))
+    seen = counted(SimulatedPopulation(design(participation=0.9, window=window), clients, 2))
     awake = waking(SLOTS, clients)
     for slot in (0, 1, 20, SLOTS - 1):
         reach = awake[max(0, slot - window + 1) : slot + 1].sum()
@@ -75,7 +75,7 @@ def test_counts_of_a_sliding_window_are_binomial_over_those_it_reaches(
 def test_large_cohorts_and_small_ones_in_one_run_keep_their_laws() -> None:
     """A window of 8: each client of a cohort of 1 or 2 picks, 34 are drawn at once; 1e-9."""
     for clients in (2, 5, 100):
-        crowd = Crowd(design(12, window=8), clients, 3, Arrivals(3))
+        crowd = SimulatedPopulation(design(12, window=8), clients, 3, Arrivals(3))
         seen, awake = counted(crowd), waking(12, clients, Arrivals(3))
         assert (seen.sum(axis=1) == clients).all()  # all windows end in time
         for slot in range(12):
@@ -88,7 +88,9 @@ def test_large_cohorts_and_small_ones_in_one_run_keep_their_laws() -> None:
 
 def test_poisson_draws_everyone_anew_for_each_slot() -> None:
     """Slots are independent binomials: their sum is one of n m trials. Each 1e-9."""
-    crowd = Crowd(design(participation=0.8, capacity=None), CLIENTS, 4, sampling=Sampling.POISSON)
+    crowd = SimulatedPopulation(
+        design(participation=0.8, capacity=None), CLIENTS, 4, sampling=Sampling.POISSON
+    )
     seen = counted(crowd)
     for slot in (0, SLOTS - 1):
         assert follows(seen[:, slot], CLIENTS, 0.8 / SLOTS)
@@ -97,7 +99,9 @@ def test_poisson_draws_everyone_anew_for_each_slot() -> None:
 
 @given(clients=st.integers(1, 10_000), slots=st.integers(1, 200))
 def test_a_shuffler_sends_everyone_once_and_evenly(clients: int, slots: int) -> None:
-    crowd = Crowd(design(slots, capacity=None), clients, 5, sampling=Sampling.SHUFFLED)
+    crowd = SimulatedPopulation(
+        design(slots, capacity=None), clients, 5, sampling=Sampling.SHUFFLED
+    )
     reports = crowd.run().reports
     assert reports.sum() == clients
     assert reports.max() - reports.min() <= 1
@@ -108,7 +112,7 @@ def test_a_shuffler_sends_everyone_once_and_evenly(clients: int, slots: int) -> 
 )
 def test_a_client_is_online_at_its_slot_with_the_chance_that_is_said(available: Any) -> None:
     """Binomial with that chance, in every slot looked at; 1e-9 each."""
-    seen = counted(Crowd(design(participation=0.8), CLIENTS, 6, available))
+    seen = counted(SimulatedPopulation(design(participation=0.8), CLIENTS, 6, available))
     online = available.online(np.arange(1, SLOTS + 1))
     for slot in (0, 3, 4, 20, SLOTS - 1):
         assert follows(seen[:, slot], CLIENTS, 0.8 / SLOTS * online[slot])
@@ -126,9 +130,9 @@ def test_who_enrols_late_abstains_from_the_slots_before() -> None:
 
 def test_sliding_clients_are_thinned_by_the_hour_and_wake_when_they_arrive() -> None:
     """1e-9 each."""
-    night = counted(Crowd(design(window=4), CLIENTS, 8, Diurnal(8, 0.2)))
+    night = counted(SimulatedPopulation(design(window=4), CLIENTS, 8, Diurnal(8, 0.2)))
     awake, online = waking(SLOTS, CLIENTS), Diurnal(8, 0.2).online(np.arange(1, SLOTS + 1))
-    early = counted(Crowd(design(window=4), CLIENTS, 9, Arrivals(10)))
+    early = counted(SimulatedPopulation(design(window=4), CLIENTS, 9, Arrivals(10)))
     crowded = waking(SLOTS, CLIENTS, Arrivals(10))
     for slot in (0, 4, 11, 30):
         reach = slice(max(0, slot - 3), slot + 1)
@@ -145,16 +149,16 @@ def test_an_hour_returns_exactly_after_a_period() -> None:
 
 
 def test_those_who_arrive_after_the_last_slot_never_come() -> None:
-    crowd = Crowd(design(10, window=2), 1000, 1, Arrivals(1000))
+    crowd = SimulatedPopulation(design(10, window=2), 1000, 1, Arrivals(1000))
     assert crowd.check_ins(np.random.default_rng(1)).sum() <= 10
 
 
 def test_a_chosen_client_drops_out_with_the_chance_that_is_said() -> None:
     """100 runs of 40 full slots of 5: reports are Binomial(200, 0.7) each run; 1e-9."""
-    crowd = Crowd(design(capacity=5), 40_000, 1, dropout=0.3)
+    crowd = SimulatedPopulation(design(capacity=5), 40_000, 1, dropout=0.3)
     runs = [crowd.run(number) for number in range(1, 401)]
     assert follows(np.array([run.reports.sum() for run in runs]), 200, 0.7)
-    none = Crowd(design(capacity=5), 40_000, 1, dropout=1.0).run()
+    none = SimulatedPopulation(design(capacity=5), 40_000, 1, dropout=1.0).run()
     assert (none.reports.sum(), none.check_ins.sum()) == (0, 40_000)
 
 
@@ -167,7 +171,9 @@ def test_a_chosen_client_drops_out_with_the_chance_that_is_said() -> None:
 def test_a_slot_uses_no_more_than_its_capacity_and_none_while_the_server_warms_up(
     seed: int, capacity: int, dropout: float, window: int | None
 ) -> None:
-    run = Crowd(design(window=window, capacity=capacity), CLIENTS, seed, dropout=dropout).run()
+    run = SimulatedPopulation(
+        design(window=window, capacity=capacity), CLIENTS, seed, dropout=dropout
+    ).run()
     assert (run.reports <= np.minimum(run.check_ins, capacity)).all()
     if window is not None:
         assert not run.reports[: window - 1].any()
@@ -179,7 +185,7 @@ def test_a_slot_uses_no_more_than_its_capacity_and_none_while_the_server_warms_u
 seated_in = cache(seating)
 
 
-def used(run: Turnout, clients: int, *, width: int) -> np.ndarray:
+def used(run: SlotCounts, clients: int, *, width: int) -> np.ndarray:
     """Who is used in each slot; −1 for nobody."""
     assert run.reports.max() <= width
     found = seated_in(clients, clients, width)(run.keys[:, :, np.newaxis], run.first, run.reports)
@@ -189,7 +195,7 @@ def used(run: Turnout, clients: int, *, width: int) -> np.ndarray:
 @pytest.mark.parametrize("window", [None, 6])
 def test_every_seat_of_a_run_is_filled_once_and_nobody_comes_twice(window: int | None) -> None:
     for number in range(1, 6):
-        run = Crowd(design(window=window, capacity=None), CLIENTS, 7).run(number)
+        run = SimulatedPopulation(design(window=window, capacity=None), CLIENTS, 7).run(number)
         people = used(run, CLIENTS, width=40)
         seated = people[people >= 0]
         assert ((people >= 0).sum(axis=1) == run.reports).all()
@@ -200,7 +206,7 @@ def test_every_seat_of_a_run_is_filled_once_and_nobody_comes_twice(window: int |
 
 def test_everyone_is_used_in_a_slot_equally_often() -> None:
     """30 clients in 10 slots, capacity 1, 2,000 runs; slot 4's client is uniform: 1e-9."""
-    crowd = Crowd(design(10), 30, 11)
+    crowd = SimulatedPopulation(design(10), 30, 11)
     people = np.concatenate([used(crowd.run(number), 30, width=1)[3] for number in range(1, 2001)])
     seen = np.bincount(people[people >= 0], minlength=30)
     expected = seen.sum() / 30
@@ -209,7 +215,7 @@ def test_everyone_is_used_in_a_slot_equally_often() -> None:
 
 
 def test_runs_have_fresh_coins_and_a_seed_gives_the_same_ones() -> None:
-    crowd = Crowd(design(), CLIENTS, 1, dropout=0.1)
+    crowd = SimulatedPopulation(design(), CLIENTS, 1, dropout=0.1)
     first, again, second = crowd.run(1), crowd.run(1), crowd.run(2)
     assert np.array_equal(first.check_ins, again.check_ins)
     assert np.array_equal(first.reports, again.reports)
@@ -225,7 +231,9 @@ def test_everyone_who_takes_part_is_in_one_slot_at_most(
     participation: float, window: int | None
 ) -> None:
     for seed in range(20):
-        came = Crowd(design(participation=participation, window=window), CLIENTS, seed).run()
+        came = SimulatedPopulation(
+            design(participation=participation, window=window), CLIENTS, seed
+        ).run()
         total = came.check_ins.sum()
         assert total <= CLIENTS * participation
         assert window is not None or total == CLIENTS * participation
@@ -234,7 +242,7 @@ def test_everyone_who_takes_part_is_in_one_slot_at_most(
 @pytest.mark.slow
 def test_a_hundred_million_clients_take_no_more_memory_than_their_slots() -> None:
     tracemalloc.start()
-    run = Crowd(design(100_000), 10**8, 1).run()
+    run = SimulatedPopulation(design(100_000), 10**8, 1).run()
     people = np.asarray(
         seating(10**8, 10**8, 1)(run.keys[:, :, np.newaxis], run.first, run.reports)
     )
@@ -252,7 +260,7 @@ def test_so_many_with_a_sliding_window_take_no_more_however_they_arrive(
     window: int, available: Any
 ) -> None:
     tracemalloc.start()
-    run = Crowd(design(20_000, window=window), 2 * 10**7, 1, available).run()
+    run = SimulatedPopulation(design(20_000, window=window), 2 * 10**7, 1, available).run()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert run.check_ins.sum() > 10**7
@@ -260,7 +268,7 @@ def test_so_many_with_a_sliding_window_take_no_more_however_they_arrive(
 
 
 def test_offline_clients_do_not_check_in() -> None:
-    night = Crowd(design(96), 96_000, 1, Diurnal(96, 0.0)).run().check_ins
+    night = SimulatedPopulation(design(96), 96_000, 1, Diurnal(96, 0.0)).run().check_ins
     assert night[48] == 0
     assert night[0] > 800
 
@@ -285,4 +293,4 @@ def test_availability_is_read_or_refused() -> None:
 )
 def test_a_crowd_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
-        Crowd(**{"design": design(), "clients": 10, "seed": 1, **wrong})
+        SimulatedPopulation(**{"design": design(), "clients": 10, "seed": 1, **wrong})

@@ -14,8 +14,8 @@ from scipy.stats import norm
 from checkins.accounting.paper.occupancy import dummies_fixed, dummies_sliding
 from checkins.simulation import expectation
 from checkins.simulation.availability import Always, Arrivals, Diurnal
-from checkins.simulation.crowd import Crowd, Sampling
 from checkins.simulation.expectation import BARS, dummies, occupancy, reports
+from checkins.simulation.population import Sampling, SimulatedPopulation
 from tests.simulation.campaigns import pure_design as design
 
 RUNS = 1000
@@ -31,7 +31,7 @@ def test_dummies_of_one_report_a_slot_are_the_papers(
 ) -> None:
     """Proposition 3.4: m (1 − p0/m)^n."""
     expected = dummies_fixed(clients=clients, slots=slots, participation=participation)
-    found = dummies(Crowd(design(slots, participation=participation), clients, 1))
+    found = dummies(SimulatedPopulation(design(slots, participation=participation), clients, 1))
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-9 * slots)
 
 
@@ -40,24 +40,24 @@ def test_dummies_of_a_sliding_window_are_the_papers(clients: int, data: st.DataO
     """Proposition 4.4: one client wakes in each of n slots, and (n − m + 1)(1 − 1/m)^m."""
     window = data.draw(st.integers(1, clients))
     expected = dummies_sliding(clients=clients, window=window)
-    found = dummies(Crowd(design(clients, window=window), clients, 1))
+    found = dummies(SimulatedPopulation(design(clients, window=window), clients, 1))
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-9 * clients)
 
 
-CROWDS: dict[str, Crowd] = {
-    "fixed": Crowd(design(30, participation=0.6, capacity=3), 100, 1),
-    "without a capacity": Crowd(design(30, capacity=None), 100, 2),
-    "dropouts": Crowd(design(30, capacity=4), 100, 3, dropout=0.25),
-    "diurnal": Crowd(design(30, capacity=4), 100, 4, Diurnal(7, 0.1)),
-    "arrivals": Crowd(design(30, capacity=4), 100, 5, Arrivals(20)),
-    "sliding": Crowd(design(30, window=5, capacity=3), 100, 6),
-    "sliding arrivals": Crowd(design(30, window=5, capacity=3), 100, 7, Arrivals(12)),
-    "sliding diurnal": Crowd(
+CROWDS: dict[str, SimulatedPopulation] = {
+    "fixed": SimulatedPopulation(design(30, participation=0.6, capacity=3), 100, 1),
+    "without a capacity": SimulatedPopulation(design(30, capacity=None), 100, 2),
+    "dropouts": SimulatedPopulation(design(30, capacity=4), 100, 3, dropout=0.25),
+    "diurnal": SimulatedPopulation(design(30, capacity=4), 100, 4, Diurnal(7, 0.1)),
+    "arrivals": SimulatedPopulation(design(30, capacity=4), 100, 5, Arrivals(20)),
+    "sliding": SimulatedPopulation(design(30, window=5, capacity=3), 100, 6),
+    "sliding arrivals": SimulatedPopulation(design(30, window=5, capacity=3), 100, 7, Arrivals(12)),
+    "sliding diurnal": SimulatedPopulation(
         design(30, window=5, capacity=3, participation=0.9), 100, 8, Diurnal(6, 0.3), 0.1
     ),
-    "poisson": Crowd(design(30, capacity=None), 100, 9, sampling=Sampling.POISSON),
-    "shuffled": Crowd(design(30, capacity=4), 100, 10, sampling=Sampling.SHUFFLED),
-    "shuffled, some offline": Crowd(
+    "poisson": SimulatedPopulation(design(30, capacity=None), 100, 9, sampling=Sampling.POISSON),
+    "shuffled": SimulatedPopulation(design(30, capacity=4), 100, 10, sampling=Sampling.SHUFFLED),
+    "shuffled, some offline": SimulatedPopulation(
         design(30, capacity=4), 100, 11, Diurnal(6, 0.3), sampling=Sampling.SHUFFLED
     ),
 }
@@ -113,7 +113,7 @@ def test_shares_add_up_to_one_and_dummies_to_a_number(
         window=None if window is None else min(window, slots),
         capacity=capacity,
     )
-    crowd = Crowd(given_design, clients, 1, available, dropout)
+    crowd = SimulatedPopulation(given_design, clients, 1, available, dropout)
     found = occupancy(crowd, crowd.run().check_ins)
     assert len(found.edges) == len(found.measured) == len(found.expected) <= BARS
     assert (np.diff(found.edges) == found.width).all()
@@ -126,7 +126,7 @@ def test_shares_add_up_to_one_and_dummies_to_a_number(
 
 def test_many_different_laws_are_weighed_by_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """300 laws of a warm-up and one of 2,700 slots: a few that stand for all of them do so."""
-    crowd = Crowd(design(3000, window=300), 30_000, 1)
+    crowd = SimulatedPopulation(design(3000, window=300), 30_000, 1)
     measured = crowd.run().check_ins
     exact, mean = occupancy(crowd, measured), reports(crowd)
     monkeypatch.setattr(expectation, "MOST_LAWS", 50)
@@ -136,6 +136,6 @@ def test_many_different_laws_are_weighed_by_their_slots(monkeypatch: pytest.Monk
 
 
 def test_a_period_repeats_the_same_laws() -> None:
-    crowd = Crowd(design(10_000), 1000, 1, Diurnal(24, 0.1))
+    crowd = SimulatedPopulation(design(10_000), 1000, 1, Diurnal(24, 0.1))
     assert expectation._laws(crowd).slots.size <= 24
     assert reports(replace(crowd, dropout=1.0)) == 0.0

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 
 from checkins.accounting import NoiseAt, Protocol
-from checkins.protocol.campaign import Campaign, StepSizes
+from checkins.campaign import Campaign, StepSizes
+from checkins.protocol.factories import participant_of, rehearsing_server_of
 from checkins.protocol.participant import COIN
 from checkins.protocol.rehearsal import rehearse
 from checkins.protocol.report import Report
-from checkins.protocol.roles import participant_of, rehearsing_server_of
 from checkins.randomizers import Laplace, clip_l1, clip_l2
-from checkins.simulation.crowd import Turnout
-from checkins.simulation.loop import OVER, SKIPPED, Optimizer, Server, Stretch, compiled, noisy
-from checkins.simulation.method import Method
+from checkins.simulation.loop import OVER, SKIPPED, Optimizer, Server, SlotChunk, compiled, noisy
+from checkins.simulation.mechanism import Mechanism
 from checkins.simulation.optimizers import server_of
 from checkins.simulation.permutation import digits, mixed
+from checkins.simulation.population import SlotCounts
 from checkins.simulation.training import Scenario, Training
 from checkins.simulation.updates import Clip, LocalWork, linear
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.logistic import Logistic
 from checkins.tasks.mlp import MLP
 from tests.simulation.campaigns import (
@@ -54,7 +54,7 @@ class Fed(Training):
         packed = jax.vmap(self._updates.pack)(jnp.asarray(rows))  # noise lies as the model does
         return packed.reshape(rows.shape)
 
-    def _inputs(self, piece: Any) -> Stretch:
+    def _inputs(self, piece: Any) -> SlotChunk:
         inputs = super()._inputs(piece)
         self.used[piece.run, piece.first] = np.asarray(inputs.clients)[: piece.slots]
         return inputs
@@ -65,8 +65,8 @@ class Play:
     """One run's draws for the machines: those of the simulator's own crowd, person by person."""
 
     campaign: Campaign
-    lesson: Lesson
-    turnout: Turnout
+    lesson: LoadedTask
+    turnout: SlotCounts
     noise: list[np.ndarray]
     """For each slot, the noise of each report of it, dummies last; or the server's one."""
     trained: dict[int, list[int]] = field(default_factory=dict)
@@ -145,7 +145,7 @@ def played(play: Play, model: np.ndarray, velocity: np.ndarray | None) -> Any:
     return end.learner
 
 
-def noises(method: Method, turnout: Turnout, dimension: int, run: int) -> list[np.ndarray]:
+def noises(method: Mechanism, turnout: SlotCounts, dimension: int, run: int) -> list[np.ndarray]:
     """Noise in units of one report's deviation or scale: (reports of the slot, dimension)."""
     generator = np.random.default_rng([3, run])
     at_server = method.noise_at is NoiseAt.SERVER
@@ -153,11 +153,11 @@ def noises(method: Method, turnout: Turnout, dimension: int, run: int) -> list[n
     return [generator.normal(size=(int(count), dimension)) for count in each]
 
 
-def both(asked: Campaign, taught: Lesson, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def both(asked: Campaign, taught: LoadedTask, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """The last model of the machines, and of the loop; whom they used is compared on the way."""
     task, dimension = asked.task, taught.model.dimension
     assert task is not None
-    method = Method.of(asked, dimension)
+    method = Mechanism.of(asked, dimension)
     training = Fed(
         method,
         taught,
@@ -196,7 +196,7 @@ def both(asked: Campaign, taught: Lesson, seed: int = 1) -> tuple[np.ndarray, np
 
 
 SLIDING = partial(campaign, protocol=Protocol.SLIDING)
-CASES: dict[str, tuple[Campaign, Lesson]] = {
+CASES: dict[str, tuple[Campaign, LoadedTask]] = {
     "one report a slot, as in the paper": (campaign(capacity=1, participation=0.4), lesson()),
     "dummies, minibatches of 3, c/√i": (
         campaign(capacity=4, minibatch=3, schedule=StepSizes.INVERSE_SQRT),
@@ -247,7 +247,7 @@ def test_the_compiled_loop_and_the_machines_agree_on_the_same_draws(name: str) -
 def test_the_cases_hold_dummies_empty_slots_and_full_ones() -> None:
     """So that agreeing means something."""
     for name, (asked, taught) in CASES.items():
-        method = Method.of(asked, taught.model.dimension)
+        method = Mechanism.of(asked, taught.model.dimension)
         turnout = Training(
             method, taught, Server(Optimizer(lambda _: (), lambda *_: _), 1.0), Scenario(40), 1
         ).crowd.run(1)
@@ -267,7 +267,7 @@ def ran(counts: list[float], *, minibatch: int = 1) -> Any:
     model, data = lesson().model, dataset()
     updates = linear(model, data, clip=Clip(1.0))  # type: ignore[arg-type]
     server = Server(SGD, 0.5, minibatch=minibatch)
-    inputs = Stretch(
+    inputs = SlotChunk(
         jnp.tile(jnp.array([[0, 1]]), (len(counts), 1)),
         jnp.zeros((len(counts), model.dimension)),
         jnp.zeros(len(counts)),

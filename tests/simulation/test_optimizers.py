@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from checkins.campaign import Optimizer, StepSizes
 from checkins.errors import CheckinsError, InvalidValue
-from checkins.protocol.campaign import Optimizer, StepSizes
 from checkins.protocol.model_update import ModelUpdate
 from checkins.simulation.loop import Server
 from checkins.simulation.optimizers import server_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign
 from checkins.simulation import outcome as outcomes
 from checkins.simulation.checkpoint import Checkpoint
 from checkins.simulation.job import lesson_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checkins.protocol.campaign import Optimizer, Task
+from checkins.campaign import Optimizer, Task
 from checkins.simulation.job import lesson_of
 from checkins.simulation.pooled import BATCH, EPOCHS, FEWEST_STEPS, pooled
 from tests.simulation import tiny

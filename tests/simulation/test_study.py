@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from checkins.campaign import Campaign, PartialRun, Spending, price
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign, RunSoFar, Spending, price
 from checkins.simulation.availability import Diurnal
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.outcome import Outcome
@@ -147,7 +147,7 @@ def test_a_stopped_campaign_is_priced_by_its_slots(prepare: Prepare) -> None:
     assert [one["slots_done"] for one in found["seeds"]] == [2, 4]
     certificate = found["certificate"]
     assert certificate["epsilon"] == Spending(campaign).after(4).epsilon  # that of the longer one
-    assert certificate["epsilon"] < price([RunSoFar.whole(campaign)]).epsilon
+    assert certificate["epsilon"] < price([PartialRun.whole(campaign)]).epsilon
     assert all(slots <= 4 for slots in found["spent"]["slots"])
     assert found["dummies_expected"] < 6 * 12
     json.dumps(found, allow_nan=False)
@@ -178,7 +178,7 @@ def test_a_baseline_that_was_not_reached_says_so(prepare: Prepare) -> None:
     [baseline] = found["baselines"]
     assert (baseline["metrics"], baseline["curves"]) == ({}, [])
     assert baseline["unavailable"] == "interrupted before it"
-    whole = price([RunSoFar.whole(tiny.campaign())])
+    whole = price([PartialRun.whole(tiny.campaign())])
     assert found["certificate"]["epsilon"] == whole.epsilon
 
 
@@ -187,7 +187,7 @@ def test_a_run_without_reports_costs_nothing_and_hides_no_other_seeds_price() ->
     campaign = tiny.campaign(AVERAGED)
     with ThreadPoolExecutor(1) as pool:
         pricing = Pricing(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
-        alone = price([RunSoFar(campaign, 6, contributors=5, times=2)])
+        alone = price([PartialRun(campaign, 6, contributors=5, times=2)])
         assert pricing.whole.epsilon == alone.epsilon
         assert pricing.curve() == [(18, alone.epsilon)]
 
@@ -222,7 +222,7 @@ def test_averaged_runs_are_priced_by_the_fewest_reports_of_the_longest_seed(
     assert (len(stopped.contributors), len(whole.contributors)) == (1, 3)
     found = prepared.result([stopped, whole])
     assert found is not None
-    runs = [RunSoFar(campaign, 6, contributors=count) for count in whole.contributors]
+    runs = [PartialRun(campaign, 6, contributors=count) for count in whole.contributors]
     assert found["certificate"]["epsilon"] == price(runs).epsilon
     assert "fewest reports" in found["notes"][0]
 

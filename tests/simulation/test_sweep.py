@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from checkins.campaign import parse_campaign
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import parse_campaign
 from checkins.simulation.sweep import MOST_SETTINGS, Axis, changed, label, settings
 from tests.simulation import tiny
 

@@ -17,14 +17,14 @@ import pytest
 from scipy.stats import chi2, norm
 
 from checkins.accounting import NoiseAt, Protocol
+from checkins.campaign import Campaign, Task
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign, Task
 from checkins.randomizers import Laplace, PrivUnit
 from checkins.simulation.availability import Diurnal
-from checkins.simulation.crowd import Sampling, Turnout
 from checkins.simulation.outcome import training_of
+from checkins.simulation.population import Sampling, SlotCounts
 from checkins.simulation.training import Position, Scenario, Training
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.mlp import MLP
 from tests.simulation.campaigns import (
     AT_SERVER,
@@ -135,12 +135,12 @@ def test_an_accelerators_noise_goes_by_the_slot_too() -> None:
 class Wider(Training):
     """With places for people who never come."""
 
-    def _width(self, turnout: Turnout) -> int:
+    def _width(self, turnout: SlotCounts) -> int:
         return super()._width(turnout) + 5
 
 
 @pytest.mark.parametrize("taught", [LESSON, lesson(MLP(FEATURES, CLASSES, width=3), clients=40)])
-def test_places_that_nobody_takes_change_nothing(taught: Lesson) -> None:
+def test_places_that_nobody_takes_change_nothing(taught: LoadedTask) -> None:
     ours = training(campaign(AT_SERVER, capacity=None, divide_by=4), lesson=taught)
     fields = {name: getattr(ours, name) for name in Training.__dataclass_fields__}
     assert np.allclose(last_model(ours), last_model(Wider(**fields)), rtol=1e-5, atol=1e-6)

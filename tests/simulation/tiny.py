@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from checkins.protocol.campaign import Campaign, parse_campaign
+from checkins.campaign import Campaign, parse_campaign
 from checkins.simulation.job import Job, lesson_of
-from checkins.simulation.method import Method
+from checkins.simulation.mechanism import Mechanism
 from checkins.simulation.training import Scenario
 
 CLIENTS, SLOTS = 60, 6
@@ -102,5 +102,5 @@ def job(folder: Path, *, seed: int = 1, campaign: Campaign, evaluations: int = 3
     task = campaign.task
     assert task is not None
     lesson = lesson_of(task, str(folder))
-    method = Method.of(campaign, lesson.model.dimension)
+    method = Mechanism.of(campaign, lesson.model.dimension)
     return Job(task, str(folder), method, Scenario(lesson.data.clients), seed, evaluations)

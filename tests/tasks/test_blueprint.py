@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from checkins.campaign import Optimizer
+from checkins.campaign.task import DataFile, DataSet, Features, Task
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Optimizer
-from checkins.protocol.campaign.task import DataFile, DataSet, Features, Task
 from checkins.tasks import fashion_mnist
-from checkins.tasks.blueprint import START_SEED, model_of
 from checkins.tasks.catalogue import NAMES
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
+from checkins.tasks.model_spec import START_SEED, model_of
 
 RATE = Optimizer(rate=1.0)
 
@@ -56,7 +56,7 @@ def test_every_built_in_data_set_has_the_model_of_its_lesson(data: DataSet) -> N
             found = model_of(task)
         except InvalidValue:
             continue  # such as a convolution of rows that are no pictures
-        same(found, Lesson.of(task).model)
+        same(found, LoadedTask.of(task).model)
         compared += 1
     assert compared >= 3
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from checkins.campaign import DataFile, Features, Optimizer, Task
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import DataFile, Features, Optimizer, Task
-from checkins.tasks import fashion_mnist, lesson, patients, synthetic
+from checkins.tasks import fashion_mnist, loaded_task, patients, synthetic
 from checkins.tasks.dataset import Dataset
-from checkins.tasks.lesson import Lesson, featured
+from checkins.tasks.loaded_task import LoadedTask, featured
 from checkins.tasks.logistic import Logistic
 from checkins.tasks.mlp import MLP
 from checkins.tasks.scattering import Scattering
@@ -49,10 +49,10 @@ def pictures(size: int = 8, rows: int = 6) -> Dataset:
 
 
 def test_a_task_by_name_gets_its_data_and_a_model_that_fits() -> None:
-    found = Lesson.of(Task("synthetic", "logistic", SGD))
+    found = LoadedTask.of(Task("synthetic", "logistic", SGD))
     assert (found.data.name, found.data.clients) == ("synthetic-logistic", 10_000)
     assert found.model == Logistic(10)
-    assert Lesson.of(Task("synthetic", "mlp", SGD)).model == MLP(10, 2)
+    assert LoadedTask.of(Task("synthetic", "mlp", SGD)).model == MLP(10, 2)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_each_name_loads_its_own_data(
 ) -> None:
     data = synthetic.load(clients=5, holdout=0)
     monkeypatch.setattr(module, "load", lambda: data)
-    assert Lesson.of(Task(name, "softmax", SGD)).data is data
+    assert LoadedTask.of(Task(name, "softmax", SGD)).data is data
 
 
 def test_a_table_counts_from_its_folder(tmp_path: Path) -> None:
     table(tmp_path, [0, 1, 2])
-    found = Lesson.of(Task(TABLE, "softmax", SGD), folder=tmp_path)
+    found = LoadedTask.of(Task(TABLE, "softmax", SGD), folder=tmp_path)
     assert (found.data.clients, found.data.most_rows, found.data.classes) == (20, 2, 3)
     assert found.model == Softmax(1, 3)
 
@@ -84,7 +84,7 @@ def test_a_table_says_its_classes_and_its_holdout(tmp_path: Path) -> None:
         classes=4,
         holdout=0.3,
     )
-    found = Lesson.of(Task(source, "softmax", SGD), folder=str(tmp_path))
+    found = LoadedTask.of(Task(source, "softmax", SGD), folder=str(tmp_path))
     assert found.data.classes == 4
     assert found.model == Softmax(1, 4)
     assert 20 < len(found.data.holdout_labels) // 2 < 100
@@ -94,16 +94,16 @@ def test_a_table_says_its_classes_and_its_holdout(tmp_path: Path) -> None:
 def test_a_model_that_does_not_fit_its_data_is_refused(tmp_path: Path) -> None:
     table(tmp_path, [0, 1, 2])
     with pytest.raises(InvalidValue, match="use softmax"):
-        Lesson.of(Task(TABLE, "logistic", SGD), folder=tmp_path)
+        LoadedTask.of(Task(TABLE, "logistic", SGD), folder=tmp_path)
     with pytest.raises(InvalidValue, match="pictures"):
-        Lesson.of(Task("synthetic", "cnn", SGD))
+        LoadedTask.of(Task("synthetic", "cnn", SGD))
     with pytest.raises(InvalidValue, match="cannot be imported"):
-        Lesson.of(Task("synthetic", "no_such_module_here:model", SGD))
+        LoadedTask.of(Task("synthetic", "no_such_module_here:model", SGD))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match=r"records\.csv"):
-        Lesson.of(Task(TABLE, "softmax", SGD), folder=tmp_path)
+        LoadedTask.of(Task(TABLE, "softmax", SGD), folder=tmp_path)
 
 
 def test_scattering_stands_in_for_the_pictures_of_everyone() -> None:
@@ -126,8 +126,8 @@ def test_scattering_of_what_is_no_square_picture_is_refused() -> None:
 
 
 def test_the_features_of_a_task_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lesson.fashion_mnist, "load", pictures)
+    monkeypatch.setattr(loaded_task.fashion_mnist, "load", pictures)
     task = Task("fashion-mnist", "softmax", SGD, features=Features.SCATTERING)
-    found = Lesson.of(task)
+    found = LoadedTask.of(task)
     assert found.data.dimension == math.prod(Scattering(8).shape)
     assert found.model == Softmax(found.data.dimension, 3)

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkins.campaign.task import Model as ModelName
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign.task import Model as ModelName
 from checkins.tasks import metrics
 from checkins.tasks.catalogue import NAMES, from_name
 from checkins.tasks.cnn import CNN

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkins.campaign.task import DataFile
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign.task import DataFile
 from checkins.tasks import table, table_file
 from checkins.tasks.holdout import in_holdout
 from checkins.tasks.table import describe, load, scaled

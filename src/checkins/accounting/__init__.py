@@ -5,7 +5,12 @@ of it, ``calibrate`` the parameter that meets a target, ``loss_distribution`` ha
 dp_accounting. The mathematics is in the modules beside this file, one noun each.
 """
 
-from checkins.accounting.accountant import METHODS, certify, certify_kinds, loss_distribution
+from checkins.accounting.accountant import (
+    METHODS,
+    certify,
+    certify_heterogeneous,
+    loss_distribution,
+)
 from checkins.accounting.calibration import Calibration, Parameter, calibrate
 from checkins.accounting.certificate import Alternative, Certificate
 from checkins.accounting.design import (
@@ -33,6 +38,6 @@ __all__ = [
     "Protocol",
     "calibrate",
     "certify",
-    "certify_kinds",
+    "certify_heterogeneous",
     "loss_distribution",
 ]

@@ -17,28 +17,29 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from checkins.accounting import exact, require
-from checkins.accounting import variation as total_variation
+from checkins import validate
+from checkins.accounting import total_variation
 from checkins.accounting.against_server import AgainstServer, against_server
 from checkins.accounting.assumptions import OF_KINDS, assumptions, paid_in_delta
+from checkins.accounting.bounds import Bound, Question
 from checkins.accounting.certificate import (
     OF_DESIGN,
     OF_SOME_RANDOMIZER,
     Alternative,
     Certificate,
 )
-from checkins.accounting.comparison import comparisons
-from checkins.accounting.curious import against_curious
+from checkins.accounting.comparisons import comparisons
+from checkins.accounting.curious_clients import against_curious
 from checkins.accounting.design import (
     Adjacency,
     Design,
     LocalRandomizer,
     Protocol,
 )
-from checkins.accounting.divergence import MOST_EPSILON
-from checkins.accounting.findings import Finding, Question
-from checkins.accounting.kinds import Kinds
-from checkins.accounting.law import SMALLEST, Rounding, Side
+from checkins.accounting.exact import campaign_divergence
+from checkins.accounting.exact.divergence import MOST_EPSILON
+from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
+from checkins.accounting.heterogeneous_clients import HeterogeneousClients
 from checkins.accounting.versions import versions
 from checkins.errors import InvalidValue, NotCovered
 
@@ -59,7 +60,7 @@ METHODS = {
 }
 """What each method name in a certificate means."""
 
-_Found = tuple[list[Finding], Finding]
+_Found = tuple[list[Bound], Bound]
 """Every finding, and the best of them."""
 
 
@@ -108,7 +109,7 @@ def _against_curious(question: Question, curious: int, delta: float) -> tuple[Qu
     """What is left to price against curious clients, and the exposure that delta pays for."""
     if curious == 0 and curious is not False:
         return question, 0.0
-    require.count(curious=curious)
+    validate.count(curious=curious)
     designs, exposure = against_curious(
         question.designs, curious, delta=delta, campaigns=question.campaigns
     )
@@ -116,9 +117,9 @@ def _against_curious(question: Question, curious: int, delta: float) -> tuple[Qu
 
 
 def _certificate(
-    question: Question | Kinds,
-    found: Sequence[Finding],
-    best: Finding,
+    question: Question | HeterogeneousClients,
+    found: Sequence[Bound],
+    best: Bound,
     *,
     delta: float,
     variation: float,
@@ -160,7 +161,7 @@ def lower_of(designs: Sequence[Design]) -> str:
     return OF_SOME_RANDOMIZER if local else OF_DESIGN
 
 
-def _against_server(question: Question | Kinds, delta: float) -> AgainstServer:
+def _against_server(question: Question | HeterogeneousClients, delta: float) -> AgainstServer:
     if isinstance(question, Question):
         return against_server(question.designs, delta=delta, campaigns=question.campaigns)
     each = (
@@ -189,7 +190,9 @@ def smallest_epsilon(
     return best.epsilon.upper
 
 
-def _charged(question: Question | Kinds, delta: float, variation: float, exposure: float) -> _Found:
+def _charged(
+    question: Question | HeterogeneousClients, delta: float, variation: float, exposure: float
+) -> _Found:
     """Every finding at the largest share of delta that leaves enough for the charges."""
     if variation == 0.0 and exposure == 0.0:
         found = question.findings(delta)
@@ -217,7 +220,11 @@ def _charged(question: Question | Kinds, delta: float, variation: float, exposur
 
 
 def _refined(
-    question: Question | Kinds, known: _Found, delta: float, variation: float, exposure: float
+    question: Question | HeterogeneousClients,
+    known: _Found,
+    delta: float,
+    variation: float,
+    exposure: float,
 ) -> _Found:
     """Findings at all of delta that the charges at a proven epsilon leave, twice over."""
     for _ in range(2):
@@ -237,14 +244,14 @@ def _most_charged(share: float, delta: float, charged: float) -> float:
     return math.log1p(2.0 * float(min(room, Fraction(10) ** 300)))
 
 
-def _best(found: Sequence[Finding], designs: Sequence[Design], delta: float) -> Finding:
+def _best(found: Sequence[Bound], designs: Sequence[Design], delta: float) -> Bound:
     best = min(found, key=lambda finding: finding.epsilon.upper, default=None)
     if best is None or not math.isfinite(best.epsilon.upper):
         raise _uncovered(designs, delta)
     return best
 
 
-def certify_kinds(
+def certify_heterogeneous(
     kinds: Sequence[Design],
     *,
     delta: float,
@@ -278,7 +285,7 @@ def certify_kinds(
             compare=False,
             variation=variation,
         )
-    question = Kinds(distinct, adjacency, campaigns)
+    question = HeterogeneousClients(distinct, adjacency, campaigns)
     found, best = _charged(question, delta, variation, 0.0)
     certificate = _certificate(question, found, best, delta=delta, variation=variation)
     return replace(certificate, seconds=time.perf_counter() - started)
@@ -301,20 +308,22 @@ def loss_distribution(
     Rounding:    up (pessimistic).
     """
     check((design,), delta=delta, adjacency=adjacency, campaigns=1)
-    require.positive(interval=interval)
+    validate.positive(interval=interval)
     if interval > 1.0:
         raise InvalidValue("interval", interval, "must be at most 1: losses would drown in it")
-    rounding = Rounding(side=Side.UP, cells=exact.CELLS, tolerance=max(1e-9 * delta, SMALLEST))
-    pair = exact.pair(design, adjacency, rounding, delta=delta)
+    rounding = Rounding(
+        side=Side.UP, cells=campaign_divergence.CELLS, tolerance=max(1e-9 * delta, SMALLEST)
+    )
+    pair = campaign_divergence.pair(design, adjacency, rounding, delta=delta)
     return pair.to_dp_accounting(interval=interval)
 
 
 def check(designs: Sequence[Design], *, delta: float, adjacency: Adjacency, campaigns: int) -> None:
     """Refuse what no certificate can be asked for."""
     for design in designs:
-        require.one_of(Design, design=design)
-    require.open_unit(delta=delta)
-    require.count(most=require.MOST_CAMPAIGNS, campaigns=campaigns)
+        validate.one_of(Design, design=design)
+    validate.open_unit(delta=delta)
+    validate.count(most=validate.MOST_CAMPAIGNS, campaigns=campaigns)
     if not isinstance(adjacency, Adjacency):
         raise InvalidValue("adjacency", adjacency, "must be an Adjacency, one of the two")
     if not designs:
@@ -328,13 +337,15 @@ def check(designs: Sequence[Design], *, delta: float, adjacency: Adjacency, camp
             )
 
 
-def _alternative(finding: Finding) -> Alternative:
+def _alternative(finding: Bound) -> Alternative:
     bounded = math.isfinite(finding.epsilon.upper)
     note = finding.note if bounded else "no bound here"
     return Alternative(finding.method, finding.epsilon.upper, note, proves=bounded)
 
 
-def _assumed(question: Question | Kinds, best: Finding, curious: int) -> tuple[str, ...]:
+def _assumed(
+    question: Question | HeterogeneousClients, best: Bound, curious: int
+) -> tuple[str, ...]:
     uses_population = best.method == "exact-population"
     together = isinstance(question, Question)
     lines = [

@@ -12,13 +12,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from checkins.accounting import variation as total_variation
+from checkins.accounting import total_variation
 from checkins.accounting.accountant import certify, check, lower_of
 from checkins.accounting.against_server import AgainstServer, against_server
 from checkins.accounting.assumptions import assumptions, paid_in_delta
 from checkins.accounting.certificate import Alternative, Certificate
 from checkins.accounting.design import Adjacency, Design
-from checkins.accounting.divergence import MOST_EPSILON
+from checkins.accounting.exact.divergence import MOST_EPSILON
 from checkins.accounting.filters import Block, Filter, filtered_epsilon
 from checkins.accounting.versions import versions
 from checkins.errors import InvalidValue, NotCovered

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from checkins.accounting.design import Adjacency, Design, LocalRandomizer, NoiseAt
-from checkins.accounting.paper import heterogeneous
+from checkins.accounting.paper import kov_composition
 from checkins.accounting.paper_bounds import gaussian_report_epsilon
 
 NOTHING = "nothing: the server sees every clipped update before it adds noise"
@@ -81,7 +81,7 @@ def _composed(local: Counter[LocalRandomizer], delta: float) -> float:
     if local.total() == 1 or len(local) > 1:
         return added
     [(one, times)] = local.items()
-    composed = heterogeneous.homogeneous_composition(
+    composed = kov_composition.homogeneous_composition(
         epsilon=one.local_epsilon, steps=times, delta=delta
     )
     return min(added, composed)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import ROUND_CEILING, Context, Decimal
 
-from checkins.accounting import variation as total_variation
-from checkins.accounting.curious import chooses
+from checkins.accounting import total_variation
+from checkins.accounting.curious_clients import chooses
 from checkins.accounting.design import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
 
 OF_KINDS = "which window and participation a client has does not depend on its data"

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from checkins.accounting import composition, exact, require
-from checkins.accounting import variation as total_variation
+from checkins import validate
+from checkins.accounting import composition, total_variation
 from checkins.accounting.accountant import certify, check
 from checkins.accounting.certificate import Certificate
-from checkins.accounting.curious import against_curious
+from checkins.accounting.curious_clients import against_curious
 from checkins.accounting.design import (
     Adjacency,
     Design,
@@ -20,11 +20,12 @@ from checkins.accounting.design import (
     NoiseAt,
     Protocol,
 )
-from checkins.accounting.divergence import crossing
-from checkins.accounting.gaussian import LEAST_NOISE, MOST_NOISE
-from checkins.accounting.pure import MOST_LOCAL_EPSILON
-from checkins.accounting.require import MOST_SLOTS
+from checkins.accounting.exact import campaign_divergence
+from checkins.accounting.exact.divergence import crossing
+from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE
+from checkins.accounting.exact.pure import MOST_LOCAL_EPSILON
 from checkins.errors import InvalidValue, NotCovered
+from checkins.validate import MOST_SLOTS
 
 _COARSE, _FINE = 200, 512
 """Cells to search with, and to settle with; the certificate's own grid is finer than both."""
@@ -105,8 +106,10 @@ class _Target:
                 cells=cells,
             )
         given = (design, self.adjacency)
-        spent = exact.divergence(*given, delta=self.delta, cells=cells).upper(self.epsilon)
-        bounded = exact.with_population(*given, delta=self.delta, cells=cells)
+        spent = campaign_divergence.divergence(*given, delta=self.delta, cells=cells).upper(
+            self.epsilon
+        )
+        bounded = campaign_divergence.with_population(*given, delta=self.delta, cells=cells)
         return spent if bounded is None else min(spent, bounded.upper(self.epsilon))
 
 
@@ -172,8 +175,8 @@ def calibrate(
     >>> round(found.value, 3), found.certificate.epsilon <= 0.5
     (2.57, True)
     """
-    require.one_of(Parameter, parameter=parameter)
-    require.positive(epsilon=epsilon)
+    validate.one_of(Parameter, parameter=parameter)
+    validate.positive(epsilon=epsilon)
     check([design], delta=delta, adjacency=adjacency, campaigns=campaigns)
     total_variation.check(variation)
     left = total_variation.share(delta=delta, epsilon=epsilon, variation=variation)

@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from checkins.accounting import exact
 from checkins.accounting.design import Adjacency, Design, Protocol
-from checkins.accounting.divergence import Interval, crossing
-from checkins.accounting.law import SMALLEST, Rounding, Side
-from checkins.accounting.pair import ROUND_OFF, Pair, envelope
+from checkins.accounting.exact import campaign_divergence
+from checkins.accounting.exact.divergence import Interval, crossing
+from checkins.accounting.exact.dominating_pair import ROUND_OFF, DominatingPair, envelope
+from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
 from checkins.errors import NotCovered
 
 SPLITS = (0.5, 0.46, 0.54, 0.4, 0.6)
@@ -61,11 +61,13 @@ def composed_kinds(
     Rounding:    up.
     """
     rounding = Rounding(
-        side=Side.UP, cells=exact.CELLS, tolerance=max(_TAIL * delta / campaigns, SMALLEST)
+        side=Side.UP,
+        cells=campaign_divergence.CELLS,
+        tolerance=max(_TAIL * delta / campaigns, SMALLEST),
     )
 
-    def pair(between: Adjacency) -> Pair:
-        known = [exact.pair(kind, between, rounding, delta=delta) for kind in kinds]
+    def pair(between: Adjacency) -> DominatingPair:
+        known = [campaign_divergence.pair(kind, between, rounding, delta=delta) for kind in kinds]
         return envelope(known).repeat(campaigns, rounding)
 
     upper = _between(pair, adjacency, kinds)
@@ -80,7 +82,7 @@ def composed_with_population(
     Theorem:     docs/theory/gaussian.md: delta grows by no more than the chance of an overflow.
     Rounding:    up.
     """
-    spared = roomy(designs, campaigns=campaigns)
+    spared = without_overflow(designs, campaigns=campaigns)
     if spared is None or spared[1] >= delta:
         return None
     return composed_upper(spared[0], adjacency, campaigns=campaigns, delta=delta - spared[1])
@@ -100,7 +102,7 @@ def composed_delta(
     def spent(run: Sequence[Design]) -> float:
         return _upper(run, adjacency, campaigns=campaigns, delta=delta, cells=cells)(epsilon)
 
-    spared = roomy(designs, campaigns=campaigns)
+    spared = without_overflow(designs, campaigns=campaigns)
     if spared is None or spared[1] >= delta:
         return spent(designs)
     return min(spent(designs), spent(spared[0]) + spared[1])
@@ -112,38 +114,40 @@ def composed_curve(
     *,
     campaigns: int,
     delta: float,
-    cells: int = exact.CELLS,
+    cells: int = campaign_divergence.CELLS,
 ) -> Delta:
     """An upper bound on delta at every epsilon >= 0, both directions, sharp down to ``delta``."""
     plain = _upper(designs, adjacency, campaigns=campaigns, delta=delta, cells=cells)
-    spared = roomy(designs, campaigns=campaigns)
+    spared = without_overflow(designs, campaigns=campaigns)
     if spared is None or spared[1] >= delta:
         return plain
     uncapped = _upper(spared[0], adjacency, campaigns=campaigns, delta=delta, cells=cells)
     return lambda epsilon: min(plain(epsilon), uncapped(epsilon) + spared[1])
 
 
-def roomy(designs: Sequence[Design], *, campaigns: int) -> tuple[list[Design], float] | None:
+def without_overflow(
+    designs: Sequence[Design], *, campaigns: int
+) -> tuple[list[Design], float] | None:
     """The designs with nobody ever displaced, and the chance that some slot overflows after all.
 
     ``None`` where no design has both a capacity that matters and a declared population.
     """
-    chances = [exact.overflow_chance(design) for design in designs]
+    chances = [campaign_divergence.overflow_chance(design) for design in designs]
     if all(chance is None for chance in chances):
         return None
     spared = [
-        design if chance is None else exact.uncapped(design)
+        design if chance is None else campaign_divergence.uncapped(design)
         for design, chance in zip(designs, chances, strict=True)
     ]
     return spared, campaigns * math.fsum(chance or 0.0 for chance in chances)
 
 
-def worse(both: Pair) -> Delta:
+def worse(both: DominatingPair) -> Delta:
     """Delta between coming and leaving, whichever is larger; the pair is one above."""
     return lambda epsilon: max(both.remove(epsilon), both.add(epsilon)) * (1 + ROUND_OFF)
 
 
-def detour(both: Pair) -> Delta:
+def triangle_bound(both: DominatingPair) -> Delta:
     """Delta between two values of one client's data, by way of the absent client."""
 
     def delta(epsilon: float) -> float:
@@ -162,23 +166,23 @@ def _upper(
     *,
     campaigns: int,
     delta: float,
-    cells: int = exact.CELLS,
+    cells: int = campaign_divergence.CELLS,
 ) -> Delta:
-    def pair(between: Adjacency) -> Pair:
+    def pair(between: Adjacency) -> DominatingPair:
         return _pair(designs, between, campaigns=campaigns, delta=delta, side=Side.UP, cells=cells)
 
     return _between(pair, adjacency, designs)
 
 
 def _between(
-    pair: Callable[[Adjacency], Pair], adjacency: Adjacency, designs: Sequence[Design]
+    pair: Callable[[Adjacency], DominatingPair], adjacency: Adjacency, designs: Sequence[Design]
 ) -> Delta:
     """Delta of what ``pair`` composes; replace-one by the smaller of two ways where both hold."""
     if adjacency is Adjacency.ADD_REMOVE:
         return worse(pair(adjacency))
     if any(design.protocol is Protocol.AVERAGED for design in designs):
         return _replaced(pair(adjacency))
-    around = detour(pair(Adjacency.ADD_REMOVE))
+    around = triangle_bound(pair(Adjacency.ADD_REMOVE))
     try:
         straight = _replaced(pair(adjacency))
     except NotCovered:
@@ -186,7 +190,7 @@ def _between(
     return lambda epsilon: min(straight(epsilon), around(epsilon))
 
 
-def _replaced(curve: Pair) -> Delta:
+def _replaced(curve: DominatingPair) -> Delta:
     """The pair of a curve is good for both directions."""
     return lambda epsilon: curve.remove(epsilon) * (1 + ROUND_OFF)
 
@@ -198,12 +202,13 @@ def _pair(
     campaigns: int,
     delta: float,
     side: Side,
-    cells: int = exact.CELLS,
-) -> Pair:
+    cells: int = campaign_divergence.CELLS,
+) -> DominatingPair:
     runs = len(designs) * campaigns
     rounding = Rounding(side=side, cells=cells, tolerance=max(_TAIL * delta / runs, SMALLEST))
     known = {
-        one: exact.pair(one, adjacency, rounding, delta=delta) for one in dict.fromkeys(designs)
+        one: campaign_divergence.pair(one, adjacency, rounding, delta=delta)
+        for one in dict.fromkeys(designs)
     }
     once = reduce(lambda a, b: a.compose(b, rounding), (known[one] for one in designs))
     return once.repeat(campaigns, rounding)

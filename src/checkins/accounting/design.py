@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from checkins.accounting import require
-from checkins.accounting.gaussian import LEAST_NOISE, MOST_NOISE, GaussianCampaign
-from checkins.accounting.pure import MOST_LOCAL_EPSILON, PureCampaign
+from checkins import validate
+from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE, GaussianCampaign
+from checkins.accounting.exact.pure import MOST_LOCAL_EPSILON, PureCampaign
 from checkins.errors import InvalidValue, NotCovered
 
 
@@ -46,13 +46,13 @@ class LocalRandomizer:
     local_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        require.positive(local_epsilon=self.local_epsilon)
+        validate.positive(local_epsilon=self.local_epsilon)
         if self.local_epsilon > MOST_LOCAL_EPSILON:
             raise InvalidValue(
                 "local_epsilon", self.local_epsilon, f"must be at most {MOST_LOCAL_EPSILON:g}"
             )
         if self.local_delta != 0.0:
-            require.open_unit(local_delta=self.local_delta)
+            validate.open_unit(local_delta=self.local_delta)
 
     @property
     def is_pure(self) -> bool:
@@ -70,8 +70,8 @@ class GaussianNoise:
     at: NoiseAt
 
     def __post_init__(self) -> None:
-        require.positive(noise_multiplier=self.noise_multiplier)
-        require.one_of(NoiseAt, at=self.at)
+        validate.positive(noise_multiplier=self.noise_multiplier)
+        validate.one_of(NoiseAt, at=self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class Population:
     most: int
 
     def __post_init__(self) -> None:
-        require.count(population=self.fewest)
-        require.count(population=self.most)
+        validate.count(population=self.fewest)
+        validate.count(population=self.most)
         if self.fewest > self.most:
             raise InvalidValue(
                 "population", f"{self.fewest}..{self.most}", "the first must not exceed the second"
@@ -112,13 +112,13 @@ class Design:
     population: Population | None = None
 
     def __post_init__(self) -> None:
-        require.one_of(Protocol, protocol=self.protocol)
-        require.one_of((LocalRandomizer, GaussianNoise), randomizer=self.randomizer)
-        require.one_of((Population, type(None)), population=self.population)
-        require.count(slots=self.slots)
-        require.probability(participation=self.participation)
+        validate.one_of(Protocol, protocol=self.protocol)
+        validate.one_of((LocalRandomizer, GaussianNoise), randomizer=self.randomizer)
+        validate.one_of((Population, type(None)), population=self.population)
+        validate.count(slots=self.slots)
+        validate.probability(participation=self.participation)
         if self.capacity is not None:
-            require.count(capacity=self.capacity)
+            validate.count(capacity=self.capacity)
         self._check_window()
         if self.protocol is Protocol.AVERAGED:
             self._check_averaged()
@@ -134,7 +134,7 @@ class Design:
             return
         if self.window is None:
             raise InvalidValue("window", None, "the sliding protocol needs it, from 1 to slots")
-        require.count(window=self.window)
+        validate.count(window=self.window)
         if self.window > self.slots:
             raise InvalidValue("window", self.window, f"must be at most slots = {self.slots}")
 
@@ -191,7 +191,7 @@ class Design:
 
         A client was seen only if it drew one of those: m shrinks to them, p0 in proportion.
         """
-        require.count(most=self.slots, slots=slots)
+        validate.count(most=self.slots, slots=slots)
         if self.protocol is Protocol.AVERAGED:
             return self
         seen = min(slots, self.choices)

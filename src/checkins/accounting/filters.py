@@ -25,13 +25,14 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from checkins.accounting import exact, require
-from checkins.accounting import variation as total_variation
+from checkins import validate
+from checkins.accounting import total_variation
 from checkins.accounting.composition import Delta, composed_curve
 from checkins.accounting.design import Adjacency, Design, Protocol
-from checkins.accounting.divergence import MOST_EPSILON, crossing
-from checkins.accounting.pair import ROUND_OFF
-from checkins.accounting.ratio import FloatArray
+from checkins.accounting.exact import campaign_divergence
+from checkins.accounting.exact.divergence import MOST_EPSILON, crossing
+from checkins.accounting.exact.dominating_pair import ROUND_OFF
+from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue, NotCovered
 
 SLACK_SHARE = 0.2
@@ -56,8 +57,8 @@ class Block:
 
     def __post_init__(self) -> None:
         for design in self.designs:
-            require.one_of(Design, design=design)
-        require.count(most=require.MOST_CAMPAIGNS, campaigns=self.campaigns)
+            validate.one_of(Design, design=design)
+        validate.count(most=validate.MOST_CAMPAIGNS, campaigns=self.campaigns)
         if not self.designs:
             raise InvalidValue("design", self.designs, "must name at least one campaign")
 
@@ -107,7 +108,7 @@ class Filter:
     def __post_init__(self) -> None:
         if self.order is None:
             return
-        require.count(most=MOST_ORDER, order=self.order)
+        validate.count(most=MOST_ORDER, order=self.order)
         if self.order < 2:
             raise InvalidValue("order", self.order, f"must be from 2 to {MOST_ORDER:,}")
 
@@ -234,7 +235,7 @@ def log_moment(curve: Curve, *, order: int) -> float:
 
 def slack_of(place: int, *, delta: float) -> float:
     """The slack of the block at ``place`` = 1, 2, ...: all together stay below their share."""
-    require.count(place=place)
+    validate.count(place=place)
     return SLACK_SHARE * delta / (place * (place + 1.0))
 
 
@@ -307,7 +308,7 @@ def charge_of(
 
 
 def _delta_of(
-    block: Block, adjacency: Adjacency, *, slack: float, cells: int = exact.CELLS
+    block: Block, adjacency: Adjacency, *, slack: float, cells: int = campaign_divergence.CELLS
 ) -> Delta:
     """The curve of the block; that of averaged Gaussian reports with their slots known."""
     try:
@@ -316,7 +317,9 @@ def _delta_of(
         )
     except NotCovered:
         known = tuple(
-            replace(exact.uncapped(one), slots=1) if one.protocol is Protocol.AVERAGED else one
+            replace(campaign_divergence.uncapped(one), slots=1)
+            if one.protocol is Protocol.AVERAGED
+            else one
             for one in block.designs
         )
         if known == block.designs:

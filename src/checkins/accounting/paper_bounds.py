@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from scipy.special import log_ndtr
 
 from checkins.accounting.design import Design, GaussianNoise, LocalRandomizer, NoiseAt, Protocol
-from checkins.accounting.paper import heterogeneous, theorems
+from checkins.accounting.exact.pure import MOST_LOCAL_EPSILON
+from checkins.accounting.paper import kov_composition, statements
 from checkins.accounting.paper.amplification import held_locally
-from checkins.accounting.pure import MOST_LOCAL_EPSILON
 from checkins.errors import NotCovered
 
 
@@ -63,18 +63,22 @@ def _theorem(design: Design, randomizer: LocalRandomizer) -> Callable[[float], f
     if design.protocol is Protocol.AVERAGED:
         clients = population.fewest if population else 1
         bound = (
-            theorems.averaged_total if randomizer.is_pure else theorems.averaged_approximate_total
+            statements.averaged_total
+            if randomizer.is_pure
+            else statements.averaged_approximate_total
         )
         return lambda delta: bound(delta=delta, clients=clients, slots=slots, **local)
     if design.protocol is Protocol.SLIDING:
         window = design.choices
         slide = (
-            theorems.sliding_window
+            statements.sliding_window
             if randomizer.is_pure
-            else theorems.sliding_window_approximate_total
+            else statements.sliding_window_approximate_total
         )
         return lambda delta: slide(delta=delta, window=window, **local)
-    fixed = theorems.fixed_window if randomizer.is_pure else theorems.fixed_window_approximate_total
+    fixed = (
+        statements.fixed_window if randomizer.is_pure else statements.fixed_window_approximate_total
+    )
     share = design.participation
     return lambda delta: fixed(delta=delta, slots=slots, participation=share, **local)
 
@@ -98,7 +102,7 @@ def composed_local_epsilon(
     if left <= 0.0:
         return math.inf
     one = local_epsilon(design, randomizer, delta=delta)
-    return heterogeneous.homogeneous_composition(epsilon=one, steps=campaigns, delta=left)
+    return kov_composition.homogeneous_composition(epsilon=one, steps=campaigns, delta=left)
 
 
 def gaussian_report_epsilon(noise_multiplier: float, local_delta: float) -> float:
@@ -130,5 +134,5 @@ def composed_paper_epsilon(designs: Sequence[Design], *, campaigns: int, delta: 
     if not all(map(math.isfinite, each)):
         return math.inf
     if len(set(each)) == 1:
-        return heterogeneous.homogeneous_composition(epsilon=each[0], steps=runs, delta=delta / 2)
-    return heterogeneous.composition(epsilons=each * campaigns, delta=delta / 2)
+        return kov_composition.homogeneous_composition(epsilon=each[0], steps=runs, delta=delta / 2)
+    return kov_composition.composition(epsilons=each * campaigns, delta=delta / 2)

@@ -5,7 +5,7 @@ one's own makes ``Trials`` and asks ``lower_bounds`` what they prove.
 """
 
 from checkins.audit.auditing import Attacks, Engine, Settings, audit_campaign
-from checkins.audit.bound import Direction, MeasuredBound, lower_bounds
+from checkins.audit.bounds import Direction, MeasuredBound, lower_bounds
 from checkins.audit.report import Audit
 from checkins.audit.trials import Trials
 from checkins.audit.verdict import Finding, Promise, Verdict

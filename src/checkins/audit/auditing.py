@@ -10,19 +10,20 @@ from functools import lru_cache
 
 import numpy as np
 
-from checkins.accounting import Certificate, require
-from checkins.audit import bound
-from checkins.audit.blocks import Clock, Effort, OutOfTime
+from checkins import validate
+from checkins.accounting import Certificate
+from checkins.audit import bounds
+from checkins.audit.batching import Clock, Effort, OutOfTime
 from checkins.audit.canaries.canary import Canary
 from checkins.audit.canaries.worst_case import worst_case
-from checkins.audit.curve import Curve
 from checkins.audit.one_run import OneRun
-from checkins.audit.playing import play
 from checkins.audit.power import epsilon_of, exact_rates
 from checkins.audit.report import Audit
+from checkins.audit.runner import play
+from checkins.audit.trade_off_curve import Curve
 from checkins.audit.verdict import Finding, Promise
+from checkins.campaign import Campaign, PartialRun, RandomizerKind, price
 from checkins.errors import CheckinsError, InvalidValue
-from checkins.protocol.campaign import Campaign, RandomizerKind, RunSoFar, price
 
 CONFIDENCE = 0.9999
 SECONDS = 30.0
@@ -69,13 +70,13 @@ class Settings:
     """Where a campaign's data file lies."""
 
     def __post_init__(self) -> None:
-        require.open_unit(confidence=self.confidence)
-        require.positive(seconds=self.seconds)
+        validate.open_unit(confidence=self.confidence)
+        validate.positive(seconds=self.seconds)
         if self.runs is not None:
-            require.count(most=MOST_RUNS, trials=self.runs)
-        require.non_negative(seed=self.seed)
+            validate.count(most=MOST_RUNS, trials=self.runs)
+        validate.non_negative(seed=self.seed)
         for delta in self.deltas:
-            require.open_unit(delta=delta)
+            validate.open_unit(delta=delta)
 
     def deltas_for(self, campaign: Campaign) -> tuple[float, ...]:
         """Those asked for; else the campaign's own and two that are easier to measure at."""
@@ -131,7 +132,7 @@ def audit_campaign(
 def certificate_at(campaign: Campaign, delta: float) -> Certificate:
     """The campaign's certificate at another delta, remembered; refuses where none is proved."""
     budget = replace(campaign.budget, delta=delta)
-    return price((RunSoFar.whole(replace(campaign, budget=budget)),))
+    return price((PartialRun.whole(replace(campaign, budget=budget)),))
 
 
 @dataclass(slots=True)
@@ -272,9 +273,9 @@ class _Parts:
         if task is None or self.campaign.randomizer.kind is not RandomizerKind.PRIVUNIT:
             return None
         try:
-            from checkins.tasks.lesson import Lesson
+            from checkins.tasks.loaded_task import LoadedTask
 
-            return Lesson.of(task, folder=self.settings.folder).model.dimension
+            return LoadedTask.of(task, folder=self.settings.folder).model.dimension
         except (CheckinsError, ImportError, OSError) as error:
             self.notes.append(f"the model's dimension is not known: {error}")
             return None
@@ -350,7 +351,7 @@ class _Parts:
                 engine=one.engine,
                 statistic=one.statistic,
                 runs=one.fewest,
-                bounds=tuple(bound.lower_bounds(one, deltas=[delta], confidence=1.0 - failure)),
+                bounds=tuple(bounds.lower_bounds(one, deltas=[delta], confidence=1.0 - failure)),
                 seconds=(self.clock() - started) / len(trials),
                 rates=Curve.rates(one),
                 failure=failure / 2,

@@ -33,7 +33,7 @@ import numpy as np
 from scipy.special import bdtrc
 from scipy.stats import binom
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 
 _MOST_EPSILON = 60.0
@@ -47,8 +47,8 @@ def chance_of(correct: int, *, guesses: int, canaries: int, epsilon: float, delt
     """
     if not 0 <= correct <= guesses <= canaries:
         raise InvalidValue("correct", correct, f"must be 0 to {guesses} of {canaries} canaries")
-    require.non_negative(epsilon=epsilon)
-    require.probability(delta=delta)
+    validate.non_negative(epsilon=epsilon)
+    validate.probability(delta=delta)
     if correct == 0:
         return 1.0
     right = 1.0 / (1.0 + math.exp(-epsilon))

@@ -24,23 +24,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol, require
-from checkins.audit.bound import lower_bounds
+from checkins import validate
+from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
+from checkins.audit.bounds import lower_bounds
 from checkins.audit.guessing import GuessedBound
 from checkins.audit.machines.attacks import Noise
 from checkins.audit.trials import Trials
 from checkins.audit.verdict import Verdict
+from checkins.campaign import Campaign, Schedule, campaign_text
+from checkins.campaign.description import Budget
+from checkins.campaign.optimizer import Optimizer
+from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
+from checkins.campaign.task import DataFile, Model, Task
 from checkins.client.answers import fetch_async
-from checkins.client.calls import VIEW_BYTES
-from checkins.client.swarm import Swarm, Tally
+from checkins.client.requests import VIEW_BYTES
 from checkins.errors import CheckinsError
-from checkins.protocol.campaign import Campaign, Schedule, campaign_text
-from checkins.protocol.campaign.description import Budget
-from checkins.protocol.campaign.optimizer import Optimizer
-from checkins.protocol.campaign.randomizer_choice import RandomizerChoice, RandomizerKind
-from checkins.protocol.campaign.task import DataFile, Model, Task
-from checkins.protocol.ledger import Ledger, SlotClosed
+from checkins.ledger import Ledger, SlotClosed
 from checkins.randomizers import Gaussian
+from checkins.swarm.swarm import Swarm, Tally
 
 if TYPE_CHECKING:
     import httpx
@@ -86,10 +87,10 @@ class LivePlan:
     confidence: float = CONFIDENCE
 
     def __post_init__(self) -> None:
-        require.count(campaigns=self.campaigns, most=100_000)
-        require.count(canaries=self.canaries, most=10_000)
-        require.count(at_once=self.at_once, most=1000)
-        require.open_unit(delta=self.delta, confidence=self.confidence)
+        validate.count(campaigns=self.campaigns, most=100_000)
+        validate.count(canaries=self.canaries, most=10_000)
+        validate.count(at_once=self.at_once, most=1000)
+        validate.open_unit(delta=self.delta, confidence=self.confidence)
 
     @property
     def slot_noise(self) -> float:
@@ -120,7 +121,7 @@ class LivePlan:
                 capacity=self.capacity,
             ),
             repeats=1,
-            randomizer=RandomizerChoice(
+            randomizer=RandomizerConfig(
                 RandomizerKind.GAUSSIAN,
                 clip=CLIP,
                 grid=GRID,

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from checkins.accounting import Adjacency, GaussianNoise, LocalRandomizer
 from checkins.audit.canaries.world import World
 from checkins.audit.guessing import GuessedBound
+from checkins.campaign import Campaign
 from checkins.errors import NotCovered
-from checkins.protocol.campaign import Campaign
 
 CANARIES = 1000
 _FEWEST = 32

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 
-from checkins.accounting.law import Rounding, Side, discretise_up, sum_of
-from checkins.accounting.ratio import Diluted, Shifted, SlotRatio
-from checkins.audit.bound import Direction, ends_of
+from checkins.accounting.exact.grid_distribution import Rounding, Side, discretise_up, sum_of
+from checkins.accounting.exact.slot_ratio import Diluted, Shifted, SlotRatio
+from checkins.audit.bounds import Direction, ends_of
 from checkins.audit.canaries.canary import Canary, ResponseCanary, SumCanary
 from checkins.audit.canaries.noise import GaussianSum
 from checkins.audit.canaries.releases import Response

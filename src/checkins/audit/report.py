@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from checkins.audit.verdict import MARK, ROUNDING, SHARE, Promise, Verdict, number
-from checkins.protocol.campaign import Campaign
+from checkins.campaign import Campaign
 
 METHOD = {
     "trials": "Clopper-Pearson on fresh runs, events chosen on others, Bonferroni over all of them",

@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from checkins.accounting import Certificate
 from checkins.accounting.certificate import OF_DESIGN
-from checkins.audit.bound import CHOOSING, Bound, best_of_each
-from checkins.audit.curve import Curve
+from checkins.audit.bounds import CHOOSING, Bound, best_of_each
 from checkins.audit.power import Rates, runs_needed
+from checkins.audit.trade_off_curve import Curve
 
 SHARE = 0.8
 """Of the largest epsilon that is known to be true: an audit that measures it has the power to."""

@@ -18,7 +18,7 @@ from checkins.cli.verify import failed
 
 if TYPE_CHECKING:
     from checkins.audit import Audit, Settings
-    from checkins.protocol.campaign.file import CampaignFile
+    from checkins.campaign.file import CampaignFile
 
 RESULT = "audit.json"
 
@@ -107,7 +107,7 @@ def audit(
     if out is not None:
         places.check_folder(out)
     settings = _settings(given, delta or [], one_run=one_run, folder=str(Path(file).parent))
-    from checkins.protocol.campaign.file import read_campaign
+    from checkins.campaign.file import read_campaign
 
     found = read_campaign(file)
     with _progress(quiet=json) as told:
@@ -127,18 +127,18 @@ def audit(
 
 
 def _settings(given: Given, deltas: list[str], *, one_run: bool, folder: str) -> Settings:
-    from checkins.accounting import require
+    from checkins import validate
     from checkins.audit.auditing import CONFIDENCE, MOST_RUNS, SECONDS, Attacks, Engine, Settings
     from checkins.cli import values
 
     texts = given.texts
     with given.in_own_words():
         return Settings(
-            deltas=tuple(values.real("delta", one, require.open_unit) for one in deltas),
+            deltas=tuple(values.real("delta", one, validate.open_unit) for one in deltas),
             confidence=values.real(
-                "confidence", texts.get("confidence", str(CONFIDENCE)), require.open_unit
+                "confidence", texts.get("confidence", str(CONFIDENCE)), validate.open_unit
             ),
-            seconds=values.real("seconds", texts.get("seconds", str(SECONDS)), require.positive),
+            seconds=values.real("seconds", texts.get("seconds", str(SECONDS)), validate.positive),
             runs=values.whole("trials", texts["trials"], most=MOST_RUNS)
             if "trials" in texts
             else None,
@@ -185,7 +185,7 @@ def _contradiction(result: Audit) -> str:
 
 
 def _save(result: Audit, out: Path) -> None:
-    from checkins.audit.picture import NAME, draw_trade_off
+    from checkins.audit.plot import NAME, draw_trade_off
 
     out.mkdir(parents=True, exist_ok=True)
     draw_trade_off(result, out / NAME)

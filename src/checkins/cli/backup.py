@@ -33,7 +33,7 @@ def backup(
     try:
         from sqlalchemy.exc import DBAPIError
 
-        from checkins.service import exporting
+        from checkins.service import backup
         from checkins.service.settings import shown_url
     except ImportError as error:
         raise Refused(
@@ -43,7 +43,7 @@ def backup(
     shown = Given({**given.texts, "store": shown_url(place)})
     try:
         with shown.in_own_words():
-            epoch = exporting.back_up(place, path)
+            epoch = backup.back_up(place, path)
     except (sqlite3.DatabaseError, DBAPIError) as error:
         raise Refused(f"--store {shown_url(place)}: is no store of checkins") from error
     if json:

@@ -43,7 +43,8 @@ def calibrate(
     """
     given = options.Given.of(context)
     with screen.working("solving", quiet=json):
-        from checkins.accounting import Parameter, require
+        from checkins import validate
+        from checkins.accounting import Parameter
         from checkins.accounting import calibrate as solved
         from checkins.cli import question, tables, values
         from checkins.cli.design_options import POSITIVE, allowed_start
@@ -54,7 +55,7 @@ def calibrate(
             unknown = parameter.replace("-", "_")
             if unknown in given:
                 raise given.contradiction(unknown, f"leave it out: --solve {parameter} asks for it")
-            target = values.real("epsilon", given.need("epsilon", POSITIVE), require.positive)
+            target = values.real("epsilon", given.need("epsilon", POSITIVE), validate.positive)
             asked = question.from_options(given.solving(unknown, allowed_start(given, unknown)))
             calibration = solved(
                 asked.designs[0],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from checkins.accounting import NoiseAt, Protocol
-from checkins.protocol.campaign.description import Campaign, RandomizerChoice, RandomizerKind
+from checkins.campaign.description import Campaign, RandomizerConfig, RandomizerKind
 
 NEEDED = {
     "[randomizer] clip": "the norm that updates are clipped to",
@@ -45,17 +45,17 @@ def _warm_up(slots: int) -> str:
     return f"After a warm-up of {slots:,} slot{'' if slots == 1 else 's'} that releases nothing"
 
 
-def _clipped(chosen: RandomizerChoice) -> str:
+def _clipped(chosen: RandomizerConfig) -> str:
     norm = "L1 norm" if chosen.kind is RandomizerKind.LAPLACE else "norm"
     return f"clipped to {norm} {chosen.clip:g}" if chosen.clip is not None else "clipped"
 
 
-def _gaussian(chosen: RandomizerChoice) -> str:
+def _gaussian(chosen: RandomizerConfig) -> str:
     deviation = (chosen.noise_multiplier or 0.0) * (chosen.clip or 0.0)
     return f"Gaussian noise of standard deviation {deviation:g}"
 
 
-def _report(chosen: RandomizerChoice) -> str:
+def _report(chosen: RandomizerConfig) -> str:
     if chosen.kind is RandomizerKind.GAUSSIAN:
         return f"{_clipped(chosen)}, with {_gaussian(chosen)}"
     if chosen.kind is RandomizerKind.RANDOMIZED_RESPONSE:

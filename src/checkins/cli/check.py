@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from checkins.accounting import Certificate
-    from checkins.protocol.campaign.description import Campaign
-    from checkins.protocol.campaign.file import CampaignFile
-    from checkins.protocol.campaign.spending import Spending
-    from checkins.protocol.ledger.verification import Verification
+    from checkins.campaign.description import Campaign
+    from checkins.campaign.file import CampaignFile
+    from checkins.campaign.spending import Spending
+    from checkins.ledger.verification import Verification
 
 File = Annotated[str, typer.Argument(metavar="CAMPAIGN.TOML", hidden=True, show_default=False)]
 LedgerPlace = Annotated[
@@ -52,8 +52,8 @@ def check(
     given = options.Given.of(context)
     path = ledger_file(given.texts["ledger"]) if "ledger" in given else None
     with screen.working("pricing the campaign", quiet=json):
+        from checkins.campaign.file import read_campaign
         from checkins.errors import InvalidValue
-        from checkins.protocol.campaign.file import read_campaign
 
         found = read_campaign(file)
         before = None if path is None else _verified(path, found)
@@ -72,7 +72,7 @@ def check(
 
 def _verified(path: Path, file: CampaignFile) -> Verification:
     """The ledger that the campaign would be written to next; it says itself what does not fit."""
-    from checkins.protocol.ledger import InvalidLedger, lines, verify
+    from checkins.ledger import InvalidLedger, lines, verify
 
     try:
         verified = verify(lines(path), path=str(path))
@@ -156,7 +156,7 @@ class _Checked:
 
     def excess(self) -> str:
         """What is wrong with the budget, by its line."""
-        from checkins.accounting.divergence import MOST_EPSILON
+        from checkins.accounting.exact.divergence import MOST_EPSILON
         from checkins.cli import digits
         from checkins.errors import InvalidValue
 
@@ -183,20 +183,20 @@ class _Checked:
 
 def _spending(campaign: Campaign, before: Verification | None) -> Spending:
     """The runs that are still to come, after those that a ledger holds."""
-    from checkins.protocol.campaign.spending import Spending
-    from checkins.protocol.ledger import spending_of
+    from checkins.campaign.spending import Spending
+    from checkins.ledger import spending_of
 
     return Spending(campaign) if before is None else spending_of(before.ledger, campaign)
 
 
 def _price(spending: Spending) -> Certificate | None:
     """The price of all of it; None where the file is right and no epsilon is proved."""
+    from checkins.campaign.partial_runs import PartialRun
+    from checkins.campaign.spending import price
     from checkins.errors import InvalidValue
-    from checkins.protocol.campaign.runs import RunSoFar
-    from checkins.protocol.campaign.spending import price
 
     try:
-        left = replace(RunSoFar.whole(spending.campaign), times=spending.repeats_left)
+        left = replace(PartialRun.whole(spending.campaign), times=spending.repeats_left)
         return price([*spending.earlier, left], compare=True, rule=spending.rule)
     except InvalidValue as error:
         if _is_unbounded(error):
@@ -224,10 +224,10 @@ def _is_unbounded(error: Exception) -> bool:
 def _remedy(campaign: Campaign) -> str | None:
     """A value that keeps the budget, if the campaign may have it."""
     from checkins.accounting import Adjacency, GaussianNoise, Parameter, calibrate
+    from checkins.campaign.partial_runs import PartialRun
+    from checkins.campaign.spending import Spending
     from checkins.cli import tables
     from checkins.errors import CheckinsError
-    from checkins.protocol.campaign.runs import RunSoFar
-    from checkins.protocol.campaign.spending import Spending
 
     gaussian = isinstance(campaign.design.randomizer, GaussianNoise)
     if gaussian and campaign.budget.adjacency is Adjacency.REPLACE_ONE:
@@ -242,7 +242,7 @@ def _remedy(campaign: Campaign) -> str | None:
             delta=campaign.budget.delta,
             adjacency=campaign.budget.adjacency,
             campaigns=campaign.repeats,
-            variation=RunSoFar.whole(campaign).variation,
+            variation=PartialRun.whole(campaign).variation,
         )
         value = tables.safe_value(parameter, found.value)
         kept = Spending(_with(campaign, key, float(value))).within_budget

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-from checkins.accounting import Design, GaussianNoise, LocalRandomizer, NoiseAt, Protocol, require
+from checkins import validate
+from checkins.accounting import Design, GaussianNoise, LocalRandomizer, NoiseAt, Protocol
 from checkins.cli import values
 from checkins.cli.failures import Refused
 from checkins.cli.options import Given, option
 
-WHOLE = f"must be a whole number from 1 to {require.MOST_SLOTS:,}"
+WHOLE = f"must be a whole number from 1 to {validate.MOST_SLOTS:,}"
 POSITIVE = "must be a finite number above 0"
 
 
@@ -20,7 +21,7 @@ def design_from(given: Given) -> Design:
     )
     slots = values.whole("slots", given.need("slots", WHOLE))
     participation = values.real(
-        "participation", given.need("participation", "must lie in [0, 1]"), require.probability
+        "participation", given.need("participation", "must lie in [0, 1]"), validate.probability
     )
     window, capacity, population = (
         given.texts.get(name) for name in ("window", "capacity", "population")
@@ -48,15 +49,15 @@ def _randomizer(given: Given) -> LocalRandomizer | GaussianNoise:
         local_delta = 0.0
         if "local_delta" in given:
             local_delta = values.real(
-                "local_delta", given.texts["local_delta"], require.probability
+                "local_delta", given.texts["local_delta"], validate.probability
             )
         return LocalRandomizer(
-            values.real("local_epsilon", given.texts["local_epsilon"], require.positive),
+            values.real("local_epsilon", given.texts["local_epsilon"], validate.positive),
             local_delta,
         )
     if "noise_multiplier" in given:
         return GaussianNoise(
-            values.real("noise_multiplier", given.texts["noise_multiplier"], require.positive),
+            values.real("noise_multiplier", given.texts["noise_multiplier"], validate.positive),
             values.one_of("noise_at", given.need("noise_at", "must be client or server"), NoiseAt),
         )
     raise Refused(
@@ -78,9 +79,9 @@ def allowed_start(given: Given, unknown: str) -> str:
         return given.texts.get("window", "1")
     if unknown == "capacity" and given.texts.get("noise_at") == NoiseAt.CLIENT:
         noise = values.real(
-            "noise_multiplier", given.need("noise_multiplier", POSITIVE), require.positive
+            "noise_multiplier", given.need("noise_multiplier", POSITIVE), validate.positive
         )
-        return str(min(max(1, math.ceil(1.0 / noise) ** 2), require.MOST_SLOTS))
+        return str(min(max(1, math.ceil(1.0 / noise) ** 2), validate.MOST_SLOTS))
     if unknown == "noise_multiplier" and given.texts.get("noise_at") == NoiseAt.CLIENT:
         capacity = given.texts.get("capacity", "1")
         return "1" if capacity == values.ALL else str(values.whole("capacity", capacity) ** -0.5)

@@ -77,7 +77,7 @@ def _stored(store: str, run: str | None) -> bytes:
     try:
         from sqlalchemy.exc import DBAPIError
 
-        from checkins.service.exporting import stored_model
+        from checkins.service.backup import stored_model
         from checkins.service.settings import shown_url
     except ImportError as error:
         raise Refused(
@@ -93,7 +93,7 @@ def _stored(store: str, run: str | None) -> bytes:
 def _check_hash(tensors: Mapping[str, NDArray[np.float64]], known: Mapping[str, str]) -> None:
     import numpy as np
 
-    from checkins.protocol.ledger.entry import hashed
+    from checkins.ledger.entry import hashed
 
     flat = np.concatenate([tensor.ravel() for tensor in tensors.values()])
     if hashed(flat) != known.get("model_hash"):

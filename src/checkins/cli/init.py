@@ -37,9 +37,9 @@ def init(
     takes part. An existing file is never overwritten without --force.
     """
     given = options.Given.of(context)
+    from checkins.campaign.file import parse_campaign
+    from checkins.campaign.templates import Template, template_text
     from checkins.cli import values
-    from checkins.protocol.campaign.file import parse_campaign
-    from checkins.protocol.campaign.templates import Template, template_text
 
     with given.in_own_words():
         template = values.one_of("task", given.texts.get("task", "patients"), Template)

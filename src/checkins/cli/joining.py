@@ -16,8 +16,8 @@ from checkins.cli.remote import parted
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
+    from checkins.campaign import Task
     from checkins.client import CampaignView
-    from checkins.protocol.campaign import Task
 
 Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
 CampaignId = Annotated[
@@ -57,7 +57,7 @@ def addressed(url: str, given: Given) -> tuple[str, Given]:
 def campaign_at(url: str, given: Given) -> CampaignView:
     """The campaign that is asked for, its seal checked."""
     from checkins.client import fetch_campaign
-    from checkins.tasks.extra import package
+    from checkins.tasks.optional_import import package
 
     for name in ("httpx", "safetensors"):
         package(name, extra="client", wanted_by=url, setting="url")

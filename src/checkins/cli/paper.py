@@ -207,10 +207,10 @@ def utility(
 
 def _numbers(given: Given, **defaults: float) -> dict[str, float]:
     """The options as numbers, or their defaults; whole where the default is whole."""
-    from checkins.accounting import require
+    from checkins import validate
     from checkins.cli import values
 
-    checks = {"participation": require.probability, "local_epsilon": require.positive}
+    checks = {"participation": validate.probability, "local_epsilon": validate.positive}
     found: dict[str, float] = {}
     with given.in_own_words():
         for name, default in defaults.items():
@@ -219,7 +219,7 @@ def _numbers(given: Given, **defaults: float) -> dict[str, float]:
             elif isinstance(default, int):
                 found[name] = values.whole(name, given.texts[name])
             else:
-                check = checks.get(name, require.open_unit)
+                check = checks.get(name, validate.open_unit)
                 found[name] = values.real(name, given.texts[name], check)
     return found
 

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.prompt import Prompt
 from rich.text import Text
 
-from checkins.accounting import Adjacency, require
+from checkins import validate
+from checkins.accounting import Adjacency
 from checkins.cli import values
 from checkins.cli.options import Given
 from checkins.errors import InvalidValue
@@ -51,13 +52,13 @@ REQUIRED = (
         "epsilon",
         "What epsilon may be spent?",
         "Below 1 is a strong promise; above 10 hardly any.",
-        lambda text: values.real("epsilon", text, require.positive),
+        lambda text: values.real("epsilon", text, validate.positive),
     ),
     Asked(
         "delta",
         "At what delta?",
         "The chance that the promise fails: far below 1 / clients, as 1e-6 for ten thousand.",
-        lambda text: values.real("delta", text, require.open_unit),
+        lambda text: values.real("delta", text, validate.open_unit),
     ),
     Asked(
         "adjacency",

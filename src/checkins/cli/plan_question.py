@@ -9,24 +9,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, require
+from checkins import validate
+from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
+from checkins.campaign import Campaign, RandomizerKind, parse_campaign, read_campaign
+from checkins.campaign.templates import Template, template_text
+from checkins.campaign.toml_source import InvalidCampaign
 from checkins.cli import values
 from checkins.cli.failures import Refused
 from checkins.cli.options import Given, option
 from checkins.errors import InvalidValue
-from checkins.planning import Devices, Fixed, Learning, Question, Server
+from checkins.planning import Constraints, Devices, Learning, Question, Server
 from checkins.planning.question import (
     MOST_CLIENTS,
     MOST_DIMENSION,
     MOST_PLANNED_SLOTS,
     MOST_REPEATS,
 )
-from checkins.protocol.campaign import Campaign, RandomizerKind, parse_campaign, read_campaign
-from checkins.protocol.campaign.templates import Template, template_text
-from checkins.protocol.campaign.toml_source import InvalidCampaign
 
 if TYPE_CHECKING:
-    from checkins.protocol.campaign import Task
+    from checkins.campaign import Task
 
 POPULATION = "must be a whole number or LO..HI"
 OPTION = {
@@ -48,10 +49,10 @@ def asked(given: Given) -> Question:
     with in_own_words(given):
         population = clients(given.need("population", POPULATION))
         epsilon = values.real(
-            "epsilon", given.need("epsilon", "must be a finite number above 0"), require.positive
+            "epsilon", given.need("epsilon", "must be a finite number above 0"), validate.positive
         )
         delta = values.real(
-            "delta", given.need("delta", "must lie strictly between 0 and 1"), require.open_unit
+            "delta", given.need("delta", "must lie strictly between 0 and 1"), validate.open_unit
         )
         adjacency = values.one_of(
             "adjacency", given.need("adjacency", "must be add-remove or replace-one"), Adjacency
@@ -133,7 +134,7 @@ def known_campaign(named: str) -> tuple[Campaign, str]:
 
 def dimension_of(task: Task, folder: str) -> int:
     """How many numbers the model of a task has."""
-    from checkins.tasks.blueprint import model_of
+    from checkins.tasks.model_spec import model_of
 
     return int(model_of(task, folder=folder).dimension)
 
@@ -144,10 +145,10 @@ def _devices(given: Given) -> Devices:
         availability_s=seconds("availability", texts["availability"])
         if "availability" in given
         else None,
-        uplink_bytes_per_s=values.real("uplink", texts["uplink"], require.positive)
+        uplink_bytes_per_s=values.real("uplink", texts["uplink"], validate.positive)
         if "uplink" in given
         else usual.uplink_bytes_per_s,
-        dropout=values.real("dropout", texts["dropout"], require.probability)
+        dropout=values.real("dropout", texts["dropout"], validate.probability)
         if "dropout" in given
         else usual.dropout,
     )
@@ -157,7 +158,7 @@ def _server(given: Given) -> Server:
     texts, usual = given.texts, Server()
     return Server(
         updates_per_s=values.real(
-            "updates_per_second", texts["updates_per_second"], require.positive
+            "updates_per_second", texts["updates_per_second"], validate.positive
         )
         if "updates_per_second" in given
         else usual.updates_per_s,
@@ -167,7 +168,7 @@ def _server(given: Given) -> Server:
     )
 
 
-def fixed_by(given: Given) -> Fixed:
+def fixed_by(given: Given) -> Constraints:
     """What the options leave no choice about."""
     texts = given.texts
 
@@ -178,12 +179,12 @@ def fixed_by(given: Given) -> Fixed:
     if "capacity" in given:
         found = values.capacity(texts["capacity"])
         capacity = values.ALL if found is None else found
-    return Fixed(
+    return Constraints(
         protocol=values.one_of("protocol", texts["protocol"], Protocol)
         if "protocol" in given
         else None,
         slots=whole("slots", MOST_PLANNED_SLOTS),
-        participation=values.real("participation", texts["participation"], require.probability)
+        participation=values.real("participation", texts["participation"], validate.probability)
         if "participation" in given
         else None,
         capacity=capacity,

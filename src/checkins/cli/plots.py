@@ -115,7 +115,7 @@ def draw_figure2(curves: Sequence[Curve], path: Path, *, delta: float) -> None:
 def draw_theorems(setting: Mapping[str, float], path: Path) -> None:
     """The paper's fixed-window bound beside the exact one, against ε₀."""
     from checkins.accounting import Adjacency, Design, LocalRandomizer, Protocol, certify
-    from checkins.accounting.paper import theorems
+    from checkins.accounting.paper import statements
 
     slots, participation, delta = int(setting["slots"]), setting["participation"], setting["delta"]
     grid = np.linspace(0.1, 4.0, 27).tolist()
@@ -132,7 +132,7 @@ def draw_theorems(setting: Mapping[str, float], path: Path) -> None:
             for adjacency in (Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE)
         )
         found["paper"].append(
-            theorems.fixed_window(
+            statements.fixed_window(
                 local_epsilon=local_epsilon, delta=delta, slots=slots, participation=participation
             )
         )

@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from checkins.accounting import Adjacency, Certificate, Design, certify, require
+from checkins import validate
+from checkins.accounting import Adjacency, Certificate, Design, certify
+from checkins.campaign.file import CampaignFile, read_campaign
+from checkins.campaign.partial_runs import PartialRun
+from checkins.campaign.spending import price
 from checkins.cli import values
 from checkins.cli.design_options import design_from
 from checkins.cli.failures import Refused, quoted
 from checkins.cli.options import Given
 from checkins.errors import CheckinsError, InvalidValue
-from checkins.protocol.campaign.file import CampaignFile, read_campaign
-from checkins.protocol.campaign.runs import RunSoFar
-from checkins.protocol.campaign.spending import price
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +53,13 @@ def from_options(given: Given) -> Question:
     try:
         design = design_from(given)
         delta = values.real(
-            "delta", given.need("delta", "must lie strictly between 0 and 1"), require.open_unit
+            "delta", given.need("delta", "must lie strictly between 0 and 1"), validate.open_unit
         )
         adjacency = values.one_of(
             "adjacency", given.need("adjacency", "must be add-remove or replace-one"), Adjacency
         )
         campaigns = values.whole(
-            "campaigns", given.texts.get("campaigns", "1"), most=require.MOST_CAMPAIGNS
+            "campaigns", given.texts.get("campaigns", "1"), most=validate.MOST_CAMPAIGNS
         )
         curious = _curious(given)
     except InvalidValue as error:
@@ -94,7 +95,7 @@ def from_files(paths: Sequence[str], given: Given) -> Question:
         _same_terms(first, other)
 
     def priced() -> Certificate:
-        runs = [RunSoFar.whole(file.campaign) for file in files]
+        runs = [PartialRun.whole(file.campaign) for file in files]
         return price(runs, compare=True, curious=curious)
 
     def refusal(error: InvalidValue) -> CheckinsError:

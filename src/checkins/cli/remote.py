@@ -70,8 +70,8 @@ def service(url: str) -> Iterator[tuple[httpx.Client, str]]:
 
 def latest_model(http: httpx.Client, run: str) -> bytes:
     """The latest release of a run, as its service has it."""
+    from checkins.ledger.entry import MOST_NUMBERS
     from checkins.protocol.encoding import most_model_bytes
-    from checkins.protocol.ledger.entry import MOST_NUMBERS
 
     path = f"/campaigns/{run}"
     try:
@@ -119,18 +119,18 @@ def _check(response: httpx.Response, body: bytes) -> None:
 
 
 def _view(http: httpx.Client, run: str) -> dict[str, Any]:
-    from checkins.client import calls
+    from checkins.client import requests
 
-    found: dict[str, Any] = json.loads(_fetched(http, f"/campaigns/{run}", calls.VIEW_BYTES))
+    found: dict[str, Any] = json.loads(_fetched(http, f"/campaigns/{run}", requests.VIEW_BYTES))
     return found
 
 
 def _only_run(http: httpx.Client, url: str) -> str:
     """The newest run, if all campaigns are on one population; one run of each tells which."""
-    from checkins.client import calls
+    from checkins.client import requests
 
     try:
-        listed = json.loads(_fetched(http, "/campaigns", calls.LISTING_BYTES))["campaigns"]
+        listed = json.loads(_fetched(http, "/campaigns", requests.LISTING_BYTES))["campaigns"]
         runs = [str(campaign["id"]) for campaign in listed]
         campaigns = {run.rpartition("-")[0]: run for run in runs}
         ledgers: set[str] = set()

@@ -16,7 +16,7 @@ from checkins.cli.failures import Refused, quoted
 from checkins.cli.options import Given, Texts, text
 
 if TYPE_CHECKING:
-    from checkins.protocol.campaign import Campaign
+    from checkins.campaign import Campaign
     from checkins.service.settings import Enrolment, Limits, Settings
 
 STORE = "sqlite:///checkins.db"
@@ -154,13 +154,13 @@ def serve(
     given = Given.of(context)
     _require_service()
     shown = _without_password(given)
-    from checkins.service import logs, preparing, server
+    from checkins.service import logs, server, startup
 
     campaign, folder = (None, Path.cwd()) if file is None else _campaign(file)
     with shown.in_own_words():
-        begins = preparing.Start()
+        begins = startup.Start()
         if "start" in given:
-            begins = preparing.parsed_start(given.texts["start"])
+            begins = startup.parsed_start(given.texts["start"])
         settings, made = _settings(given, folder, plan=not no_plan)
         count = _whole(given, "workers", 1)
         listen_port = _whole(given, "port", PORT, least=0, most=65535)
@@ -182,7 +182,7 @@ def serve(
         if "witness" not in given and settings.witness is not None:
             settings.witness.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with screen.working("opening the campaign", quiet=json):
-            terms = preparing.prepare(
+            terms = startup.prepare(
                 settings,
                 campaign,
                 start=begins,
@@ -256,7 +256,7 @@ def _require_service() -> None:
 
 
 def _campaign(file: str) -> tuple[Campaign, Path]:
-    from checkins.protocol.campaign import read_campaign
+    from checkins.campaign import read_campaign
 
     found = read_campaign(file).campaign
     if found.missing:
@@ -306,11 +306,11 @@ def _enrolment(given: Given) -> Enrolment:
 
 
 def _limits(given: Given) -> Limits:
-    from checkins.accounting import require
+    from checkins import validate
     from checkins.cli import values
     from checkins.service.settings import Limits
 
-    rate = values.real("rate", given.texts.get("rate", "1000"), require.non_negative)
+    rate = values.real("rate", given.texts.get("rate", "1000"), validate.non_negative)
     return Limits(
         requests_per_s=rate,
         connections=_whole(given, "connections", 15_000, least=0),
@@ -335,8 +335,8 @@ def _explained(error: Exception, settings: Settings) -> Exception:
     from sqlalchemy.exc import DBAPIError
 
     from checkins.errors import ComputationFailed, ProtocolViolation
+    from checkins.service.rollback_guard import NotRolledBack, RolledBack
     from checkins.service.store.database import StoreAway
-    from checkins.service.witness import NotRolledBack, RolledBack
 
     if isinstance(error, StoreAway):
         return ComputationFailed(f"--store {settings.shown_store}: {error}")

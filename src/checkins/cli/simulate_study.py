@@ -10,8 +10,8 @@ from checkins.cli.failures import Refused, quoted
 from checkins.cli.options import Given
 
 if TYPE_CHECKING:
+    from checkins.campaign import Campaign
     from checkins.errors import InvalidValue
-    from checkins.protocol.campaign import Campaign
     from checkins.simulation.study import Study
 
 MOST_SEEDS = 10_000
@@ -19,8 +19,8 @@ MOST_SEEDS = 10_000
 
 def study_of(given: Given, file: str, axes: list[str], *, reuse: bool) -> Study:
     """The study that the options ask for."""
+    from checkins.campaign import read_campaign
     from checkins.errors import InvalidValue
-    from checkins.protocol.campaign import read_campaign
     from checkins.simulation import availability
     from checkins.simulation.study import Study, World
     from checkins.simulation.sweep import Axis, changed, label, settings

@@ -20,7 +20,7 @@ from checkins.cli.options import Given, Texts, text
 if TYPE_CHECKING:
     from checkins.client import CampaignView
     from checkins.client.rows import People
-    from checkins.client.swarm import Swarm, Tally
+    from checkins.swarm.swarm import Swarm, Tally
 
 MOST_CLIENTS = 10**6
 SPARE_FILES = 512
@@ -113,7 +113,7 @@ def _run(
     follow: bool,
     json: bool,
 ) -> list[dict[str, Any]]:
-    from checkins.client.swarm import Swarm, Tally, next_run, raise_open_files
+    from checkins.swarm.swarm import Swarm, Tally, next_run, raise_open_files
 
     raise_open_files(wanted + SPARE_FILES)
     results: list[dict[str, Any]] = []

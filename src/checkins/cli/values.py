@@ -11,14 +11,15 @@ from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from checkins.accounting import Population, require
+from checkins import validate
+from checkins.accounting import Population
 from checkins.errors import InvalidValue
 
 ALL = "all"
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-def whole(name: str, text: str, *, most: int = require.MOST_SLOTS) -> int:
+def whole(name: str, text: str, *, most: int = validate.MOST_SLOTS) -> int:
     """A whole number from 1 on; ``1e6`` is one too.
 
     >>> whole("slots", "1e6"), whole("slots", "1_000")
@@ -35,16 +36,16 @@ def whole(name: str, text: str, *, most: int = require.MOST_SLOTS) -> int:
     in_range = exact.is_finite() and 1 <= exact <= most
     if not in_range or exact != exact.to_integral_value():
         named: dict[str, Any] = {name: text}
-        require.count(most=most, **named)  # raises: a text is no count
+        validate.count(most=most, **named)  # raises: a text is no count
     return int(exact)
 
 
 def real(name: str, text: str, check: Callable[..., None]) -> float:
     """A number that passes the check from ``accounting.require``.
 
-    >>> real("delta", "1e-6", require.open_unit)
+    >>> real("delta", "1e-6", validate.open_unit)
     1e-06
-    >>> real("participation", "1e-400", require.probability)
+    >>> real("participation", "1e-400", validate.probability)
     Traceback (most recent call last):
         ...
     checkins.errors.InvalidValue: participation = '1e-400': is too close to 0 for a float64
@@ -68,7 +69,7 @@ def one_of(name: str, text: str, choices: type[Choice]) -> Choice:
         raise InvalidValue(name, text, f"must be {', '.join(most)} or {last}") from None
 
 
-def population(text: str, *, most: int = require.MOST_SLOTS) -> Population:
+def population(text: str, *, most: int = validate.MOST_SLOTS) -> Population:
     """``LO..HI``, or one number for both.
 
     >>> population("10..20"), population("1e3")

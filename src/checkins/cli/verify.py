@@ -17,7 +17,7 @@ from checkins.cli.failures import Refused, quoted
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from checkins.protocol.ledger.verification import Verification
+    from checkins.ledger.verification import Verification
 
 Place = Annotated[str, typer.Argument(metavar="DIR|URL", show_default=False)]
 Head = Annotated[
@@ -52,8 +52,8 @@ def verify(
     """
     given = options.Given.of(context)
     expected = _head(given)
-    from checkins.protocol.ledger import verification
-    from checkins.protocol.ledger.line import InvalidLedger
+    from checkins.ledger import verification
+    from checkins.ledger.line import InvalidLedger
 
     try:
         with _opened(place, quiet=json) as (watched, path):
@@ -79,7 +79,7 @@ def _opened(place: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]
         ):
             yield _split(pieces), address
         return
-    from checkins.protocol.ledger.file import lines
+    from checkins.ledger.file import lines
 
     path = ledger_file(place)
     with _watched(lines(path), path, quiet=quiet) as watched:
@@ -88,7 +88,7 @@ def _opened(place: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]
 
 def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Lines with their newlines, however they arrive; a line that never ends is not collected."""
-    from checkins.protocol.ledger.line import MOST_LINE_BYTES
+    from checkins.ledger.line import MOST_LINE_BYTES
 
     rest = bytearray()
     for chunk in chunks:
@@ -131,7 +131,7 @@ def _head(given: options.Given) -> str | None:
 
 def ledger_file(place: str) -> Path:
     """The file of the ledger; what cannot be one is the caller's mistake."""
-    from checkins.protocol.ledger.file import NAME, ledger_path
+    from checkins.ledger.file import NAME, ledger_path
 
     if re.match(r"[a-z][a-z0-9+.-]*://", place, re.IGNORECASE):
         raise Refused(

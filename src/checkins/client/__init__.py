@@ -5,8 +5,8 @@ A user writes a ``Trainer``; ``Participant`` does the rest, and decides nothing 
 """
 
 from checkins.client.campaigns import fetch_campaign
+from checkins.client.errors import CampaignRefused, ServiceFailed
 from checkins.client.participant import Participant
-from checkins.client.refusals import CampaignRefused, ServiceFailed
 from checkins.client.trainer import RowsTrainer, Trainer
 from checkins.client.view import CampaignView
 from checkins.protocol.participant import Outcome

@@ -84,7 +84,7 @@ PASSING = frozenset({"too-many", "too-slow", "too-early"})
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class NoResponse:
     """No answer came; the request may have arrived all the same."""
 
     why: str
@@ -112,13 +112,13 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class LogEvent:
     """Let the owner know; nothing of it leaves the device."""
 
     story: Mapping[str, object]
 
 
-Action = Request | SleepUntil | Save | Train | Tell
+Action = Request | SleepUntil | Save | Train | LogEvent
 Result = TypeVar("Result")
 Flow = Generator[Action, Any, Result]
 """Yields actions, is sent their results, returns what came of it."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checkins.client import calls
+from checkins.client import requests
 from checkins.client.actions import Answer, Flow
 from checkins.client.clock import steady_s
-from checkins.client.contact import Contact
-from checkins.client.dice import Dice
-from checkins.client.drivers import Hands, connected
-from checkins.client.kept import Kept
+from checkins.client.drivers import Driver, connected
+from checkins.client.errors import CampaignRefused
 from checkins.client.participant import check_url
-from checkins.client.refusals import CampaignRefused
+from checkins.client.randomness import DeviceRandomness
+from checkins.client.saved_state import SavedState
+from checkins.client.service_client import ServiceClient
 from checkins.client.state_file import Memory
 from checkins.client.view import OVER, CampaignView
 
@@ -33,18 +33,18 @@ def fetch_campaign(
     """
     check_url(url)
     if http is not None:
-        return Hands(http, Memory()).drive(_found(url, campaign, patience_s))
+        return Driver(http, Memory()).drive(_found(url, campaign, patience_s))
     with connected(url) as own:
-        return Hands(own, Memory()).drive(_found(url, campaign, patience_s))
+        return Driver(own, Memory()).drive(_found(url, campaign, patience_s))
 
 
 def _found(url: str, campaign: str | None, patience_s: float) -> Flow[CampaignView]:
     named = campaign
     if named is None:
-        listing = Contact(url, "", patience_s, steady=steady_s, dice=Dice())
-        named = _open(url, (yield from listing.until(calls.listing(), _summaries)))
-    contact = Contact(url, named, patience_s, steady=steady_s, dice=Dice())
-    return (yield from contact.look(Kept(named)))
+        listing = ServiceClient(url, "", patience_s, steady=steady_s, dice=DeviceRandomness())
+        named = _open(url, (yield from listing.until(requests.listing(), _summaries)))
+    contact = ServiceClient(url, named, patience_s, steady=steady_s, dice=DeviceRandomness())
+    return (yield from contact.look(SavedState(named)))
 
 
 def _summaries(answer: Answer) -> list[dict[str, Any]] | None:

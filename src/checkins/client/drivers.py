@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from checkins.client.actions import Action, Answer, Flow, Lost, Request, Save, SleepUntil, Tell
+from checkins.client.actions import (
+    Action,
+    Answer,
+    Flow,
+    LogEvent,
+    NoResponse,
+    Request,
+    Save,
+    SleepUntil,
+)
 from checkins.client.answers import AnswerRefused, fetch, fetch_async
 from checkins.client.clock import steady_s
 from checkins.client.state_file import Keeper
@@ -43,7 +52,7 @@ def connected_async(url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, headers=HEADERS)
 
 
-class Hands:
+class Driver:
     """Performs actions by blocking calls."""
 
     def __init__(
@@ -83,25 +92,25 @@ class Hands:
                     self._sleep(min(left, LONGEST_NAP_S))
             case Save(kept):
                 self._keeper.save(kept)
-            case Tell(story):
+            case LogEvent(story):
                 if self._journal is not None:
                     self._journal(story)
             case _:
                 return action.make()
         return None
 
-    def _send(self, request: Request) -> Answer | Lost:
+    def _send(self, request: Request) -> Answer | NoResponse:
         import httpx
 
         sent = self.steady()
         try:
             answer, body = fetch(self._http, request.method, request.path, **_limits(request))
         except (httpx.TransportError, AnswerRefused) as error:
-            return Lost(_why(error))
+            return NoResponse(_why(error))
         return _answer(answer, body, sent, self.steady())
 
 
-class AsyncHands:
+class AsyncDriver:
     """Performs actions on an event loop; training and the disk are given to ``executor``."""
 
     def __init__(
@@ -143,7 +152,7 @@ class AsyncHands:
                     await self._sleep(min(left, LONGEST_NAP_S))
             case Save(kept):
                 await self._elsewhere(lambda: self._keeper.save(kept))
-            case Tell(story):
+            case LogEvent(story):
                 if self._journal is not None:
                     self._journal(story)
             case _:
@@ -153,7 +162,7 @@ class AsyncHands:
     async def _elsewhere(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    async def send(self, request: Request) -> Answer | Lost:
+    async def send(self, request: Request) -> Answer | NoResponse:
         """One request; a swarm has a way of its own, and no ``http``."""
         import httpx
 
@@ -165,7 +174,7 @@ class AsyncHands:
                 self._http, request.method, request.path, **_limits(request)
             )
         except (httpx.TransportError, AnswerRefused) as error:
-            return Lost(_why(error))
+            return NoResponse(_why(error))
         return _answer(answer, body, sent, self.steady())
 
 

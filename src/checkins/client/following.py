@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from checkins.client.actions import Flow, SleepUntil
-from checkins.client.contact import Contact
-from checkins.client.kept import Kept
+from checkins.client.saved_state import SavedState
+from checkins.client.service_client import ServiceClient
 
 LOOKS_AFTER_THE_END = 5
 
 
-def following(contact: Contact, campaign: str) -> Flow[str | None]:
+def following(contact: ServiceClient, campaign: str) -> Flow[str | None]:
     """The id of the next run, as soon as there is one; None after the last."""
     after = 0
     while True:
-        view = yield from contact.look(Kept(campaign))
+        view = yield from contact.look(SavedState(campaign))
         if view.next is not None or view.run == view.campaign.repeats:
             return view.next
         end = view.timetable.end(view.timetable.slots)

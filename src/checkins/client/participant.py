@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkins.accounting import require
+from checkins import validate
+from checkins.campaign import Campaign
 from checkins.client.actions import Flow
-from checkins.client.contact import Contact
-from checkins.client.dice import Dice
-from checkins.client.drivers import AsyncHands, Hands, Journal, connected, connected_async
+from checkins.client.drivers import AsyncDriver, Driver, Journal, connected, connected_async
 from checkins.client.following import following
-from checkins.client.participation import Participation, Plan
+from checkins.client.participation import Participation, ParticipationConfig
+from checkins.client.randomness import DeviceRandomness
+from checkins.client.service_client import ServiceClient
 from checkins.client.state_file import StateFile, locked, make_folder
 from checkins.client.trainer import Trainer
 from checkins.client.withdrawal import withdrawal
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign
 from checkins.protocol.participant import Outcome
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Participant:
         check_url(self.url)
         if not self.campaign or not set(self.campaign) <= set("0123456789abcdef-"):
             raise InvalidValue("campaign", self.campaign, "must be the id of a campaign's run")
-        require.non_negative(patience_s=self.patience_s)
+        validate.non_negative(patience_s=self.patience_s)
 
     def run(self, *, http: httpx.Client | None = None) -> Outcome:
         """Take part, or go on after a crash; blocks until it is over.
@@ -109,7 +109,7 @@ class Participant:
         return None if campaign is None else replace(self, campaign=campaign)
 
     def _participation(self, file: StateFile, steady: Callable[[], float]) -> Flow[Outcome]:
-        plan = Plan(
+        plan = ParticipationConfig(
             self.url,
             self.campaign,
             self.trainer,
@@ -118,7 +118,7 @@ class Participant:
             self.accept,
             self.patience_s,
         )
-        return Participation(plan, file.load(), steady=steady, dice=Dice()).flow()
+        return Participation(plan, file.load(), steady=steady, dice=DeviceRandomness()).flow()
 
     def _withdrawal(self, file: StateFile, steady: Callable[[], float]) -> Flow[bool]:
         contact = self._contact(steady)
@@ -127,8 +127,10 @@ class Participant:
     def _following(self, steady: Callable[[], float]) -> Flow[str | None]:
         return following(self._contact(steady), self.campaign)
 
-    def _contact(self, steady: Callable[[], float]) -> Contact:
-        return Contact(self.url, self.campaign, self.patience_s, steady=steady, dice=Dice())
+    def _contact(self, steady: Callable[[], float]) -> ServiceClient:
+        return ServiceClient(
+            self.url, self.campaign, self.patience_s, steady=steady, dice=DeviceRandomness()
+        )
 
     def _file(self) -> StateFile:
         return StateFile(make_folder(Path(self.state)) / f"{self.campaign}.json")
@@ -137,26 +139,26 @@ class Participant:
         return locked(file.path.with_suffix(".lock"))
 
     @contextmanager
-    def _hands(self, http: httpx.Client | None) -> Iterator[tuple[Hands, StateFile]]:
+    def _hands(self, http: httpx.Client | None) -> Iterator[tuple[Driver, StateFile]]:
         file = self._file()
         with self._locked(file):
             if http is not None:
-                yield Hands(http, file, journal=self.journal), file
+                yield Driver(http, file, journal=self.journal), file
                 return
             with connected(self.url) as own:
-                yield Hands(own, file, journal=self.journal), file
+                yield Driver(own, file, journal=self.journal), file
 
     @asynccontextmanager
     async def _async_hands(
         self, http: httpx.AsyncClient | None
-    ) -> AsyncIterator[tuple[AsyncHands, StateFile]]:
+    ) -> AsyncIterator[tuple[AsyncDriver, StateFile]]:
         file = self._file()
         with self._locked(file):
             if http is not None:
-                yield AsyncHands(http, file, journal=self.journal), file
+                yield AsyncDriver(http, file, journal=self.journal), file
                 return
             async with connected_async(self.url) as own:
-                yield AsyncHands(own, file, journal=self.journal), file
+                yield AsyncDriver(own, file, journal=self.journal), file
 
 
 def check_url(url: str) -> None:

@@ -17,22 +17,31 @@ from typing import Any
 import numpy as np
 
 from checkins.accounting import NoiseAt
-from checkins.client import calls
-from checkins.client.actions import Answer, Flow, Lost, Request, Save, SleepUntil, Tell, Train
-from checkins.client.contact import Contact, secret_in
-from checkins.client.dice import Dice
-from checkins.client.kept import Kept
-from checkins.client.refusals import CampaignRefused
+from checkins.campaign import Campaign
+from checkins.client import requests
+from checkins.client.actions import (
+    Answer,
+    Flow,
+    LogEvent,
+    NoResponse,
+    Request,
+    Save,
+    SleepUntil,
+    Train,
+)
+from checkins.client.errors import CampaignRefused
+from checkins.client.randomness import DeviceRandomness
+from checkins.client.saved_state import SavedState
+from checkins.client.service_client import ServiceClient, secret_in
 from checkins.client.trainer import Trainer
 from checkins.client.view import CampaignView
 from checkins.errors import OutOfOrder
 from checkins.protocol import participant_events as told
-from checkins.protocol.campaign import Campaign
 from checkins.protocol.encoding import model_from_bytes, most_model_bytes, report_to_bytes
+from checkins.protocol.factories import participant_of
 from checkins.protocol.machine import Effect, Event
 from checkins.protocol.participant import Outcome, Participant, Phase, step
 from checkins.protocol.report import Report
-from checkins.protocol.roles import participant_of
 from checkins.randomizers import DeviceReport
 from checkins.tasks.tensors import flatten, unflatten
 
@@ -47,7 +56,7 @@ MOST_TOLD_UNITS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ParticipationConfig:
     """What the owner of a device wants: which campaign, with what, and under which conditions.
 
     ``key`` is the secret that the service asks for at enrolment, if it does. ``seal`` pins the
@@ -67,14 +76,21 @@ class Participation:
     """The flow of one device in one run."""
 
     def __init__(
-        self, plan: Plan, kept: bytes | None, *, steady: Callable[[], float], dice: Dice
+        self,
+        plan: ParticipationConfig,
+        kept: bytes | None,
+        *,
+        steady: Callable[[], float],
+        dice: DeviceRandomness,
     ) -> None:
         self._plan = plan
         self._dice = dice
-        self._kept = Kept(plan.campaign) if kept is None else Kept.from_bytes(kept)
+        self._kept = SavedState(plan.campaign) if kept is None else SavedState.from_bytes(kept)
         if self._kept.campaign != plan.campaign:
             raise CampaignRefused("state", self._kept.campaign, f"must be of {plan.campaign}")
-        self._contact = Contact(plan.url, plan.campaign, plan.patience_s, steady=steady, dice=dice)
+        self._contact = ServiceClient(
+            plan.url, plan.campaign, plan.patience_s, steady=steady, dice=dice
+        )
         self._view: CampaignView  # set by the first look
         self._state: Participant
 
@@ -209,7 +225,7 @@ class Participation:
         kept = self._kept
         answer = yield from self._in_slot(
             slot,
-            lambda timeout_s: calls.ledger_head(
+            lambda timeout_s: requests.ledger_head(
                 self._plan.campaign, kept.entries, timeout_s=timeout_s
             ),
         )
@@ -230,7 +246,7 @@ class Participation:
         yield self._tell("checking-in", slot=slot)
         answer = yield from self._in_slot(
             slot,
-            lambda timeout_s: calls.check_in(
+            lambda timeout_s: requests.check_in(
                 self._plan.campaign, slot, token=str(self._kept.token), timeout_s=timeout_s
             ),
         )
@@ -258,7 +274,7 @@ class Participation:
         wait_s = min(LONGEST_POLL_S, 1 + max(0, math.ceil(left)))
         answer = yield from self._in_slot(
             slot,
-            lambda timeout_s: calls.outcome(
+            lambda timeout_s: requests.outcome(
                 self._plan.campaign, receipt, wait_s=wait_s, timeout_s=timeout_s
             ),
         )
@@ -279,7 +295,7 @@ class Participation:
     def _model(self, slot: int, receipt: str) -> Flow[Event]:
         answer = yield from self._in_slot(
             slot,
-            lambda timeout_s: calls.model(
+            lambda timeout_s: requests.model(
                 self._plan.campaign,
                 slot,
                 receipt=receipt,
@@ -319,7 +335,7 @@ class Participation:
         yield self._tell("reporting", slot=slot, receipt=receipt, **self._identity(report))
         answer = yield from self._in_slot(
             slot,
-            lambda timeout_s: calls.report(
+            lambda timeout_s: requests.report(
                 self._plan.campaign, slot, receipt=receipt, report=report, timeout_s=timeout_s
             ),
         )
@@ -346,16 +362,16 @@ class Participation:
         if left <= 0.0:
             return told.SlotBegan(slot + 1)
         # A request that gets lost must leave time for another one.
-        timeout_s = max(1.0, min(calls.ANSWER_S, left / 3.0))
-        answer: Answer | Lost = yield request(timeout_s)
-        if isinstance(answer, Lost):
+        timeout_s = max(1.0, min(requests.ANSWER_S, left / 3.0))
+        answer: Answer | NoResponse = yield request(timeout_s)
+        if isinstance(answer, NoResponse):
             return (yield from self._again(slot, answer))
         if answer.status < 300:
             self._contact.answered()
         return answer
 
     def _again(
-        self, slot: int, answer: Answer | Lost, *, final: bool = True
+        self, slot: int, answer: Answer | NoResponse, *, final: bool = True
     ) -> Flow[told.SlotBegan | told.RetryDue]:
         """Wait a little and try the same again, or wait for the end if trying cannot help.
 
@@ -378,8 +394,8 @@ class Participation:
             raise OutOfOrder("a device that does not take part has no slot")
         return self._state.slot
 
-    def _tell(self, event: str, **facts: object) -> Tell:
-        return Tell({"event": event, "campaign": self._plan.campaign, **facts})
+    def _tell(self, event: str, **facts: object) -> LogEvent:
+        return LogEvent({"event": event, "campaign": self._plan.campaign, **facts})
 
 
 def make_report(view: CampaignView, trainer: Trainer, model: Any) -> DeviceReport:

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from checkins.campaign import DataFile, Task
 from checkins.client.trainer import RowsTrainer, check_model_allowed
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import DataFile, Task
 from checkins.tasks import table, table_file
-from checkins.tasks.blueprint import model_of
 from checkins.tasks.dataset import Dataset
 from checkins.tasks.holdout import in_holdout
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.model import Model
+from checkins.tasks.model_spec import model_of
 
 SHOWN = 5
 
@@ -110,7 +110,7 @@ class People:
             task = replace(task, data=replace(source, file=str(Path(file).resolve())))
         elif isinstance(source, DataFile):
             raise InvalidValue("data", None, "the campaign learns from a table: name the file")
-        lesson = Lesson.of(task)
+        lesson = LoadedTask.of(task)
         return cls(task, lesson.data, lesson.model)
 
     def __len__(self) -> int:

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from checkins.campaign import Task
+from checkins.campaign.task import Model as Named
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Task
-from checkins.protocol.campaign.task import Model as Named
-from checkins.tasks.blueprint import model_of
 from checkins.tasks.model import Model
+from checkins.tasks.model_spec import model_of
 from checkins.tasks.tensors import flatten, unflatten
 
 Tensors = Mapping[str, NDArray[Any]]

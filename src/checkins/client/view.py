@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from checkins.client.refusals import CampaignRefused
+from checkins.campaign import Campaign, Schedule, campaign_from_canonical
+from checkins.campaign.seal import sealed
+from checkins.client.errors import CampaignRefused
 from checkins.errors import CheckinsError
-from checkins.protocol.campaign import Campaign, Schedule, campaign_from_canonical
-from checkins.protocol.campaign.seal import sealed
-from checkins.protocol.ledger.entry import MOST_NUMBERS, SHA256
-from checkins.protocol.roles import sampler_of
+from checkins.ledger.entry import MOST_NUMBERS, SHA256
+from checkins.protocol.factories import sampler_of
 from checkins.randomizers import DeviceSampler
 from checkins.tasks.tensors import size
 

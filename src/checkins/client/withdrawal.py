@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from checkins.client import calls
-from checkins.client.actions import Answer, Flow, Save, Tell
-from checkins.client.contact import Contact
-from checkins.client.kept import WITHDRAWN, Kept
+from checkins.client import requests
+from checkins.client.actions import Answer, Flow, LogEvent, Save
+from checkins.client.saved_state import WITHDRAWN, SavedState
+from checkins.client.service_client import ServiceClient
 
 GONE = frozenset({"refused", "not-enrolled", "unknown-campaign", "over"})
 """Problems that say there is no such token any more: as good as withdrawn."""
 
 
 def withdrawal(
-    contact: Contact, kept: bytes | None, *, campaign: str, key: str | None
+    contact: ServiceClient, kept: bytes | None, *, campaign: str, key: str | None
 ) -> Flow[bool]:
     """Withdraw; returns whether there was anything to withdraw.
 
@@ -20,7 +20,7 @@ def withdrawal(
     begun keeps in mind that it has left. Nothing is erased
     on the device before the service has answered.
     """
-    state = Kept(campaign) if kept is None else Kept.from_bytes(kept)
+    state = SavedState(campaign) if kept is None else SavedState.from_bytes(kept)
     if state.ended is not None:
         return False
     if state.key is None:  # it has not enrolled, and never will
@@ -33,7 +33,7 @@ def withdrawal(
     def gone(answer: Answer) -> bool | None:
         return True if answer.status == 204 or answer.problem in GONE else None
 
-    yield from contact.until(calls.withdraw(campaign, token=token), gone)
+    yield from contact.until(requests.withdraw(campaign, token=token), gone)
     yield Save(state.over(WITHDRAWN).to_bytes())
-    yield Tell({"event": "withdrawn", "campaign": campaign})
+    yield LogEvent({"event": "withdrawn", "campaign": campaign})
     return True

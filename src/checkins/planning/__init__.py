@@ -7,11 +7,11 @@ with a recommended campaign, the designs beside it, and why.
 from checkins.planning.learning import Learning
 from checkins.planning.plan import Plan, make_plan
 from checkins.planning.priced import PricedDesign
-from checkins.planning.question import Devices, Fixed, Question, Server
+from checkins.planning.question import Constraints, Devices, Question, Server
 
 __all__ = [
+    "Constraints",
     "Devices",
-    "Fixed",
     "Learning",
     "Plan",
     "PricedDesign",

@@ -6,20 +6,20 @@ import math
 from dataclasses import replace
 
 from checkins.accounting import Protocol
-from checkins.errors import InvalidValue
-from checkins.planning.priced import PricedDesign
-from checkins.planning.turnout import CHOOSE_SHARE
-from checkins.protocol.campaign import (
+from checkins.campaign import (
     Budget,
     Campaign,
     Optimizer,
-    RandomizerChoice,
+    RandomizerConfig,
     RandomizerKind,
     Schedule,
     Task,
     campaign_text,
 )
-from checkins.protocol.campaign.templates import SCHEDULE
+from checkins.campaign.templates import SCHEDULE
+from checkins.errors import InvalidValue
+from checkins.planning.priced import PricedDesign
+from checkins.planning.turnout import CHOOSE_SHARE
 
 FINEST_GRID, COARSEST_GRID = 1e-6, 1.0
 DIGITS = 3
@@ -55,15 +55,15 @@ def written(design: PricedDesign, campaign: Campaign) -> str:
     return campaign_text(campaign, head=head)
 
 
-def _randomizer(design: PricedDesign) -> RandomizerChoice:
+def _randomizer(design: PricedDesign) -> RandomizerConfig:
     shape, clip = design.shape, design.question.learning.clip
     if shape.randomizer is RandomizerKind.PRIVUNIT:
-        return RandomizerChoice(shape.randomizer, clip=clip, local_epsilon=design.level)
+        return RandomizerConfig(shape.randomizer, clip=clip, local_epsilon=design.level)
     grid = FINEST_GRID
     while True:
         try:
             if shape.is_gaussian:
-                return RandomizerChoice(
+                return RandomizerConfig(
                     shape.randomizer,
                     clip=clip,
                     grid=grid,
@@ -71,7 +71,7 @@ def _randomizer(design: PricedDesign) -> RandomizerChoice:
                     noise_at=shape.noise_at,
                 )
             wide = _digits(clip * math.sqrt(design.question.dimension))
-            return RandomizerChoice(
+            return RandomizerConfig(
                 shape.randomizer, clip=wide, grid=grid, local_epsilon=design.level
             )
         except InvalidValue as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checkins.planning.priced import PricedDesign
-from checkins.planning.search import Prover
+from checkins.planning.search import CachedCalibrator
 from checkins.planning.target import QUICK, Target
 
 BUDGETS = (0.25, 0.5, 2.0, 4.0)
@@ -29,7 +29,7 @@ def slots_curve(designs: Iterable[PricedDesign]) -> list[dict[str, object]]:
 
 def budget_curve(design: PricedDesign) -> list[dict[str, object]]:
     """The same design at other budgets."""
-    proven = Prover(design.question, QUICK)
+    proven = CachedCalibrator(design.question, QUICK)
     proven.learn(design)
     target = design.target
     found: list[PricedDesign] = [design]

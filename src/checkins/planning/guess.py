@@ -12,15 +12,15 @@ import math
 from functools import lru_cache
 
 from checkins.accounting import Adjacency, Protocol
-from checkins.accounting.gaussian import LEAST_NOISE, MOST_NOISE
-from checkins.planning.shape import Shape
+from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE
+from checkins.planning.candidate import DesignCandidate
 from checkins.planning.target import Target
 
 MOST_LOCAL = 30.0
 LEAST_LOCAL = 1e-5
 
 
-def guessed_level(shape: Shape, target: Target, *, roomy: bool) -> float:
+def guessed_level(shape: DesignCandidate, target: Target, *, roomy: bool) -> float:
     """The noise multiplier, or the local epsilon, that about meets the target."""
     if not shape.is_gaussian:
         return _local_epsilon(shape, target)
@@ -30,26 +30,26 @@ def guessed_level(shape: Shape, target: Target, *, roomy: bool) -> float:
     return noise if shape.capacity is None else noise / _root(shape)
 
 
-def is_out_of_reach(shape: Shape, target: Target, *, roomy: bool) -> bool:
+def is_out_of_reach(shape: DesignCandidate, target: Target, *, roomy: bool) -> bool:
     """Whether the target asks for more noise than there is, by far more than a guess is off."""
     if not shape.is_gaussian:
         return _local_epsilon(shape, target) <= LEAST_LOCAL
     return _slot_noise(shape, target, roomy=roomy) > 1.2 * MOST_NOISE
 
 
-def _slot_noise(shape: Shape, target: Target, *, roomy: bool) -> float:
+def _slot_noise(shape: DesignCandidate, target: Target, *, roomy: bool) -> float:
     shift = _shift(shape, target)
     if shape.capacity is not None and not roomy:
         shift *= 0.55  # one client may displace another: twice the shift, a little diluted
     return 1.0 / shift
 
 
-def _root(shape: Shape) -> float:
+def _root(shape: DesignCandidate) -> float:
     at_server = shape.noise_at.value == "server"
     return 1.0 if at_server or shape.capacity is None else math.sqrt(shape.capacity)
 
 
-def _shift(shape: Shape, target: Target) -> float:
+def _shift(shape: DesignCandidate, target: Target) -> float:
     """Clip over the noise of a slot."""
     slots, chance = shape.choices, shape.participation
     if shape.protocol is Protocol.AVERAGED:
@@ -109,7 +109,7 @@ def _normal_shift(epsilon: float, delta: float) -> float:
     return low
 
 
-def _local_epsilon(shape: Shape, target: Target) -> float:
+def _local_epsilon(shape: DesignCandidate, target: Target) -> float:
     slots, chance = shape.choices, shape.participation
     if shape.protocol is Protocol.AVERAGED and shape.population is not None:
         slots, chance = shape.population.fewest, 1.0

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from checkins.accounting import require
-from checkins.protocol.campaign import Features, Task
-from checkins.protocol.campaign.task import DataSet, Model
-from checkins.protocol.campaign.texts import require_text
+from checkins import validate
+from checkins.campaign import Features, Task
+from checkins.campaign.task import DataSet, Model
+from checkins.campaign.validators import require_text
 
 RAMP_STEPS = 10
 MOST_MEMORY = 10.0
@@ -39,9 +39,9 @@ class Learning:
     def __post_init__(self) -> None:
         if self.name is not None:
             require_text(name=self.name)
-        require.positive(clip=self.clip, radius=self.radius, steepest=self.steepest)
-        require.positive(spread=self.spread)
-        require.one_of((Task, type(None)), task=self.task)
+        validate.positive(clip=self.clip, radius=self.radius, steepest=self.steepest)
+        validate.positive(spread=self.spread)
+        validate.one_of((Task, type(None)), task=self.task)
 
     @classmethod
     def of(cls, task: Task, *, name: str | None = None) -> Learning:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from checkins.accounting import Protocol
-from checkins.accounting.gaussian import LEAST_NOISE, MOST_NOISE
+from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE
 from checkins.errors import CheckinsError
+from checkins.planning.candidate import DesignCandidate
 from checkins.planning.guess import LEAST_LOCAL, MOST_LOCAL, guessed_level, is_out_of_reach
-from checkins.planning.shape import Shape
 from checkins.planning.target import Method, Target
 
 _MOST_TURNS = 40
@@ -22,7 +22,12 @@ _FAR = 60.0
 
 
 def proven_level(
-    shape: Shape, target: Target, cells: int, *, guess: float | None = None, slack: float = 0.004
+    shape: DesignCandidate,
+    target: Target,
+    cells: int,
+    *,
+    guess: float | None = None,
+    slack: float = 0.004,
 ) -> float | None:
     """The noise multiplier or local epsilon that keeps the target and spends most of it.
 
@@ -56,28 +61,28 @@ def proven_level(
     return None if found is None else 1.0 / found
 
 
-def guessed(shape: Shape, target: Target) -> float:
+def guessed(shape: DesignCandidate, target: Target) -> float:
     """``guessed_level`` with or without room in every slot."""
     return guessed_level(shape, target, roomy=_has_room(shape, target))
 
 
-def _has_room(shape: Shape, target: Target) -> bool:
+def _has_room(shape: DesignCandidate, target: Target) -> bool:
     return shape.capacity is None or target.method(shape) is Method.EXACT_POPULATION
 
 
-def seems_out_of_reach(shape: Shape, target: Target) -> bool:
+def seems_out_of_reach(shape: DesignCandidate, target: Target) -> bool:
     """Whether no noise will keep the target, by the guesses."""
     return is_out_of_reach(shape, target, roomy=_has_room(shape, target))
 
 
-def _reports_root(shape: Shape) -> float:
+def _reports_root(shape: DesignCandidate) -> float:
     """By what the noise of a slot exceeds that of one report."""
     server = shape.noise_at.value == "server"
     summed = shape.protocol is not Protocol.AVERAGED and shape.capacity is not None
     return math.sqrt(shape.capacity) if summed and not server and shape.capacity else 1.0
 
 
-def _steepness(shape: Shape, target: Target) -> float:
+def _steepness(shape: DesignCandidate, target: Target) -> float:
     """How fast the log odds of delta fall with the log of the noise, by the guesses."""
     odds = 0.7 * target.delta / (1.0 - target.delta)
     less = replace(target, delta=odds / (1.0 + odds))

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 from checkins.accounting import Certificate
 from checkins.accounting.versions import versions
+from checkins.campaign import Campaign
 from checkins.planning.campaign import written
 from checkins.planning.curves import budget_curve, slots_curve
-from checkins.planning.front import pareto, shown
+from checkins.planning.pareto_front import pareto, shown
 from checkins.planning.priced import PricedDesign
 from checkins.planning.proof import settled
 from checkins.planning.question import Question
 from checkins.planning.reasons import Reason, reasons
 from checkins.planning.search import search
 from checkins.planning.sensitivity import Row, sensitivity
-from checkins.protocol.campaign import Campaign
 
 
 @dataclass(frozen=True, slots=True)

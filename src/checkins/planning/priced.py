@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from checkins.accounting import NoiseAt, Protocol
-from checkins.planning.figures import EFFECTIVE_NOISE, Figures, figures, theorem_risk
+from checkins.campaign import RandomizerKind
+from checkins.planning.candidate import DesignCandidate
+from checkins.planning.metrics import EFFECTIVE_NOISE, Figures, figures, theorem_risk
 from checkins.planning.question import ALL, Question
-from checkins.planning.shape import Shape
 from checkins.planning.target import Target
-from checkins.protocol.campaign import RandomizerKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class PricedDesign:
     ``epsilon`` is a proven upper bound at the target's delta: the target's own, or a certificate's.
     """
 
-    shape: Shape
+    shape: DesignCandidate
     level: float
     epsilon: float
     target: Target
@@ -27,7 +27,9 @@ class PricedDesign:
     question: Question
 
     @classmethod
-    def of(cls, shape: Shape, level: float, target: Target, question: Question) -> PricedDesign:
+    def of(
+        cls, shape: DesignCandidate, level: float, target: Target, question: Question
+    ) -> PricedDesign:
         """A design whose level was proven to keep the target."""
         worth = figures(shape, level, question)
         return cls(shape, level, target.epsilon, target, worth, question)
@@ -108,6 +110,6 @@ class PricedDesign:
         }
 
 
-def at_server(shape: Shape) -> bool:
+def at_server(shape: DesignCandidate) -> bool:
     """Whether the noise is added once, to the sum of a slot."""
     return shape.is_gaussian and shape.noise_at is NoiseAt.SERVER

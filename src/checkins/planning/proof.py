@@ -5,20 +5,19 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from checkins.accounting import Adjacency, Certificate, Protocol
-from checkins.accounting import variation as total_variation
+from checkins.accounting import Adjacency, Certificate, Protocol, total_variation
 from checkins.accounting.against_server import against_server
 from checkins.accounting.assumptions import assumptions, paid_in_delta
 from checkins.accounting.certificate import Alternative
 from checkins.accounting.versions import versions
+from checkins.campaign import Campaign, PartialRun, price
 from checkins.errors import NotCovered
 from checkins.planning.campaign import campaign_of
+from checkins.planning.candidate import DesignCandidate
 from checkins.planning.noise import guessed, proven_level
 from checkins.planning.priced import PricedDesign
 from checkins.planning.search import tidy
-from checkins.planning.shape import Shape
 from checkins.planning.target import Method, Target
-from checkins.protocol.campaign import Campaign, RunSoFar, price
 
 FULL_SLOTS = 300
 """Replace-one at more slots than this is certified on a coarser grid: a full one takes seconds."""
@@ -53,7 +52,7 @@ def settled(design: PricedDesign) -> tuple[PricedDesign, Campaign, Certificate]:
 
 def _settled(
     design: PricedDesign, target: Target, *, charged: bool
-) -> tuple[PricedDesign, RunSoFar]:
+) -> tuple[PricedDesign, PartialRun]:
     """A level that a finer grid proves.
 
     If ``charged``, for what the grids of devices leave of delta. How much that is depends on the
@@ -74,19 +73,19 @@ def _settled(
     raise _disagreement(target)
 
 
-def _at(design: PricedDesign, level: float) -> tuple[PricedDesign, RunSoFar]:
+def _at(design: PricedDesign, level: float) -> tuple[PricedDesign, PartialRun]:
     kept = tidy(design.shape, level)
     found = PricedDesign.of(design.shape, kept, design.target, design.question)
-    return found, RunSoFar.whole(campaign_of(found))
+    return found, PartialRun.whole(campaign_of(found))
 
 
-def _left(target: Target, run: RunSoFar) -> float:
+def _left(target: Target, run: PartialRun) -> float:
     return total_variation.share(
         delta=target.delta, epsilon=target.epsilon, variation=run.variation
     )
 
 
-def cells_for(shape: Shape, target: Target) -> int:
+def cells_for(shape: DesignCandidate, target: Target) -> int:
     """Each trial of replace-one in a single run builds a law of its own."""
     several = shape.repeats > 1
     return FINEST if several or target.adjacency is Adjacency.ADD_REMOVE else FINER
@@ -98,7 +97,7 @@ def _disagreement(target: Target) -> NotCovered:
     )
 
 
-def _declared(design: PricedDesign) -> Shape:
+def _declared(design: PricedDesign) -> DesignCandidate:
     """The shape with a population declared only if its price rests on one."""
     shape = design.shape
     averaged = shape.protocol is Protocol.AVERAGED
@@ -119,7 +118,7 @@ def is_quick(campaign: Campaign) -> bool:
     return alone and design.capacity is None
 
 
-def _coarse(design: PricedDesign, run: RunSoFar, started: float) -> Certificate:
+def _coarse(design: PricedDesign, run: PartialRun, started: float) -> Certificate:
     """The same theorem on a coarser grid, which proved the level: a little dearer, and as true."""
     shape, target, campaign = design.shape, design.target, run.campaign
     cells = cells_for(shape, target)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 
-from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, require
+from checkins import validate
+from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
+from checkins.campaign import RandomizerKind
 from checkins.errors import InvalidValue
 from checkins.planning.learning import Learning
-from checkins.protocol.campaign import RandomizerKind
 
 ALL = "all"
 MOST_DIMENSION = 10**9
@@ -39,9 +40,9 @@ class Devices:
 
     def __post_init__(self) -> None:
         if self.availability_s is not None:
-            require.positive(availability_s=self.availability_s)
-        require.positive(uplink_bytes_per_s=self.uplink_bytes_per_s)
-        require.probability(dropout=self.dropout)
+            validate.positive(availability_s=self.availability_s)
+        validate.positive(uplink_bytes_per_s=self.uplink_bytes_per_s)
+        validate.probability(dropout=self.dropout)
         if self.dropout == 1.0:
             raise InvalidValue("dropout", self.dropout, "must be below 1: nobody would report")
 
@@ -54,18 +55,18 @@ class Server:
     duration_s: float = 86_400.0
 
     def __post_init__(self) -> None:
-        require.positive(updates_per_s=self.updates_per_s, duration_s=self.duration_s)
+        validate.positive(updates_per_s=self.updates_per_s, duration_s=self.duration_s)
         if self.duration_s > MOST_SECONDS:
             raise InvalidValue("duration_s", self.duration_s, "must be at most a hundred years")
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class Constraints:
     """What is not to be searched: None is for the planner to choose.
 
     ``capacity`` may be "all": every check-in is used, with the noise at the server.
 
-    >>> Fixed(slots=100).named()
+    >>> Constraints(slots=100).named()
     {'slots': 100}
     """
 
@@ -81,24 +82,24 @@ class Fixed:
 
     def __post_init__(self) -> None:
         if self.protocol is not None:
-            require.one_of(Protocol, protocol=self.protocol)
+            validate.one_of(Protocol, protocol=self.protocol)
         if self.noise_at is not None:
-            require.one_of(NoiseAt, noise_at=self.noise_at)
+            validate.one_of(NoiseAt, noise_at=self.noise_at)
         if self.slots is not None:
-            require.count(most=MOST_PLANNED_SLOTS, slots=self.slots)
+            validate.count(most=MOST_PLANNED_SLOTS, slots=self.slots)
         if self.repeats is not None:
-            require.count(most=MOST_REPEATS, repeats=self.repeats)
+            validate.count(most=MOST_REPEATS, repeats=self.repeats)
         for name in ("window", "minibatch"):
             if getattr(self, name) is not None:
-                require.count(most=MOST_PLANNED_SLOTS, **{name: getattr(self, name)})
+                validate.count(most=MOST_PLANNED_SLOTS, **{name: getattr(self, name)})
         if self.capacity is not None and self.capacity != ALL:
-            require.count(capacity=self.capacity)
+            validate.count(capacity=self.capacity)
         if self.participation is not None:
-            require.probability(participation=self.participation)
+            validate.probability(participation=self.participation)
             if self.participation == 0.0:
                 raise InvalidValue("participation", 0.0, "must be above 0: nobody would take part")
         if self.randomizer is not None:
-            require.one_of(RandomizerKind, randomizer=self.randomizer)
+            validate.one_of(RandomizerKind, randomizer=self.randomizer)
             if self.randomizer not in SEARCHED:
                 raise InvalidValue(
                     "randomizer", str(self.randomizer), "must be gaussian, laplace or privunit"
@@ -161,23 +162,23 @@ class Question:
     dimension: int
     devices: Devices = field(default_factory=Devices)
     server: Server = field(default_factory=Server)
-    fixed: Fixed = field(default_factory=Fixed)
+    fixed: Constraints = field(default_factory=Constraints)
     learning: Learning = field(default_factory=Learning)
     name: str = "planned"
     population_id: str | None = None
 
     def __post_init__(self) -> None:
-        require.one_of(Population, population=self.population)
-        require.positive(epsilon=self.epsilon)
+        validate.one_of(Population, population=self.population)
+        validate.positive(epsilon=self.epsilon)
         if self.epsilon > MOST_EPSILON:
             raise InvalidValue("epsilon", self.epsilon, f"must be at most {MOST_EPSILON:g}")
-        require.open_unit(delta=self.delta)
-        require.one_of(Adjacency, adjacency=self.adjacency)
-        require.count(most=MOST_DIMENSION, dimension=self.dimension)
-        require.one_of(Devices, devices=self.devices)
-        require.one_of(Server, server=self.server)
-        require.one_of(Fixed, fixed=self.fixed)
-        require.one_of(Learning, learning=self.learning)
+        validate.open_unit(delta=self.delta)
+        validate.one_of(Adjacency, adjacency=self.adjacency)
+        validate.count(most=MOST_DIMENSION, dimension=self.dimension)
+        validate.one_of(Devices, devices=self.devices)
+        validate.one_of(Server, server=self.server)
+        validate.one_of(Constraints, fixed=self.fixed)
+        validate.one_of(Learning, learning=self.learning)
         if self.population.most > MOST_CLIENTS:
             raise InvalidValue(
                 "population", self.population.most, f"must be at most {MOST_CLIENTS:,}"

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from checkins.accounting import Protocol
+from checkins.campaign import RandomizerKind
 from checkins.planning.priced import PricedDesign, at_server
 from checkins.planning.search import WORTH
 from checkins.planning.sensitivity import rounded_up
 from checkins.planning.space import roomy_capacity
 from checkins.planning.target import Method
-from checkins.protocol.campaign import RandomizerKind
 
 RATIO = "docs/theory/one-likelihood-ratio.md"
 GAUSSIAN = "docs/theory/gaussian.md"

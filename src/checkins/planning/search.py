@@ -10,19 +10,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from checkins.accounting import Protocol
-from checkins.accounting import variation as total_variation
+from checkins.accounting import Protocol, total_variation
+from checkins.campaign import PartialRun, RandomizerKind
 from checkins.errors import InvalidValue
 from checkins.planning.campaign import campaign_of
-from checkins.planning.figures import Figures, figures
-from checkins.planning.front import dominates, pareto
+from checkins.planning.candidate import DesignCandidate
+from checkins.planning.metrics import Figures, figures
 from checkins.planning.noise import guessed, proven_level, seems_out_of_reach
+from checkins.planning.pareto_front import dominates, pareto
 from checkins.planning.priced import PricedDesign
 from checkins.planning.question import Question
-from checkins.planning.shape import Shape
 from checkins.planning.space import shapes, with_slots
 from checkins.planning.target import FINE, Target
-from checkins.protocol.campaign import RandomizerKind, RunSoFar
 
 WORTH = 0.05
 """Twice the uploads must better the proxy by a factor 2^0.05, 3.5 per cent, to be recommended."""
@@ -42,7 +41,7 @@ AROUND = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
 class Guess:
     """A shape at the noise it would about need."""
 
-    shape: Shape
+    shape: DesignCandidate
     level: float
     figures: Figures
 
@@ -64,7 +63,7 @@ def search(question: Question) -> Found:
     """The recommended design, proven, and the front around it."""
     target = Target(question.epsilon, question.delta, question.adjacency)
     guesses = _guesses(shapes(question), target, question)
-    proven = Prover(question)
+    proven = CachedCalibrator(question)
     chosen = _best(proven, target, _ranked(guesses, target, question))
     around = _around(chosen, target, proven)
     if question.fixed.slots is None:
@@ -92,21 +91,21 @@ def search(question: Question) -> Found:
 Family = tuple[Protocol, RandomizerKind, bool, bool]
 
 
-def family(shape: Shape) -> Family:
+def family(shape: DesignCandidate) -> Family:
     """Shapes of one family are priced in one way: what is off for one is off for the next."""
     return shape.protocol, shape.randomizer, shape.repeats > 1, shape.capacity is None
 
 
-class Prover:
+class CachedCalibrator:
     """Finds levels, and remembers them, and by how much guesses were off."""
 
     def __init__(self, question: Question, cells: int = FINE) -> None:
         self.question, self.cells = question, cells
-        self._known: dict[tuple[Shape, Target], PricedDesign | None] = {}
-        self._levels: dict[tuple[Shape, Target], float | None] = {}
+        self._known: dict[tuple[DesignCandidate, Target], PricedDesign | None] = {}
+        self._levels: dict[tuple[DesignCandidate, Target], float | None] = {}
         self._off: dict[Family, float] = {}
 
-    def __call__(self, shape: Shape, target: Target) -> PricedDesign | None:
+    def __call__(self, shape: DesignCandidate, target: Target) -> PricedDesign | None:
         """The design at the least noise that was proven; None where none is."""
         key = shape, target
         if key not in self._known:
@@ -117,7 +116,7 @@ class Prover:
         """Start from what this design needs: the next ones are like it."""
         self._off[family(design.shape)] = design.level / guessed(design.shape, design.target)
 
-    def _proven(self, shape: Shape, target: Target) -> PricedDesign | None:
+    def _proven(self, shape: DesignCandidate, target: Target) -> PricedDesign | None:
         like = shape.priced_as, target
         if like not in self._levels:
             guess = guessed(shape, target) * self._off.get(family(shape), 1.0)
@@ -130,7 +129,7 @@ class Prover:
         return found
 
 
-def tidy(shape: Shape, level: float) -> float:
+def tidy(shape: DesignCandidate, level: float) -> float:
     """Four digits, on the side that spends less: more noise, or less local epsilon."""
     if level <= 0.0 or not math.isfinite(level):
         return level
@@ -142,7 +141,7 @@ def tidy(shape: Shape, level: float) -> float:
     return rounded if safe else level
 
 
-def _guesses(space: Sequence[Shape], target: Target, question: Question) -> list[Guess]:
+def _guesses(space: Sequence[DesignCandidate], target: Target, question: Question) -> list[Guess]:
     found = []
     for shape in space:
         level = guessed(shape, target)
@@ -150,7 +149,7 @@ def _guesses(space: Sequence[Shape], target: Target, question: Question) -> list
     return found
 
 
-def _ranked(guesses: Sequence[Guess], target: Target, question: Question) -> list[Shape]:
+def _ranked(guesses: Sequence[Guess], target: Target, question: Question) -> list[DesignCandidate]:
     """Best first, a larger load counted against a better proxy; last what may be out of reach."""
     able = [one for one in guesses if _may_be_recommended(one.shape, question)] or list(guesses)
     able.sort(key=lambda one: score(one.figures.proxy, one.load))
@@ -163,7 +162,7 @@ def score(proxy: float, load: float) -> float:
     return proxy * float(load**WORTH)
 
 
-def _may_be_recommended(shape: Shape, question: Question) -> bool:
+def _may_be_recommended(shape: DesignCandidate, question: Question) -> bool:
     return shape.randomizer is not RandomizerKind.PRIVUNIT or _wants_privunit(question)
 
 
@@ -171,7 +170,9 @@ def _wants_privunit(question: Question) -> bool:
     return question.fixed.randomizer is RandomizerKind.PRIVUNIT
 
 
-def _best(proven: Prover, target: Target, ranked: Sequence[Shape]) -> PricedDesign:
+def _best(
+    proven: CachedCalibrator, target: Target, ranked: Sequence[DesignCandidate]
+) -> PricedDesign:
     """The best of the first few that are proven.
 
     Where a shape is out of reach, others that differ little from it are passed over.
@@ -206,12 +207,12 @@ def _best(proven: Prover, target: Target, ranked: Sequence[Shape]) -> PricedDesi
     return min(found, key=lambda one: score(one.figures.proxy, one.load))
 
 
-def check_it_can_run(shape: Shape, target: Target, question: Question) -> None:
+def check_it_can_run(shape: DesignCandidate, target: Target, question: Question) -> None:
     """Refuse what no campaign can be written of, or what leaves nothing of a tiny delta to it."""
     design = PricedDesign.of(shape, tidy(shape, guessed(shape, target)), target, question)
     campaign = campaign_of(design)
     if target.delta < ROOM_FOR_GRIDS:
-        spent = total_variation.charge(epsilon=0.0, variation=RunSoFar.whole(campaign).variation)
+        spent = total_variation.charge(epsilon=0.0, variation=PartialRun.whole(campaign).variation)
         if spent > target.delta / 2.0:
             raise InvalidValue(
                 "delta",
@@ -221,7 +222,7 @@ def check_it_can_run(shape: Shape, target: Target, question: Question) -> None:
             )
 
 
-def _around(chosen: PricedDesign, target: Target, proven: Prover) -> list[PricedDesign]:
+def _around(chosen: PricedDesign, target: Target, proven: CachedCalibrator) -> list[PricedDesign]:
     """The same design with more slots and with fewer, each with its own noise."""
     question, shape = proven.question, chosen.shape
     least = max(shape.minibatch, question.fixed.window or 1)
@@ -243,7 +244,9 @@ def _better(chosen: PricedDesign, question: Question) -> Callable[[PricedDesign]
     return rank
 
 
-def _cheaper(guesses: Sequence[Guess], chosen: PricedDesign) -> list[tuple[Target | None, Shape]]:
+def _cheaper(
+    guesses: Sequence[Guess], chosen: PricedDesign
+) -> list[tuple[Target | None, DesignCandidate]]:
     """The most accurate of all, and the most accurate within less time, or within less load."""
     limits: list[Callable[[Guess], bool]] = [lambda one: True]
     for cut in CUTS:
@@ -251,7 +254,7 @@ def _cheaper(guesses: Sequence[Guess], chosen: PricedDesign) -> list[tuple[Targe
         limits.append(
             lambda one, cut=cut: one.figures.duration_s <= chosen.figures.duration_s / cut  # type: ignore[misc]
         )
-    found: list[tuple[Target | None, Shape]] = []
+    found: list[tuple[Target | None, DesignCandidate]] = []
     for within in limits:
         fitting = [one for one in guesses if within(one) and not _is_privunit(one.shape)]
         if fitting:
@@ -260,10 +263,10 @@ def _cheaper(guesses: Sequence[Guess], chosen: PricedDesign) -> list[tuple[Targe
     return found
 
 
-def _is_privunit(shape: Shape) -> bool:
+def _is_privunit(shape: DesignCandidate) -> bool:
     return shape.randomizer is RandomizerKind.PRIVUNIT
 
 
-def _best_at(part: Target, light: Sequence[Shape], question: Question) -> Shape:
+def _best_at(part: Target, light: Sequence[DesignCandidate], question: Question) -> DesignCandidate:
     """The most accurate shape at part of the budget, of those that ask no more of devices."""
     return min(_guesses(light, part, question), key=lambda one: one.figures.proxy).shape

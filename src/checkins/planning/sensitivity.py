@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 
 from checkins.accounting import Population, Protocol
-from checkins.accounting.divergence import crossing
+from checkins.accounting.exact.divergence import crossing
 from checkins.errors import CheckinsError
-from checkins.planning.figures import figures
+from checkins.planning.candidate import DesignCandidate
+from checkins.planning.metrics import figures
 from checkins.planning.priced import PricedDesign
-from checkins.planning.shape import Shape
 from checkins.planning.space import contributors
 from checkins.planning.target import FINE, Method
 
@@ -125,7 +125,7 @@ def _epsilon(design: PricedDesign, factor: float) -> float:
     return max(design.epsilon, _proven(other, design))
 
 
-def _proven(shape: Shape, design: PricedDesign) -> float:
+def _proven(shape: DesignCandidate, design: PricedDesign) -> float:
     """The least epsilon that the planner's grid proves."""
     target = design.target
 

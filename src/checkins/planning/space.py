@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
+from checkins.campaign import RandomizerKind
 from checkins.errors import InvalidValue
+from checkins.planning.candidate import DesignCandidate
 from checkins.planning.question import ALL, Question
-from checkins.planning.shape import Shape
 from checkins.planning.turnout import shortest_slot_s
-from checkins.protocol.campaign import RandomizerKind
 
 SERIES = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
 REPEATS = (1, 2, 3, 5, 10, 20, 50, 100)
@@ -29,7 +29,7 @@ OVERFLOW_SHARE = 1e-3
 """Of delta that the chance of a full slot may cost."""
 
 
-def shapes(question: Question) -> list[Shape]:
+def shapes(question: Question) -> list[DesignCandidate]:
     """Every shape to weigh that keeps the time and the server's limit."""
     found = [shape for shape in _all(question) if _fits(shape, question)]
     if found:
@@ -42,7 +42,7 @@ def shapes(question: Question) -> list[Shape]:
     )
 
 
-def with_slots(shape: Shape, slots: int, question: Question) -> Shape:
+def with_slots(shape: DesignCandidate, slots: int, question: Question) -> DesignCandidate:
     """The same with another number of slots; what follows from it follows."""
     fixed = question.fixed
     window = shape.window
@@ -60,7 +60,7 @@ def with_slots(shape: Shape, slots: int, question: Question) -> Shape:
     return replace(changed, capacity=max(1, round(shape.capacity / before * load)))  # type: ignore[operator]  # not None here
 
 
-def roomy_capacity(shape: Shape, question: Question) -> int:
+def roomy_capacity(shape: DesignCandidate, question: Question) -> int:
     """Room for everyone at the largest population, but for a thousandth of delta (Bernstein)."""
     load = question.population.most * shape.participation / shape.choices
     spare = OVERFLOW_SHARE * question.delta
@@ -68,7 +68,7 @@ def roomy_capacity(shape: Shape, question: Question) -> int:
     return max(1, math.ceil(load + rare / 3.0 + math.sqrt(rare * rare / 9.0 + 2.0 * load * rare)))
 
 
-def _all(question: Question) -> Iterator[Shape]:
+def _all(question: Question) -> Iterator[DesignCandidate]:
     for randomizer, noise_at in _places(question):
         gaussian = randomizer is RandomizerKind.GAUSSIAN
         for protocol in _protocols(question):
@@ -82,7 +82,7 @@ def _all(question: Question) -> Iterator[Shape]:
                     for participation in _participations(question, few=few):
                         yield from _one(
                             question,
-                            Shape(
+                            DesignCandidate(
                                 protocol,
                                 slots,
                                 participation,
@@ -96,7 +96,7 @@ def _all(question: Question) -> Iterator[Shape]:
                         )
 
 
-def _one(question: Question, bare: Shape) -> Iterator[Shape]:
+def _one(question: Question, bare: DesignCandidate) -> Iterator[DesignCandidate]:
     """With the windows and capacities that go with it."""
     if bare.minibatch > bare.slots:
         return
@@ -125,22 +125,22 @@ def _one(question: Question, bare: Shape) -> Iterator[Shape]:
             yield replace(shape, capacity=capacity)
 
 
-def _averaged(question: Question, randomizer: RandomizerKind) -> Iterator[Shape]:
+def _averaged(question: Question, randomizer: RandomizerKind) -> Iterator[DesignCandidate]:
     for slots in _slots(question):
         for repeats in _repeats(question, slots, few=True):
-            shape = Shape(
+            shape = DesignCandidate(
                 Protocol.AVERAGED, slots, 1.0, None, None, 1, repeats, randomizer, NoiseAt.CLIENT
             )
             yield _counted(shape, question)
 
 
-def _counted(shape: Shape, question: Question) -> Shape:
+def _counted(shape: DesignCandidate, question: Question) -> DesignCandidate:
     """Averaged updates with those declared who surely contribute."""
     surely = contributors(shape, question)
     return replace(shape, population=Population(surely, question.population.most))
 
 
-def contributors(shape: Shape, question: Question) -> int:
+def contributors(shape: DesignCandidate, question: Question) -> int:
     """How many clients surely contribute at the smallest population: six deviations off."""
     run_s = shape.slots * shortest_slot_s(shape, question)
     kept = min(1.0, question.availability_s / run_s) * (1.0 - question.devices.dropout)
@@ -211,7 +211,7 @@ def _participations(question: Question, *, few: bool) -> list[float]:
     return fits[:1] if few else fits[:5]
 
 
-def _windows(question: Question, shape: Shape) -> Sequence[int | None]:
+def _windows(question: Question, shape: DesignCandidate) -> Sequence[int | None]:
     if shape.protocol is not Protocol.SLIDING:
         return [None]
     if question.fixed.window is not None:
@@ -224,7 +224,7 @@ def _windows(question: Question, shape: Shape) -> Sequence[int | None]:
     return sorted(wanted)
 
 
-def _fits(shape: Shape, question: Question) -> bool:
+def _fits(shape: DesignCandidate, question: Question) -> bool:
     slot_s = shortest_slot_s(shape, question)
     if shape.slots * shape.repeats * slot_s > question.server.duration_s * (1.0 + 1e-9):
         return False

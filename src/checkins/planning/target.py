@@ -14,10 +14,11 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from checkins.accounting import Adjacency, Design, Protocol, composition, exact
-from checkins.accounting.composition import detour, worse
-from checkins.accounting.law import SMALLEST, Rounding, Side
-from checkins.planning.shape import Shape
+from checkins.accounting import Adjacency, Design, Protocol, composition
+from checkins.accounting.composition import triangle_bound, worse
+from checkins.accounting.exact import campaign_divergence
+from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
+from checkins.planning.candidate import DesignCandidate
 
 _TAIL = 1e-9
 
@@ -42,17 +43,17 @@ class Target:
     delta: float
     adjacency: Adjacency
 
-    def spent(self, shape: Shape, level: float, cells: int) -> float:
+    def spent(self, shape: DesignCandidate, level: float, cells: int) -> float:
         """An upper bound on the delta that the shape spends at this epsilon."""
         priced, beyond = self._priced(shape, shape.design(level))
         if shape.participation * shape.repeats <= self.delta:
             return 0.0
         if shape.repeats > 1:
             return min(1.0, self._composed(priced, shape.repeats, cells) + beyond)
-        law = exact.divergence(priced, self.adjacency, delta=self.delta, cells=cells)
+        law = campaign_divergence.divergence(priced, self.adjacency, delta=self.delta, cells=cells)
         return min(1.0, law.upper(self.epsilon) + beyond)
 
-    def method(self, shape: Shape) -> Method:
+    def method(self, shape: DesignCandidate) -> Method:
         """By which of a certificate's methods ``spent`` is proven."""
         if shape.protocol is Protocol.AVERAGED and shape.is_gaussian:
             return Method.NO_AMPLIFICATION
@@ -60,21 +61,23 @@ class Target:
             return Method.EXACT_POPULATION
         return Method.EXACT
 
-    def _roomy(self, shape: Shape) -> float | None:
+    def _roomy(self, shape: DesignCandidate) -> float | None:
         """The chance that a slot overflows, where it is small enough to pay for in delta."""
         if not shape.is_gaussian or shape.capacity is None or shape.population is None:
             return None
-        chance = exact.overflow_chance(shape.design(_any_level(shape)))
+        chance = campaign_divergence.overflow_chance(shape.design(_any_level(shape)))
         if chance is None or chance * shape.repeats > 0.01 * self.delta:
             return None
         return chance * shape.repeats
 
-    def _priced(self, shape: Shape, design: Design) -> tuple[Design, float]:
+    def _priced(self, shape: DesignCandidate, design: Design) -> tuple[Design, float]:
         """The design that stands for this one, and the delta that this costs."""
         if shape.protocol is Protocol.AVERAGED and shape.is_gaussian:
-            return replace(exact.uncapped(design), slots=1), 0.0  # as if slots were known
+            return replace(
+                campaign_divergence.uncapped(design), slots=1
+            ), 0.0  # as if slots were known
         chance = self._roomy(shape)
-        return (design, 0.0) if chance is None else (exact.uncapped(design), chance)
+        return (design, 0.0) if chance is None else (campaign_divergence.uncapped(design), chance)
 
     def _composed(self, design: Design, repeats: int, cells: int) -> float:
         """Of all runs together.
@@ -93,12 +96,12 @@ class Target:
             )
         tolerance = max(_TAIL * self.delta / repeats, SMALLEST)
         rounding = Rounding(side=Side.UP, cells=cells, tolerance=tolerance)
-        once = exact.pair(design, Adjacency.ADD_REMOVE, rounding, delta=self.delta)
+        once = campaign_divergence.pair(design, Adjacency.ADD_REMOVE, rounding, delta=self.delta)
         every = once.repeat(repeats, rounding)
-        spent = worse if self.adjacency is Adjacency.ADD_REMOVE else detour
+        spent = worse if self.adjacency is Adjacency.ADD_REMOVE else triangle_bound
         return spent(every)(self.epsilon)
 
 
-def _any_level(shape: Shape) -> float:
+def _any_level(shape: DesignCandidate) -> float:
     """A noise that any design may have: the chance of an overflow does not depend on it."""
     return 1.0 / math.sqrt(shape.capacity or 1)

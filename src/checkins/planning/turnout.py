@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from scipy.special import pdtr
 
 from checkins.accounting import NoiseAt
+from checkins.planning.candidate import DesignCandidate
 from checkins.planning.question import Question
-from checkins.planning.shape import Shape
 
 BYTES_PER_NUMBER = 4
 """A report is one int32 for each number of the model."""
@@ -40,11 +40,11 @@ class Turnout:
     upload_bytes: int
     clients: int
 
-    def share_that_uploads(self, shape: Shape) -> float:
+    def share_that_uploads(self, shape: DesignCandidate) -> float:
         """Of all clients, in one run."""
         return min(1.0, self.reports * active_slots(shape) / self.clients)
 
-    def upload_bytes_per_client(self, shape: Shape) -> float:
+    def upload_bytes_per_client(self, shape: DesignCandidate) -> float:
         """Expected, over all runs."""
         return self.share_that_uploads(shape) * self.upload_bytes * shape.repeats
 
@@ -55,7 +55,7 @@ class Turnout:
 
 
 def turnout(
-    shape: Shape, question: Question, *, clients: int, slot_s: float | None = None
+    shape: DesignCandidate, question: Question, *, clients: int, slot_s: float | None = None
 ) -> Turnout:
     """What a slot of this shape sees when so many clients exist.
 
@@ -84,7 +84,7 @@ def turnout(
     )
 
 
-def shortest_slot_s(shape: Shape, question: Question) -> float:
+def shortest_slot_s(shape: DesignCandidate, question: Question) -> float:
     """Long enough for a report's way up, and for the server at the largest population named."""
     upload_s = BYTES_PER_NUMBER * question.dimension / question.devices.uplink_bytes_per_s
     most = question.population.most * shape.participation / shape.slots
@@ -94,12 +94,12 @@ def shortest_slot_s(shape: Shape, question: Question) -> float:
     return _rounded_up(max(LEAST_SLOT_S, needed))
 
 
-def active_slots(shape: Shape) -> int:
+def active_slots(shape: DesignCandidate) -> int:
     """Slots of one run that release a model."""
     return shape.slots if shape.window is None else shape.slots - shape.window + 1
 
 
-def _kept(shape: Shape, question: Question, *, run_s: float, slot_s: float) -> float:
+def _kept(shape: DesignCandidate, question: Question, *, run_s: float, slot_s: float) -> float:
     """The share of appointments that devices can keep.
 
     A fixed window spreads them over a whole run; a sliding one over ``window`` slots.

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from checkins.protocol.campaign.description import Campaign
+    from checkins.campaign.description import Campaign
 
 Model = NDArray[np.float64]
 Total = NDArray[Any]
@@ -57,14 +57,14 @@ class ModelUpdate:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        require.positive(rate=self.rate, unit=self.unit)
-        require.count(minibatch=self.minibatch)
-        require.probability(decay=self.decay)
+        validate.positive(rate=self.rate, unit=self.unit)
+        validate.count(minibatch=self.minibatch)
+        validate.probability(decay=self.decay)
         if self.diameter is not None:
-            require.positive(diameter=self.diameter)
-        require.one_of(bool, nesterov=self.nesterov)
+            validate.positive(diameter=self.diameter)
+        validate.one_of(bool, nesterov=self.nesterov)
         if self.momentum is not None:
-            require.probability(momentum=self.momentum)
+            validate.probability(momentum=self.momentum)
             if self.momentum == 1:
                 raise InvalidValue("momentum", self.momentum, "must be below 1")
         elif self.nesterov:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from fractions import Fraction
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import OutOfOrder, ProtocolViolation
 from checkins.protocol.machine import Effects, Event, Machine, Message
 from checkins.protocol.participant_events import (
@@ -88,7 +88,7 @@ class Participant:
     outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
-        require.probability(participation=self.participation)
+        validate.probability(participation=self.participation)
 
 
 def heads(participation: float) -> int:

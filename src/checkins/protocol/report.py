@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import ProtocolViolation
 from checkins.randomizers import DeviceReport, NormBound, Simulated
 
@@ -28,7 +28,7 @@ class Report:
     @classmethod
     def from_device(cls, report: DeviceReport) -> Report:
         """A real report: integers in grid units."""
-        require.one_of(DeviceReport, report=report)
+        validate.one_of(DeviceReport, report=report)
         return cls(_frozen(report.units), simulated=False, step=report.grid.step)
 
     @classmethod
@@ -71,9 +71,9 @@ class ReportForm:
     norm: NormBound | None = None
 
     def __post_init__(self) -> None:
-        require.count(dimension=self.dimension)
+        validate.count(dimension=self.dimension)
         if self.most_units is not None:
-            require.count(most_units=self.most_units)
+            validate.count(most_units=self.most_units)
 
     def check(self, report: Report) -> None:
         """Refuse a client's report that is malformed, or longer than an honest one."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from checkins.accounting import Design, GaussianNoise, NoiseAt, Protocol, require
+from checkins import validate
+from checkins.accounting import Design, GaussianNoise, NoiseAt, Protocol
 from checkins.errors import InvalidValue
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import ReportForm
@@ -40,11 +41,11 @@ class Rules:
     update: ModelUpdate
 
     def __post_init__(self) -> None:
-        require.count(slots=self.slots)
+        validate.count(slots=self.slots)
         if self.capacity is None and self.filling is Filling.DUMMIES:
             raise InvalidValue("capacity", None, "dummies fill a slot up to it: at least 1")
         if self.capacity is not None:
-            require.count(capacity=self.capacity)
+            validate.count(capacity=self.capacity)
         for name in ("warm_up", "affordable"):
             if not 0 <= getattr(self, name) <= self.slots:
                 raise InvalidValue(name, getattr(self, name), f"must lie in [0, {self.slots}]")

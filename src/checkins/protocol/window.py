@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 
 
@@ -25,7 +25,7 @@ class FixedWindow:
         if len(self.slots) == 0:
             raise InvalidValue("window", self.slots, "must hold at least one slot")
         listed = self.slots if isinstance(self.slots, tuple) else ()
-        require.count(slots=min(self.slots))
+        validate.count(slots=min(self.slots))
         if any(a >= b for a, b in pairwise(listed)):
             raise InvalidValue("window", self.slots, "must be in order, each slot once")
 
@@ -49,7 +49,7 @@ class SlidingWindow:
     length: int
 
     def __post_init__(self) -> None:
-        require.count(window=self.length)
+        validate.count(window=self.length)
 
     def __len__(self) -> int:
         return self.length

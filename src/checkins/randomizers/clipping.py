@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from checkins.accounting import require
-from checkins.accounting.ratio import FloatArray
+from checkins import validate
+from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
 
 Float = TypeVar("Float", np.float32, np.float64)
@@ -70,7 +70,7 @@ def _l1(rows: FloatArray) -> FloatArray:
 def _clip(
     update: npt.NDArray[Float], clip: float, norm: Callable[[FloatArray], FloatArray]
 ) -> npt.NDArray[Float]:
-    require.positive(clip=clip)
+    validate.positive(clip=clip)
     given = _checked(update)
     if given.size == 0:
         return given.copy()

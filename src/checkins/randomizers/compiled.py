@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import betainccinv, betaincinv
 
-from checkins.accounting import require
-from checkins.accounting.ratio import FloatArray
+from checkins import validate
+from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
 from checkins.randomizers.gaussian import Gaussian
 from checkins.randomizers.laplace import Laplace
@@ -44,7 +44,7 @@ def compiled_reports(randomizer: Randomizer, dimension: int) -> Reports:
     >>> jax.jit(report)(jax.random.key(7), jnp.array([[3.0, 4.0]])).values.shape
     (1, 2)
     """
-    require.count(dimension=dimension)
+    validate.count(dimension=dimension)
     require_dimension(randomizer, dimension)
     if isinstance(randomizer, PrivUnit):
         return _privunit_reports(randomizer)
@@ -65,7 +65,7 @@ def compiled_dummies(
     randomizer: Randomizer, dimension: int, *, count: int, dtype: jax.typing.DTypeLike
 ) -> Dummies:
     """A function from a key to ``count`` reports of nobody, as the description states their law."""
-    require.count(count=count, dimension=dimension)
+    validate.count(count=count, dimension=dimension)
     require_dimension(randomizer, dimension)
     shape, kind = (count, dimension), jnp.dtype(dtype)
     if isinstance(randomizer, PrivUnit):
@@ -100,7 +100,7 @@ def clip_l1(updates: jax.Array, clip: float) -> jax.Array:
 
 
 def _clip(updates: jax.Array, clip: float, norm: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    require.positive(clip=clip)
+    validate.positive(clip=clip)
     bound = _fitting(clip, updates.dtype, name="clip")
     limits = np.finfo(updates.dtype)
     finite = jnp.all(jnp.isfinite(updates), axis=-1, keepdims=True)

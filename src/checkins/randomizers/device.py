@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.randomizers.gaussian import Gaussian
 from checkins.randomizers.grid import (
@@ -41,7 +41,7 @@ class DeviceReport:
     grid: Grid
 
     def __post_init__(self) -> None:
-        require.one_of(Grid, grid=self.grid)
+        validate.one_of(Grid, grid=self.grid)
         units = self.units
         if type(units) is not np.ndarray or units.dtype != np.int32 or units.ndim != 1:
             raise InvalidValue("units", type(units).__name__, "must be a vector of type int32")
@@ -86,8 +86,8 @@ class DeviceSampler:
     _law: SymmetricNoise | RoundedResponse = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require.one_of(Grid, grid=self.grid)
-        require.count(most=MOST_DIMENSION, dimension=self.dimension)
+        validate.one_of(Grid, grid=self.grid)
+        validate.count(most=MOST_DIMENSION, dimension=self.dimension)
         require_dimension(self.randomizer, self.dimension)
         law: SymmetricNoise | RoundedResponse
         match self.randomizer:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx, ndtr, roots_legendre
 
-from checkins.accounting import GaussianNoise, NoiseAt, require
-from checkins.accounting.ratio import FloatArray
+from checkins import validate
+from checkins.accounting import GaussianNoise, NoiseAt
+from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
 from checkins.randomizers.floats import make_floats
 
@@ -38,7 +39,7 @@ class Gaussian:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        require.positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
+        validate.positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
         make_floats(self, "clip", "noise_multiplier")
         if not 0.0 < self.std < math.inf:
             raise InvalidValue(
@@ -62,8 +63,8 @@ class Gaussian:
 
     def variance(self, *, dimension: int, norm: float = 0.0) -> float:
         """Expected squared distance of a report from the clipped update; its norm is immaterial."""
-        require.count(dimension=dimension)
-        require.non_negative(norm=norm)
+        validate.count(dimension=dimension)
+        validate.non_negative(norm=norm)
         return dimension * self.std**2
 
     def delta(self, *, epsilon: float) -> float:
@@ -82,7 +83,7 @@ class Gaussian:
         >>> round(Gaussian(clip=1.0, noise_multiplier=2.0).delta(epsilon=1.0), 4)
         0.1269
         """
-        require.non_negative(epsilon=epsilon)
+        validate.non_negative(epsilon=epsilon)
         s = 2.0 / self.noise_multiplier
         if not s < _NO_NOISE:
             return 1.0

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import numpy.typing as npt
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.randomizers.exponential import at_most_decay
 from checkins.randomizers.floats import make_floats
@@ -63,7 +63,7 @@ class Grid:
     step: float
 
     def __post_init__(self) -> None:
-        require.positive(grid=self.step)
+        validate.positive(grid=self.step)
         make_floats(self, "step")
 
     def units(self, length: float) -> Fraction:
@@ -72,7 +72,7 @@ class Grid:
 
     def clip_units(self, clip: float) -> Fraction:
         """The clip in units of the step, refused where updates would not fit, or all be zero."""
-        require.positive(clip=clip)
+        validate.positive(clip=clip)
         units = self.units(float(clip))
         if units < 1:
             raise InvalidValue(
@@ -155,8 +155,8 @@ def variation(
     >>> variation(noise, Grid(1e-6), reports=35_200, capacity=176, dimension=10**6) < 1e-28
     True
     """
-    require.count(reports=reports)
-    require.count(most=MOST_DIMENSION, dimension=dimension)
+    validate.count(reports=reports)
+    validate.count(most=MOST_DIMENSION, dimension=dimension)
     if isinstance(randomizer, RandomizedResponse):
         return 0.0  # its own promise holds exactly
     if isinstance(randomizer, PrivUnit):
@@ -164,7 +164,7 @@ def variation(
     noise = grid.noise(randomizer)
     each = noise.variation * reports
     if capacity is not None:
-        require.count(capacity=capacity)
+        validate.count(capacity=capacity)
         if isinstance(randomizer, Gaussian):
             scale = Fraction(randomizer.noise_multiplier) * grid.units(randomizer.clip)
             each += variation_of_sum(scale, capacity) * -(-reports // capacity)

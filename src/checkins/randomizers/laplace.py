@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from checkins.accounting import LocalRandomizer, require
+from checkins import validate
+from checkins.accounting import LocalRandomizer
 from checkins.errors import InvalidValue
 from checkins.randomizers.floats import make_floats
 
@@ -30,7 +31,7 @@ class Laplace:
     local_epsilon: float
 
     def __post_init__(self) -> None:
-        require.positive(clip=self.clip)
+        validate.positive(clip=self.clip)
         LocalRandomizer(self.local_epsilon)
         make_floats(self, "clip", "local_epsilon")
         if not 0.0 < self.scale < math.inf:
@@ -55,6 +56,6 @@ class Laplace:
 
     def variance(self, *, dimension: int, norm: float = 0.0) -> float:
         """Expected squared distance of a report from the clipped update; its norm is immaterial."""
-        require.count(dimension=dimension)
-        require.non_negative(norm=norm)
+        validate.count(dimension=dimension)
+        validate.non_negative(norm=norm)
         return dimension * 2.0 * self.scale**2

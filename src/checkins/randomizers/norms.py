@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.randomizers.gaussian import Gaussian
 from checkins.randomizers.grid import REFUSED_EXPONENT, Grid, no_device_sampler
 from checkins.randomizers.laplace import Laplace
@@ -79,7 +79,7 @@ def report_bound(randomizer: Randomizer, grid: Grid, *, dimension: int) -> NormB
     >>> round(math.sqrt(bound.most) * 1e-3, 2)
     22.75
     """
-    require.count(dimension=dimension)
+    validate.count(dimension=dimension)
     t, d = float(REFUSED_EXPONENT), float(dimension)
     match randomizer:
         case RandomizedResponse():

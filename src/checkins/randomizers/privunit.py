@@ -13,7 +13,8 @@ from functools import lru_cache
 
 from scipy.special import betainc, betaincc
 
-from checkins.accounting import LocalRandomizer, require
+from checkins import validate
+from checkins.accounting import LocalRandomizer
 from checkins.errors import ComputationFailed, InvalidValue
 from checkins.randomizers.floats import make_floats
 
@@ -87,8 +88,8 @@ class PrivUnit:
     dimension: int
 
     def __post_init__(self) -> None:
-        require.positive(clip=self.clip)
-        require.count(most=MOST_DIMENSION, dimension=self.dimension)
+        validate.positive(clip=self.clip)
+        validate.count(most=MOST_DIMENSION, dimension=self.dimension)
         LocalRandomizer(self.local_epsilon)
         make_floats(self, "clip", "local_epsilon")
         if not self.local_epsilon >= LEAST_LOCAL_EPSILON:
@@ -122,7 +123,7 @@ class PrivUnit:
         """Expected squared distance of a report from the clipped update, whose norm is given."""
         if dimension != self.dimension:
             raise InvalidValue("dimension", dimension, f"must be {self.dimension} as described")
-        require.non_negative(norm=norm)
+        validate.non_negative(norm=norm)
         return self.report_norm**2 - min(norm, self.clip) ** 2
 
 

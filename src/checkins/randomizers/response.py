@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from checkins.accounting import LocalRandomizer, require
+from checkins import validate
+from checkins.accounting import LocalRandomizer
 from checkins.errors import InvalidValue
 from checkins.randomizers.floats import make_floats
 
@@ -39,7 +40,7 @@ class RandomizedResponse:
     local_epsilon: float
 
     def __post_init__(self) -> None:
-        require.count(most=MOST_CATEGORIES, categories=self.categories)
+        validate.count(most=MOST_CATEGORIES, categories=self.categories)
         if self.categories < 2:
             raise InvalidValue("categories", self.categories, "must be at least 2")
         LocalRandomizer(self.local_epsilon)

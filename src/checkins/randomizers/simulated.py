@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainccinv, betaincinv
 
-from checkins.accounting import require
-from checkins.accounting.ratio import FloatArray
+from checkins import validate
+from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
 from checkins.randomizers.clipping import clip_l1, clip_l2
 from checkins.randomizers.gaussian import Gaussian
@@ -47,7 +47,7 @@ def simulate_reports(
     >>> simulate_reports(Gaussian(1.0, noise_multiplier=0.1), [[3.0, 4.0]], seeded).simulated
     True
     """
-    require.one_of(np.random.Generator, generator=generator)
+    validate.one_of(np.random.Generator, generator=generator)
     match randomizer:
         case Gaussian():
             clipped = clip_l2(_rows(updates), randomizer.clip)
@@ -67,8 +67,8 @@ def simulate_dummies(
     randomizer: Randomizer, *, count: int, dimension: int, generator: np.random.Generator
 ) -> Simulated[FloatArray]:
     """``count`` reports of nobody, in the law that each description states for its dummy."""
-    require.count(count=count, dimension=dimension)
-    require.one_of(np.random.Generator, generator=generator)
+    validate.count(count=count, dimension=dimension)
+    validate.one_of(np.random.Generator, generator=generator)
     shape = (count, dimension)
     match randomizer:
         case Gaussian():

@@ -19,7 +19,7 @@ from checkins.service.metrics import Measured
 from checkins.service.planner import Planner
 from checkins.service.problems import Problem
 from checkins.service.routes import campaigns, clients, operations, page, planning, public
-from checkins.service.routes.parts import SECURITY
+from checkins.service.routes.requests import SECURITY
 from checkins.service.runner import Runner
 from checkins.service.settings import Settings
 from checkins.service.store.database import Database

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
-from checkins.service.patience import PATIENCE_S, away
+from checkins.service.timeouts import PATIENCE_S, away
 
 M = TypeVar("M")
 A = TypeVar("A")

@@ -19,7 +19,7 @@ from checkins.service import logs
 from checkins.service.metrics import Metrics
 from checkins.service.problems import Problem
 from checkins.service.store import clock as clocks
-from checkins.service.store import facts
+from checkins.service.store import metadata
 from checkins.service.store.database import Database
 from checkins.service.store.tables import runs
 
@@ -32,7 +32,7 @@ def start(database: Database, *, trust: bool = False) -> None:
     name = _fact()
     if name is not None and not trust:
         with database.reading() as connection:
-            kept = facts.read(connection, name)
+            kept = metadata.read(connection, name)
         if kept is not None:
             ahead, width = map(float, kept.split())
             database.clock.resume((ahead, width))
@@ -100,13 +100,13 @@ def _keep(database: Database) -> None:
         return
     ahead, width = database.clock.setting
     with database.reading() as connection:
-        kept = facts.read(connection, name)
+        kept = metadata.read(connection, name)
     if kept is not None:
         kept_ahead, kept_width = map(float, kept.split())
         if abs(kept_ahead - ahead) <= KEPT_S and kept_width - width <= KEPT_S:
             return
     with database.exclusive("facts") as connection:
-        facts.write(connection, name, f"{ahead!r} {width!r}")
+        metadata.write(connection, name, f"{ahead!r} {width!r}")
 
 
 def _is_a_run_open(database: Database) -> bool:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from checkins.campaign import DataFile, Task
 from checkins.errors import CheckinsError
-from checkins.protocol.campaign import DataFile, Task
 from checkins.tasks import metrics
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 
 Metrics = dict[str, float]
 POINTS = 200
@@ -22,7 +22,7 @@ POINTS = 200
 class Holdout:
     """The public rows that models are measured on."""
 
-    def __init__(self, lesson: Lesson) -> None:
+    def __init__(self, lesson: LoadedTask) -> None:
         self._model = lesson.model
         self._features = lesson.data.holdout_features
         self._labels = lesson.data.holdout_labels
@@ -34,7 +34,7 @@ class Holdout:
         if isinstance(task.data, DataFile) and not task.data.holdout:
             return None
         try:
-            lesson = Lesson.of(task, folder=folder)
+            lesson = LoadedTask.of(task, folder=folder)
         except (CheckinsError, OSError, ImportError):
             return None
         return cls(lesson) if len(lesson.data.holdout_labels) else None

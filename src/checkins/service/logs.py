@@ -32,7 +32,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 
 UVICORN: Mapping[str, Any] = MappingProxyType({"log_config": None, "access_log": False})
@@ -259,7 +259,7 @@ def configure(log_file: Path | None, *, level: str = "info", strict: bool = Fals
     global _log
     if level not in _LEVELS:
         raise InvalidValue("level", level, f"must be one of {', '.join(_LEVELS)}")
-    require.one_of((Path, type(None)), log_file=log_file)
+    validate.one_of((Path, type(None)), log_file=log_file)
     descriptor = None
     if log_file is not None:
         try:

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from checkins.errors import InvalidValue
-from checkins.service.terms import Terms
+from checkins.service.run_spec import RunSpec
 
 MIB = 2**20
 BATCH_BYTES = 8 * MIB
@@ -45,7 +45,7 @@ def batch_of(dimension: int) -> int:
     return max(1, BATCH_BYTES // (REPORT_BYTES * dimension))
 
 
-def needed(terms: Terms) -> int:
+def needed(terms: RunSpec) -> int:
     """An upper bound of the memory of a worker process while it serves a run, in bytes.
 
     Check-ins are those of the declared population at most; without one, they come on top.
@@ -92,7 +92,7 @@ def _own_control_group() -> list[Path]:
     return found
 
 
-def require_memory(terms: Terms) -> None:
+def require_memory(terms: RunSpec) -> None:
     """Refuse a run that could be killed for its memory when a slot closes, and again after that."""
     needs, may = needed(terms), allowed()
     if needs <= may:

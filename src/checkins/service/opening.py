@@ -9,25 +9,25 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
+from checkins.campaign import Campaign, DataFile, parse_campaign
+from checkins.campaign.task import Model as Named
 from checkins.errors import InvalidValue, ProtocolViolation
-from checkins.protocol.campaign import Campaign, DataFile, parse_campaign
-from checkins.protocol.campaign.task import Model as Named
-from checkins.protocol.ledger import InvalidLedger, Ledger, spending_of
-from checkins.protocol.ledger.chain import filter_for
+from checkins.ledger import InvalidLedger, Ledger, spending_of
+from checkins.ledger.chain import filter_for
 from checkins.protocol.model_update import Learner, Model
 from checkins.service import logs
 from checkins.service.memory import require_memory
-from checkins.service.store import facts, records, tables
+from checkins.service.run_spec import RunSpec, population_of, run_id
+from checkins.service.store import metadata, records, tables
 from checkins.service.store.database import Database
-from checkins.service.terms import Terms, population_of, run_id
-from checkins.tasks.blueprint import START_SEED, model_of
+from checkins.tasks.model_spec import START_SEED, model_of
 
 
 class _Unaffordable(InvalidValue):
     """The budget pays for no slot."""
 
 
-class Taken(ProtocolViolation):
+class PopulationBusy(ProtocolViolation):
     """The population is taken: one campaign at a time runs on it."""
 
 
@@ -61,7 +61,7 @@ def open_run(
     folder: Path,
     start: Callable[[Campaign], Campaign] = lambda campaign: campaign,
     listed: int = 0,
-) -> Terms:
+) -> RunSpec:
     """Open the next run of a campaign, unless it is open already.
 
     The budget is that of the population, less what its campaigns have spent before. ``start`` may
@@ -74,12 +74,12 @@ def open_run(
     while True:
         with database.reading() as connection:
             ledger = records.load_ledger(connection, population)
-            incomplete = facts.read(connection, facts.lost(population)) is not None
+            incomplete = metadata.read(connection, metadata.lost(population)) is not None
         running = ledger.running
         if running is not None:
             if running.seal == seal:
                 return _found(database, run_id(running.seal, running.number))
-            raise Taken(
+            raise PopulationBusy(
                 f"campaign {running.campaign.name!r} is open on this population"
                 " and must be over first: campaigns on the same people come one after another"
             )
@@ -135,7 +135,7 @@ def require_population(campaign: Campaign, listed: int) -> None:
         )
 
 
-def _check_time(database: Database, terms: Terms) -> None:
+def _check_time(database: Database, terms: RunSpec) -> None:
     schedule = terms.campaign.schedule
     if terms.number == 1 and schedule is not None and terms.begins(1) < database.now():
         raise InvalidValue(
@@ -145,7 +145,7 @@ def _check_time(database: Database, terms: Terms) -> None:
         )
 
 
-def _found(database: Database, run: str) -> Terms:
+def _found(database: Database, run: str) -> RunSpec:
     with database.reading() as connection:
         terms = records.load_terms(connection, run)
     if terms is None:
@@ -157,7 +157,7 @@ def _found(database: Database, run: str) -> Terms:
 class _Prepared:
     """All that takes time, before the transaction."""
 
-    terms: Terms
+    terms: RunSpec
     certificate: Mapping[str, Any]
     first: Model
 
@@ -179,7 +179,7 @@ class _Prepared:
         certificate = spending.after(affordable).as_dict()
         if not ledger.runs:
             filter_for(campaign)  # takes a while, and is remembered for the transaction
-        terms = Terms(campaign, number, dict(model.shapes), affordable)
+        terms = RunSpec(campaign, number, dict(model.shapes), affordable)
         require_memory(terms)
         return cls(terms, certificate, model.start(START_SEED))
 
@@ -188,7 +188,7 @@ class _Prepared:
         terms = self.terms
         if campaign.seal == terms.seal:
             return self
-        return replace(self, terms=Terms(campaign, 1, terms.shapes, terms.affordable))
+        return replace(self, terms=RunSpec(campaign, 1, terms.shapes, terms.affordable))
 
     def commit(self, database: Database, ledger: Ledger) -> bool:
         """Write it down, unless the ledger has moved on meanwhile."""

@@ -72,7 +72,7 @@ def _question(plain: Question) -> Any:
     """The values of a query as the planner's own types; an enum's word stands for the enum."""
     from checkins import planning
     from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
-    from checkins.protocol.campaign import RandomizerKind
+    from checkins.campaign import RandomizerKind
 
     words = {"protocol": Protocol, "noise_at": NoiseAt, "randomizer": RandomizerKind}
     fixed: dict[str, Any] = {
@@ -88,16 +88,16 @@ def _question(plain: Question) -> Any:
         **known,
         devices=planning.Devices(**plain["devices"]),
         server=planning.Server(**plain["server"]),
-        fixed=planning.Fixed(**fixed),
+        fixed=planning.Constraints(**fixed),
     )
 
 
 def _known(name: str) -> dict[str, Any]:
     """What is known of a task that comes with the package."""
+    from checkins.campaign import parse_campaign
+    from checkins.campaign.templates import Template, template_text
     from checkins.planning import Learning
-    from checkins.protocol.campaign import parse_campaign
-    from checkins.protocol.campaign.templates import Template, template_text
-    from checkins.tasks.blueprint import model_of
+    from checkins.tasks.model_spec import model_of
 
     campaign = parse_campaign(template_text(Template(name))).campaign
     assert campaign.task is not None

@@ -11,11 +11,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from checkins.protocol.campaign import Spending
-from checkins.protocol.ledger import earlier_of
+from checkins.campaign import Spending
+from checkins.ledger import earlier_of
+from checkins.service.run_spec import RunSpec
 from checkins.service.store import progress, records
 from checkins.service.store.database import Database
-from checkins.service.terms import Terms
 
 MARKS = 20
 END_S = 0.5
@@ -24,7 +24,7 @@ STORE = "CHECKINS_PRICED_STORE"
 """The store's address may hold a password, so it is no argument that others could read."""
 
 
-def marks(terms: Terms) -> Sequence[int]:
+def marks(terms: RunSpec) -> Sequence[int]:
     """The slot counts that are priced: evenly up to the last one that is paid for.
 
     An epsilon between two of them is at most that of the next.

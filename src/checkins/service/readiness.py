@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-from checkins.service import advancing
-from checkins.service.patience import PATIENCE_S
+from checkins.service import slot_transitions
 from checkins.service.runner import Runner
+from checkins.service.timeouts import PATIENCE_S
 
 LATE_S = 5.0
 """A slot that is not begun, chosen or closed for longer than this after its time is late."""
@@ -40,7 +40,7 @@ def _late(runner: Runner) -> list[str]:
     now = runner.database.now()
     late = []
     for run, desk in runner.desks.items():
-        moment = advancing.due(desk.terms, desk.standing.stage)
+        moment = slot_transitions.due(desk.terms, desk.standing.stage)
         if moment is not None and not now - moment <= LATE_S:
             late.append(run)
     return late

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from checkins.protocol.encoding import model_to_bytes
-from checkins.service.desk import Desk
-from checkins.service.store.records import Standing
+from checkins.service.live_run import LiveRun
+from checkins.service.store.records import RunSnapshot
 from checkins.tasks.tensors import unflatten
 
 
-def released_model(desk: Desk, standing: Standing) -> bytes:
+def released_model(desk: LiveRun, standing: RunSnapshot) -> bytes:
     """Named float64 tensors as safetensors; laid flat, their hash stands in the ledger."""
     made = desk.models.get(standing.ledger.head)
     if made is None:
@@ -17,7 +17,7 @@ def released_model(desk: Desk, standing: Standing) -> bytes:
     return made
 
 
-def _bytes(desk: Desk, standing: Standing) -> bytes:
+def _bytes(desk: LiveRun, standing: RunSnapshot) -> bytes:
     return model_to_bytes(
         unflatten(standing.learner.model, desk.terms.shapes),
         {

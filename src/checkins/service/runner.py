@@ -13,34 +13,34 @@ from typing import Any, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
-from checkins.protocol.campaign import Campaign
+from checkins.campaign import Campaign
 from checkins.protocol.server import Ending
 from checkins.service import (
-    advancing,
     clock_watch,
     curve,
+    intake,
     logs,
     opening,
     pricing,
-    taking,
+    slot_transitions,
     write_ahead_log,
 )
 from checkins.service.background import BackgroundTasks
 from checkins.service.batch import Batch
 from checkins.service.clock_watch import ClockWatch
 from checkins.service.curve import Holdout
-from checkins.service.desk import Desk
+from checkins.service.live_run import LiveRun
 from checkins.service.memory import ARRIVING_BYTES, Room, batch_of
 from checkins.service.metrics import Metrics
 from checkins.service.openings import Openings
-from checkins.service.patience import Patience
+from checkins.service.rollback_guard import RollbackGuard, seen_of
+from checkins.service.run_spec import RunSpec
 from checkins.service.settings import Settings
-from checkins.service.store import facts, progress, records
+from checkins.service.store import metadata, progress, records
 from checkins.service.store.database import STARTING_PAUSE_S, STARTING_S, Database, is_away
-from checkins.service.store.records import Standing
-from checkins.service.terms import Terms
+from checkins.service.store.records import RunSnapshot
 from checkins.service.threads import DaemonThreads
-from checkins.service.witness import Witness, seen_of
+from checkins.service.timeouts import Timeouts
 
 T = TypeVar("T")
 THREADS = 8
@@ -68,7 +68,7 @@ class Runner:
         self.clock_watch = ClockWatch(database, self.metrics)
         self.epoch = 0
         self.key = b""
-        self.desks: dict[str, Desk] = {}
+        self.desks: dict[str, LiveRun] = {}
         self.stopping = asyncio.Event()
         self.listeners = 0
         self.background = BackgroundTasks(self.metrics.task_restarted)
@@ -80,10 +80,10 @@ class Runner:
         self._openings = Openings()
         self.witness_fault: str | None = None
         """Why the witness is behind the store; None while it is not."""
-        self._witness = None if settings.witness is None else Witness(settings.witness)
+        self._witness = None if settings.witness is None else RollbackGuard(settings.witness)
         self._holdouts: dict[str, Holdout | None] = {}
         self._looked = 0.0
-        self._patience = Patience()
+        self._patience = Timeouts()
         self._pricing = pricing.Processes(settings.store)
 
     async def start(self) -> None:
@@ -109,8 +109,8 @@ class Runner:
             try:
                 await self.thread(clock_watch.start, self.database)
                 self.clock_watch.told()
-                self.epoch = await self.thread(facts.epoch_of, self.database)
-                self.key = await self.thread(facts.key_of, self.database)
+                self.epoch = await self.thread(metadata.epoch_of, self.database)
+                self.key = await self.thread(metadata.key_of, self.database)
                 await self._look()
                 break
             except DBAPIError as error:
@@ -168,17 +168,17 @@ class Runner:
         """The campaign that a file describes."""
         return await self._openings.run(opening.posted_campaign, text)
 
-    async def open(self, campaign: Campaign) -> Desk:
+    async def open(self, campaign: Campaign) -> LiveRun:
         """Open the next run of a campaign, or find the one that is open."""
         listed = len(self.settings.enrolment.allow_list)
 
-        def opened() -> Terms:
+        def opened() -> RunSpec:
             folder = self.settings.folder
             return opening.open_run(self.database, campaign, folder=folder, listed=listed)
 
         return await self._desk(await self._openings.run(opened))
 
-    async def find(self, run: str) -> Desk | None:
+    async def find(self, run: str) -> LiveRun | None:
         """A run that another worker may have opened since this one last looked."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._looked > LOOK_AGAIN_S:
@@ -186,34 +186,36 @@ class Runner:
             await self._patience.wait(self._look())
         return self.desks.get(run)
 
-    async def end(self, desk: Desk) -> None:
+    async def end(self, desk: LiveRun) -> None:
         """Stop a run before its next release, and the runs that would follow it."""
         was_over = desk.is_over
-        standing = await self.thread(advancing.stop, self.database, desk.terms, desk.standing)
-        standing = await self.thread(advancing.finish, self.database, desk.terms, standing)
+        standing = await self.thread(
+            slot_transitions.stop, self.database, desk.terms, desk.standing
+        )
+        standing = await self.thread(slot_transitions.finish, self.database, desk.terms, standing)
         desk.moved(standing)
         desk.publish(standing)
         if not was_over and standing.stage.ending is Ending.STOPPED:
             closed = standing.stage.closed
             logs.event("stopped", campaign=desk.terms.id, slots_closed=closed)
 
-    async def _desk(self, terms: Terms) -> Desk:
+    async def _desk(self, terms: RunSpec) -> LiveRun:
         if terms.id in self.desks:
             return self.desks[terms.id]
 
-        def standing() -> Standing:
+        def standing() -> RunSnapshot:
             with self.database.reading() as connection:
                 return records.load_standing(connection, terms)
 
         found = await self.thread(standing)
         if terms.id in self.desks:
             return self.desks[terms.id]
-        desk = Desk(
+        desk = LiveRun(
             terms,
             found,
-            enrolments=self._batch(terms, taking.take_enrolments),
-            check_ins=self._batch(terms, taking.take_check_ins),
-            reports=self._batch(terms, taking.take_reports, most=batch_of(terms.dimension)),
+            enrolments=self._batch(terms, intake.take_enrolments),
+            check_ins=self._batch(terms, intake.take_check_ins),
+            reports=self._batch(terms, intake.take_reports, most=batch_of(terms.dimension)),
         )
         await self._read_choice(desk)
         await self._refresh(desk)
@@ -228,10 +230,10 @@ class Runner:
         return desk
 
     def _batch(
-        self, terms: Terms, take: Callable[..., Any], *, most: int = MOST_TOGETHER
+        self, terms: RunSpec, take: Callable[..., Any], *, most: int = MOST_TOGETHER
     ) -> Batch[Any, Any]:
         def commit(messages: Any) -> Any:
-            return taking.again(lambda: take(self.database, terms, messages))
+            return intake.retry_on_conflict(lambda: take(self.database, terms, messages))
 
         most = min(most, MOST_TOGETHER)
         return Batch(commit, threads=self._threads, most=most, seen=self._committed)
@@ -239,7 +241,7 @@ class Runner:
     def _committed(self, writes: int, seconds: float) -> None:
         self.metrics.committed(writes=writes, seconds=seconds)
 
-    async def _drive(self, desk: Desk) -> None:
+    async def _drive(self, desk: LiveRun) -> None:
         """Move one run by the clock until it is over.
 
         Whatever fails, it is begun again after a pause: the clock must go on.
@@ -254,9 +256,9 @@ class Runner:
         logs.event("over", campaign=run, status=desk.status)
         self.background.keep("next-run", lambda: self._open_next(desk), name=run)
 
-    async def _sleep_until_due(self, desk: Desk) -> None:
+    async def _sleep_until_due(self, desk: LiveRun) -> None:
         while True:
-            moment = advancing.due(desk.terms, desk.standing.stage)
+            moment = slot_transitions.due(desk.terms, desk.standing.stage)
             left = 0.0 if moment is None else moment - self.database.now()
             if moment is not None and self.database.clock.holds:
                 await asyncio.sleep(LOOK_S)  # another worker's clock may be right
@@ -265,14 +267,16 @@ class Runner:
                 return
             await asyncio.sleep(min(left, LONGEST_SLEEP_S))
 
-    async def _advance(self, desk: Desk) -> None:
+    async def _advance(self, desk: LiveRun) -> None:
         before = desk.standing
-        if advancing.due(desk.terms, before.stage) is None:
-            standing = await self.thread(advancing.finish, self.database, desk.terms, before)
+        if slot_transitions.due(desk.terms, before.stage) is None:
+            standing = await self.thread(slot_transitions.finish, self.database, desk.terms, before)
         else:
             began = self.database.now()
-            late_s = began - (advancing.due(desk.terms, before.stage) or began)
-            standing = await self.thread(advancing.advance, self.database, desk.terms, before)
+            late_s = began - (slot_transitions.due(desk.terms, before.stage) or began)
+            standing = await self.thread(
+                slot_transitions.advance, self.database, desk.terms, before
+            )
             if standing.closed_here:
                 self.metrics.slot_closed(seconds=self.database.now() - began, late_s=late_s)
         desk.moved(standing)
@@ -282,13 +286,13 @@ class Runner:
             self.background.keep("publish", lambda: self._publish(desk, standing), name=place)
             await self._released(desk)
 
-    async def _read_choice(self, desk: Desk) -> None:
+    async def _read_choice(self, desk: LiveRun) -> None:
         """Who was chosen, once it is durable."""
         if desk.needs_choice:
-            choice = await self.thread(advancing.read_choice, self.database, desk.terms.id)
+            choice = await self.thread(slot_transitions.read_choice, self.database, desk.terms.id)
             desk.moved(desk.standing, choice)
 
-    async def _publish(self, desk: Desk, standing: Standing) -> None:
+    async def _publish(self, desk: LiveRun, standing: RunSnapshot) -> None:
         """Show what is durable at its time: an early release would tell of a slot quick to close.
 
         Reports take time to add up and dummies to draw, and nothing public tells how many there
@@ -298,7 +302,7 @@ class Runner:
         await asyncio.sleep(max(0.0, shown - self.database.now()))
         desk.publish(standing)
 
-    async def _released(self, desk: Desk) -> None:
+    async def _released(self, desk: LiveRun) -> None:
         """After a release is durable: the witness, the curve."""
         self._measure_if_due(desk)
         await self._write_witness()
@@ -315,13 +319,13 @@ class Runner:
             self.witness_fault = f"the witness cannot be written: {error.strerror}"
             logs.failure(error)
 
-    def _measure_if_due(self, desk: Desk) -> None:
+    def _measure_if_due(self, desk: LiveRun) -> None:
         closed = desk.standing.stage.closed
         measured = desk.curve and desk.curve[-1][0] >= closed
         if not measured and curve.is_measured(desk.terms.rules.slots, closed=closed):
             self.background.start(self._measure(desk))
 
-    async def _measure(self, desk: Desk) -> None:
+    async def _measure(self, desk: LiveRun) -> None:
         closed, model = desk.standing.stage.closed, desk.standing.learner.model
 
         def measure() -> None:
@@ -336,13 +340,13 @@ class Runner:
         except Exception as error:  # a curve is a courtesy: the campaign goes on without it
             logs.failure(error)
 
-    def _holdout(self, desk: Desk) -> Holdout | None:
+    def _holdout(self, desk: LiveRun) -> Holdout | None:
         task = desk.terms.campaign.task
         if desk.terms.seal not in self._holdouts and task is not None:
             self._holdouts[desk.terms.seal] = Holdout.of(task, folder=self.settings.folder)
         return self._holdouts.get(desk.terms.seal)
 
-    async def _open_next(self, desk: Desk) -> None:
+    async def _open_next(self, desk: LiveRun) -> None:
         if desk.is_last:
             return
         following = await self.open(desk.terms.campaign)
@@ -350,7 +354,7 @@ class Runner:
         desk.next_run = None if desk.no_more else following.terms.id
         desk.wake()
 
-    async def _refresh(self, desk: Desk) -> None:
+    async def _refresh(self, desk: LiveRun) -> None:
         """Read prices and curve again."""
         last = desk.curve[-1][0] if desk.curve else -1
         prices = await self.thread(progress.load_prices, self.database, desk.terms.id)
@@ -387,7 +391,7 @@ class Runner:
 
     async def _read_epoch(self) -> None:
         """Another coordinator may have been started on the store."""
-        epoch = await self.thread(facts.epoch_of, self.database)
+        epoch = await self.thread(metadata.epoch_of, self.database)
         if epoch != self.epoch:
             self.epoch = epoch
             for desk in self.desks.values():
@@ -396,7 +400,7 @@ class Runner:
     async def _look(self) -> None:
         """Find runs that other workers have opened."""
 
-        def everything() -> list[Terms]:
+        def everything() -> list[RunSpec]:
             with self.database.reading() as connection:
                 return records.unknown_terms(connection, set(self.desks))
 
@@ -409,7 +413,7 @@ class Runner:
                 if same and other.terms.number == terms.number - 1:
                     other.next_run = terms.id
 
-    def _price(self, desk: Desk) -> None:
+    def _price(self, desk: LiveRun) -> None:
         """Price the marks of a run beside everything else."""
         if len(desk.prices) < len(pricing.marks(desk.terms)):
             self._pricing.start(desk.terms.id)

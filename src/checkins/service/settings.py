@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, cast
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue, ProtocolViolation
 
 KIB = 1024
@@ -56,18 +56,18 @@ class Limits:
     waiting_s: float = 60.0  # longest long poll
 
     def __post_init__(self) -> None:
-        require.count(
+        validate.count(
             body_bytes=self.body_bytes,
             campaign_bytes=self.campaign_bytes,
             head_bytes=self.head_bytes,
             burst=self.burst,
             listeners=self.listeners,
         )
-        require.non_negative(requests_per_s=self.requests_per_s)
+        validate.non_negative(requests_per_s=self.requests_per_s)
         for name in ("connections", "per_address"):
             if getattr(self, name) != 0 or isinstance(getattr(self, name), bool):
-                require.count(**{name: getattr(self, name)})
-        require.positive(
+                validate.count(**{name: getattr(self, name)})
+        validate.positive(
             head_s=self.head_s,
             body_s=self.body_s,
             answer_s=self.answer_s,
@@ -92,7 +92,7 @@ class Enrolment:
     allow_list: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:
-        require.one_of(EnrolmentKind, kind=self.kind)
+        validate.one_of(EnrolmentKind, kind=self.kind)
         if (self.kind is EnrolmentKind.SECRET) != (self.secret is not None):
             raise InvalidValue(
                 "enrolment", str(self.kind), "takes a secret exactly when its kind is secret"
@@ -170,11 +170,11 @@ class Settings:
     plan: bool = True
 
     def __post_init__(self) -> None:
-        require.one_of(Enrolment, enrolment=self.enrolment)
-        require.one_of(Limits, limits=self.limits)
-        require.one_of(Path, folder=self.folder)
-        require.one_of((Path, type(None)), witness=self.witness, log_file=self.log_file)
-        require.one_of(bool, plan=self.plan)
+        validate.one_of(Enrolment, enrolment=self.enrolment)
+        validate.one_of(Limits, limits=self.limits)
+        validate.one_of(Path, folder=self.folder)
+        validate.one_of((Path, type(None)), witness=self.witness, log_file=self.log_file)
+        validate.one_of(bool, plan=self.plan)
         _require_store(self.store)
         _require_secret("operator_token", self.operator_token)
         for proxy in self.trusted_proxies:

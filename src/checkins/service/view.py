@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from checkins.service.desk import Desk
+from checkins.service.live_run import LiveRun
 
 MOST_RELEASES = 200
 OWN_SLOT = (
@@ -25,7 +25,7 @@ def instant(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def summary(desk: Desk) -> dict[str, Any]:
+def summary(desk: LiveRun) -> dict[str, Any]:
     """One line of the list of campaigns."""
     terms = desk.terms
     return {
@@ -41,7 +41,9 @@ def summary(desk: Desk) -> dict[str, Any]:
     }
 
 
-def view(desk: Desk, *, epoch: int, enrolment: str, holding: str | None = None) -> dict[str, Any]:
+def view(
+    desk: LiveRun, *, epoch: int, enrolment: str, holding: str | None = None
+) -> dict[str, Any]:
     """Everything public about a run, but for the time."""
     terms, standing, campaign = desk.terms, desk.public, desk.terms.campaign
     budget = campaign.budget
@@ -78,7 +80,7 @@ def view(desk: Desk, *, epoch: int, enrolment: str, holding: str | None = None) 
     }
 
 
-def promises(desk: Desk, certificate: Mapping[str, Any]) -> list[str]:
+def promises(desk: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
     """The certificate in words."""
     epsilon, delta = certificate.get("epsilon"), certificate.get("delta")
     if epsilon is None:
@@ -113,7 +115,7 @@ def promises(desk: Desk, certificate: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def state(desk: Desk) -> dict[str, Any]:
+def state(desk: LiveRun) -> dict[str, Any]:
     """Where a run stands, for those who listen."""
     standing = desk.public
     return {
@@ -125,7 +127,9 @@ def state(desk: Desk) -> dict[str, Any]:
     }
 
 
-def release(desk: Desk, slot: int, *, model_hash: str, head: str, entries: int) -> dict[str, Any]:
+def release(
+    desk: LiveRun, slot: int, *, model_hash: str, head: str, entries: int
+) -> dict[str, Any]:
     """What is told of the release of a slot: the same whoever was in it."""
     return {
         "slot": slot,
@@ -137,7 +141,7 @@ def release(desk: Desk, slot: int, *, model_hash: str, head: str, entries: int) 
     }
 
 
-def progress(desk: Desk, releases: Sequence[tuple[int, str]]) -> dict[str, Any]:
+def progress(desk: LiveRun, releases: Sequence[tuple[int, str]]) -> dict[str, Any]:
     """The curve, the prices, and the latest releases."""
     return {
         "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in desk.shown_curve],

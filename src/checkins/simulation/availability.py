@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 
 Shares = NDArray[np.float64]
@@ -33,8 +33,8 @@ class Diurnal:
     least: float
 
     def __post_init__(self) -> None:
-        require.count(period=self.period)
-        require.probability(least=self.least)
+        validate.count(period=self.period)
+        validate.probability(least=self.least)
 
     def online(self, slots: NDArray[np.int64]) -> Shares:
         wave = 0.5 + 0.5 * np.cos(2.0 * math.pi * ((slots - 1) % self.period) / self.period)
@@ -55,7 +55,7 @@ class Arrivals:
     slots: int
 
     def __post_init__(self) -> None:
-        require.count(slots=self.slots)
+        validate.count(slots=self.slots)
 
     def online(self, slots: NDArray[np.int64]) -> Shares:
         return np.minimum(1.0, slots / self.slots)

@@ -24,13 +24,13 @@ from checkins.accounting import (
     Protocol,
     calibrate,
 )
-from checkins.accounting.comparison import poisson, shuffled
-from checkins.accounting.divergence import MOST_EPSILON
-from checkins.accounting.gaussian import LEAST_NOISE, MOST_NOISE
+from checkins.accounting.comparisons import poisson, shuffled
+from checkins.accounting.exact.divergence import MOST_EPSILON
+from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE
 from checkins.errors import InvalidValue, NotCovered
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, Randomizer
-from checkins.simulation.crowd import Sampling
-from checkins.simulation.method import Method
+from checkins.simulation.mechanism import Mechanism
+from checkins.simulation.population import Sampling
 
 _PRECISION = 1e-4
 
@@ -60,12 +60,12 @@ class Alternative:
     epsilon: float | None
     delta: float | None
     adjacency: Adjacency | None
-    method: Method | None = None
+    method: Mechanism | None = None
     unavailable: str | None = None
 
 
 def alternative(
-    baseline: Baseline, method: Method, certificate: Certificate, *, clients: int, dimension: int
+    baseline: Baseline, method: Mechanism, certificate: Certificate, *, clients: int, dimension: int
 ) -> Alternative:
     """The baseline for a campaign's method at its certificate."""
     if baseline is Baseline.NON_PRIVATE:
@@ -74,7 +74,7 @@ def alternative(
     if baseline is Baseline.SHUFFLING:
         adjacency = Adjacency.REPLACE_ONE  # what the shuffle model speaks of
     found = Alternative(baseline, certificate.epsilon, certificate.delta, adjacency)
-    makers: dict[Baseline, Callable[[], Method]] = {
+    makers: dict[Baseline, Callable[[], Mechanism]] = {
         Baseline.POISSON: lambda: _poisson(method, certificate),
         Baseline.SHUFFLING: lambda: _shuffling(method, certificate, clients, dimension),
         Baseline.NO_AMPLIFICATION: lambda: _known_slot(method, certificate, dimension),
@@ -85,7 +85,7 @@ def alternative(
         return replace(found, unavailable=str(error))
 
 
-def _poisson(method: Method, certificate: Certificate) -> Method:
+def _poisson(method: Mechanism, certificate: Certificate) -> Mechanism:
     """Every client in each of m steps with probability p0/m, its noise at the server's sum."""
     if certificate.adjacency is not Adjacency.ADD_REMOVE:
         raise NotCovered(
@@ -117,7 +117,9 @@ def _poisson(method: Method, certificate: Certificate) -> Method:
     )
 
 
-def _shuffling(method: Method, certificate: Certificate, clients: int, dimension: int) -> Method:
+def _shuffling(
+    method: Mechanism, certificate: Certificate, clients: int, dimension: int
+) -> Mechanism:
     """Every client once, in random order, in as many steps; each report private by itself."""
     if method.runs > 1:
         raise NotCovered("repeats", method.runs, "one report from each client is priced, not more")
@@ -156,7 +158,7 @@ def _pure(randomizer: Randomizer, local_epsilon: float, dimension: int) -> Rando
     raise NotCovered("randomizer", type(randomizer).__name__, "no model steps by categories")
 
 
-def _known_slot(method: Method, certificate: Certificate, dimension: int) -> Method:
+def _known_slot(method: Mechanism, certificate: Certificate, dimension: int) -> Mechanism:
     """The same check-ins with the noise that a slot needs if everyone knows who is in it.
 
     Gaussian noise is put on the sum of all of them: with a capacity, a client that is known to be

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from checkins.errors import InvalidValue, first_line
 from checkins.tasks import metrics
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.own_model import OwnModel
 from checkins.tasks.tensors import unflatten
 
@@ -26,7 +26,7 @@ class Diverged(InvalidValue):
     """The model is not finite any more."""
 
 
-def check_loss(lesson: Lesson, name: str) -> None:
+def check_loss(lesson: LoadedTask, name: str) -> None:
     """Refuse a model whose loss fails at a row of the data, or is not one number."""
     model, data = lesson.model, lesson.data
 
@@ -57,7 +57,7 @@ class Point:
 class Evaluation:
     """Measures models of a lesson; a device never sees it."""
 
-    lesson: Lesson
+    lesson: LoadedTask
 
     @property
     def on_holdout(self) -> bool:

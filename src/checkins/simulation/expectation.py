@@ -15,7 +15,7 @@ from scipy.stats import binom
 
 from checkins.accounting import Protocol
 from checkins.simulation.availability import Arrivals
-from checkins.simulation.crowd import Crowd, Sampling
+from checkins.simulation.population import Sampling, SimulatedPopulation
 
 Floats = NDArray[np.float64]
 BARS = 60
@@ -49,7 +49,7 @@ class _Laws:
     slots: Floats
 
 
-def occupancy(crowd: Crowd, measured: NDArray[np.int64]) -> Histogram:
+def occupancy(crowd: SimulatedPopulation, measured: NDArray[np.int64]) -> Histogram:
     """Measured check-ins of slots beside their law."""
     laws = _some(_laws(crowd))
     low = int(np.min(binom.ppf(1e-6, laws.trials, laws.chances)))
@@ -67,7 +67,7 @@ def occupancy(crowd: Crowd, measured: NDArray[np.int64]) -> Histogram:
     )
 
 
-def reports(crowd: Crowd) -> float:
+def reports(crowd: SimulatedPopulation) -> float:
     """Expected reports of a run that the server uses."""
     laws = _laws(crowd, from_slot=crowd.design.window or 1)
     mean = laws.trials * laws.chances
@@ -83,14 +83,14 @@ def reports(crowd: Crowd) -> float:
     return float((1.0 - crowd.dropout) * np.sum(mean * laws.slots))
 
 
-def dummies(crowd: Crowd) -> float:
+def dummies(crowd: SimulatedPopulation) -> float:
     """Expected reports of nobody in a run with dummies."""
     design = crowd.design
     released = design.slots - (design.window or 1) + 1
     return (design.capacity or 1) * released - reports(crowd)
 
 
-def _laws(crowd: Crowd, *, from_slot: int = 1) -> _Laws:
+def _laws(crowd: SimulatedPopulation, *, from_slot: int = 1) -> _Laws:
     design = crowd.design
     slots = np.arange(from_slot, design.slots + 1)
     online = crowd.availability.online(slots)

@@ -9,16 +9,16 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 
 from checkins import __version__
-from checkins.protocol.campaign import DataFile, Optimizer, Task
+from checkins.campaign import DataFile, Optimizer, Task
 from checkins.simulation.evaluation import Diverged, Metrics
-from checkins.simulation.kept import Kept
-from checkins.simulation.method import Method
+from checkins.simulation.job_cache import JobCache
+from checkins.simulation.mechanism import Mechanism
 from checkins.simulation.optimizers import server_of
 from checkins.simulation.outcome import Outcome, train
 from checkins.simulation.pooled import EPOCHS, pooled
 from checkins.simulation.training import Progress, Scenario, Training
 from checkins.simulation.updates import LocalWork
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 
 Watch = Callable[[int, Metrics], bool]
 """Told how many slots are over and the latest metrics; False stops the job there."""
@@ -30,7 +30,7 @@ class Job:
 
     task: Task
     folder: str
-    method: Method | None
+    method: Mechanism | None
     scenario: Scenario
     seed: int
     evaluations: int
@@ -58,7 +58,7 @@ class Job:
             return Outcome.of_divergence(self.seed)
 
     def _done(self, watch: Watch | None, keep: Path | None) -> Outcome:
-        kept = None if keep is None else Kept(keep, self.key)
+        kept = None if keep is None else JobCache(keep, self.key)
         if kept is not None and (found := kept.outcome()) is not None:
             if watch is not None:
                 watch(self.slots, found.metrics)
@@ -76,7 +76,7 @@ class Job:
             kept.write(outcome)
         return outcome
 
-    def training(self, lesson: Lesson) -> Training:
+    def training(self, lesson: LoadedTask) -> Training:
         """What a private job runs."""
         if self.method is None:
             raise ValueError("a job without a method has no training")
@@ -109,15 +109,15 @@ def _digest(path: Path, size: int, changed_ns: int) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def lesson_of(task: Task, folder: str) -> Lesson:
+def lesson_of(task: Task, folder: str) -> LoadedTask:
     """The lesson of a task, kept from job to job: features take longer than training on them."""
     alone = replace(task, optimizer=Optimizer(1.0), local_steps=1, local_rate=None)
     return _lesson(alone, folder, _content(task, folder))
 
 
 @lru_cache(maxsize=2)
-def _lesson(task: Task, folder: str, content: str) -> Lesson:
-    return Lesson.of(task, folder=folder)
+def _lesson(task: Task, folder: str, content: str) -> LoadedTask:
+    return LoadedTask.of(task, folder=folder)
 
 
 def _watching(watch: Watch) -> Callable[[Progress, Metrics], bool]:

@@ -39,7 +39,7 @@ class State(NamedTuple):
     """How many slots of this run have been taken in."""
 
 
-class Stretch(NamedTuple):
+class SlotChunk(NamedTuple):
     """The inputs of some consecutive slots, one row for each."""
 
     clients: Array
@@ -52,7 +52,7 @@ class Stretch(NamedTuple):
     """What the sum of a slot is divided by; ``SKIPPED`` or ``OVER``."""
 
 
-Total = Callable[[Any, Array, Stretch], Array]
+Total = Callable[[Any, Array, SlotChunk], Array]
 """(the data's table, packed model, one slot) → the sum that the server sees."""
 
 
@@ -117,7 +117,7 @@ class Server:
 def noisy(updates: Updates) -> Total:
     """The sum of the updates and one noise."""
 
-    def total(table: Any, model: Array, slot: Stretch) -> Array:
+    def total(table: Any, model: Array, slot: SlotChunk) -> Array:
         noise = slot.noise.reshape(model.shape)
         return updates.function(table, model, slot.clients) + slot.scales * noise
 
@@ -131,7 +131,7 @@ def report_by_report(updates: Updates, randomizer: Randomizer, dimension: int) -
     """
     private = compiled_reports(randomizer, dimension)
 
-    def total(table: Any, model: Array, slot: Stretch) -> Array:
+    def total(table: Any, model: Array, slot: SlotChunk) -> Array:
         ours, dummies = jax.random.split(jax.random.wrap_key_data(slot.noise))
         places = len(slot.clients)
         nobody = compiled_dummies(randomizer, dimension, count=places, dtype=model.dtype)
@@ -142,7 +142,7 @@ def report_by_report(updates: Updates, randomizer: Randomizer, dimension: int) -
     return total
 
 
-Advance = Callable[[State, Stretch, Any], tuple[State, Array]]
+Advance = Callable[[State, SlotChunk, Any], tuple[State, Array]]
 
 
 def compiled(total: Total, server: Server) -> Advance:
@@ -151,8 +151,8 @@ def compiled(total: Total, server: Server) -> Advance:
     The state before is used up. The token is there once the stretch is over, and outlives the next.
     """
 
-    def stretch(state: State, inputs: Stretch, table: Any) -> tuple[State, Array]:
-        def slot(state: State, inputs: Stretch) -> tuple[State, None]:
+    def stretch(state: State, inputs: SlotChunk, table: Any) -> tuple[State, Array]:
+        def slot(state: State, inputs: SlotChunk) -> tuple[State, None]:
             return server.take_in(state, total(table, state.model, inputs), inputs.counts), None
 
         unroll = UNROLLED_ON_HOST if on_host() else UNROLLED

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from checkins.campaign import Optimizer as Choice
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Optimizer as Choice
 from checkins.simulation.loop import Optimizer, Server
-from checkins.tasks.extra import package
+from checkins.tasks.optional_import import package
 
 
 @lru_cache(maxsize=8)

@@ -11,15 +11,15 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign
 from checkins.simulation.checkpoint import Checkpoint
 from checkins.simulation.evaluation import Metrics, Point
-from checkins.simulation.method import Method
+from checkins.simulation.mechanism import Mechanism
 from checkins.simulation.optimizers import server_of
 from checkins.simulation.training import Progress, Scenario, Training
 from checkins.simulation.updates import LocalWork
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 
 SAVE_EVERY_S = 20.0
 
@@ -76,7 +76,7 @@ Watch = Callable[[Progress, Metrics], bool]
 def simulate(
     campaign: Campaign,
     *,
-    lesson: Lesson | None = None,
+    lesson: LoadedTask | None = None,
     scenario: Scenario | None = None,
     seed: int = 1,
     evaluations: int = 50,
@@ -94,7 +94,7 @@ def simulate(
 def training_of(
     campaign: Campaign,
     *,
-    lesson: Lesson | None = None,
+    lesson: LoadedTask | None = None,
     scenario: Scenario | None = None,
     seed: int = 1,
     evaluations: int = 50,
@@ -103,9 +103,9 @@ def training_of(
     task = campaign.task
     if task is None:
         raise InvalidValue("task", None, "a campaign that learns needs a [task]")
-    lesson = Lesson.of(task) if lesson is None else lesson
+    lesson = LoadedTask.of(task) if lesson is None else lesson
     return Training(
-        Method.of(campaign, lesson.model.dimension),
+        Mechanism.of(campaign, lesson.model.dimension),
         lesson,
         server_of(task.optimizer),
         scenario or Scenario(lesson.data.clients),

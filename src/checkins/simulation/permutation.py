@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import require
+from checkins import validate
 
 ROUNDS = 8
 """Rounds of mixing; four make a pseudorandom permutation of a pseudorandom function."""
@@ -39,7 +39,7 @@ class Permutation:
     seed: int
 
     def __post_init__(self) -> None:
-        require.count(most=MOST_CLIENTS, size=self.size)
+        validate.count(most=MOST_CLIENTS, size=self.size)
 
     @property
     def keys(self) -> Words:

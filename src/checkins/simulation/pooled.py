@@ -17,8 +17,8 @@ import numpy as np
 
 from checkins.simulation.evaluation import Evaluation, Metrics, Point
 from checkins.simulation.outcome import Outcome
-from checkins.tasks.extra import package
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
+from checkins.tasks.optional_import import package
 from checkins.tasks.tensors import unflatten
 
 EPOCHS, BATCH, RATE = 20, 256, 0.01
@@ -27,7 +27,7 @@ FEWEST_STEPS = 250
 
 
 def pooled(
-    lesson: Lesson, *, seed: int, watch: Callable[[int, Metrics], bool] | None = None
+    lesson: LoadedTask, *, seed: int, watch: Callable[[int, Metrics], bool] | None = None
 ) -> Outcome:
     """The last model of ``EPOCHS`` passes over the clients' rows, of many steps each.
 

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 
 from checkins.accounting import Certificate, Protocol
-from checkins.protocol.campaign import Campaign, RunSoFar, Spending, price
+from checkins.campaign import Campaign, PartialRun, Spending, price
 
 FIXED_BEFOREHAND = "that it stops here was decided beforehand, not by what was released"
 
@@ -31,7 +31,7 @@ class Pricing:
         self._spending = Spending(campaign)
         self._known: list[tuple[int, float]] = []
         self._stopping = False
-        runs: Sequence[RunSoFar] = (RunSoFar.whole(campaign),)
+        runs: Sequence[PartialRun] = (PartialRun.whole(campaign),)
         if self._averaged:
             runs = self._dearest(contributors)
         self._certificate = pool.submit(price, runs, compare=True)
@@ -47,7 +47,7 @@ class Pricing:
     def _averaged(self) -> bool:
         return self._campaign.design.protocol is Protocol.AVERAGED
 
-    def _dearest(self, contributors: Sequence[Sequence[int]]) -> list[RunSoFar]:
+    def _dearest(self, contributors: Sequence[Sequence[int]]) -> list[PartialRun]:
         """Runs that cost at least what those of any seed do: the fewest reports cost most.
 
         A run without any report costs nothing, and says nothing of the others.
@@ -55,9 +55,9 @@ class Pricing:
         slots = self._campaign.design.slots
         times = max((sum(count > 0 for count in runs) for runs in contributors), default=0)
         if not times:
-            return [RunSoFar(self._campaign, slots, contributors=0)]
+            return [PartialRun(self._campaign, slots, contributors=0)]
         fewest = min(count for runs in contributors for count in runs if count)
-        return [RunSoFar(self._campaign, slots, contributors=fewest, times=times)]
+        return [PartialRun(self._campaign, slots, contributors=fewest, times=times)]
 
     def _work(self) -> None:
         slots = self._spending.slots

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from checkins.accounting import Certificate, NoiseAt
-from checkins.protocol.campaign import Campaign, campaign_text
+from checkins.campaign import Campaign, campaign_text
 from checkins.simulation.baselines import WHAT, Alternative
 from checkins.simulation.evaluation import Evaluation, Metrics
 from checkins.simulation.job import Job, lesson_of

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checkins.accounting import Adjacency, Protocol, require
+from checkins import validate
+from checkins.accounting import Adjacency, Protocol
+from checkins.campaign import Campaign, PartialRun
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign, RunSoFar
 from checkins.simulation import workers
 from checkins.simulation.availability import Always, Availability
 from checkins.simulation.baselines import Alternative, Baseline, alternative
 from checkins.simulation.evaluation import Metrics, check_loss
 from checkins.simulation.job import Job, lesson_of
-from checkins.simulation.method import Method
+from checkins.simulation.mechanism import Mechanism
 from checkins.simulation.optimizers import server_of
 from checkins.simulation.outcome import Outcome
 from checkins.simulation.permutation import MOST_CLIENTS
@@ -45,8 +46,8 @@ class World:
 
     def __post_init__(self) -> None:
         if self.clients is not None:
-            require.count(most=MOST_CLIENTS, clients=self.clients)
-        require.probability(dropout=self.dropout)
+            validate.count(most=MOST_CLIENTS, clients=self.clients)
+        validate.probability(dropout=self.dropout)
 
     def scenario(self, campaign: Campaign, in_data: int) -> Scenario:
         """Refuses a population that the data, or the campaign's own promise, contradict."""
@@ -121,9 +122,9 @@ class Study:
             raise InvalidValue(
                 "slots", campaign.design.slots, f"must be at most {MOST_SLOTS:,} to be simulated"
             )
-        Method.of(campaign, lesson.model.dimension)
+        Mechanism.of(campaign, lesson.model.dimension)
         server_of(campaign.task.optimizer)
-        if not (variation := RunSoFar.whole(campaign).variation) < campaign.budget.delta:
+        if not (variation := PartialRun.whole(campaign).variation) < campaign.budget.delta:
             raise InvalidValue("variation", variation, "is too coarse for so small a delta")
 
     def prepared(self) -> Prepared:
@@ -145,12 +146,12 @@ class Study:
         lesson = lesson_of(task, self.folder)
         dimension = lesson.model.dimension
         scenario = self.world.scenario(campaign, lesson.data.clients)
-        method = Method.of(campaign, dimension)
+        method = Mechanism.of(campaign, dimension)
         averaged = campaign.design.protocol is Protocol.AVERAGED
         counted = [self._reports(method, scenario, seed) for seed in self.seeds] if averaged else []
         pricing = Pricing(campaign, pool, counted)
 
-        def group(label: str, method: Method | None, found: Alternative | None) -> _Group:
+        def group(label: str, method: Mechanism | None, found: Alternative | None) -> _Group:
             lenient = found is not None or len(self.campaigns) > 1
             jobs = (
                 Job(task, self.folder, method, scenario, seed, self.evaluations, lenient)
@@ -172,7 +173,7 @@ class Study:
         return _Entry(setting, campaign, pricing, tuple(groups))
 
     @staticmethod
-    def _reports(method: Method, scenario: Scenario, seed: int) -> list[int]:
+    def _reports(method: Mechanism, scenario: Scenario, seed: int) -> list[int]:
         """How many reports each run of a seed will have."""
         crowd = scenario.crowd(method, seed)
         return [int(crowd.run(run).reports.sum()) for run in range(1, method.runs + 1)]

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from checkins.campaign import Campaign, InvalidCampaign, campaign_text, parse_campaign
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign, InvalidCampaign, campaign_text, parse_campaign
 
 MOST_SETTINGS = 1000
 

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from checkins.errors import InvalidValue
 from checkins.randomizers import Randomizer
 from checkins.simulation.availability import Always, Availability
-from checkins.simulation.crowd import Counts, Crowd, Turnout
 from checkins.simulation.evaluation import Diverged, Evaluation, Metrics
 from checkins.simulation.loop import (
     OVER,
     Server,
-    Stretch,
+    SlotChunk,
     Total,
     compiled,
     noisy,
@@ -33,10 +32,11 @@ from checkins.simulation.loop import (
     report_by_report,
     seating,
 )
-from checkins.simulation.method import Method
+from checkins.simulation.mechanism import Mechanism
 from checkins.simulation.noise import Law, Ring, ahead, block_slots, drawn
+from checkins.simulation.population import Counts, SimulatedPopulation, SlotCounts
 from checkins.simulation.updates import Clip, LocalWork, Updates, each, updates_of
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 
 HOST_BYTES, DEVICE_BYTES = 1 << 24, 1 << 28
 """Inputs of a stretch: small enough for a CPU's cache, large enough to keep a GPU busy."""
@@ -54,9 +54,9 @@ class Scenario:
     availability: Availability = field(default_factory=Always)
     dropout: float = 0.0
 
-    def crowd(self, method: Method, seed: int) -> Crowd:
+    def crowd(self, method: Mechanism, seed: int) -> SimulatedPopulation:
         """Who takes part in a method's runs."""
-        return Crowd(
+        return SimulatedPopulation(
             method.design, self.clients, seed, self.availability, self.dropout, method.sampling
         )
 
@@ -80,7 +80,7 @@ class Tally:
     contributors: tuple[int, ...] = ()
     """Reports of each run: averaged updates are priced by them."""
 
-    def plus(self, turnout: Turnout, method: Method) -> Tally:
+    def plus(self, turnout: SlotCounts, method: Mechanism) -> Tally:
         """With one more run."""
         reports = int(turnout.reports.sum())
         return Tally(
@@ -105,8 +105,8 @@ class Progress:
 class Training:
     """A method, on a lesson, in a scenario, from a seed."""
 
-    method: Method
-    lesson: Lesson
+    method: Mechanism
+    lesson: LoadedTask
     server: Server
     scenario: Scenario
     seed: int
@@ -121,7 +121,7 @@ class Training:
         return self.method.runs * self.method.design.slots
 
     @cached_property
-    def crowd(self) -> Crowd:
+    def crowd(self) -> SimulatedPopulation:
         return self.scenario.crowd(self.method, self.seed)
 
     @cached_property
@@ -222,7 +222,7 @@ class Training:
                 slots = min(length, reports.size - first)
                 yield _Piece(run, first, slots, length, width, turnout, noises, scales, counts)
 
-    def _width(self, turnout: Turnout) -> int:
+    def _width(self, turnout: SlotCounts) -> int:
         """How many places a slot has: enough for all, and the same from run to run if it can be."""
         capacity, most = self.method.design.capacity, max(1, int(turnout.reports.max()))
         if self.method.law is Law.KEYS and capacity and not self.method.averaged:
@@ -247,7 +247,7 @@ class Training:
         even = -(-slots // -(-slots // most))  # stretches of one length, if blocks allow it
         return even if even % block == 0 or most < block else most
 
-    def _inputs(self, piece: _Piece) -> Stretch:
+    def _inputs(self, piece: _Piece) -> SlotChunk:
         with jax.enable_x64(np.dtype(self.dtype) == np.float64):  # each thread has its own setting
             return piece.inputs(self._noise(piece), self)
 
@@ -279,7 +279,7 @@ class _Piece(NamedTuple):
     slots: int
     length: int
     width: int
-    turnout: Turnout
+    turnout: SlotCounts
     noises: Counts
     scales: NDArray[np.float64]
     counts: NDArray[np.float64]
@@ -289,7 +289,7 @@ class _Piece(NamedTuple):
         rows[: self.slots] = values[self.first : self.first + self.slots]
         return rows
 
-    def inputs(self, noise: Any, training: Training) -> Stretch:
+    def inputs(self, noise: Any, training: Training) -> SlotChunk:
         turnout = self.turnout
         keys = turnout.keys
         if keys.shape[1] > 1:  # an order of its own for each slot
@@ -300,7 +300,7 @@ class _Piece(NamedTuple):
         )
         if (present := training._present) is not None:
             clients = jnp.where(clients >= 0, present[jnp.maximum(clients, 0)], -1)
-        return Stretch(
+        return SlotChunk(
             clients,
             jax.device_put(noise),  # read where it stands, not copied
             jnp.asarray(self.padded(self.scales, 0.0), training.dtype),
@@ -309,7 +309,7 @@ class _Piece(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def _updates_of(lesson: Lesson, clip: Clip | None, work: LocalWork, dtype: Any) -> Updates:
+def _updates_of(lesson: LoadedTask, clip: Clip | None, work: LocalWork, dtype: Any) -> Updates:
     """Kept from seed to seed: so are the data on the device."""
     if clip is None:
         return each(lesson.model, lesson.data, work=work, dtype=dtype)

@@ -20,7 +20,7 @@ from checkins.errors import ComputationFailed
 from checkins.simulation.evaluation import Metrics
 from checkins.simulation.job import Job
 from checkins.simulation.outcome import Outcome
-from checkins.tasks.extra import package
+from checkins.tasks.optional_import import package
 
 Watch = Callable[[int, int, Metrics], None]
 """Told (number of the job, slots that are over, latest metrics)."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.tasks.model import (
     Rows,
@@ -49,10 +49,10 @@ class CNN:
 
     def __post_init__(self) -> None:
         check_classes(self.classes, most=10**4)
-        require.count(most=4096, height=self.height, width=self.width)
-        require.count(most=4096, channels=self.channels)
+        validate.count(most=4096, height=self.height, width=self.width)
+        validate.count(most=4096, channels=self.channels)
         for filters in self.filters:
-            require.count(most=4096, filters=filters)
+            validate.count(most=4096, filters=filters)
         for name in ("height", "width"):
             pixels = getattr(self, name)
             if pixels < 16 or pixels % 4:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 from scipy.special import expit, gammaln, ndtri
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.tasks.counter import uniforms
 from checkins.tasks.dataset import REAL_TARGETS, Dataset
@@ -70,12 +70,12 @@ class Problem:
     seed: int
 
     def __post_init__(self) -> None:
-        require.one_of(Loss, loss_kind=self.loss_kind)
-        require.count(most=MOST_DIMENSIONS, dimension=self.dimension)
-        require.positive(diameter=self.diameter)
+        validate.one_of(Loss, loss_kind=self.loss_kind)
+        validate.count(most=MOST_DIMENSIONS, dimension=self.dimension)
+        validate.positive(diameter=self.diameter)
         if not self.diameter <= MOST_DIAMETER:
             raise InvalidValue("diameter", self.diameter, f"must be at most {MOST_DIAMETER:g}")
-        require.one_of(int, seed=self.seed)
+        validate.one_of(int, seed=self.seed)
 
     @property
     def lipschitz(self) -> float:
@@ -149,7 +149,7 @@ class Problem:
 
     def dataset(self, *, clients: int, holdout: int = 0) -> Dataset:
         """The first ``clients`` clients, one row each, and others of the same law held out."""
-        require.count(most=10**9, clients=clients)
+        validate.count(most=10**9, clients=clients)
         features, labels = self.clients(np.arange(clients))
         held, held_labels = self.clients(np.arange(holdout), stream="holdout")
         return Dataset.one_row_each(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.tasks.model import MOST_NUMBERS, Rows, Vector, check_labels, flat_rows
 from checkins.tasks.tensors import unflatten
 
@@ -29,7 +29,7 @@ class Logistic:
     features: int
 
     def __post_init__(self) -> None:
-        require.count(most=MOST_NUMBERS, features=self.features)
+        validate.count(most=MOST_NUMBERS, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

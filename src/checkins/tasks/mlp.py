@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.tasks.model import (
     MOST_NUMBERS,
     Rows,
@@ -41,8 +41,8 @@ class MLP:
 
     def __post_init__(self) -> None:
         check_classes(self.classes)
-        require.count(most=MOST_NUMBERS // self.classes, width=self.width)
-        require.count(most=MOST_NUMBERS // self.width, features=self.features)
+        validate.count(most=MOST_NUMBERS // self.classes, width=self.width)
+        validate.count(most=MOST_NUMBERS // self.width, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class LinearModel(Model, Protocol):
 
 def check_classes(classes: int, *, most: int = 10**6) -> None:
     """Refuse to predict fewer than two classes, or more than ``most``."""
-    require.count(most=most, classes=classes)
+    validate.count(most=most, classes=classes)
     if classes < 2:
         raise InvalidValue("classes", classes, f"must be a whole number from 2 to {most:,}")
 

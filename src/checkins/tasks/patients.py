@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from checkins.errors import InvalidValue
 from checkins.tasks.dataset import Dataset
-from checkins.tasks.extra import package
 from checkins.tasks.holdout import in_holdout
+from checkins.tasks.optional_import import package
 
 NAME = "patients"
 PEOPLE = 17_549

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 
 Images = NDArray[np.float32]
@@ -56,8 +56,8 @@ class Scattering:
     angles: int = 8
 
     def __post_init__(self) -> None:
-        require.count(most=1024, size=self.size)
-        require.count(most=64, angles=self.angles)
+        validate.count(most=1024, size=self.size)
+        validate.count(most=64, angles=self.angles)
         if self.size < 2 * STRIDE or self.size % STRIDE:
             raise InvalidValue("size", self.size, f"must be a multiple of {STRIDE} from 8")
 
@@ -98,7 +98,7 @@ class Scattering:
         of_batch: Callable[[Images], Images],
         workers: int,
     ) -> Images:
-        require.count(workers=workers)
+        validate.count(workers=workers)
         if images.ndim != 3 or images.shape[1:] != (self.size, self.size):
             raise InvalidValue("images", images.shape, f"must be rows of {self.size} x {self.size}")
         filled = np.empty((len(images), *shape), np.float32)
@@ -228,8 +228,8 @@ def group_normalised(features: Images, groups: int, *, floor: float = FLOOR) -> 
     back flat, ready for a linear model. ``floor`` is added to variances, so that a group in which
     there is little to see stays small.
     """
-    require.count(groups=groups)
-    require.positive(floor=floor)
+    validate.count(groups=groups)
+    validate.positive(floor=floor)
     if features.ndim < 2 or features.shape[1] % groups:
         raise InvalidValue("groups", groups, "must divide the number of channels")
     grouped = features.reshape(len(features), groups, -1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.tasks.model import MOST_NUMBERS, Rows, Vector, check_classes, check_labels, flat_rows
 from checkins.tasks.tensors import size, unflatten
 
@@ -29,7 +29,7 @@ class Softmax:
 
     def __post_init__(self) -> None:
         check_classes(self.classes)
-        require.count(most=MOST_NUMBERS // self.classes, features=self.features)
+        validate.count(most=MOST_NUMBERS // self.classes, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

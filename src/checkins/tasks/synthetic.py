@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.tasks.convex import MOST_DIMENSIONS, Loss, Problem, on_sphere
 from checkins.tasks.counter import uniforms
@@ -43,7 +43,7 @@ def load(
     >>> data.clients, data.shape, len(data.holdout_labels), data.classes
     (100, (10,), 10, 3)
     """
-    require.count(most=10**9, clients=clients)
+    validate.count(most=10**9, clients=clients)
     if isinstance(holdout, bool) or not 0 <= holdout <= 10**9:
         raise InvalidValue("holdout", holdout, "must be 0 to 10^9 rows")
     if classes == 2:
@@ -75,9 +75,9 @@ class SeveralClasses:
     seed: int
 
     def __post_init__(self) -> None:
-        require.count(most=MOST_DIMENSIONS, dimension=self.dimension)
-        require.one_of(int, seed=self.seed)
-        require.count(most=MOST_CLASSES, classes=self.classes)
+        validate.count(most=MOST_DIMENSIONS, dimension=self.dimension)
+        validate.one_of(int, seed=self.seed)
+        validate.count(most=MOST_CLASSES, classes=self.classes)
         if not self.classes >= 2:
             raise InvalidValue("classes", self.classes, f"must be 2 to {MOST_CLASSES:,}")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import require
+from checkins import validate
+from checkins.campaign.task import DataFile
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign.task import DataFile
 from checkins.tasks import table_file
 from checkins.tasks.dataset import MOST_CLASSES, Dataset
 from checkins.tasks.holdout import in_holdout
@@ -178,7 +178,7 @@ def _labels(
     raw: NDArray[np.float64], column: str, classes: int | None
 ) -> tuple[NDArray[np.int64], int]:
     if classes is not None:
-        require.count(most=MOST_CLASSES, classes=classes)
+        validate.count(most=MOST_CLASSES, classes=classes)
     whole = (raw == np.floor(raw)) & (raw >= 0) & (raw < MOST_CLASSES)
     if not whole.all():
         row = int(np.argmin(whole))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins.errors import InvalidValue
-from checkins.tasks.extra import package
+from checkins.tasks.optional_import import package
 
 CSV, PARQUET = ".csv", ".parquet"
 _BLOCK = 65_536  # rows turned into numbers at once: text takes ten times the memory

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from checkins.accounting.paper import heterogeneous, replacement
+from checkins.accounting.paper import kov_composition, replacement
 from checkins.errors import InvalidValue
 
 epsilons = st.floats(1e-6, 8.0)
@@ -21,7 +21,7 @@ shares = st.floats(0.0, 1.0)
 
 @given(epsilon=st.floats(0.0, 1e4), sampling=shares)
 def test_the_likelihood_ratio_lies_between_one_and_e_to_the_epsilon(epsilon, sampling):
-    ratio = heterogeneous.biased_sampling_ratio(local_epsilon=epsilon, sampling=sampling)
+    ratio = kov_composition.biased_sampling_ratio(local_epsilon=epsilon, sampling=sampling)
     assert ratio >= 1.0
     if epsilon < 700.0:
         printed = math.exp(epsilon) / (1.0 + sampling * math.expm1(epsilon))
@@ -39,38 +39,38 @@ def _exact_delta(epsilon: float, steps: int, total: float) -> float:
 
 @given(epsilon=st.floats(1e-3, 1.0), steps=st.integers(1, 300), delta=deltas)
 def test_composition_is_true_of_randomized_response(epsilon, steps, delta):
-    total = heterogeneous.homogeneous_composition(epsilon=epsilon, steps=steps, delta=delta)
+    total = kov_composition.homogeneous_composition(epsilon=epsilon, steps=steps, delta=delta)
     assert _exact_delta(epsilon, steps, total) <= delta * (1 + 1e-9)
 
 
 @given(sequence=st.lists(st.floats(0.0, 1e3), min_size=1, max_size=30), delta=deltas)
 def test_composition_never_exceeds_the_sum(sequence, delta):
-    total = heterogeneous.composition(epsilons=sequence, delta=delta)
+    total = kov_composition.composition(epsilons=sequence, delta=delta)
     assert 0.0 <= total <= sum(sequence) * (1 + 1e-9)
 
 
 def test_composition_of_equal_steps_agrees_with_the_homogeneous_form():
-    listed = heterogeneous.composition(epsilons=[0.02] * 500, delta=1e-6)
+    listed = kov_composition.composition(epsilons=[0.02] * 500, delta=1e-6)
     assert listed == pytest.approx(
-        heterogeneous.homogeneous_composition(epsilon=0.02, steps=500, delta=1e-6)
+        kov_composition.homogeneous_composition(epsilon=0.02, steps=500, delta=1e-6)
     )
 
 
 def test_composition_of_huge_steps_is_their_sum_and_no_warning():
-    assert heterogeneous.composition(epsilons=[1e300, 1e300], delta=0.1) == pytest.approx(2e300)
+    assert kov_composition.composition(epsilons=[1e300, 1e300], delta=0.1) == pytest.approx(2e300)
 
 
 @given(epsilon=epsilons, delta=deltas, slots=counts, weight=shares)
 def test_replacement_unrelaxed_is_never_above_the_theorem(epsilon, delta, slots, weight):
     values = {"local_epsilon": epsilon, "delta": delta, "slots": slots, "largest_weight": weight}
-    unrelaxed = heterogeneous.replacement_unrelaxed(**values)
+    unrelaxed = kov_composition.replacement_unrelaxed(**values)
     assert 0.0 <= unrelaxed <= replacement.random_replacement(**values)
 
 
 @given(epsilon=epsilons, delta=deltas, clients=counts)
 def test_swapping_unrelaxed_is_never_above_the_theorem(epsilon, delta, clients):
     values = {"local_epsilon": epsilon, "delta": delta, "clients": clients}
-    unrelaxed = heterogeneous.swapping_unrelaxed(**values)
+    unrelaxed = kov_composition.swapping_unrelaxed(**values)
     assert 0.0 <= unrelaxed <= replacement.swapping(**values)
 
 
@@ -81,7 +81,7 @@ def test_swapping_unrelaxed_is_never_above_the_theorem(epsilon, delta, clients):
 )
 def test_bins_unrelaxed_is_never_above_the_theorem(epsilon, delta, loads):
     values = {"local_epsilon": epsilon, "delta": delta, "loads": loads}
-    assert 0.0 <= heterogeneous.bins_unrelaxed(**values) <= replacement.bins(**values)
+    assert 0.0 <= kov_composition.bins_unrelaxed(**values) <= replacement.bins(**values)
 
 
 @settings(max_examples=20)
@@ -90,19 +90,19 @@ def test_bins_unrelaxed_is_never_above_the_theorem(epsilon, delta, loads):
 )
 def test_blocks_lie_just_above_the_full_sum(epsilon, weight, count):
     """Beyond 2¹⁷ steps trapezoids replace the sum: above it, by less than 1e-7."""
-    blocks = heterogeneous.replacement_unrelaxed(
+    blocks = kov_composition.replacement_unrelaxed(
         local_epsilon=epsilon, delta=1e-6, slots=count, largest_weight=weight
     )
-    listed = heterogeneous.replacement_epsilons(
+    listed = kov_composition.replacement_epsilons(
         local_epsilon=epsilon, slots=count, largest_weight=weight
     )
-    full = heterogeneous.composition(epsilons=listed, delta=1e-6)
+    full = kov_composition.composition(epsilons=listed, delta=1e-6)
     assert full * (1 - 1e-12) <= blocks <= full * (1 + 1e-7)
 
 
 @given(epsilon=epsilons, slots=st.integers(1, 500), weight=shares)
 def test_replacement_steps_are_the_printed_ones(epsilon, slots, weight):
-    found = heterogeneous.replacement_epsilons(
+    found = kov_composition.replacement_epsilons(
         local_epsilon=epsilon, slots=slots, largest_weight=weight
     )
     b, i = math.exp(epsilon), np.arange(1, slots + 1)
@@ -116,7 +116,7 @@ def test_replacement_steps_are_the_printed_ones(epsilon, slots, weight):
 
 @given(epsilon=epsilons, clients=st.integers(1, 500))
 def test_swapping_steps_are_the_printed_ones(epsilon, clients):
-    found = heterogeneous.swapping_epsilons(local_epsilon=epsilon, clients=clients)
+    found = kov_composition.swapping_epsilons(local_epsilon=epsilon, clients=clients)
     b, i = math.exp(epsilon), np.arange(1, clients + 1)
     printed = np.log1p(b * b * (b - 1) / (b * b + (i - 1) + (clients - i) * b))
     np.testing.assert_allclose(found, printed, rtol=1e-8)
@@ -124,14 +124,14 @@ def test_swapping_steps_are_the_printed_ones(epsilon, clients):
 
 @given(epsilon=epsilons, clients=st.integers(1, 200))
 def test_bins_of_one_record_are_the_steps_of_swapping(epsilon, clients):
-    bins = heterogeneous.bins_epsilons(local_epsilon=epsilon, loads=[1] * clients)
-    swap = heterogeneous.swapping_epsilons(local_epsilon=epsilon, clients=clients)
+    bins = kov_composition.bins_epsilons(local_epsilon=epsilon, loads=[1] * clients)
+    swap = kov_composition.swapping_epsilons(local_epsilon=epsilon, clients=clients)
     np.testing.assert_allclose(bins, swap, rtol=1e-8)
 
 
 @given(epsilon=epsilons, slots=st.integers(1, 1000), weight=st.floats(0.01, 1.0), delta=deltas)
 def test_the_lemma_and_the_replacement_theorem_agree(epsilon, slots, weight, delta):
-    lemma = heterogeneous.relaxed_composition(
+    lemma = kov_composition.relaxed_composition(
         delta=delta, steps=slots, a=weight * math.expm1(epsilon), b=-math.expm1(-epsilon)
     )
     theorem = replacement.random_replacement(
@@ -144,7 +144,7 @@ def test_the_lemma_and_the_replacement_theorem_agree(epsilon, slots, weight, del
 def test_the_unrelaxed_bound_is_monotone(epsilon, delta, slots, more):
     def bound(**change):
         values = {"local_epsilon": epsilon, "delta": delta, "slots": slots, "largest_weight": 0.3}
-        return heterogeneous.replacement_unrelaxed(**(values | change))
+        return kov_composition.replacement_unrelaxed(**(values | change))
 
     slack = 1 + 1e-6
     assert bound(local_epsilon=epsilon * more) * slack >= bound()
@@ -155,19 +155,19 @@ def test_the_unrelaxed_bound_is_monotone(epsilon, delta, slots, more):
 @pytest.mark.parametrize("local_epsilon", [650.0, 800.0])
 def test_a_huge_local_epsilon_gives_a_vacuous_bound_and_no_warning(local_epsilon):
     values = {"local_epsilon": local_epsilon, "delta": 1e-6}
-    assert heterogeneous.swapping_unrelaxed(clients=10**6, **values) > 1e6
-    assert heterogeneous.bins_unrelaxed(loads=[1, 0, 2], **values) >= local_epsilon
-    steps = heterogeneous.swapping_epsilons(local_epsilon=local_epsilon, clients=5)
+    assert kov_composition.swapping_unrelaxed(clients=10**6, **values) > 1e6
+    assert kov_composition.bins_unrelaxed(loads=[1, 0, 2], **values) >= local_epsilon
+    steps = kov_composition.swapping_epsilons(local_epsilon=local_epsilon, clients=5)
     assert steps.max() <= local_epsilon
 
 
 def test_listing_refuses_what_would_not_fit_in_memory():
     with pytest.raises(InvalidValue, match="slots = 1000000000"):
-        heterogeneous.replacement_epsilons(local_epsilon=1.0, slots=10**9, largest_weight=1.0)
+        kov_composition.replacement_epsilons(local_epsilon=1.0, slots=10**9, largest_weight=1.0)
 
 
 @pytest.mark.parametrize("sequence", [[], [-0.1], [math.nan], [math.inf]])
 def test_a_bad_sequence_is_refused_by_name(sequence):
     with pytest.raises(InvalidValue) as refusal:
-        heterogeneous.composition(epsilons=sequence, delta=1e-6)
+        kov_composition.composition(epsilons=sequence, delta=1e-6)
     assert refusal.value.name == "epsilons"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from checkins.accounting.paper import repetition, theorems
+from checkins.accounting.paper import repetition, statements
 from checkins.errors import InvalidValue, NotCovered
 
 WIDE = {"local_epsilon": 1.0, "clients": 10_000, "slots": 100}
@@ -29,7 +29,7 @@ def test_the_papers_preconditions_do_not_imply_a_small_first_epsilon():
 
 def test_one_run_is_the_fixed_window_at_participation_m_over_n():
     found = repetition.one_run(beta=1e-8, **WIDE)
-    assert found == theorems.fixed_window(
+    assert found == statements.fixed_window(
         local_epsilon=1.0, delta=1e-8, slots=100, participation=0.01
     )
 

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkins.accounting.paper import amplification, cheu, replacement, shuffling, theorems
+from checkins.accounting.paper import (
+    amplification,
+    approximate_to_pure,
+    replacement,
+    shuffling,
+    statements,
+)
 from checkins.errors import InvalidValue, NotCovered
 
 epsilons = st.floats(1e-6, 6.0)
@@ -33,7 +39,7 @@ more = st.floats(1.0, 10.0)
 def test_the_fixed_window_reproduces_the_known_values(
     local_epsilon, slots, participation, printed, digits
 ):
-    found = theorems.fixed_window(
+    found = statements.fixed_window(
         local_epsilon=local_epsilon, delta=1e-6, slots=slots, participation=participation
     )
     assert round(found, digits) == printed
@@ -41,10 +47,10 @@ def test_the_fixed_window_reproduces_the_known_values(
 
 @given(local_epsilon=st.floats(0, 1), delta=st.floats(1e-12, 0.01), slots=counts, share=shares)
 def test_the_simplified_form_is_never_below_the_full_form(local_epsilon, delta, slots, share):
-    full = theorems.fixed_window(
+    full = statements.fixed_window(
         local_epsilon=local_epsilon, delta=delta, slots=slots, participation=share
     )
-    simple = theorems.fixed_window_simplified(
+    simple = statements.fixed_window_simplified(
         local_epsilon=local_epsilon, delta=delta, slots=slots, participation=share
     )
     assert full <= simple
@@ -56,7 +62,7 @@ def test_the_simplified_form_is_never_below_the_full_form(local_epsilon, delta, 
 def test_the_simplified_form_refuses_what_it_does_not_cover(change, name):
     values = {"local_epsilon": 0.5, "delta": 1e-6, "slots": 10, "participation": 1.0} | change
     with pytest.raises(NotCovered, match=f"{name} = {values[name]}") as refusal:
-        theorems.fixed_window_simplified(**values)
+        statements.fixed_window_simplified(**values)
     assert refusal.value.name == name
 
 
@@ -64,7 +70,7 @@ def test_the_simplified_form_refuses_what_it_does_not_cover(change, name):
 def test_the_fixed_window_is_monotone_in_every_argument(local_epsilon, delta, slots, share, more):
     def bound(**change):
         values = {"local_epsilon": local_epsilon, "delta": delta, "slots": slots}
-        return theorems.fixed_window(**(values | {"participation": share} | change))
+        return statements.fixed_window(**(values | {"participation": share} | change))
 
     assert bound(local_epsilon=local_epsilon * more) >= bound()
     assert bound(delta=delta / more) >= bound()
@@ -76,7 +82,7 @@ def test_the_fixed_window_is_monotone_in_every_argument(local_epsilon, delta, sl
 def test_averaging_is_monotone_in_every_argument(local_epsilon, delta, clients, slots, more):
     def bound(**change):
         values = {"local_epsilon": local_epsilon, "delta": delta, "clients": clients}
-        return theorems.averaged_total(**(values | {"slots": slots} | change))
+        return statements.averaged_total(**(values | {"slots": slots} | change))
 
     assert bound(local_epsilon=local_epsilon * more) >= bound()
     assert bound(delta=delta / more) >= bound()
@@ -108,9 +114,9 @@ def test_the_paper_improves_on_the_earlier_shuffling_bound(local_epsilon, delta,
 def test_no_pure_bound_is_ever_negative_or_nan(local_epsilon, delta, clients, slots, share):
     common = {"local_epsilon": local_epsilon, "delta": delta}
     found = [
-        theorems.fixed_window(slots=slots, participation=share, **common),
-        theorems.sliding_window(window=slots, **common),
-        theorems.averaged(load_delta=delta, clients=clients, slots=slots, **common),
+        statements.fixed_window(slots=slots, participation=share, **common),
+        statements.sliding_window(window=slots, **common),
+        statements.averaged(load_delta=delta, clients=clients, slots=slots, **common),
         shuffling.shuffling(clients=clients, **common),
         shuffling.shuffling_earlier(clients=clients, **common),
         replacement.bins(loads=[3, 0, clients], **common),
@@ -122,8 +128,10 @@ def test_no_pure_bound_is_ever_negative_or_nan(local_epsilon, delta, clients, sl
 def test_no_approximate_bound_is_ever_negative_or_nan(local_epsilon, share, slots, delta):
     common = {"local_epsilon": local_epsilon, "delta": delta, "local_delta": 1e-30}
     try:
-        bound = theorems.fixed_window_approximate(slots=slots, participation=share, **common)
-        total = theorems.fixed_window_approximate_total(slots=slots, participation=share, **common)
+        bound = statements.fixed_window_approximate(slots=slots, participation=share, **common)
+        total = statements.fixed_window_approximate_total(
+            slots=slots, participation=share, **common
+        )
     except NotCovered as refusal:
         assert refusal.name == "local_delta"  # noqa: PT017
     else:
@@ -134,27 +142,27 @@ def test_no_approximate_bound_is_ever_negative_or_nan(local_epsilon, share, slot
 
 def test_an_overflowing_bound_is_infinite_and_its_local_cap_is_not():
     values = {"local_epsilon": 900.0, "delta": 1e-6, "participation": 1.0}
-    assert theorems.fixed_window(slots=10, **values) == math.inf
+    assert statements.fixed_window(slots=10, **values) == math.inf
     assert shuffling.shuffling_earlier(local_epsilon=300.0, delta=0.1, clients=2) == math.inf
     capped = amplification.locally(
-        lambda: theorems.fixed_window(slots=10, **values), local_delta=0.0, **values
+        lambda: statements.fixed_window(slots=10, **values), local_delta=0.0, **values
     )
     assert capped == 900.0
 
 
 def test_nobody_taking_part_costs_nothing_even_where_the_factor_overflows():
     assert (
-        theorems.fixed_window(local_epsilon=900.0, delta=1e-6, slots=10, participation=0.0) == 0.0
+        statements.fixed_window(local_epsilon=900.0, delta=1e-6, slots=10, participation=0.0) == 0.0
     )
 
 
 def test_a_sliding_window_costs_what_a_fixed_one_of_its_length_does():
-    fixed = theorems.fixed_window(local_epsilon=1.0, delta=1e-6, slots=50, participation=1.0)
-    assert theorems.sliding_window(local_epsilon=1.0, delta=1e-6, window=50) == fixed
-    simple = theorems.fixed_window_simplified(
+    fixed = statements.fixed_window(local_epsilon=1.0, delta=1e-6, slots=50, participation=1.0)
+    assert statements.sliding_window(local_epsilon=1.0, delta=1e-6, window=50) == fixed
+    simple = statements.fixed_window_simplified(
         local_epsilon=1.0, delta=1e-6, slots=50, participation=1.0
     )
-    assert theorems.sliding_window_simplified(local_epsilon=1.0, delta=1e-6, window=50) == simple
+    assert statements.sliding_window_simplified(local_epsilon=1.0, delta=1e-6, window=50) == simple
 
 
 def test_bins_of_one_record_each_cost_more_than_swapping_by_the_relaxation_alone():
@@ -165,7 +173,7 @@ def test_bins_of_one_record_each_cost_more_than_swapping_by_the_relaxation_alone
 
 def test_averaging_is_bins_at_the_worst_likely_load():
     given_ = {"local_epsilon": 0.5, "delta": 1e-6}
-    averaged = theorems.averaged(load_delta=1e-6, clients=10_000, slots=100, **given_)
+    averaged = statements.averaged(load_delta=1e-6, clients=10_000, slots=100, **given_)
     assert replacement.bins(loads=[100] * 100, **given_) <= averaged
 
 
@@ -199,27 +207,27 @@ def test_the_total_form_is_the_best_inner_delta(local_epsilon, log_local_delta, 
 def test_a_refused_local_delta_says_how_small_it_must_be_and_that_works():
     values = {"local_epsilon": 0.1, "delta": 1e-6, "slots": 1000, "participation": 1.0}
     with pytest.raises(NotCovered, match=r"^local_delta = 1e-09: must be at most") as refusal:
-        theorems.fixed_window_approximate_total(local_delta=1e-9, **values)
+        statements.fixed_window_approximate_total(local_delta=1e-9, **values)
     most = float(re.search(r"at most (\S+) for", str(refusal.value)).group(1))
-    assert theorems.fixed_window_approximate_total(local_delta=0.99 * most, **values) > 0.0
+    assert statements.fixed_window_approximate_total(local_delta=0.99 * most, **values) > 0.0
     with pytest.raises(NotCovered):
-        theorems.fixed_window_approximate_total(local_delta=1.02 * most, **values)
+        statements.fixed_window_approximate_total(local_delta=1.02 * most, **values)
 
 
 def test_where_no_local_delta_helps_the_refusal_says_to_lower_local_epsilon():
     values = {"local_epsilon": 2.0, "delta": 1e-6, "clients": 1000, "slots": 10}
     with pytest.raises(NotCovered, match="no local_delta is small enough for local_epsilon"):
-        theorems.averaged_approximate_total(local_delta=1e-250, **values)
+        statements.averaged_approximate_total(local_delta=1e-250, **values)
 
 
 def test_swapping_averaging_and_bins_replace_all_n_randomizers():
     values = {"local_epsilon": 0.02, "local_delta": 1e-15}
-    distance = cheu.smallest_distance(**values)
+    distance = approximate_to_pure.smallest_distance(**values)
     found = [
         replacement.swapping_approximate(clients=1000, delta=1e-12, **values),
         shuffling.shuffling_approximate(clients=1000, delta=1e-12, **values),
         replacement.bins_approximate(loads=[100] * 10, delta=1e-12, **values),
-        theorems.averaged_approximate(
+        statements.averaged_approximate(
             clients=1000, slots=10, delta=1e-12, load_delta=1e-12, **values
         ),
     ]
@@ -232,7 +240,7 @@ def test_swapping_averaging_and_bins_replace_all_n_randomizers():
 def test_the_approximate_form_is_monotone(local_epsilon, more, slots):
     def bound(**change):
         values = {"local_epsilon": local_epsilon, "local_delta": 1e-25, "delta": 1e-5}
-        return theorems.sliding_window_approximate_total(**(values | {"window": slots} | change))
+        return statements.sliding_window_approximate_total(**(values | {"window": slots} | change))
 
     assert bound(local_epsilon=local_epsilon * more) >= bound()
     assert bound(local_delta=1e-25 * more) >= bound()
@@ -251,10 +259,10 @@ def test_total_forms_of_all_approximate_statements_exceed_their_pure_limit():
             replacement.bins(local_epsilon=0.4, delta=1e-6, loads=[10] * 100),
         ),
         (
-            theorems.averaged_approximate_total(
+            statements.averaged_approximate_total(
                 local_delta=1e-20, clients=1000, slots=100, **values
             ),
-            theorems.averaged_total(local_epsilon=0.4, delta=1e-6, clients=1000, slots=100),
+            statements.averaged_total(local_epsilon=0.4, delta=1e-6, clients=1000, slots=100),
         ),
         (
             shuffling.shuffling_approximate_total(local_delta=1e-20, clients=1000, **values),
@@ -309,7 +317,7 @@ def test_a_refusal_stands_only_where_nothing_holds_locally():
 def test_a_value_out_of_range_is_refused_by_name(change, name):
     values = {"local_epsilon": 1.0, "delta": 1e-6, "slots": 10, "participation": 1.0} | change
     with pytest.raises(InvalidValue) as refusal:
-        theorems.fixed_window(**values)
+        statements.fixed_window(**values)
     assert refusal.value.name == name
 
 
@@ -322,5 +330,5 @@ def test_loads_must_be_whole_and_not_all_zero(loads):
 
 def test_the_load_delta_of_averaging_is_refused_by_its_own_name():
     with pytest.raises(InvalidValue) as refusal:
-        theorems.averaged(local_epsilon=1.0, delta=1e-6, load_delta=0.0, clients=10, slots=2)
+        statements.averaged(local_epsilon=1.0, delta=1e-6, load_delta=0.0, clients=10, slots=2)
     assert refusal.value.name == "load_delta"

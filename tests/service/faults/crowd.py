@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from checkins.client import fetch_campaign
-from checkins.client.swarm import Swarm, Tally
-from checkins.protocol.ledger.entry import hashed
+from checkins.ledger.entry import hashed
+from checkins.swarm.swarm import Swarm, Tally
 from tests.forks import Forked
 from tests.service.faults.campaigns import update_of
 from tests.service.faults.journal import Event, Note

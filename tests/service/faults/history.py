@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from checkins.campaign import Campaign
 from checkins.errors import CheckinsError
+from checkins.ledger import InvalidLedger, Ledger, Opened, SlotClosed, verify
+from checkins.ledger.entry import hashed
 from checkins.protocol import server as servers
-from checkins.protocol.campaign import Campaign
-from checkins.protocol.ledger import InvalidLedger, Ledger, Opened, SlotClosed, verify
-from checkins.protocol.ledger.entry import hashed
+from checkins.protocol.factories import server_of
 from checkins.protocol.report import Report
-from checkins.protocol.roles import server_of
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
 from tests.service.faults.findings import Findings, Kind
 from tests.service.faults.journal import Event, Note

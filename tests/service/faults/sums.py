@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins.accounting import Protocol
-from checkins.protocol.campaign import Campaign
-from checkins.protocol.ledger import Opened, SlotClosed
+from checkins.campaign import Campaign
+from checkins.ledger import Opened, SlotClosed
 from tests.service.faults.findings import Findings, Kind
 from tests.service.faults.presence import Filters
 from tests.service.faults.story import Story

@@ -15,7 +15,7 @@ from tests.service.faults.campaigns import DIMENSION, Plan
 from tests.service.faults.findings import Kind
 from tests.service.faults.history import check
 from tests.service.faults.journal import Event, Note, read
-from tests.service.faults.past import Past
+from tests.service.faults.planted_history import Past
 from tests.service.faults.presence import Filters
 from tests.service.faults.story import Story, stories_of
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.postgres import Postgres
 from tests.service.faults.campaigns import Plan
-from tests.service.faults.ordeal import Ordeal, kill_again_and_again
+from tests.service.faults.kill_campaign import Ordeal, kill_again_and_again
 
 SOAK = os.environ.get("CHECKINS_SOAK") == "1"
 SLOTS, KILLS, UP_S = (10_000, 200, 2.0) if SOAK else (120, 8, 0.5)

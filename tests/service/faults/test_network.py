@@ -11,11 +11,11 @@ import pytest
 from tests.forks import Forked
 from tests.service.faults.campaigns import Plan
 from tests.service.faults.coordinator import PATIENCE_S, Coordinator
+from tests.service.faults.crashing_devices import STEPS
 from tests.service.faults.crowd import Crowd, finished
 from tests.service.faults.findings import Findings
 from tests.service.faults.history import check
 from tests.service.faults.journal import read
-from tests.service.faults.mortal import STEPS
 from tests.service.faults.proxy import Fate, Proxy, Seen, each_in_turn
 from tests.service.faults.reader import Reader
 
@@ -98,7 +98,9 @@ def test_devices_that_die_at_every_step_take_part_once_at_most(
             complaints = tmp_path / "mortal.err"
             with (
                 complaints.open("wb") as errors,
-                Forked(command, module="tests.service.faults.mortal", stderr=errors) as devices,
+                Forked(
+                    command, module="tests.service.faults.crashing_devices", stderr=errors
+                ) as devices,
             ):
                 said = devices.communicate(timeout=plan.slots * plan.slot_s + PATIENCE_S)
             assert devices.returncode == 0, complaints.read_text()[-3000:]

@@ -18,7 +18,7 @@ from tests.service.faults.history import check
 from tests.service.faults.journal import Note, read
 from tests.service.faults.proxy import Proxy, Seen
 from tests.service.faults.reader import Reader
-from tests.service.faults.remains import (
+from tests.service.faults.store_forensics import (
     INSTANT,
     Table,
     checkpointed_bytes,

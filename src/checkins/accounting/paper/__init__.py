@@ -4,7 +4,7 @@
 the code follows the theorem: docs/theory/slips.md.
 """
 
-from checkins.accounting.paper.sheet import Setting, SheetRow, theorem_sheet
+from checkins.accounting.paper.statement_table import Setting, SheetRow, theorem_sheet
 from checkins.accounting.paper.tables import (
     FIGURE_DELTA,
     Curve,

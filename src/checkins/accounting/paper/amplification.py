@@ -14,8 +14,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from checkins.accounting import require
-from checkins.accounting.paper import cheu
+from checkins import validate
+from checkins.accounting.paper import approximate_to_pure
 from checkins.accounting.paper.rounding import UP, exponential, first_true, log_gap, log_inverse
 from checkins.errors import NotCovered
 
@@ -50,25 +50,31 @@ class Amplification:
 
     def epsilon(self, *, local_epsilon: float, delta: float) -> float:
         """ε of a pure ε₀-DP randomizer, rounded up."""
-        require.non_negative(local_epsilon=local_epsilon)
-        require.open_unit(delta=delta)
+        validate.non_negative(local_epsilon=local_epsilon)
+        validate.open_unit(delta=delta)
         return tail_epsilon(spread=self.spread(local_epsilon), delta=delta)
 
     def approximate(
         self, *, local_epsilon: float, local_delta: float, delta: float
     ) -> ApproximateBound:
         """(ε′, δ′) of an (ε₀, δ₀)-DP randomizer, at the smallest admissible δ₁; both rounded up."""
-        require.open_unit(delta=delta)
-        distance = cheu.smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
-        epsilon = tail_epsilon(spread=self.spread(cheu.MAGNIFICATION * local_epsilon), delta=delta)
+        validate.open_unit(delta=delta)
+        distance = approximate_to_pure.smallest_distance(
+            local_epsilon=local_epsilon, local_delta=local_delta
+        )
+        epsilon = tail_epsilon(
+            spread=self.spread(approximate_to_pure.MAGNIFICATION * local_epsilon), delta=delta
+        )
         replaced = self.randomizers * distance * (exponential(epsilon) + 1.0)
         return ApproximateBound(epsilon=epsilon, delta=min(1.0, (delta + replaced) * UP))
 
     def approximate_total(self, *, local_epsilon: float, local_delta: float, delta: float) -> float:
         """Smallest ε′ the approximate theorem gives when its *total* δ′ may be ``delta``."""
-        require.open_unit(delta=delta)
-        distance = cheu.smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
-        spread = self.spread(cheu.MAGNIFICATION * local_epsilon)
+        validate.open_unit(delta=delta)
+        distance = approximate_to_pure.smallest_distance(
+            local_epsilon=local_epsilon, local_delta=local_delta
+        )
+        spread = self.spread(approximate_to_pure.MAGNIFICATION * local_epsilon)
         log_replaced = math.log(self.randomizers) + math.log(distance)
         epsilon = smallest_within(spread=spread, log_replaced=log_replaced, total=delta)
         if epsilon is None:
@@ -85,7 +91,9 @@ class Amplification:
         advice = f"no local_delta is small enough for local_epsilon = {local_epsilon}; lower it"
         if not too_far(-700.0):
             distance = math.exp(first_true(too_far, false=-700.0, true=0.0)) / UP
-            most = cheu.largest_local_delta(local_epsilon=local_epsilon, distance=distance)
+            most = approximate_to_pure.largest_local_delta(
+                local_epsilon=local_epsilon, distance=distance
+            )
             if most > 0.0:
                 advice = f"must be at most {most:.3g} for local_epsilon = {local_epsilon}"
         return NotCovered("local_delta", local_delta, f"{advice} at total delta = {delta}")
@@ -143,9 +151,9 @@ def held_locally(
     >>> round(held_locally(local_epsilon=1.0, local_delta=0.0, delta=1e-6, participation=0.1), 4)
     0.1586
     """
-    require.non_negative(local_epsilon=local_epsilon)
-    require.open_unit(delta=delta)
-    require.probability(local_delta=local_delta, participation=participation)
+    validate.non_negative(local_epsilon=local_epsilon)
+    validate.open_unit(delta=delta)
+    validate.probability(local_delta=local_delta, participation=participation)
     if local_delta > 0.0:
         return local_epsilon if delta >= local_delta else math.inf
     if local_epsilon < 700.0:
@@ -168,7 +176,7 @@ def locally(
     ``participation`` below 1 is for the fixed window (and other protocols in which a client that
     abstains leaves no trace).
 
-    >>> from checkins.accounting.paper.theorems import fixed_window
+    >>> from checkins.accounting.paper.statements import fixed_window
     >>> given = dict(local_epsilon=4.0, delta=1e-6, participation=1.0)
     >>> locally(lambda: fixed_window(slots=1000, **given), local_delta=0.0, **given)
     4.0

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import betainc
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.accounting.paper.rounding import UP, log_inverse
 from checkins.errors import InvalidValue
 
@@ -26,8 +26,8 @@ def empty_probability(*, clients: int, slots: int, participation: float) -> floa
     >>> round(empty_probability(clients=1000, slots=100, participation=0.1), 4)
     0.3677
     """
-    require.count(clients=clients, slots=slots)
-    require.probability(participation=participation)
+    validate.count(clients=clients, slots=slots)
+    validate.probability(participation=participation)
     chance = participation / slots
     if chance >= 1.0:
         return 0.0
@@ -57,8 +57,8 @@ def dummies_fixed_bound(*, clients: int, slots: int, participation: float) -> fl
     >>> round(dummies_fixed_bound(clients=1000, slots=100, participation=0.1), 2)
     36.79
     """
-    require.count(clients=clients, slots=slots)
-    require.probability(participation=participation)
+    validate.count(clients=clients, slots=slots)
+    validate.probability(participation=participation)
     return slots * math.exp(-clients * (participation / slots)) * UP
 
 
@@ -102,8 +102,8 @@ def load_norm(*, clients: int, slots: int, delta: float) -> float:
     >>> round(load_norm(clients=10_000, slots=100, delta=1e-6), 1)
     1376.7
     """
-    require.count(clients=clients, slots=slots)
-    require.open_unit(delta=delta)
+    validate.count(clients=clients, slots=slots)
+    validate.open_unit(delta=delta)
     mean = math.sqrt(clients + clients / slots * clients)
     return (mean + math.sqrt(clients * log_inverse(delta))) * UP
 
@@ -120,7 +120,7 @@ def expected_inverse_load(*, clients: int, slots: int) -> float:
     >>> round(expected_inverse_load(clients=1000, slots=100), 4)
     0.1129
     """
-    require.count(clients=clients, slots=slots)
+    validate.count(clients=clients, slots=slots)
     if slots == 1:
         return UP / clients
     p, q = 1.0 / slots, 1.0 - 1.0 / slots
@@ -148,8 +148,8 @@ def overflow_probability(*, clients: int, slots: int, participation: float, capa
     >>> f"{overflow_probability(clients=1000, slots=100, participation=1.0, capacity=30):.3e}"
     '2.017e-05'
     """
-    require.count(clients=clients, slots=slots, capacity=capacity)
-    require.probability(participation=participation)
+    validate.count(clients=clients, slots=slots, capacity=capacity)
+    validate.probability(participation=participation)
     others, chance = clients - 1, participation / slots
     if others < capacity or chance == 0.0:
         return 0.0
@@ -158,7 +158,7 @@ def overflow_probability(*, clients: int, slots: int, participation: float, capa
 
 
 def _sliding_updates(*, clients: int, window: int) -> int:
-    require.count(clients=clients, window=window)
+    validate.count(clients=clients, window=window)
     if window > clients:
         raise InvalidValue("window", window, f"must be at most clients = {clients}")
     return clients - window + 1

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.accounting.paper.rounding import UP, exponential, log_gap, log_inverse
-from checkins.accounting.paper.theorems import fixed_window
+from checkins.accounting.paper.statements import fixed_window
 from checkins.errors import InvalidValue, NotCovered
 
 SHARES = 32
@@ -27,7 +27,7 @@ def one_run(*, local_epsilon: float, beta: float, clients: int, slots: int) -> f
     0.2986
     """
     _check(clients=clients, slots=slots)
-    require.open_unit(beta=beta)
+    validate.open_unit(beta=beta)
     return fixed_window(
         local_epsilon=local_epsilon, delta=beta, slots=slots, participation=slots / clients
     )
@@ -45,8 +45,8 @@ def one_run_bound(*, local_epsilon: float, beta: float, clients: int, slots: int
     0.595
     """
     _check(clients=clients, slots=slots)
-    require.non_negative(local_epsilon=local_epsilon)
-    require.open_unit(beta=beta)
+    validate.non_negative(local_epsilon=local_epsilon)
+    validate.open_unit(beta=beta)
     root = math.sqrt(2.0 * slots * log_inverse(beta))
     return 2.0 * exponential(_log_growth(local_epsilon)) * root / clients * UP
 
@@ -63,7 +63,7 @@ def total_delta(*, delta: float, beta: float, clients: int, slots: int) -> float
     1.10000...e-06
     """
     _check(clients=clients, slots=slots)
-    require.open_unit(delta=delta, beta=beta)
+    validate.open_unit(delta=delta, beta=beta)
     return (delta + clients / slots * beta) * UP
 
 
@@ -81,7 +81,7 @@ def repeated(*, local_epsilon: float, delta: float, beta: float, clients: int, s
     >>> round(repeated(delta=5e-7, beta=5e-9, **given), 4)
     0.9747
     """
-    require.open_unit(delta=delta)
+    validate.open_unit(delta=delta)
     single = one_run(local_epsilon=local_epsilon, beta=beta, clients=clients, slots=slots)
     if single > 700.0:
         return math.inf
@@ -107,7 +107,7 @@ def repeated_explicit(
     >>> round(repeated_explicit(delta=5e-7, beta=5e-9, **given), 4)
     2.0712
     """
-    require.open_unit(delta=delta)
+    validate.open_unit(delta=delta)
     _check_corollary(local_epsilon=local_epsilon, beta=beta, clients=clients, slots=slots)
     growth = exponential(_log_growth(local_epsilon)) / math.sqrt(clients)
     log_beta = log_inverse(beta)
@@ -164,15 +164,15 @@ def _log_growth(local_epsilon: float) -> float:
 
 
 def _check(*, clients: int, slots: int) -> None:
-    require.count(clients=clients, slots=slots)
+    validate.count(clients=clients, slots=slots)
     if clients < slots:
         raise InvalidValue("slots", slots, f"must be at most clients = {clients}: p₀ is m/n")
 
 
 def _check_corollary(*, local_epsilon: float, beta: float, clients: int, slots: int) -> None:
     _check(clients=clients, slots=slots)
-    require.non_negative(local_epsilon=local_epsilon)
-    require.open_unit(beta=beta)
+    validate.non_negative(local_epsilon=local_epsilon)
+    validate.open_unit(beta=beta)
     most = 2.0 / 3.0 * math.log(clients / (8.0 * math.sqrt(slots)))
     if not local_epsilon <= most:
         raise NotCovered(
@@ -200,7 +200,7 @@ def _check_corollary(*, local_epsilon: float, beta: float, clients: int, slots: 
 
 
 def _splits(*, delta: float, clients: int, slots: int) -> list[tuple[float, float]]:
-    require.open_unit(delta=delta)
+    validate.open_unit(delta=delta)
     _check(clients=clients, slots=slots)
     parts = (delta * share / SHARES for share in range(1, SHARES))
     return [(part, (delta - part) * slots / clients) for part in parts]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.accounting.paper.amplification import Amplification, ApproximateBound
 from checkins.accounting.paper.rounding import UP, log_inverse
 from checkins.errors import InvalidValue, NotCovered
@@ -205,8 +205,8 @@ def bins_approximate_total(
 
 def simplified(*, local_epsilon: float, delta: float, scale: float) -> float:
     """7 · scale · ε₀ √log(1/δ), refused outside ε₀ ≤ 1 and δ ≤ 1/100."""
-    require.non_negative(local_epsilon=local_epsilon)
-    require.open_unit(delta=delta)
+    validate.non_negative(local_epsilon=local_epsilon)
+    validate.open_unit(delta=delta)
     if not local_epsilon <= 1.0:
         raise NotCovered("local_epsilon", local_epsilon, "the simplified form needs at most 1")
     if not delta <= 0.01:
@@ -219,19 +219,19 @@ def whole_loads(loads: Loads) -> NDArray[np.float64]:
     sizes = np.asarray(loads)
     if sizes.ndim != 1 or sizes.size == 0 or not np.issubdtype(sizes.dtype, np.integer):
         raise InvalidValue("loads", loads, "must be a non-empty sequence of whole numbers")
-    if sizes.min() < 0 or not 1 <= sizes.sum() <= require.MOST_SLOTS:
+    if sizes.min() < 0 or not 1 <= sizes.sum() <= validate.MOST_SLOTS:
         raise InvalidValue("loads", loads, "must be at least 0 each, and not all 0")
     return sizes.astype(np.float64)
 
 
 def _replacement(*, slots: int, largest_weight: float) -> Amplification:
-    require.count(slots=slots)
-    require.probability(largest_weight=largest_weight)
+    validate.count(slots=slots)
+    validate.probability(largest_weight=largest_weight)
     return Amplification(power=0.5, scale=largest_weight / math.sqrt(slots), randomizers=slots)
 
 
 def _swapping(*, clients: int) -> Amplification:
-    require.count(clients=clients)
+    validate.count(clients=clients)
     return Amplification(power=1.5, scale=1.0 / math.sqrt(clients), randomizers=clients)
 
 

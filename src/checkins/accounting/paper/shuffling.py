@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.accounting.paper import replacement
 from checkins.accounting.paper.amplification import ApproximateBound
 from checkins.accounting.paper.rounding import UP, exponential, log_gap, log_inverse
@@ -74,9 +74,9 @@ def shuffling_earlier(*, local_epsilon: float, delta: float, clients: int) -> fl
     >>> round(shuffling_earlier(local_epsilon=1.0, delta=1e-6, clients=10_000), 4)
     1.3993
     """
-    require.non_negative(local_epsilon=local_epsilon)
-    require.open_unit(delta=delta)
-    require.count(clients=clients)
+    validate.non_negative(local_epsilon=local_epsilon)
+    validate.open_unit(delta=delta)
+    validate.count(clients=clients)
     whole = 2.0 * exponential(2.0 * local_epsilon + log_gap(local_epsilon))
     step = whole / clients
     if math.isinf(whole) or step > 700.0:

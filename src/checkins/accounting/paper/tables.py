@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.accounting import require
-from checkins.accounting.paper import heterogeneous, repetition, shuffling
+from checkins import validate
+from checkins.accounting.paper import kov_composition, repetition, shuffling
 from checkins.accounting.paper.amplification import held_locally
 from checkins.errors import InvalidValue
 
@@ -38,9 +38,9 @@ def table1(*, clients: int, slots: int, local_epsilon: float, delta: float) -> t
     ...  table1(clients=100_000, slots=1000, local_epsilon=2.0, delta=1e-6)]
     [2.0, 0.09, 16.481, 2.215, 1.947]
     """
-    require.count(clients=clients, slots=slots)
-    require.positive(local_epsilon=local_epsilon)
-    require.open_unit(delta=delta)
+    validate.count(clients=clients, slots=slots)
+    validate.positive(local_epsilon=local_epsilon)
+    validate.open_unit(delta=delta)
     given = {"local_epsilon": local_epsilon, "delta": delta}
     return (
         TableRow("none", "ε₀", local_epsilon, "local privacy alone"),
@@ -81,11 +81,11 @@ def subsampling(*, clients: int, local_epsilon: float, delta: float) -> float:
     >>> round(subsampling(clients=100_000, local_epsilon=2.0, delta=1e-6), 4)
     0.0902
     """
-    require.count(clients=clients)
+    validate.count(clients=clients)
     step = held_locally(
         local_epsilon=local_epsilon, local_delta=0.0, delta=delta, participation=1.0 / clients
     )
-    return heterogeneous.homogeneous_composition(epsilon=step, steps=clients, delta=delta)
+    return kov_composition.homogeneous_composition(epsilon=step, steps=clients, delta=delta)
 
 
 @dataclass(frozen=True, slots=True)

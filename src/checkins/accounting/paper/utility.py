@@ -40,7 +40,7 @@ import math
 
 from scipy.special import digamma
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.accounting.paper.occupancy import empty_probability, expected_inverse_load
 from checkins.accounting.paper.rounding import UP
 from checkins.errors import NotCovered
@@ -71,8 +71,8 @@ def last_iterate_risk(
     >>> round(last_iterate_risk(rate=1.0, second_moment=1.0, diameter=1.0, **given), 3)
     0.925
     """
-    require.positive(rate=rate, diameter=diameter)
-    require.non_negative(second_moment=second_moment)
+    validate.positive(rate=rate, diameter=diameter)
+    validate.non_negative(second_moment=second_moment)
     empty = empty_probability(clients=clients, slots=slots, participation=participation)
     if empty >= 1.0:
         return math.inf
@@ -103,7 +103,7 @@ def fixed_window_rate(
     0.9534
     """
     kept = _kept(clients=clients, slots=slots, participation=participation)
-    require.positive(diameter=diameter)
+    validate.positive(diameter=diameter)
     return diameter * kept / math.sqrt(_report_moment(lipschitz, dimension, noise_std))
 
 
@@ -132,7 +132,7 @@ def fixed_window_risk(
     1.3856
     """
     kept = _kept(clients=clients, slots=slots, participation=participation)
-    require.positive(diameter=diameter)
+    validate.positive(diameter=diameter)
     scale = diameter * math.sqrt(_report_moment(lipschitz, dimension, noise_std))
     return 2.0 * scale / kept * (2.0 + math.log(slots)) / math.sqrt(slots) * UP
 
@@ -157,7 +157,7 @@ def averaged_rate(
     >>> round(averaged_rate(clients=1000, slots=100, **given), 4)
     0.9944
     """
-    require.positive(diameter=diameter)
+    validate.positive(diameter=diameter)
     moment = _averaged_moment(clients, slots, lipschitz, dimension, noise_std)
     return diameter / math.sqrt(moment)
 
@@ -185,7 +185,7 @@ def averaged_risk(
     >>> round(averaged_risk(clients=1000, slots=100, **given), 4)
     0.9302
     """
-    require.positive(diameter=diameter)
+    validate.positive(diameter=diameter)
     moment = _averaged_moment(clients, slots, lipschitz, dimension, noise_std)
     return last_iterate_risk(
         clients=clients,
@@ -221,7 +221,7 @@ def averaged_smooth_step(
     >>> round(averaged_smooth_step(clients=1000, slots=100, **given), 4)
     0.2211
     """
-    require.positive(smoothness=smoothness, diameter=diameter)
+    validate.positive(smoothness=smoothness, diameter=diameter)
     deviation = _smooth_deviation(clients, slots, lipschitz, dimension, noise_std)
     return 1.0 / (smoothness + deviation * math.sqrt(slots) / diameter)
 
@@ -251,7 +251,7 @@ def averaged_smooth_risk(
     >>> round(averaged_smooth_risk(clients=1000, slots=100, **given), 4)
     0.0502
     """
-    require.positive(smoothness=smoothness, diameter=diameter)
+    validate.positive(smoothness=smoothness, diameter=diameter)
     deviation = _smooth_deviation(clients, slots, lipschitz, dimension, noise_std)
     used = 1.0 - empty_probability(clients=clients, slots=slots, participation=1.0)
     noise = diameter * deviation / (2.0 * math.sqrt(slots)) * (1.0 + 1.0 / used)
@@ -261,8 +261,8 @@ def averaged_smooth_risk(
 
 def _kept(*, clients: int, slots: int, participation: float) -> float:
     """1 − 2e^(−np₀/m), refused where it is not positive."""
-    require.count(clients=clients, slots=slots)
-    require.probability(participation=participation)
+    validate.count(clients=clients, slots=slots)
+    validate.probability(participation=participation)
     load = clients * participation / slots
     if not load > math.log(2.0):
         raise NotCovered(
@@ -278,9 +278,9 @@ def _report_moment(
     lipschitz: float, dimension: int, noise_std: float, noise_share: float = 1.0
 ) -> float:
     """L² + pσ² · ``noise_share``: the second moment of a report, or of a mean of reports."""
-    require.positive(lipschitz=lipschitz)
-    require.non_negative(noise_std=noise_std)
-    require.count(dimension=dimension)
+    validate.positive(lipschitz=lipschitz)
+    validate.non_negative(noise_std=noise_std)
+    validate.count(dimension=dimension)
     return lipschitz * lipschitz + dimension * noise_std * noise_std * noise_share
 
 

@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 from checkins.accounting import Adjacency, Protocol
 from checkins.audit.canaries.world import World
 from checkins.audit.trials import Trials
+from checkins.campaign import Campaign, Task
 from checkins.errors import InvalidValue, NotCovered
-from checkins.protocol.campaign import Campaign, Task
 from checkins.simulation.loop import Server
-from checkins.simulation.method import Method
+from checkins.simulation.mechanism import Mechanism
 from checkins.simulation.noise import Law
 from checkins.simulation.optimizers import server_of
 from checkins.simulation.updates import LocalWork, each, updates_of
 from checkins.tasks.dataset import Dataset
-from checkins.tasks.lesson import Lesson
+from checkins.tasks.loaded_task import LoadedTask
 
 LOOKED_AT = 2048
 """Clients among whom the canary is sought."""
@@ -53,7 +53,7 @@ class TrainingCanary:
     """One client with a wrong label, against nobody or against the same with its own label."""
 
     campaign: Campaign
-    lesson: Lesson
+    lesson: LoadedTask
     name: str = "own data"
     statistic: str = "likelihood ratio along the canary's own update, slot by slot"
     note: str = "real training: it measures what this task gives away, not what any could"
@@ -95,8 +95,8 @@ class TrainingCanary:
         return World.of(self.campaign.design, repeats=self.campaign.repeats)
 
     @cached_property
-    def _method(self) -> Method:
-        return Method.of(self.campaign, self.lesson.model.dimension)
+    def _method(self) -> Mechanism:
+        return Mechanism.of(self.campaign, self.lesson.model.dimension)
 
     @property
     def _load(self) -> float:

@@ -11,12 +11,12 @@ import math
 from collections.abc import Iterator
 
 from checkins.accounting import Adjacency, GaussianNoise, Protocol
-from checkins.accounting.pure import attained
+from checkins.accounting.exact.pure import attained
 from checkins.audit.canaries.canary import AveragedCanary, Canary, ResponseCanary, SumCanary
 from checkins.audit.canaries.noise import GaussianSum, LaplaceSum
 from checkins.audit.canaries.releases import Response
 from checkins.audit.canaries.world import World
-from checkins.protocol.campaign import Campaign, RandomizerKind
+from checkins.campaign import Campaign, RandomizerKind
 from checkins.randomizers import Laplace, PrivUnit, RandomizedResponse
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from checkins.audit.machines.scene import Scene, clipped
 from checkins.audit.machines.world import CANARY, Seen
-from checkins.protocol.campaign import Campaign
+from checkins.campaign import Campaign
 from checkins.protocol.model_update import ModelUpdate
 from checkins.randomizers import Gaussian, Randomizer
 

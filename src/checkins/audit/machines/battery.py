@@ -14,7 +14,7 @@ from typing import Protocol as Interface
 
 import numpy as np
 
-from checkins.audit.bound import MeasuredBound, lower_bounds
+from checkins.audit.bounds import MeasuredBound, lower_bounds
 from checkins.audit.machines.adversity import ORDINARY, SMOOTH, Adversity
 from checkins.audit.machines.campaigns import (
     averaged,
@@ -29,9 +29,9 @@ from checkins.audit.machines.scene import EXCESS, Scene
 from checkins.audit.machines.small import DIMENSION, SmallCampaign
 from checkins.audit.machines.stage import Claim, Stage, View, small_stage
 from checkins.audit.trials import Trials
-from checkins.protocol.campaign import Campaign, RunSoFar, price
-from checkins.protocol.ledger import Closed, Ledger, Reason, SlotClosed
-from checkins.protocol.roles import sampler_of, server_of
+from checkins.campaign import Campaign, PartialRun, price
+from checkins.ledger import Closed, Ledger, Reason, SlotClosed, spending_of
+from checkins.protocol.factories import sampler_of, server_of
 
 CONFIDENCE = 0.9999
 FULL = Scene("in full slots", EXCESS, None, others=1)
@@ -104,7 +104,7 @@ def _stage(
     scene: Scene | None = None,
     view: View = View.PUBLIC,
 ) -> Stage:
-    small = SmallCampaign(campaign, price((RunSoFar.whole(campaign),)))
+    small = SmallCampaign(campaign, price((PartialRun.whole(campaign),)))
     return small_stage(small, scene=scene, adversity=adversity, view=view)
 
 
@@ -114,7 +114,7 @@ def _stage(
 def short_budget() -> Stage:
     """A budget that pays for one slot of four; what it promises is the budget."""
     whole = server_noise(slots=4, noise=0.5, delta=0.12)
-    one_slot = price((RunSoFar(whole, 1),)).epsilon
+    one_slot = price((PartialRun(whole, 1),)).epsilon
     campaign = replace(whole, budget=replace(whole.budget, epsilon=one_slot))
     return _budgeted((campaign,))
 
@@ -122,7 +122,7 @@ def short_budget() -> Stage:
 def shared_budget() -> Stage:
     """Four campaigns on one population whose budget pays for the first of them."""
     first = server_noise(slots=2, noise=1.0, delta=0.05)
-    budget = replace(first.budget, epsilon=price((RunSoFar.whole(first),)).epsilon)
+    budget = replace(first.budget, epsilon=price((PartialRun.whole(first),)).epsilon)
     campaigns = tuple(
         replace(first, name=f"drill {number}", population_id="people", budget=budget)
         for number in range(1, 5)
@@ -134,7 +134,9 @@ def _budgeted(campaigns: tuple[Campaign, ...]) -> Stage:
     """One run after another, each by what the ledger of the population says is left."""
     ledger, servers = Ledger(), []
     for campaign in campaigns:
-        server = server_of(campaign, np.zeros(DIMENSION), ledger=ledger)
+        server = server_of(
+            campaign, np.zeros(DIMENSION), affordable=spending_of(ledger, campaign).affordable()
+        )
         servers.append(server)
         model = server.learner.model
         ledger, _ = ledger.append(ledger.opening(campaign, model=model, simulated=True))
@@ -143,7 +145,7 @@ def _budgeted(campaigns: tuple[Campaign, ...]) -> Stage:
             entry = SlotClosed.of(slot=slot, total=total, model=model, contributors=None)
             ledger, _ = ledger.append(entry)
         done = server.rules.affordable == campaign.design.slots
-        spent = price((RunSoFar(campaign, server.rules.affordable),)).as_dict()
+        spent = price((PartialRun(campaign, server.rules.affordable),)).as_dict()
         reason = Reason.COMPLETED if done else Reason.STOPPED
         ledger, _ = ledger.append(Closed(reason, spent))
     campaign = campaigns[0]

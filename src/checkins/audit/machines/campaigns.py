@@ -14,7 +14,7 @@ from checkins.accounting import (
     Protocol,
 )
 from checkins.audit.machines.small import PLENTY, plain
-from checkins.protocol.campaign import Budget, Campaign, RandomizerChoice, RandomizerKind
+from checkins.campaign import Budget, Campaign, RandomizerConfig, RandomizerKind
 
 CLIP = 1.0
 
@@ -83,7 +83,7 @@ def _campaign(
 ) -> Campaign:
     noise = design.randomizer
     if isinstance(noise, GaussianNoise):
-        choice = RandomizerChoice(
+        choice = RandomizerConfig(
             RandomizerKind.GAUSSIAN,
             clip=CLIP,
             grid=grid,
@@ -91,7 +91,7 @@ def _campaign(
             noise_at=noise.at,
         )
     else:
-        choice = RandomizerChoice(
+        choice = RandomizerConfig(
             RandomizerKind.LAPLACE, clip=CLIP, grid=grid, local_epsilon=noise.local_epsilon
         )
     return Campaign(

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from checkins.accounting import Design, NoiseAt, Protocol, require
+from checkins import validate
+from checkins.accounting import Design, NoiseAt, Protocol
 from checkins.audit.machines.adversity import Adversity
 from checkins.audit.machines.attacks import LIKELIHOOD, Found
 from checkins.audit.machines.scene import EXCESS, update_of
@@ -23,12 +24,12 @@ from checkins.audit.machines.small import PLENTY, plain
 from checkins.audit.machines.stage import Claim, best_attack
 from checkins.audit.machines.world import CANARY, World
 from checkins.audit.trials import Trials
+from checkins.campaign import Campaign
 from checkins.errors import NotCovered
-from checkins.protocol.campaign import Campaign
-from checkins.protocol.ledger import Ledger
+from checkins.ledger import Ledger, spending_of
+from checkins.protocol.factories import sampler_of, server_of
 from checkins.protocol.participant import Participant
 from checkins.protocol.report import Report
-from checkins.protocol.roles import sampler_of, server_of
 from checkins.protocol.server import Server
 from checkins.protocol.window import FixedWindow
 from checkins.randomizers import DeviceSampler, Gaussian
@@ -72,7 +73,7 @@ class DeviceStage:
 
     def trials(self, runs: int) -> Trials:
         """Scores of so many participations with either update, by the best attack."""
-        require.count(runs=runs)
+        validate.count(runs=runs)
         halves: tuple[list[Found], list[Found]] = ([], [])
         for _ in range(runs):
             for present in (True, False):
@@ -102,7 +103,7 @@ def device_stage(
         near = units - 1 - units % 2
         updates = (np.array([(near + 0.5) * step]), np.array([-(near - 0.5) * step]))
     claim = Claim(local_epsilon(sampler, delta=delta), delta, "the local randomizer's promise")
-    server = server_of(single, np.zeros(1), ledger=Ledger())
+    server = server_of(single, np.zeros(1), affordable=spending_of(Ledger(), single).affordable())
     return DeviceStage(server, sampler, updates, adversity, claim)
 
 

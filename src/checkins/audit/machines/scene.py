@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins.accounting import Adjacency
-from checkins.protocol.campaign import Campaign
+from checkins.campaign import Campaign
 from checkins.protocol.participant import Participant
 from checkins.protocol.window import FixedWindow, SlidingWindow
 from checkins.randomizers import DeviceSampler

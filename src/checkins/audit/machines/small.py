@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from checkins import validate
 from checkins.accounting import (
     Adjacency,
     Certificate,
@@ -18,15 +19,14 @@ from checkins.accounting import (
     NoiseAt,
     Population,
     Protocol,
-    require,
 )
+from checkins.campaign import Campaign
+from checkins.campaign.description import Budget
+from checkins.campaign.optimizer import Optimizer
+from checkins.campaign.partial_runs import PartialRun
+from checkins.campaign.spending import price
+from checkins.campaign.task import DataSet, Model, Task
 from checkins.errors import NotCovered
-from checkins.protocol.campaign import Campaign
-from checkins.protocol.campaign.description import Budget
-from checkins.protocol.campaign.optimizer import Optimizer
-from checkins.protocol.campaign.runs import RunSoFar
-from checkins.protocol.campaign.spending import price
-from checkins.protocol.campaign.task import DataSet, Model, Task
 
 SLOTS, WINDOW, CAPACITY, CONTRIBUTORS = 5, 3, 2, 6
 """Of the small campaign at most; a sliding one has room for a whole window after its warm-up."""
@@ -54,7 +54,7 @@ def made_small(campaign: Campaign, *, delta: float = DELTA) -> SmallCampaign:
 
     Refuses what no device can run: a campaign without a grid, or with PrivUnit.
     """
-    require.open_unit(delta=delta)
+    validate.open_unit(delta=delta)
     randomizer = campaign.randomizer
     if randomizer.categories is not None or randomizer.clip is None or randomizer.grid is None:
         raise NotCovered(
@@ -76,7 +76,7 @@ def made_small(campaign: Campaign, *, delta: float = DELTA) -> SmallCampaign:
         randomizer=randomizer,
         task=plain(campaign.task),
     )
-    return SmallCampaign(small, price((RunSoFar.whole(small),)))
+    return SmallCampaign(small, price((PartialRun.whole(small),)))
 
 
 def _small_design(design: Design) -> Design:

@@ -9,21 +9,22 @@ from enum import StrEnum
 
 import numpy as np
 
-from checkins.accounting import GaussianNoise, NoiseAt, require
-from checkins.audit.blocks import Clock, OutOfTime
-from checkins.audit.bound import CHOOSING, lower_bounds
+from checkins import validate
+from checkins.accounting import GaussianNoise, NoiseAt
+from checkins.audit.batching import Clock, OutOfTime
+from checkins.audit.bounds import CHOOSING, lower_bounds
 from checkins.audit.machines.adversity import ORDINARY, Adversity
 from checkins.audit.machines.attacks import Adversary, Found, Noise
 from checkins.audit.machines.scene import Scene, Update, neighbours, scenes_for, update_of, wake_of
 from checkins.audit.machines.small import DELTA, DIMENSION, SmallCampaign, made_small
 from checkins.audit.machines.world import CANARY, World
 from checkins.audit.trials import Trials
+from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
-from checkins.protocol.campaign import Campaign
-from checkins.protocol.ledger import Ledger
+from checkins.ledger import Ledger, spending_of
+from checkins.protocol.factories import participant_of, sampler_of, server_of
 from checkins.protocol.participant import Participant
 from checkins.protocol.report import Report
-from checkins.protocol.roles import participant_of, sampler_of, server_of
 from checkins.protocol.server import Server
 from checkins.randomizers import DeviceSampler
 
@@ -138,7 +139,7 @@ class Stage:
         The attack is chosen on the runs that ``lower_bounds`` chooses its events on, and that
         count for nothing else: the choice costs no confidence.
         """
-        require.count(runs=runs)
+        validate.count(runs=runs)
         halves: tuple[list[Found], list[Found]] = ([], [])
         for done in range(runs):
             for present in (True, False):
@@ -191,7 +192,13 @@ def small_stage(
     claim = Claim(certificate.epsilon, certificate.delta, "the campaign's certificate")
     return Stage(
         campaign,
-        (server_of(campaign, np.zeros(DIMENSION), ledger=Ledger()),),
+        (
+            server_of(
+                campaign,
+                np.zeros(DIMENSION),
+                affordable=spending_of(Ledger(), campaign).affordable(),
+            ),
+        ),
         sampler_of(campaign, dimension=DIMENSION),
         scene or scenes_for(campaign)[0],
         adversity,
@@ -219,7 +226,7 @@ def run_trials(
         small_stage(small, scene=scene, adversity=adversity) for scene in scenes_for(small.campaign)
     ]
     if seconds is not None:
-        require.non_negative(seconds=seconds)
+        validate.non_negative(seconds=seconds)
         runs = min(runs, _affordable(stages, seconds - (clock() - began), clock))
         if runs < LEAST_RUNS:
             raise OutOfTime(f"{seconds:.2g} s were left for it, and {LEAST_RUNS} runs take longer")

@@ -1,7 +1,7 @@
-"""One campaign from its beginning to its end: the real machines, the system's dice, misfortunes.
+"""Run one campaign from start to end: real state machines, OS randomness, injected faults.
 
 Drives server and devices by the four rules of ``checkins.protocol.machine``: what is durable is
-kept apart from what is merely remembered, and a node that restarts goes on from the former. Dice
+kept apart from what is merely remembered, and a node that restarts goes on from the former. Draws
 and noise are the coordinator's and the device's own, from the operating system.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from checkins.audit.machines.adversity import SMOOTH, Adversity
-from checkins.client.dice import Dice
+from checkins.client.randomness import DeviceRandomness
 from checkins.errors import ProtocolViolation
 from checkins.protocol import participant as clients
 from checkins.protocol import participant_events as told
@@ -24,10 +24,10 @@ from checkins.protocol.participant import Outcome, Participant
 from checkins.protocol.report import Report
 from checkins.protocol.server import RecordClosing, Release, Server
 from checkins.randomizers import DeviceSampler
-from checkins.service import dice
+from checkins.service import randomness
 
 CANARY = "canary"
-_DICE = Dice()
+_DICE = DeviceRandomness()
 _SERVER = "server"
 _JOINED = (Outcome.REPORTED, Outcome.DISMISSED, Outcome.LATE)
 
@@ -107,14 +107,14 @@ class World:
             self._server_does(servers.SlotBegan(number))
             self._begin(number)
         elif slot.phase is slots.Phase.COLLECTING:
-            self._server_does(dice.choice(slot))
+            self._server_does(randomness.choice(slot))
             self._deliver()
         else:
             if slot.number == self.start.rules.affordable:
                 self._mail.extend((_SERVER, message) for message in self._held)
                 self._deliver()
                 slot = self.server.slot or slot
-            self._server_does(dice.expiry(slot, self.sampler))
+            self._server_does(randomness.expiry(slot, self.sampler))
             self._deliver()
 
     def _begin(self, number: int) -> None:

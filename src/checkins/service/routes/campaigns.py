@@ -6,11 +6,11 @@ import json
 
 from fastapi import APIRouter, Request, Response, status
 
-from checkins.protocol.campaign import InvalidCampaign
+from checkins.campaign import InvalidCampaign
 from checkins.service import view, wire
-from checkins.service.desk import Desk
+from checkins.service.live_run import LiveRun
 from checkins.service.problems import Problem
-from checkins.service.routes.parts import (
+from checkins.service.routes.requests import (
     JSON,
     answer,
     desk_of,
@@ -19,7 +19,7 @@ from checkins.service.routes.parts import (
     runner_of,
     takes,
 )
-from checkins.service.routes.plain import PlainRoute, also_head
+from checkins.service.routes.routing import PlainRoute, also_head
 from checkins.service.runner import Runner
 from checkins.service.store import records
 
@@ -114,7 +114,7 @@ async def progress(request: Request) -> Response:
     return answer(view.progress(desk, await runner.ask(releases)))
 
 
-def _shown(desk: Desk, runner: Runner, *, code: int = status.HTTP_200_OK) -> Response:
+def _shown(desk: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) -> Response:
     """The view, made once for as long as nothing changes; thousands of clients ask for it."""
     kind = str(runner.settings.enrolment.kind)
     holding = runner.clock_watch.holding

@@ -11,12 +11,13 @@ from hashlib import sha256
 from fastapi import APIRouter, Request, Response, status
 
 from checkins.protocol.encoding import MEDIA_TYPE, report_from_bytes
-from checkins.service import clock_watch, dice, taking, wire
-from checkins.service.desk import EARLY_S, Desk
+from checkins.service import clock_watch, intake, randomness, wire
+from checkins.service.intake import CheckIn, Enrolment, Submission, hashed
+from checkins.service.live_run import EARLY_S, LiveRun
 from checkins.service.memory import REPORT_BYTES
 from checkins.service.problems import Problem
 from checkins.service.released import released_model
-from checkins.service.routes.parts import (
+from checkins.service.routes.requests import (
     BINARY,
     JSON,
     PARAMETERS,
@@ -32,9 +33,8 @@ from checkins.service.routes.parts import (
     takes,
     unless_gone,
 )
-from checkins.service.routes.plain import PlainRoute
+from checkins.service.routes.routing import PlainRoute
 from checkins.service.runner import Runner
-from checkins.service.taking import CheckIn, Enrolment, Submission, hashed
 
 router = APIRouter(prefix="/campaigns/{run}", tags=["clients"], route_class=PlainRoute)
 
@@ -53,7 +53,7 @@ async def enrol(request: Request) -> Response:
     admitted = runner.settings.enrolment.admits(credential_of(request))
     refuse_if_over(desk)
     if admitted is None and key is None:
-        token, enrolment = dice.token(), None
+        token, enrolment = randomness.token(), None
     else:
         token = _derived(runner.key, desk.terms.id, admitted or "", key or "")
         enrolment = admitted or hashed(key or "")
@@ -76,7 +76,7 @@ async def withdraw(request: Request) -> Response:
     """Your token is spent, and what you have in the slot in progress is erased."""
     desk, runner, token = await desk_of(request), runner_of(request), hashed(bearer_of(request))
     refuse_if_over(desk)
-    if not await runner.ask(taking.withdraw, runner.database, desk.terms.id, token):
+    if not await runner.ask(intake.withdraw, runner.database, desk.terms.id, token):
         raise Problem("refused", "this token is unknown here, or spent: nothing of it is kept")
     return Response(status_code=status.HTTP_204_NO_CONTENT)
 
@@ -125,7 +125,7 @@ async def ask(request: Request) -> Response:
         raise _no_receipt()
     slot = desk.issued.get(receipt)
     if slot is None:
-        slot = await runner.ask(taking.slot_of, runner.database, desk.terms.id, receipt)
+        slot = await runner.ask(intake.slot_of, runner.database, desk.terms.id, receipt)
     if slot is None:
         raise _no_receipt()
     most_s = min(wait, runner.settings.limits.waiting_s)
@@ -193,15 +193,15 @@ async def report(request: Request) -> Response:
     return Response(b'{"status":"taken"}', media_type=JSON)
 
 
-async def _is_asked(desk: Desk, runner: Runner, slot: int, receipt: str) -> bool:
+async def _is_asked(desk: LiveRun, runner: Runner, slot: int, receipt: str) -> bool:
     """Whether a report is asked of a receipt; the store is asked where this desk may be behind."""
     if desk.knows(slot):
         return desk.outcome(slot, receipt) == "chosen"
-    return await runner.ask(taking.is_asked, runner.database, desk.terms.id, slot, receipt)
+    return await runner.ask(intake.is_asked, runner.database, desk.terms.id, slot, receipt)
 
 
 async def _outcome(
-    desk: Desk, runner: Runner, slot: int, receipt: str, *, most_s: float
+    desk: LiveRun, runner: Runner, slot: int, receipt: str, *, most_s: float
 ) -> str | None:
     """What became of a check-in, once it is known or time is up."""
     outcome = desk.outcome(slot, receipt)
@@ -218,7 +218,7 @@ async def _outcome(
     return outcome
 
 
-async def _until_begun(desk: Desk, runner: Runner, slot: int) -> None:
+async def _until_begun(desk: LiveRun, runner: Runner, slot: int) -> None:
     """Let a client that is a little early wait; send one that is earlier away."""
     loop = asyncio.get_running_loop()
     ahead = desk.terms.begins(slot) - runner.database.now()
@@ -251,7 +251,7 @@ def _key_of(request: Request) -> str | None:
 def _derived(key: bytes, run: str, credential: str, once: str) -> str:
     """The token of a credential and a key: the same as often as it is asked for."""
     message = "\n".join((run, credential, once)).encode()
-    return urlsafe_b64encode(hmac.digest(key, message, sha256)[: dice.TOKEN_BYTES]).decode()
+    return urlsafe_b64encode(hmac.digest(key, message, sha256)[: randomness.TOKEN_BYTES]).decode()
 
 
 def _no_receipt() -> Problem:

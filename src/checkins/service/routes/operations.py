@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request, Response
 
 from checkins.service import readiness, wire
 from checkins.service.problems import Problem
-from checkins.service.routes.parts import refusals, require_operator, runner_of, takes
-from checkins.service.routes.plain import HeadRoute, also_head
+from checkins.service.routes.requests import refusals, require_operator, runner_of, takes
+from checkins.service.routes.routing import HeadRoute, also_head
 
 router = APIRouter(tags=["operations"], route_class=HeadRoute)
 

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, HTMLResponse
 
 from checkins.service.problems import Problem
-from checkins.service.routes.plain import HeadRoute, also_head
 from checkins.service.routes.planning import planner_of
+from checkins.service.routes.routing import HeadRoute, also_head
 
 FOLDER = Path(__file__).parent.parent / "page"
 KINDS = {".css": "text/css", ".js": "text/javascript"}

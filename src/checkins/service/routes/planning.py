@@ -16,7 +16,7 @@ from checkins.errors import InvalidValue
 from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
 from checkins.service.planner import Planner
 from checkins.service.problems import Problem
-from checkins.service.routes.parts import JSON, hung_up, refusals, runner_of
+from checkins.service.routes.requests import JSON, hung_up, refusals, runner_of
 
 router = APIRouter(prefix="/plan", tags=["planning"])
 

@@ -11,10 +11,10 @@ from fastapi.responses import StreamingResponse
 
 from checkins.protocol.encoding import MEDIA_TYPE
 from checkins.service import view, wire
-from checkins.service.desk import Desk
+from checkins.service.live_run import LiveRun
 from checkins.service.problems import Problem
 from checkins.service.released import released_model
-from checkins.service.routes.parts import (
+from checkins.service.routes.requests import (
     BINARY,
     answer,
     desk_of,
@@ -24,10 +24,10 @@ from checkins.service.routes.parts import (
     runner_of,
     takes,
 )
-from checkins.service.routes.plain import PlainRoute, also_head
+from checkins.service.routes.routing import PlainRoute, also_head
 from checkins.service.runner import Runner
 from checkins.service.store import records
-from checkins.service.store.records import Standing
+from checkins.service.store.records import RunSnapshot
 
 router = APIRouter(prefix="/campaigns/{run}", tags=["public"], route_class=PlainRoute)
 KEEP_ALIVE_S = 15.0
@@ -151,7 +151,7 @@ async def events(request: Request) -> Response:
     return StreamingResponse(told, media_type="text/event-stream")
 
 
-async def _told(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
+async def _told(desk: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
     """Events, counted as long as somebody listens."""
     runner.listeners += 1
     try:
@@ -162,7 +162,7 @@ async def _told(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
         runner.listeners -= 1
 
 
-async def _events(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
+async def _events(desk: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
     listener = _Listener(desk, runner)
     while not runner.stopping.is_set():
         events = await listener.news()
@@ -176,7 +176,7 @@ async def _events(desk: Desk, runner: Runner) -> AsyncIterator[bytes]:
 class _Listener:
     """One who listens to a run, and what was told so far."""
 
-    def __init__(self, desk: Desk, runner: Runner) -> None:
+    def __init__(self, desk: LiveRun, runner: Runner) -> None:
         self._desk = desk
         self._runner = runner
         self._status: dict[str, str | None] = {}
@@ -209,7 +209,7 @@ class _Listener:
             told.append(_event("curve", now, {"slots": slots, "metrics": metrics}))
         return told
 
-    async def _releases(self, public: Standing) -> list[dict[str, Any]]:
+    async def _releases(self, public: RunSnapshot) -> list[dict[str, Any]]:
         """The releases since the last one that was told; a slow reader may have missed some.
 
         Each slot of a run that is open has the next line of the ledger.

@@ -12,15 +12,15 @@ import numpy as np
 from sqlalchemy import Connection, LargeBinary, Row, func, insert, select, update
 
 from checkins.accounting.filters import Filter
+from checkins.campaign import campaign_from_canonical
 from checkins.errors import OutOfOrder
-from checkins.protocol.campaign import campaign_from_canonical
-from checkins.protocol.ledger import Ledger, Run
-from checkins.protocol.ledger.entry import Entry, Units, hashed, packed
+from checkins.ledger import Ledger, Run
+from checkins.ledger.entry import Entry, Units, hashed, packed
 from checkins.protocol.model_update import Learner
 from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Phase as SlotPhase
+from checkins.service.run_spec import RunSpec
 from checkins.service.store import tables
-from checkins.service.terms import Terms
 
 runs, learners, populations = tables.runs, tables.learners, tables.populations
 BEGINNING_BYTES = 256
@@ -31,7 +31,7 @@ _SLOT_HASH = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RunState:
     """Where a run is: all that a check-in or a report depends on."""
 
     phase: Phase
@@ -47,10 +47,10 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standing:
+class RunSnapshot:
     """A run with its model and its ledger."""
 
-    stage: Stage
+    stage: RunState
     learner: Learner
     ledger: Ledger
     certificate: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Standing:
     """Whether this process closed the slot that brought the run here."""
 
 
-def unknown_terms(connection: Connection, known: Collection[str]) -> list[Terms]:
+def unknown_terms(connection: Connection, known: Collection[str]) -> list[RunSpec]:
     """Every run that is not ``known``, in the order in which they were opened."""
     c = runs.c
     ids = connection.execute(select(c.id).order_by(c.position)).scalars()
@@ -67,23 +67,23 @@ def unknown_terms(connection: Connection, known: Collection[str]) -> list[Terms]
     return [terms for run in new if (terms := load_terms(connection, run)) is not None]
 
 
-def load_terms(connection: Connection, run: str) -> Terms | None:
+def load_terms(connection: Connection, run: str) -> RunSpec | None:
     row = connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
     return None if row is None else _terms(row)
 
 
-def _terms(row: Row[Any]) -> Terms:
+def _terms(row: Row[Any]) -> RunSpec:
     shapes = {name: tuple(shape) for name, shape in json.loads(row.tensors)}
     campaign = campaign_from_canonical(row.campaign)
-    return Terms(campaign, row.number, shapes, row.affordable)
+    return RunSpec(campaign, row.number, shapes, row.affordable)
 
 
-def load_stage(connection: Connection, run: str) -> Stage:
+def load_stage(connection: Connection, run: str) -> RunState:
     c = runs.c
     found = connection.execute(
         select(c.phase, c.closed, c.slot_phase, c.contributors, c.ending).where(c.id == run)
     ).one()
-    return Stage(
+    return RunState(
         Phase[found.phase],
         found.closed,
         None if found.slot_phase is None else SlotPhase[found.slot_phase],
@@ -92,7 +92,7 @@ def load_stage(connection: Connection, run: str) -> Stage:
     )
 
 
-def save_stage(connection: Connection, run: str, stage: Stage) -> None:
+def save_stage(connection: Connection, run: str, stage: RunState) -> None:
     connection.execute(
         update(runs)
         .where(runs.c.id == run)
@@ -106,7 +106,9 @@ def save_stage(connection: Connection, run: str, stage: Stage) -> None:
     )
 
 
-def load_standing(connection: Connection, terms: Terms, known: Standing | None = None) -> Standing:
+def load_standing(
+    connection: Connection, terms: RunSpec, known: RunSnapshot | None = None
+) -> RunSnapshot:
     """Where a run stands; what has not changed since ``known`` is not read again."""
     stage = load_stage(connection, terms.id)
     place = connection.execute(
@@ -117,13 +119,13 @@ def load_standing(connection: Connection, terms: Terms, known: Standing | None =
     if known is not None and place.entries < known.ledger.entries:
         raise OutOfOrder(f"{terms.population}: the store was rolled back while it was in use")
     if known is not None and known.ledger.head == place.head:
-        return Standing(stage, known.learner, known.ledger, known.certificate, known.model_hash)
+        return RunSnapshot(stage, known.learner, known.ledger, known.certificate, known.model_hash)
     stated = connection.execute(
         select(runs.c.certificate).where(runs.c.id == terms.id)
     ).scalar_one()
     learner = load_learner(connection, terms.id)
     ledger = load_ledger(connection, terms.population)
-    return Standing(stage, learner, ledger, json.loads(stated), hashed(learner.model))
+    return RunSnapshot(stage, learner, ledger, json.loads(stated), hashed(learner.model))
 
 
 def load_learner(connection: Connection, run: str) -> Learner:
@@ -267,7 +269,7 @@ def _head(connection: Connection, population: str, entry: int, beginning: bytes)
 
 
 def add_run(
-    connection: Connection, terms: Terms, certificate: Mapping[str, Any], filter: Filter | None
+    connection: Connection, terms: RunSpec, certificate: Mapping[str, Any], filter: Filter | None
 ) -> None:
     """A run that waits for its first slot."""
     last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0))).scalar_one()

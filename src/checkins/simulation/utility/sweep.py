@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.simulation.utility.trial import MOST_SLOTS, Measured, Scheme, Trial, measure
 from checkins.tasks.convex import Loss, Problem
@@ -157,7 +157,7 @@ def sweep(*, slots: int, runs: int, seed: int, told: Told = lambda share: None) 
 
     No two trials share a client, a coin or a noise.
     """
-    require.count(most=MOST_SLOTS, slots=slots)
+    validate.count(most=MOST_SLOTS, slots=slots)
     if not slots >= FEWEST_SLOTS:
         raise InvalidValue("slots", slots, f"must be at least {FEWEST_SLOTS}")
     plan = _Plan(tuple(_ladders(slots)), tuple(_variations(slots)), tuple(_comparisons(slots)))

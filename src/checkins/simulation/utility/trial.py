@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from checkins.accounting import require
+from checkins import validate
 from checkins.accounting.paper import utility
 from checkins.errors import InvalidValue
 from checkins.tasks.convex import Problem
@@ -65,12 +65,12 @@ class Trial:
     participation: float = 1.0
 
     def __post_init__(self) -> None:
-        require.one_of(Problem, problem=self.problem)
-        require.one_of(Scheme, scheme=self.scheme)
-        require.count(most=MOST_SLOTS, slots=self.slots)
-        require.count(clients=self.clients)
-        require.non_negative(noise_std=self.noise_std)
-        require.probability(participation=self.participation)
+        validate.one_of(Problem, problem=self.problem)
+        validate.one_of(Scheme, scheme=self.scheme)
+        validate.count(most=MOST_SLOTS, slots=self.slots)
+        validate.count(clients=self.clients)
+        validate.non_negative(noise_std=self.noise_std)
+        validate.probability(participation=self.participation)
         if self.scheme is not Scheme.FIXED and self.participation != 1.0:
             raise InvalidValue(
                 "participation", self.participation, "must be 1 with averaged updates"
@@ -174,8 +174,8 @@ class Measured:
 
 def measure(trial: Trial, *, runs: int, seed: int) -> Measured:
     """Run the trial ``runs`` times; different seeds share no client, coin or noise."""
-    require.one_of(Trial, trial=trial)
-    require.count(most=MOST_RUNS, runs=runs)
+    validate.one_of(Trial, trial=trial)
+    validate.count(most=MOST_RUNS, runs=runs)
     if not runs >= FEWEST_RUNS:
         raise InvalidValue("runs", runs, f"must be at least {FEWEST_RUNS}")
     risks = [trial.problem.excess_risk(model) for model in learned(trial, runs=runs, seed=seed)]

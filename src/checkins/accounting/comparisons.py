@@ -1,0 +1,87 @@
+"""What other ways of sampling clients would cost: numbers to compare with, never certificates.
+
+Each prices another protocol than the one described, under assumptions that random check-ins were
+made to avoid: that a server samples clients independently in every step (Poisson), or that all
+reports pass a trusted shuffler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from checkins.accounting.certificate import Alternative
+from checkins.accounting.composition import worse
+from checkins.accounting.design import Adjacency, Design, LocalRandomizer
+from checkins.accounting.exact import campaign_divergence, pure
+from checkins.accounting.exact.divergence import crossing
+from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
+from checkins.accounting.paper.shuffling import shuffling, shuffling_earlier
+
+_CELLS = 1024
+
+
+def comparisons(
+    design: Design, adjacency: Adjacency, *, campaigns: int, delta: float
+) -> Iterator[Alternative]:
+    """Every comparison that speaks of the same neighbours and the same randomizer."""
+    local = design.randomizer if isinstance(design.randomizer, LocalRandomizer) else None
+    if local is not None and not local.is_pure:
+        return
+    if adjacency is Adjacency.ADD_REMOVE:
+        yield poisson(design, campaigns=campaigns, delta=delta)
+    elif local is not None and campaigns == 1:
+        yield from _shufflings(design, local, delta=delta)
+
+
+def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
+    """Independent sampling with probability p0/m in each of m steps, composed exactly.
+
+    Theorem:     docs/theory/windows-and-capacity.md; equal to dp_accounting's Poisson accountant.
+    Neighbours:  add/remove.
+    Rounding:    up.
+
+    >>> from checkins.accounting.design import GaussianNoise, NoiseAt, Protocol
+    >>> noise = GaussianNoise(1.0, NoiseAt.SERVER)
+    >>> design = Design(Protocol.FIXED, slots=10, participation=1.0, randomizer=noise)
+    >>> round(poisson(design, campaigns=1, delta=1e-6).epsilon, 2)
+    3.47
+    """
+    chance = design.participation / design.choices
+    step = replace(campaign_divergence.uncapped(design), slots=1, window=None, participation=chance)
+    steps = design.choices * campaigns
+    rounding = Rounding(side=Side.UP, cells=_CELLS, tolerance=max(1e-9 * delta / steps, SMALLEST))
+    above = campaign_divergence.pair(step, Adjacency.ADD_REMOVE, rounding, delta=delta).repeat(
+        steps, rounding
+    )
+    epsilon = crossing(worse(above), delta, guess=1.0, precision=1e-9).upper
+    note = f"a server samples each client with probability {chance:.3g} in each of {steps:,} steps"
+    return Alternative("poisson", epsilon, note, proves=False)
+
+
+def _shufflings(
+    design: Design, randomizer: LocalRandomizer, *, delta: float
+) -> Iterator[Alternative]:
+    """One report from each of n clients, in random order; n as declared, else one per slot."""
+    clients = design.choices if design.population is None else design.population.fewest
+    best = shuffled(randomizer.local_epsilon, clients=clients, delta=delta)
+    note = f"a trusted shuffler mixes one report from each of {clients:,} clients"
+    yield Alternative("shuffling-best", best, note, proves=False)
+    older = {"shuffling-paper": shuffling, "shuffling-efmrtt19": shuffling_earlier}
+    for method, bound in older.items():
+        epsilon = bound(local_epsilon=randomizer.local_epsilon, delta=delta, clients=clients)
+        yield Alternative(method, epsilon, f"{note}; an earlier bound", proves=False)
+
+
+def shuffled(local_epsilon: float, *, clients: int, delta: float) -> float:
+    """The epsilon of one report from each of ``clients`` in random order.
+
+    Theorem:     docs/theory/pure.md: a client in one of n places chosen at random.
+    Neighbours:  replace-one.
+    Rounding:    up.
+
+    >>> round(shuffled(1.0, clients=10_000, delta=1e-6), 4)
+    0.0432
+    """
+    campaign = pure.PureCampaign(local_epsilon, clients, 1.0)
+    return pure.ReplaceOne(campaign, delta=delta).upper_epsilon(delta)

@@ -1,0 +1,116 @@
+"""Binomial laws seen through a window wide enough that nothing outside it matters.
+
+Masses come from ratios of neighbours, not from factorials, so that they stay accurate for counts in
+the billions, and tails are sums of positive terms, so that they stay accurate far below 1e-15.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import betainc, xlogy
+
+from checkins.accounting.exact.slot_ratio import FloatArray
+
+ROUND_OFF = 2e-7
+"""Relative error granted to every tail computed here; the largest seen, at 1e12 trials, is 5e-8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Masses of Binomial(trials, chance) at ``first``, ``first + 1``, ...; they sum to 1."""
+
+    first: int
+    masses: FloatArray
+
+    @property
+    def counts(self) -> FloatArray:
+        return self.first + np.arange(len(self.masses), dtype=np.float64)
+
+
+def window(*, trials: int, chance: float, log_outside: float) -> Window:
+    """All counts but those at either end whose probability, end by end, is below exp(-log_outside).
+
+    By Chernoff, Pr[B >= k] <= exp(-trials KL(k/trials, chance)) for k above the mean, and likewise
+    below it. The masses inside are scaled to sum to 1, so each is too large by a factor of at most
+    1 / (1 - 2 exp(-log_outside)), and what lies outside is missing: a bound made of them holds to
+    within twice exp(-log_outside) times the largest value that it sums.
+    """
+    first = _edge(trials, chance, log_outside, upwards=False)
+    last = _edge(trials, chance, log_outside, upwards=True)
+    counts = np.arange(first, last + 1, dtype=np.float64)
+    steps = np.log((trials - counts[:-1]) / (counts[:-1] + 1.0)) + math.log(chance / (1.0 - chance))
+    logs = np.concatenate(([0.0], np.cumsum(steps)))
+    masses = np.exp(logs - logs.max())
+    return Window(first, masses / masses.sum())
+
+
+def _edge(trials: int, chance: float, log_outside: float, *, upwards: bool) -> int:
+    """The first count outwards whose Chernoff exponent, trials * KL, exceeds ``log_outside``.
+
+    The window ends with it: already at or beyond this count the probability is below
+    exp(-log_outside). The last count there is, 0 or ``trials``, where none exceeds it.
+    """
+    inside, outside = round(trials * chance), trials if upwards else 0
+    if _exponent(trials, chance, outside) <= log_outside:
+        return outside
+    while abs(outside - inside) > 1:
+        middle = (inside + outside) // 2
+        if _exponent(trials, chance, middle) <= log_outside:
+            inside = middle
+        else:
+            outside = middle
+    return outside
+
+
+def _exponent(trials: int, chance: float, count: int) -> float:
+    share = count / trials
+    return trials * float(
+        xlogy(share, share / chance) + xlogy(1 - share, (1 - share) / (1 - chance))
+    )
+
+
+def fair_shortfall(trials: FloatArray, y: FloatArray) -> FloatArray:
+    """E(y - B)_+ for B ~ Binomial(trials, 1/2), elementwise.
+
+    With j = floor(y) and T = Pr[B <= j], it equals (y - trials/2) T + (trials/4) Pr[B' = j], B'
+    having one trial less; far in the tail the two terms cancel by no more than a few digits.
+    """
+    some = np.maximum(trials, 1.0)
+    j = np.clip(np.floor(y), 0.0, some - 1.0)
+    tail = betainc(some - j, j + 1.0, 0.5)
+    inner = (y - some / 2) * tail + some / 4 * _fair_mass(some - 1.0, j)
+    within = np.where(y < 1.0, np.maximum(y, 0.0) * np.exp2(-trials), np.maximum(inner, 0.0))
+    return np.where(y >= trials, np.maximum(y - trials / 2, 0.0), within)
+
+
+def _fair_mass(trials: FloatArray, count: FloatArray) -> FloatArray:
+    """Pr[Binomial(trials, 1/2) = count] by Loader's saddle-point form: no large logs cancel."""
+    other = trials - count
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(trials > 0, (count - other) / np.maximum(trials, 1.0), 0.0)
+        deviance = trials / 2 * ((1 + t) * np.log1p(t) + (1 - t) * np.log1p(-t))
+        correction = _stirling(trials) - _stirling(count) - _stirling(other)
+        inner = np.sqrt(trials / (2 * math.pi * count * other)) * np.exp(correction - deviance)
+    ends = np.exp2(-trials)
+    return np.where((count <= 0) | (other <= 0), ends, inner)
+
+
+def _stirling(n: FloatArray) -> FloatArray:
+    """log n! - log(sqrt(2 pi n) (n/e)^n): a table up to 15, the asymptotic series above."""
+    small = np.minimum(n, 15.0).astype(np.intp)
+    m = np.maximum(n, 15.0)
+    s = 1.0 / (m * m)
+    series = (1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - s / 1188) * s) * s) * s) / m
+    return np.where(n < 15.5, _STIRLING[small], series)
+
+
+_STIRLING = np.array(
+    [0.0]
+    + [
+        math.lgamma(n + 1) - (n * math.log(n) - n + 0.5 * math.log(2 * math.pi * n))
+        for n in range(1, 16)
+    ]
+)

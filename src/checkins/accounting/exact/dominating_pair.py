@@ -1,0 +1,346 @@
+"""Two hypotheses on a finite list of outcomes: what composes when campaigns are repeated.
+
+P is the law of all releases with the client (or with its data), Q without it (or with other data).
+An outcome has its masses under both, and its gain P - Q, kept because it is accurate where the two
+nearly agree. Campaigns with fresh coins compose by multiplying masses: their losses log P/Q add.
+Rounding to fewer outcomes goes up by splitting an outcome between two neighbours with both its
+masses kept, which merging them again would undo, and down by merging neighbours, which is
+post-processing of the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from checkins.accounting.exact.grid_distribution import Grid, Rounding, Side, blocks, runs
+from checkins.accounting.exact.slot_ratio import FloatArray
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+_MOST_LOSS = 600.0  # e^600: what is surer than that counts as certain
+_CLOSEST = 1e-5  # outcomes of an envelope nearer to each other, relatively, are joined
+_BETWEEN = 1024  # points of an envelope besides the outcomes
+_DRIFT = 1e-11  # by how much masses may miss 1 from round-off alone
+ROUND_OFF = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class DominatingPair:
+    """Outcomes in the order of their losses, and the masses only one hypothesis has."""
+
+    absent: FloatArray
+    present: FloatArray
+    gains: FloatArray
+    only_present: float = 0.0
+    only_absent: float = 0.0
+
+    @property
+    def losses(self) -> FloatArray:
+        near = np.abs(self.gains) < 0.5 * self.absent
+        far = np.log(self.present) - np.log(self.absent)
+        return np.where(near, np.log1p(np.where(near, self.gains, 0.0) / self.absent), far)
+
+    def remove(self, epsilon: float) -> float:
+        """delta of P against Q at ``epsilon``: the sum of (P - e^eps Q)_+."""
+        if epsilon < math.log(2.0):
+            excess = self.gains - math.expm1(epsilon) * self.absent
+        else:  # where P and Q are far apart, their difference is less accurate than they are
+            excess = self.present - math.exp(epsilon) * self.absent
+        return float(excess[excess > 0].sum()) + self.only_present
+
+    def add(self, epsilon: float) -> float:
+        """delta of Q against P at ``epsilon``: the sum of (Q - e^eps P)_+."""
+        if epsilon < math.log(2.0):
+            excess = -math.expm1(epsilon) * self.absent - math.exp(epsilon) * self.gains
+        else:
+            excess = self.absent - math.exp(epsilon) * self.present
+        return float(excess[excess > 0].sum()) + self.only_absent
+
+    def compose(self, other: DominatingPair, rounding: Rounding) -> DominatingPair:
+        """Both campaigns, rounded."""
+        only_present = _either(self.only_present, other.only_present)
+        only_absent = _either(self.only_absent, other.only_absent)
+        grid = _grid(self, other, rounding)
+        if grid is None:  # nothing is left that both hypotheses could show
+            nothing = np.zeros(0)
+            return DominatingPair(nothing, nothing, nothing, only_present, only_absent)._conserved()
+        ours, theirs, size = self.losses - grid.origin, other.losses, grid.cells + 2
+        absent, present, gains = np.zeros(size), np.zeros(size), np.zeros(size)
+        for rows, columns, times in blocks(self is other, len(ours), len(theirs)):
+            where = grid.locate(np.add.outer(ours[rows], theirs[columns]).ravel()).astype(np.intp)
+            a, p, g = self.absent[rows], times * self.present[rows], self.gains[rows]
+            b, q, h = other.absent[columns], other.present[columns], other.gains[columns]
+            gain = times * (np.multiply.outer(g, q) + np.multiply.outer(a, h))
+            absent += np.bincount(where, (times * np.multiply.outer(a, b)).ravel(), size)
+            present += np.bincount(where, np.multiply.outer(p, q).ravel(), size)
+            gains += np.bincount(where, gain.ravel(), size)
+        cells = DominatingPair(absent, present, gains, only_present, only_absent)
+        if rounding.side is Side.UP:
+            return _spread(cells, grid.edges() + grid.origin)._shared()._conserved()
+        return cells._shared()
+
+    def _shared(self) -> DominatingPair:
+        """Only the outcomes that both hypotheses have, as far as doubles can tell."""
+        keep = (self.absent > 0) & (self.present > 0)
+        lost = float(self.absent[(self.absent > 0) & (self.present == 0)].sum())
+        return DominatingPair(
+            self.absent[keep],
+            self.present[keep],
+            self.gains[keep],
+            self.only_present,
+            self.only_absent + lost,
+        )
+
+    def _conserved(self) -> DominatingPair:
+        """Count as certain whatever mass underflow lost: the total is 1 under both hypotheses."""
+        present, absent = _missing(self.present), _missing(self.absent)
+        return replace(
+            self,
+            only_present=max(self.only_present, present if present > _DRIFT else 0.0),
+            only_absent=max(self.only_absent, absent if absent > _DRIFT else 0.0),
+        )
+
+    def repeat(self, times: int, rounding: Rounding) -> DominatingPair:
+        """The same campaign ``times`` times, by doubling."""
+        total = self
+        for bit in bin(times)[3:]:
+            total = total.compose(total, rounding)
+            if bit == "1":
+                total = total.compose(self, rounding)
+        return total
+
+    def to_dp_accounting(self, *, interval: float) -> PrivacyLossDistribution:
+        """The pair rounded up onto a grid of losses, as dp_accounting writes it."""
+        # Imported here: it takes longer than everything else of the accountant together.
+        from dp_accounting.pld.pld_pmf import DensePLDPmf
+        from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+        if not len(self.absent):
+            certain = DensePLDPmf(interval, 0, np.zeros(1), 1.0, True)
+            return PrivacyLossDistribution(certain, certain)
+        losses = self.losses
+        first = math.floor(losses[0] / interval)
+        cells = max(math.ceil(losses[-1] / interval) - first, 1)
+        edges = interval * np.arange(first, first + cells + 1)
+        where = 1 + np.clip((losses / interval - first).astype(np.intp), 0, cells - 1)
+        binned = DominatingPair(
+            _binned(where, self.absent, cells + 2),
+            _binned(where, self.present, cells + 2),
+            _binned(where, self.gains, cells + 2),
+            self.only_present,
+            self.only_absent,
+        )
+        pair = _spread(binned, edges)
+        remove = DensePLDPmf(interval, first, pair.present, _missing(pair.present), True)
+        add = DensePLDPmf(
+            interval, -(first + cells), pair.absent[::-1].copy(), _missing(pair.absent), True
+        )
+        return PrivacyLossDistribution(remove, add)
+
+
+def _binned(where: npt.NDArray[np.intp], weights: FloatArray, size: int) -> FloatArray:
+    return np.asarray(np.bincount(where, weights, size), dtype=np.float64)
+
+
+def _either(one: float, other: float) -> float:
+    return one + other - one * other
+
+
+def _missing(masses: FloatArray) -> float:
+    return max(0.0, 1.0 - math.fsum(masses))
+
+
+def from_ratios(
+    ratios: FloatArray, gains: FloatArray, masses: FloatArray, *, only_present: float = 0.0
+) -> DominatingPair:
+    """The pair in which P/Q is ``ratios`` = 1 + ``gains`` with probability ``masses`` under Q."""
+    keep, never = (ratios > 0) & (masses > 0), ratios <= 0
+    absent = masses[keep]
+    return DominatingPair(
+        absent,
+        absent * ratios[keep],
+        absent * gains[keep],
+        only_present,
+        float(masses[never].sum()),
+    )
+
+
+def from_curve(epsilons: FloatArray, deltas: FloatArray) -> DominatingPair:
+    """A pair above every one whose divergence, either way, is at most ``deltas`` at ``epsilons``.
+
+    ``epsilons`` rises from 0. In e^eps a divergence is convex, so the largest convex function under
+    the given points is still above it: its kinks are the outcomes, its change of slope their mass.
+    """
+    x = np.concatenate(([-1.0], np.expm1(-epsilons[:0:-1]), np.expm1(epsilons)))  # e^eps - 1
+    mirrored = -np.expm1(-epsilons[:0:-1]) + np.exp(-epsilons[:0:-1]) * deltas[:0:-1]
+    y = np.concatenate(([1.0], mirrored, deltas))
+    hull = _lower_hull(x, y)
+    x, y = x[hull], y[hull]
+    slopes = np.diff(y) / np.diff(x)
+    masses = np.diff(np.concatenate(([-1.0], slopes, [0.0])))
+    ratios = np.concatenate(([0.0], np.exp(-epsilons[:0:-1]), np.exp(epsilons)))[hull]
+    return from_ratios(ratios, x, np.maximum(masses, 0.0), only_present=float(y[-1]))
+
+
+def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
+    """A pair above every one of ``pairs``: its divergence is their largest, in both directions.
+
+    With X = P/Q under Q, E(X - t)_+ decides every divergence, and E(t - X)_+ differs from it by the
+    same linear function for all pairs. The largest of both is taken at outcomes of the pairs, and
+    at points between them for where two cross, and joined by straight lines, which lie above
+    convex functions; changes of slope are the masses.
+
+    Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
+    Rounding:    up. Outcomes that lie too close for differences of doubles are left out.
+    """
+    if len(set(map(id, pairs))) == 1:
+        return pairs[0]
+    losses = np.concatenate([pair.losses for pair in pairs])
+    between = np.linspace(losses.min(), losses.max(), _BETWEEN)
+    x = _spaced(np.unique(np.expm1(np.concatenate((losses, between)))))
+    below, above = x[x < 0.0], x[x > 0.0]
+    puts = np.max([_puts(pair, below) for pair in pairs], axis=0)
+    at_one = max(pair.remove(0.0) for pair in pairs)
+    calls = np.max([_calls(pair, above) for pair in pairs], axis=0)
+    only_present = max(pair.only_present for pair in pairs)
+    x = np.concatenate(([-1.0], below, [0.0], above))
+    rising = np.diff(np.concatenate(([0.0], puts, [at_one]))) / np.diff(x[: len(below) + 2])
+    falling = np.diff(np.concatenate(([at_one], calls))) / np.diff(x[len(below) + 1 :])
+    slopes = np.concatenate((rising - 1.0, falling))
+    masses = np.concatenate(
+        (
+            [rising[0]],
+            np.diff(rising),
+            [slopes[len(below) + 1] - slopes[len(below)] if len(above) else 1.0 - rising[-1]],
+            np.diff(falling),
+            [-falling[-1]] if len(above) else [],
+        )
+    )
+    ends = float(calls[-1]) if len(above) else at_one
+    return from_ratios(
+        1.0 + x, x, np.maximum(masses, 0.0), only_present=max(ends, only_present)
+    )._conserved()
+
+
+def _spaced(x: FloatArray) -> FloatArray:
+    """Sorted points without those closer to the one before than doubles can tell apart."""
+    step = _CLOSEST * np.maximum(np.abs(x), np.median(np.abs(x)))
+    kept: list[float] = []
+    for value, least in zip(x, step, strict=True):
+        if not kept or value - kept[-1] >= least:
+            kept.append(float(value))
+    return np.array(kept)
+
+
+def _calls(pair: DominatingPair, x: FloatArray) -> FloatArray:
+    """E(X - 1 - x)_+ at each x >= 0, what only P can show included."""
+    gains, from_top = pair.gains[::-1], pair.absent[::-1]
+    tail_gain, tail_mass = np.cumsum(gains), np.cumsum(from_top)
+    ratios = np.expm1(pair.losses)
+    count = len(ratios) - np.searchsorted(ratios, x, side="right")
+    gain = np.concatenate(([0.0], tail_gain))[count]
+    mass = np.concatenate(([0.0], tail_mass))[count]
+    return np.asarray(np.maximum(gain - x * mass, 0.0) + pair.only_present)
+
+
+def _puts(pair: DominatingPair, x: FloatArray) -> FloatArray:
+    """E(1 + x - X)_+ at each x in [-1, 0], what only Q can show included."""
+    ratios = np.expm1(pair.losses)
+    count = np.searchsorted(ratios, x, side="left")
+    gain = np.concatenate(([0.0], np.cumsum(pair.gains)))[count]
+    mass = np.concatenate(([0.0], np.cumsum(pair.absent)))[count]
+    return np.asarray(np.maximum(x * mass - gain, 0.0) + (1.0 + x) * pair.only_absent)
+
+
+def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
+    """Indices of the points under which no segment between two others passes."""
+    hull: list[int] = []
+    for c in range(len(x)):
+        while len(hull) > 1:
+            a, b = hull[-2], hull[-1]
+            if (y[b] - y[a]) * (x[c] - x[a]) < (y[c] - y[a]) * (x[b] - x[a]):
+                break
+            hull.pop()
+        hull.append(c)
+    return hull
+
+
+def _spread(cells: DominatingPair, edges: FloatArray) -> DominatingPair:
+    """Split each cell between its ends, both masses kept; below and above, with certainty.
+
+    ``cells`` has one more outcome below the first edge and one above the last.
+    """
+    absent, present, gains = cells.absent[1:-1], cells.present[1:-1], cells.gains[1:-1]
+    left, lift = edges[:-1], np.exp(edges)
+    above = np.where(
+        np.abs(left) < 0.5, gains - absent * np.expm1(left), present - absent * lift[:-1]
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(absent > 0, above / (lift[:-1] * np.expm1(np.diff(edges))), 0.0)
+    to_right = np.clip(share, 0.0, absent)
+    split = np.append(absent - to_right, 0.0) + np.append(0.0, to_right)
+    lowest = float(np.clip(cells.present[0] / lift[0], 0.0, cells.absent[0]))
+    split[0] += lowest
+    split[-1] += cells.absent[-1]
+    return DominatingPair(
+        split,
+        split * lift,
+        split * np.expm1(edges),
+        cells.only_present + max(0.0, float(cells.present[-1] - cells.absent[-1] * lift[-1])),
+        cells.only_absent + float(cells.absent[0] - lowest),
+    )
+
+
+def _grid(one: DominatingPair, other: DominatingPair, rounding: Rounding) -> Grid | None:
+    """Where the composition's losses will lie, from a cheap first look; None if nowhere."""
+    if not len(one.absent) or not len(other.absent):
+        return None
+    a, b = _coarse(one), _coarse(other)
+    losses = np.add.outer(a.first, b.first).ravel()
+    order = np.argsort(losses)
+    losses = losses[order]
+    absent = np.multiply.outer(a.absent, b.absent).ravel()[order]
+    lasts = np.add.outer(a.last, b.last).ravel()
+    from_top = np.argsort(-lasts)
+    present = np.multiply.outer(a.present, b.present).ravel()[from_top]
+    lowest = int(np.count_nonzero(np.cumsum(absent[:-1]) < rounding.tolerance))
+    highest = int(np.count_nonzero(np.cumsum(present[:-1]) < rounding.tolerance))
+    low, high = losses[lowest], lasts[from_top][highest]
+    if not absent.sum() > 0.0:
+        return None
+    centre = float(absent @ losses) / float(absent.sum())
+    spread = math.sqrt(float(absent @ (losses - centre) ** 2))
+    spread = max(spread, 1e-12 * max(1.0, abs(centre)))
+    return Grid.over(
+        max(min(float(low), centre) - spread, -_MOST_LOSS),
+        min(max(float(high), centre) + spread, _MOST_LOSS),
+        origin=centre,
+        scale=spread,
+        cells=rounding.cells,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Coarse:
+    first: FloatArray
+    last: FloatArray
+    absent: FloatArray
+    present: FloatArray
+
+
+def _coarse(pair: DominatingPair) -> _Coarse:
+    starts, ends = runs(len(pair.absent))
+    losses = pair.losses
+    return _Coarse(
+        losses[starts],
+        losses[ends],
+        np.add.reduceat(pair.absent, starts),
+        np.add.reduceat(pair.present, starts),
+    )

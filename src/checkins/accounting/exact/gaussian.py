@@ -1,0 +1,240 @@
+"""Random check-ins with Gaussian noise: the law of the likelihood ratio, by safe doubling.
+
+Notation: m slots, p0 participation, s = clip / (noise deviation of a slot's output), and
+
+    delta(eps) = (p0/m) E(S - T)_+ ,    S the sum of m slot ratios X, T a threshold in eps.
+
+Theorem:     docs/theory/gaussian.md; only the slot ratio differs between the settings.
+Rounding:    laws are kept above or below in convex order (docs/theory/rounding.md); what is left to
+             floating point is covered by the relative ROUND_OFF.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from checkins.accounting.exact.divergence import Divergence, Interval, crossing
+from checkins.accounting.exact.dominating_pair import DominatingPair, from_ratios
+from checkins.accounting.exact.grid_distribution import (
+    SMALLEST,
+    GridDistribution,
+    Rounding,
+    Side,
+    discretise_down,
+    discretise_up,
+    sum_of,
+)
+from checkins.accounting.exact.slot_ratio import (
+    Antipodal,
+    Diluted,
+    Displaced,
+    Envelope,
+    FloatArray,
+    Shifted,
+    SlotRatio,
+)
+
+ROUND_OFF = 1e-7
+LEAST_NOISE, MOST_NOISE = 0.2, 1e6
+"""Noise of a slot, relative to the clip, outside which doubles overflow or cancel."""
+_MOST_LOSS = 200.0  # e^200: larger values of a ratio would not fit a double
+_TAIL = 1e-9  # share of delta that may lie beyond the grid
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianCampaign:
+    """m slots whose output has noise ``noise`` times the clip.
+
+    ``displaces`` is K where a slot full of K others may make room for the client, and ``None``
+    where the client only ever joins.
+    """
+
+    noise: float
+    slots: int
+    participation: float
+    displaces: int | None = None
+
+    @property
+    def shift(self) -> float:
+        return 1.0 / self.noise
+
+    @property
+    def weight(self) -> float:
+        """The largest chance w = K/(K+1) to be chosen in a full slot."""
+        return 1.0 if self.displaces is None else self.displaces / (self.displaces + 1.0)
+
+    def add_remove_ratio(self) -> SlotRatio:
+        joins = Shifted(self.shift)
+        if self.displaces is None:
+            return joins
+        return Envelope(joins, Diluted(Shifted(2 * self.shift), self.weight))
+
+    def replace_one_ratio(self, epsilon: float) -> SlotRatio:
+        joins = Antipodal(self.shift, epsilon)
+        if self.displaces is None:
+            return joins
+        return Envelope(joins, Displaced(self.shift, epsilon, self.weight))
+
+
+def _room(
+    law: GridDistribution, *, centred: float, uncentred: float, slots: int, mean: float
+) -> FloatArray:
+    """What the last slot must exceed: the threshold, known with and without the mean, less S."""
+    if law.origin == 0.0:
+        return uncentred - law.values
+    return (centred - law.values) - (law.origin - (slots - 1) * mean) + mean
+
+
+def _rounding(campaign: GaussianCampaign, *, delta: float, cells: int, side: Side) -> Rounding:
+    tolerance = _TAIL * delta / campaign.participation
+    return Rounding(side=side, cells=cells, tolerance=min(max(tolerance, SMALLEST), 1e-12))
+
+
+class AddRemove:
+    """Divergences with the client against without it, both directions from one law.
+
+    Theorem:     docs/theory/gaussian.md. Attained where the client only joins; where it may
+                 displace another, ``lower`` is what a client that only joins would attain.
+    Neighbours:  add/remove.
+    Rounding:    ``upper`` up, ``lower`` down.
+
+    >>> campaign = GaussianCampaign(noise=1.0, slots=10, participation=1.0)
+    >>> AddRemove(campaign, delta=1e-6, cells=512).epsilon(1e-6).upper < 2.66
+    True
+    """
+
+    def __init__(self, campaign: GaussianCampaign, *, delta: float, cells: int) -> None:
+        self.campaign, self.delta, self.cells = campaign, delta, cells
+        self.above_ratio: SlotRatio = campaign.add_remove_ratio()
+        self.below_ratio = Shifted(campaign.shift)
+
+    @cached_property
+    def above(self) -> GridDistribution:
+        """The sum over all slots but the last, which is integrated exactly."""
+        rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
+        first = discretise_up(self.above_ratio, rounding)
+        return sum_of(self.campaign.slots - 1, first, mean=1.0, rounding=rounding)
+
+    @cached_property
+    def below(self) -> GridDistribution:
+        """The same from below, where nobody is displaced."""
+        rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
+        first = discretise_down(self.below_ratio, rounding)
+        return sum_of(self.campaign.slots - 1, first, mean=1.0, rounding=rounding)
+
+    @staticmethod
+    def pair(campaign: GaussianCampaign, rounding: Rounding) -> DominatingPair:
+        """All slots' releases with the client against without it, on the side of ``rounding``."""
+        m, p0 = campaign.slots, campaign.participation
+        if rounding.side is Side.UP:
+            first = discretise_up(campaign.add_remove_ratio(), rounding)
+        else:
+            first = discretise_down(Shifted(campaign.shift), rounding)
+        law = sum_of(m, first, mean=1.0, rounding=rounding)
+        gains = p0 / m * (law.values + (law.origin - m))
+        ratios = 1.0 + gains if law.origin else 1.0 - p0 + p0 / m * law.values
+        return from_ratios(ratios, gains, law.masses, only_present=p0 / m * law.excess)
+
+    def _needed(self, law: GridDistribution, loss: float) -> FloatArray:
+        m, p0 = self.campaign.slots, self.campaign.participation
+        centred = m / p0 * math.expm1(loss)
+        uncentred = m / p0 * (math.expm1(loss) + p0) if p0 < 1.0 else m * math.exp(loss)
+        return _room(law, centred=centred, uncentred=uncentred, slots=m, mean=1.0)
+
+    def _remove(self, law: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
+        calls = float(ratio.call(self._needed(law, epsilon)) @ law.masses)
+        return self.campaign.participation / self.campaign.slots * (calls + law.excess)
+
+    def _add(self, law: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
+        puts = float(ratio.put(self._needed(law, -epsilon)) @ law.masses)
+        return math.exp(epsilon) * self.campaign.participation / self.campaign.slots * puts
+
+    def remove_upper(self, epsilon: float) -> float:
+        return min(1.0, self._remove(self.above, self.above_ratio, epsilon) * (1 + ROUND_OFF))
+
+    def add_upper(self, epsilon: float) -> float:
+        return min(1.0, self._add(self.above, self.above_ratio, epsilon) * (1 + ROUND_OFF))
+
+    def upper(self, epsilon: float) -> float:
+        return max(self.remove_upper(epsilon), self.add_upper(epsilon))
+
+    def lower(self, epsilon: float) -> float:
+        remove = self._remove(self.below, self.below_ratio, epsilon)
+        return max(remove, self._add(self.below, self.below_ratio, epsilon)) * (1 - ROUND_OFF)
+
+    def epsilon(self, delta: float, *, precision: float = 1e-9) -> Interval:
+        return _epsilon(self, delta, guess=_guess(self.campaign, delta), precision=precision)
+
+    def upper_epsilon(self, delta: float, *, precision: float = 1e-9) -> float:
+        guess = _guess(self.campaign, delta)
+        return crossing(self.upper, delta, guess=guess, precision=precision).upper
+
+
+class ReplaceOne:
+    """Divergence between two values of one client's data; the slot ratio depends on epsilon.
+
+    Theorem:     docs/theory/gaussian.md. Attained where the client only joins; where it may
+                 displace another, ``lower`` is what a client that only joins would attain.
+    Neighbours:  replace-one.
+    Rounding:    ``upper`` up, ``lower`` down.
+    """
+
+    def __init__(self, campaign: GaussianCampaign, *, delta: float, cells: int) -> None:
+        self.campaign, self.delta, self.cells = campaign, delta, cells
+
+    def _delta(self, law: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
+        m, p0 = self.campaign.slots, self.campaign.participation
+        centred = m / p0 * math.expm1(epsilon)
+        room = _room(law, centred=centred, uncentred=(1.0 - p0) * centred, slots=m, mean=ratio.mean)
+        return p0 / m * (float(ratio.call(room) @ law.masses) + law.excess)
+
+    def upper(self, epsilon: float) -> float:
+        if epsilon > _MOST_LOSS:
+            return self.upper(_MOST_LOSS)
+        ratio = self.campaign.replace_one_ratio(epsilon)
+        rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
+        first = discretise_up(ratio, rounding)
+        law = sum_of(self.campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
+        return min(1.0, self._delta(law, ratio, epsilon) * (1 + ROUND_OFF))
+
+    def lower(self, epsilon: float) -> float:
+        if epsilon > _MOST_LOSS:
+            return 0.0
+        ratio = Antipodal(self.campaign.shift, epsilon)
+        rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
+        first = discretise_down(ratio, rounding)
+        law = sum_of(self.campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
+        return self._delta(law, ratio, epsilon) * (1 - ROUND_OFF)
+
+    def epsilon(self, delta: float, *, precision: float = 1e-4) -> Interval:
+        return _epsilon(self, delta, guess=self._nearby(delta), precision=precision)
+
+    def upper_epsilon(self, delta: float, *, precision: float = 1e-4) -> float:
+        return crossing(self.upper, delta, guess=self._nearby(delta), precision=precision).upper
+
+    def _nearby(self, delta: float) -> float:
+        """Searched on a coarse grid first: a law must be built for every epsilon tried."""
+        if self.cells > 300:
+            coarse = ReplaceOne(self.campaign, delta=delta, cells=160)
+            rough = coarse.upper_epsilon(delta, precision=3e-3)
+            if math.isfinite(rough):
+                return rough
+        return _guess(self.campaign, delta)
+
+
+def _epsilon(divergence: Divergence, delta: float, *, guess: float, precision: float) -> Interval:
+    upper = crossing(divergence.upper, delta, guess=guess, precision=precision).upper
+    nearby = 0.99 * upper if 0 < upper < math.inf else guess
+    lower = crossing(divergence.lower, delta, guess=nearby, precision=precision).lower
+    return Interval(min(lower, upper), upper)
+
+
+def _guess(campaign: GaussianCampaign, delta: float) -> float:
+    """A rough epsilon: that of a Gaussian whose deviation is that of the likelihood ratio."""
+    s = campaign.shift if campaign.displaces is None else 2 * campaign.shift
+    deviate = math.sqrt(2 * math.log(1.25 / delta))
+    alone = s * s / 2 + s * deviate
+    average = campaign.participation * math.sqrt(math.expm1(min(s * s, 600.0)) / campaign.slots)
+    return max(min(alone, average * deviate), 1e-12)

@@ -1,0 +1,322 @@
+"""Sums of independent slot ratios on a grid, safely above or below in convex order.
+
+Theorem: docs/theory/rounding.md.
+
+A ``Law`` is a finite list of atoms. Rounding it to fewer atoms can go up, by splitting each atom
+between the two ends of its cell with the mean kept, or down, by merging a cell into one atom at its
+mean: the first only increases, the second only decreases, the expectation of every convex function.
+All masses are positive and only ever added and multiplied, so tails keep their relative accuracy
+down to the smallest double: nothing cancels, and no mass wraps around as it does in an FFT.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from checkins.accounting.exact.slot_ratio import DEVIATES, AttainedRatio, FloatArray, SlotRatio
+
+SMALLEST = 1e-60
+"""Smallest tolerance: further out, values of a ratio would no longer fit a double."""
+_BLUR = 1e6
+"""How much more, in units of the tolerance, cells around 0 may blur."""
+_COARSE = 80
+_BLOCK = 32
+_Indices = npt.NDArray[np.intp]
+
+
+class Side(Enum):
+    """On which side of the truth a law is kept."""
+
+    UP = "up"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """To which side, onto how many cells, and how little mass may lie beyond the grid."""
+
+    side: Side
+    cells: int
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
+class GridDistribution:
+    """Atoms at ``origin + values``; ``excess`` bounds the mean that capping the top took away."""
+
+    values: FloatArray
+    masses: FloatArray
+    origin: float
+    excess: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Cells that grow geometrically away from ``origin`` and are even within ``scale`` of it."""
+
+    origin: float
+    scale: float
+    first: float
+    step: float
+    cells: int
+
+    @classmethod
+    def over(cls, low: float, high: float, *, origin: float, scale: float, cells: int) -> Grid:
+        first, last = math.asinh((low - origin) / scale), math.asinh((high - origin) / scale)
+        return cls(origin, scale, first, (last - first) / cells, cells)
+
+    def edges(self) -> FloatArray:
+        """Cell ends, relative to the origin."""
+        return np.asarray(self.scale * np.sinh(self.first + self.step * np.arange(self.cells + 1)))
+
+    def locate(self, x: FloatArray) -> FloatArray:
+        """1 + the cell of each x, relative to the origin; 0 below the grid, cells + 1 above."""
+        u = x / self.scale
+        np.arcsinh(u, out=u)
+        u -= self.first - self.step
+        u /= self.step
+        np.maximum(u, 0.0, out=u)  # both together take less time than clip
+        return np.minimum(u, self.cells + 1.0, out=u)
+
+
+def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
+    """A law above ``ratio``: its stop-loss transform interpolated between grid points.
+
+    Without a floor, values below the grid are raised to its first point (calls only grow).
+    """
+    grid = _first_grid(ratio, rounding)
+    nodes = grid.edges() + grid.origin
+    if math.isfinite(ratio.floor):
+        nodes = np.concatenate(([ratio.floor], nodes[nodes > ratio.floor]))
+    calls, puts, width = ratio.call(nodes), ratio.put(nodes), np.diff(nodes)
+    if not math.isfinite(ratio.floor):
+        puts = puts - puts[0]
+    falling, rising = -np.diff(calls) / width, np.diff(puts) / width
+    above = np.concatenate(([1.0], falling, [0.0]))  # P(X > t) of the interpolated law
+    below = np.concatenate(([0.0], rising, [1.0]))
+    left = nodes <= ratio.mean
+    masses = np.where(left, np.diff(below), -np.diff(above))
+    seam = int(np.count_nonzero(left)) - 1
+    if 0 <= seam < len(nodes) - 1:
+        masses[seam] = max(0.0, 1.0 - falling[seam] - (rising[seam - 1] if seam else 0.0))
+    masses = np.maximum(masses, 0.0)
+    return GridDistribution(
+        nodes - grid.origin, masses / masses.sum(), grid.origin, float(calls[-1])
+    )
+
+
+def discretise_down(ratio: AttainedRatio, rounding: Rounding) -> GridDistribution:
+    """A law below ``ratio``: each cell of the grid merged into its mean."""
+    grid = _first_grid(ratio, rounding)
+    edges = grid.edges() + grid.origin
+    edges = edges[edges > ratio.floor]
+    calls, above = ratio.call(edges), ratio.survival(edges)
+    puts, below = ratio.put(edges), ratio.cdf(edges)
+    width = np.diff(edges)
+    right = edges[:-1] >= ratio.mean
+    masses = np.where(right, above[:-1] - above[1:], below[1:] - below[:-1])
+    from_left = calls[:-1] - calls[1:] - width * above[1:]
+    from_right = puts[1:] - puts[:-1] - width * below[:-1]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        means = np.where(right, edges[:-1] + from_left / masses, edges[1:] - from_right / masses)
+        bottom = edges[0] - puts[0] / below[0]
+        top = edges[-1] + calls[-1] / above[-1]
+    means = np.clip(means, edges[:-1], edges[1:])
+    values = np.concatenate(([bottom], means, [top]))
+    masses = np.concatenate(([below[0]], masses, [above[-1]]))
+    keep = (masses > 0) & np.isfinite(values)
+    return GridDistribution(
+        values[keep] - grid.origin, masses[keep] / masses[keep].sum(), grid.origin
+    )
+
+
+def _first_grid(ratio: SlotRatio, rounding: Rounding) -> Grid:
+    low, high = ratio.reach(rounding.tolerance)
+    likely = np.exp(-(DEVIATES**2) / 2)
+    look = Look(ratio.typical, likely / likely.sum(), ratio.mean, low, high)
+    return look.grid(cells=rounding.cells, blur=_BLUR * rounding.tolerance)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A first, coarse look at a law, good enough to lay a grid over it."""
+
+    values: FloatArray
+    masses: FloatArray
+    mean: float
+    low: float
+    high: float
+
+    def grid(self, *, cells: int, blur: float) -> Grid:
+        """Centre on the mean where the body is narrow compared with its distance from 0, else on 0.
+
+        Around 0 the cells shrink until what they blur, mass times width, is below ``blur``.
+        """
+        around = np.abs(self.values - self.mean)
+        order = np.argsort(around)
+        spread = float(around[order][np.searchsorted(np.cumsum(self.masses[order]), 0.5)])
+        if spread < 0.3 * abs(self.mean):
+            return Grid.over(self.low, self.high, origin=self.mean, scale=spread, cells=cells)
+        around = np.abs(self.values)
+        order = np.argsort(around)
+        blurred = np.cumsum(self.masses[order]) * around[order]
+        small = float(around[order][np.count_nonzero(blurred < blur)])
+        return Grid.over(self.low, self.high, origin=0.0, scale=small, cells=cells)
+
+
+def add(
+    one: GridDistribution, other: GridDistribution, *, mean: float, copies: int, rounding: Rounding
+) -> GridDistribution:
+    """The law of a sum of two independent sums, ``copies`` draws of the given mean in all.
+
+    The result is rounded to the given side on a fresh grid, which ``mean`` only helps to choose.
+    """
+    grid = _grid_of_sum(one, other, mean=mean, copies=copies, rounding=rounding)
+    cells = rounding.cells
+    shift = one.origin + other.origin - grid.origin
+    masses, moments = np.zeros(cells + 2), np.zeros(cells + 2)
+    for rows, columns, times in blocks(one is other, len(one.values), len(other.values)):
+        sums = (one.values[rows, None] + (other.values[None, columns] + shift)).ravel()
+        products = (times * one.masses[rows, None] * other.masses[None, columns]).ravel()
+        where = grid.locate(sums).astype(np.intp)
+        masses += np.bincount(where, products, cells + 2)
+        moments += np.bincount(where, products * sums, cells + 2)
+    scale = 1.0 / masses.sum()  # round-off only: the masses of both laws sum to 1
+    masses, moments = masses * scale, moments * scale
+    if rounding.side is Side.DOWN:
+        keep = masses > 0
+        return GridDistribution(moments[keep] / masses[keep], masses[keep], grid.origin)
+    floor = one.values[0] + other.values[0] + shift
+    return _spread(grid, masses, moments, floor=floor, excess=one.excess + other.excess)
+
+
+def _spread(
+    grid: Grid, masses: FloatArray, moments: FloatArray, *, floor: float, excess: float
+) -> GridDistribution:
+    """Split each cell between its ends, mean kept; cap what lies above the grid and record it."""
+    edges = np.concatenate(([min(floor, grid.edges()[0])], grid.edges()))
+    inner, left, width = masses[:-1], edges[:-1], np.diff(edges)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(width > 0, (moments[:-1] - inner * left) / width, 0.0)
+    to_right = np.clip(share, 0.0, inner)
+    split = np.zeros(len(edges))
+    split[:-1] += inner - to_right
+    split[1:] += to_right
+    split[-1] += masses[-1]
+    capped = max(0.0, float(moments[-1] - masses[-1] * edges[-1]))
+    keep = split > 0
+    return GridDistribution(edges[keep], split[keep], grid.origin, excess + capped)
+
+
+def blocks(square: bool, rows: int, columns: int) -> Iterator[tuple[slice, slice, float]]:
+    """Blocks of (rows, columns, multiplicity); a square is walked over one triangle only."""
+    for start in range(0, rows, _BLOCK):
+        band = slice(start, min(rows, start + _BLOCK))
+        if not square:
+            yield band, slice(0, columns), 1.0
+            continue
+        yield band, band, 1.0
+        if band.stop < columns:
+            yield band, slice(band.stop, columns), 2.0
+
+
+def _grid_of_sum(
+    one: GridDistribution, other: GridDistribution, *, mean: float, copies: int, rounding: Rounding
+) -> Grid:
+    """Where the sum will lie, from a cheap first look at it."""
+    a, b, origin = _coarsen(one), _coarsen(other), one.origin + other.origin
+    rows, columns, times = _pairs(one is other, len(a.masses), len(b.masses))
+    masses = times * (a.masses[rows] * b.masses[columns])
+    low = _low(a, b, tolerance=rounding.tolerance)
+    high = _high(a, b, tolerance=copies * rounding.tolerance)
+    middle = a.middle[rows] + b.middle[columns] + origin
+    look = Look(middle, masses, copies * mean, low + origin, high + origin)
+    return look.grid(cells=rounding.cells, blur=_BLUR * copies * rounding.tolerance)
+
+
+@dataclass(frozen=True, slots=True)
+class _Coarse:
+    first: FloatArray
+    middle: FloatArray
+    last: FloatArray
+    masses: FloatArray
+
+
+def _coarsen(law: GridDistribution) -> _Coarse:
+    starts, ends = runs(len(law.values))
+    first, last = law.values[starts], law.values[ends]
+    return _Coarse(first, (first + last) / 2, last, np.add.reduceat(law.masses, starts))
+
+
+def runs(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The first and last of each of at most 80 even runs of ``count`` atoms, for a first look."""
+    size = -(-count // _COARSE)
+    starts = np.arange(0, count, size)
+    return starts, np.minimum(starts + size, count) - 1
+
+
+@lru_cache(256)
+def _pairs(square: bool, rows: int, columns: int) -> tuple[_Indices, _Indices, FloatArray]:
+    """Row, column and multiplicity of every pair; of a square, those of one triangle."""
+    if square:
+        row, column = np.triu_indices(rows)
+        return row, column, np.where(row == column, 1.0, 2.0)
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    return row, column, np.ones(1)
+
+
+def _low(a: _Coarse, b: _Coarse, *, tolerance: float) -> float:
+    """The value up to which the sum has ``tolerance`` of its mass.
+
+    Where that much lies at pairs of early runs alone, what is above all of them is not sorted.
+    """
+    size = min(len(a.first), len(b.first))
+    both = np.cumsum(a.masses)[:size] * np.cumsum(b.masses)[:size]
+    enough = min(int(np.searchsorted(both, 2 * tolerance)), size - 1)
+    bound = math.inf if both[enough] < 2 * tolerance else a.first[enough] + b.first[enough]
+    sums = np.add.outer(a.first, b.first)
+    early = sums <= bound
+    values, masses = _sorted(sums[early], np.multiply.outer(a.masses, b.masses)[early])
+    return float(values[np.searchsorted(np.cumsum(masses), tolerance)])
+
+
+def _high(a: _Coarse, b: _Coarse, *, tolerance: float) -> float:
+    """The value whose excess of the sum has the mean ``tolerance``; sorted as in ``_low``."""
+    size = min(len(a.last), len(b.last))
+    both = np.cumsum(a.masses[::-1])[:size] * np.cumsum(b.masses[::-1])[:size]
+    ends = a.last[::-1][:size] + b.last[::-1][:size]
+    enough = np.flatnonzero(both[:-1] * -np.diff(ends) >= 2 * tolerance)
+    bound = ends[enough[0] + 1] if len(enough) else -math.inf
+    sums = np.add.outer(a.last, b.last)
+    late = sums >= bound
+    values, masses = _sorted(-sums[late], np.multiply.outer(a.masses, b.masses)[late])
+    calls = np.cumsum(np.cumsum(masses)[:-1] * np.diff(values))
+    return -float(values[np.searchsorted(calls, tolerance)])
+
+
+def _sorted(values: FloatArray, masses: FloatArray) -> tuple[FloatArray, FloatArray]:
+    order = np.argsort(values)
+    return values[order], masses[order]
+
+
+def sum_of(
+    copies: int, law: GridDistribution, *, mean: float, rounding: Rounding
+) -> GridDistribution:
+    """The law of the sum of ``copies`` independent draws of the given mean, by doubling."""
+    if copies == 0:
+        return GridDistribution(np.zeros(1), np.ones(1), 0.0)
+    total, have = law, 1
+    for bit in bin(copies)[3:]:
+        have *= 2
+        total = add(total, total, mean=mean, copies=have, rounding=rounding)
+        if bit == "1":
+            have += 1
+            total = add(total, law, mean=mean, copies=have, rounding=rounding)
+    return total

@@ -1,0 +1,272 @@
+"""Random check-ins with an eps0-DP randomizer: exact, by binomial sums.
+
+Notation: m slots, p0 participation, b = e^eps0, r = 1/(1+b).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from checkins.accounting.exact.binomial import ROUND_OFF, fair_shortfall, window
+from checkins.accounting.exact.divergence import Divergence, Interval, crossing
+from checkins.accounting.exact.dominating_pair import DominatingPair, from_ratios
+from checkins.accounting.exact.slot_ratio import FloatArray
+
+MOST_LOCAL_EPSILON = 100.0
+_MARGIN = 45.0  # e^-45 of delta may lie outside a window: far below ROUND_OFF
+_BLOCKS = 600
+_MIRROR_CANCELS = 15.0
+_ULPS = 4e-15  # an epsilon close to eps0 decides delta by its last digits
+
+
+@dataclass(frozen=True, slots=True)
+class PureCampaign:
+    """What an eps0-DP randomizer, m slots and participation p0 have in common in all bounds."""
+
+    local_epsilon: float
+    slots: int
+    participation: float
+
+    @property
+    def odds(self) -> float:
+        return math.exp(self.local_epsilon)
+
+    def log_outside(self, delta: float) -> float:
+        return math.log(1.0 / delta) + 2 * self.local_epsilon + _MARGIN
+
+
+class AddRemove:
+    r"""Exact divergences, with the client against without it.
+
+    The likelihood ratio is f = 1 - p0 + p0 (K b + (m-K)/b)/m with K ~ Binomial(m, r), so that
+
+        delta_remove(eps) = E(f - e^eps)_+,     delta_add(eps) = E(1 - e^eps f)_+ .
+
+    Theorem:     docs/theory/pure.md, "Add/remove". Attained by one client among dummies.
+    Neighbours:  add/remove.
+    Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF; both hold around the
+                 ``delta`` given, for which the window of counts is wide enough.
+
+    >>> pure = AddRemove(PureCampaign(1.0, 1000, 1.0), delta=1e-6)
+    >>> round(pure.epsilon(1e-6).upper, 4)
+    0.1266
+    """
+
+    def __init__(self, campaign: PureCampaign, *, delta: float) -> None:
+        b, m = campaign.odds, campaign.slots
+        self.local_epsilon = campaign.local_epsilon
+        chance = 1.0 / (1.0 + b)
+        seen = window(trials=m, chance=chance, log_outside=campaign.log_outside(delta))
+        self.step = campaign.participation * 2.0 * math.sinh(campaign.local_epsilon) / m
+        """How much one more slot in the client's favour adds to f."""
+        self.deviations: FloatArray = seen.counts - m * chance
+        self.masses = seen.masses
+        won, lost = seen.counts / m, (m - seen.counts) / m
+        p0 = campaign.participation
+        self.ratios: FloatArray = (1.0 - p0) + p0 * (won * b + lost / b)
+        self._reached = np.cumsum(seen.masses)
+        self._left = np.cumsum(seen.masses[::-1])[::-1]
+        below = np.concatenate(([0.0], np.cumsum(self._reached)[:-1]))
+        above = np.concatenate((np.cumsum(self._left[::-1])[::-1][1:], [0.0]))
+        self._puts, self._calls = self.step * below, self.step * above
+
+    def pair(self) -> DominatingPair:
+        """All slots' releases with the client against without it, exactly."""
+        return from_ratios(self.ratios, self.step * self.deviations, self.masses)
+
+    def _remove(self, epsilon: float) -> float:
+        at = math.expm1(epsilon) / self.step
+        k = int(np.searchsorted(self.deviations, at))
+        if k == len(self.deviations):
+            return 0.0
+        return float(self._calls[k] + self.step * (self.deviations[k] - at) * self._left[k])
+
+    def _add(self, epsilon: float) -> float:
+        near = epsilon < math.log(2.0)  # near 1 only differences from 1 are accurate, near 0 ratios
+        at = math.expm1(-epsilon) if near else math.exp(-epsilon)
+        values = self.step * self.deviations if near else self.ratios
+        k = int(np.searchsorted(values, at, side="right")) - 1
+        if k < 0:
+            return 0.0
+        return math.exp(epsilon) * float(self._puts[k] + (at - values[k]) * self._reached[k])
+
+    def _delta(self, epsilon: float) -> float:
+        return max(self._remove(epsilon), self._add(epsilon))
+
+    def upper(self, epsilon: float) -> float:
+        return min(1.0, self._delta(epsilon) * (1 + ROUND_OFF))
+
+    def lower(self, epsilon: float) -> float:
+        return self._delta(epsilon) * (1 - ROUND_OFF)
+
+    def epsilon(self, delta: float) -> Interval:
+        """Solved on the lattice: between two counts delta is linear in e^eps."""
+        lower = self._epsilon(delta * (1 + ROUND_OFF)) * (1 - _ULPS)
+        upper = self._epsilon(delta * (1 - ROUND_OFF)) * (1 + _ULPS)
+        return Interval(lower, min(upper, self.local_epsilon))
+
+    def upper_epsilon(self, delta: float) -> float:
+        return self.epsilon(delta).upper
+
+    def _epsilon(self, delta: float) -> float:
+        centre = int(np.searchsorted(self.deviations, 0.0))
+        calls, left = self._calls[centre:], self._left[centre:]
+        remove = 0.0
+        if self._remove(0.0) > delta:
+            k = int(np.count_nonzero(calls > delta))
+            excess = self.deviations[centre + k] - (delta - calls[k]) / (self.step * left[k])
+            remove = math.log1p(self.step * excess)
+        add = 0.0
+        if self._add(0.0) > delta:
+            costs = self._puts[:centre] / self.ratios[:centre]
+            k = int(np.count_nonzero(costs <= delta)) - 1
+            room = delta * self.ratios[k] - self._puts[k]
+            more = room / (self._reached[k] - delta)
+            add = -math.log(self.ratios[k] + more)
+            if add < math.log(2.0):
+                add = -math.log1p(self.step * self.deviations[k] + more)
+        return max(0.0, remove, add)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreePoint:
+    """A slot's part in f - e^eps f': ``up`` or ``down``, of equal ``chance``, else ``middle``.
+
+    All three are given as (l, l'), the two densities over a common one.
+    """
+
+    chance: float
+    up: tuple[float, float]
+    middle: tuple[float, float]
+    down: tuple[float, float]
+
+
+def dominating(local_epsilon: float) -> ThreePoint:
+    """The law above all others that eps0-DP allows; no randomizer has it itself."""
+    b = math.exp(local_epsilon)
+    return ThreePoint(1.0 / (1.0 + b), (b, 1.0), (0.0, 0.0), (1.0, b))
+
+
+def attained(local_epsilon: float) -> tuple[ThreePoint, ...]:
+    """Extreme laws that real randomizers have: each proves a lower bound.
+
+    3-ary randomized response and its mirror image (left out where its values cancel in doubles);
+    the two-valued laws that move only l or only l' are those of add/remove; the fifth, l = l',
+    proves nothing.
+    """
+    b = math.exp(local_epsilon)
+    response = ThreePoint(1.0 / (b + 2.0), (b, 1.0), (1.0 / b, 1.0 / b), (1.0, b))
+    mirror = ThreePoint(b / (2.0 * b + 1.0), (1.0, 1.0 / b), (b, b), (1.0 / b, 1.0))
+    return (response, mirror) if local_epsilon < _MIRROR_CANCELS else (response,)
+
+
+class ThreePointSum:
+    """E(f - e^eps f')_+ where each of m slots contributes a three-point law.
+
+    Given the number c of slots that are not ``middle``, the count of ``up`` among them is
+    Binomial(c, 1/2). For many slots c is taken in blocks: with more trials and less drift than any
+    c of the block, or fewer and more, its expectation is bounded from above and from below.
+    """
+
+    def __init__(self, campaign: PureCampaign, point: ThreePoint, *, delta: float) -> None:
+        self.campaign, self.point = campaign, point
+        m = campaign.slots
+        seen = window(
+            trials=m,
+            chance=min(2.0 * point.chance, 1.0 - 1e-16),
+            log_outside=campaign.log_outside(delta),
+        )
+        starts = np.arange(0, len(seen.masses), -(-len(seen.masses) // _BLOCKS))
+        ends = np.append(starts[1:], len(seen.masses)) - 1
+        self._masses = np.add.reduceat(seen.masses, starts)
+        self._fewest: FloatArray = seen.counts[starts]
+        self._most: FloatArray = seen.counts[ends]
+
+    def _bound(self, epsilon: float, *, trials: FloatArray, drift_at: FloatArray) -> float:
+        """E(y - B)_+ in units of the swing between up and down, B the number of downs."""
+        up, middle, down = self._values(epsilon)
+        p0, m = self.campaign.participation, self.campaign.slots
+        swing = p0 * (up - down) / m
+        start = p0 * middle - (1.0 - p0) * math.expm1(epsilon)
+        y = start / swing + drift_at * (up - middle) / (up - down) + (trials - drift_at) / 2
+        return swing * float(self._masses @ fair_shortfall(trials, y))
+
+    def _values(self, epsilon: float) -> tuple[float, float, float]:
+        e, point = math.exp(epsilon), self.point
+        up, middle, down = (one - e * other for one, other in (point.up, point.middle, point.down))
+        return up, middle, down
+
+    def _drifts_up(self, epsilon: float) -> bool:
+        up, middle, down = self._values(epsilon)
+        return (up + down) / 2 > middle
+
+    def upper(self, epsilon: float) -> float:
+        at = self._most if self._drifts_up(epsilon) else self._fewest
+        return self._bound(epsilon, trials=self._most, drift_at=at) * (1 + ROUND_OFF)
+
+    def lower(self, epsilon: float) -> float:
+        at = self._fewest if self._drifts_up(epsilon) else self._most
+        return self._bound(epsilon, trials=self._fewest, drift_at=at) * (1 - ROUND_OFF)
+
+
+class ReplaceOne:
+    r"""Divergence between two values of one client's data, from above and below.
+
+    With (A, B) ~ Multinomial(m; r, r),
+
+        delta(eps) <= E( (1-p0)(1-e^eps) + (p0/m) (A (b-e^eps) + B (1 - b e^eps)) )_+ ,
+
+    and delta is 0 from eps0 on; the attained laws prove that not much less is true.
+
+    Theorem:     docs/theory/pure.md, "Replace-one: upper" and "lower". At p0 = 1 the upper bound is
+                 also that of shuffling m adaptive reports.
+    Neighbours:  replace-one.
+    Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF; both hold around the
+                 ``delta`` given, for which the window of counts is wide enough.
+
+    >>> bounds = ReplaceOne(PureCampaign(1.0, 1000, 1.0), delta=1e-6).epsilon(1e-6)
+    >>> round(bounds.upper, 4), round(bounds.lower, 4)
+    (0.1487, 0.1306)
+    """
+
+    def __init__(self, campaign: PureCampaign, *, delta: float) -> None:
+        self.campaign = campaign
+        self._above = ThreePointSum(campaign, dominating(campaign.local_epsilon), delta=delta)
+        self._below = tuple(
+            ThreePointSum(campaign, point, delta=delta)
+            for point in attained(campaign.local_epsilon)
+        )
+        self._one_sided = AddRemove(campaign, delta=delta)
+
+    def upper(self, epsilon: float) -> float:
+        if epsilon >= self.campaign.local_epsilon:
+            return 0.0
+        return min(1.0, self._above.upper(epsilon))
+
+    def lower(self, epsilon: float) -> float:
+        if epsilon >= self.campaign.local_epsilon:
+            return 0.0
+        witnesses: tuple[Divergence, ...] = (self._one_sided, *self._below)
+        return min(max(one.lower(epsilon) for one in witnesses), self.upper(epsilon))
+
+    def epsilon(self, delta: float) -> Interval:
+        upper, guess = self.upper_epsilon(delta), self._nearby(delta)
+        lower = crossing(self.lower, delta, guess=1.05 * guess, precision=1e-7).lower
+        return Interval(min(lower, upper), upper)
+
+    def upper_epsilon(self, delta: float) -> float:
+        guess = 1.2 * self._nearby(delta)
+        upper = crossing(self.upper, delta, guess=guess, precision=1e-7).upper
+        return min(upper, self._locally)
+
+    @property
+    def _locally(self) -> float:
+        """What holds with no amplification."""
+        gain = self.campaign.participation * math.expm1(self.campaign.local_epsilon)
+        return min(math.log1p(gain) * (1 + _ULPS), self.campaign.local_epsilon)
+
+    def _nearby(self, delta: float) -> float:
+        return self._one_sided.epsilon(delta).upper or self._locally / 8

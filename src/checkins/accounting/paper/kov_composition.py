@@ -1,0 +1,289 @@
+"""Composition of steps that leak different amounts, without the paper's relaxations.
+
+The proofs bound step i by εᵢ = log(1 + gap/tᵢ), where tᵢ falls linearly with i, and then relax the
+sums over i to closed forms. Here the sums are taken as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from checkins import validate
+from checkins.accounting.paper.amplification import tail_epsilon
+from checkins.accounting.paper.replacement import Loads, whole_loads
+from checkins.accounting.paper.rounding import UP, log_inverse
+from checkins.errors import InvalidValue
+
+_MOST_LISTED = 10**7
+_MOST_SUMMED = 2**17
+_LARGEST_EXPONENT = 700.0
+
+
+def biased_sampling_ratio(*, local_epsilon: float, sampling: float) -> float:
+    """Largest likelihood ratio e^ε₀/(1 + q(e^ε₀ − 1)) of one record against a q-biased sample.
+
+    Theorem:     [BKMTT20, Lem A.1], arXiv:2007.06605v2.
+    Neighbours:  none; two inputs of one randomizer.
+    Rounding:    up.
+
+    >>> round(biased_sampling_ratio(local_epsilon=1.0, sampling=0.5), 4)
+    1.4621
+    """
+    validate.non_negative(local_epsilon=local_epsilon)
+    validate.probability(sampling=sampling)
+    below = sampling + (1.0 - sampling) * math.exp(-local_epsilon)
+    return UP / below if below > 0.0 else math.inf
+
+
+def relaxed_composition(*, delta: float, steps: int, a: float, b: float) -> float:
+    """ε of k adaptive steps with εᵢ ≤ log(1 + a/(k − b(i − 1))), in closed form.
+
+        ε = a²/(2k(1 − b)) + √(2a² log(1/δ)/(k(1 − b)))
+
+    Theorem:     [BKMTT20, Lem A.2], arXiv:2007.06605v2.
+    Neighbours:  whatever the steps are private for.
+    Rounding:    up.
+
+    >>> round(relaxed_composition(delta=1e-6, steps=1000, a=1.0, b=0.5), 4)
+    0.2361
+    """
+    validate.open_unit(delta=delta, b=b)
+    validate.count(steps=steps)
+    validate.positive(a=a)
+    return tail_epsilon(spread=a / math.sqrt(steps * (1.0 - b)), delta=delta)
+
+
+def composition(*, epsilons: ArrayLike, delta: float) -> float:
+    """ε of an adaptive sequence of pure εᵢ-DP steps: the least of three bounds.
+
+        Σεᵢ,   Σ εᵢ tanh(εᵢ/2) + √(2 log(1/δ) Σεᵢ²),   the same with log(e + √(Σεᵢ²)/δ)
+
+    Theorem:     [KOV17, Thm 3.5], arXiv:1311.0776v4.
+    Neighbours:  whatever the steps are private for.
+    Rounding:    up.
+
+    >>> round(composition(epsilons=[0.01] * 1000, delta=1e-6), 4)
+    1.6415
+    """
+    validate.open_unit(delta=delta)
+    sequence = np.atleast_1d(np.asarray(epsilons, dtype=np.float64))
+    if sequence.size == 0 or not bool(np.all((sequence >= 0.0) & (sequence < np.inf))):
+        raise InvalidValue("epsilons", epsilons, "must be finite numbers of at least 0")
+    return _Sums.over(sequence).composed(delta)
+
+
+def homogeneous_composition(*, epsilon: float, steps: int, delta: float) -> float:
+    """``composition`` of k steps with the same ε, for any k.
+
+    Theorem:     [KOV17, Thm 3.5], arXiv:1311.0776v4.
+    Neighbours:  whatever the steps are private for.
+    Rounding:    up.
+
+    >>> round(homogeneous_composition(epsilon=0.01, steps=1000, delta=1e-6), 4)
+    1.6415
+    """
+    validate.non_negative(epsilon=epsilon)
+    validate.count(steps=steps)
+    validate.open_unit(delta=delta)
+    return _Sums.over(np.array([epsilon]), steps).composed(delta)
+
+
+def replacement_epsilons(
+    *, local_epsilon: float, slots: int, largest_weight: float
+) -> NDArray[np.float64]:
+    """εᵢ = log(1 + w e^ε₀(e^ε₀ − 1)/(i − 1 + e^ε₀(m − i + 1))), i = 1..m, of random replacement.
+
+    Theorem:     proof of [BKMTT20, Thm A.4], arXiv:2007.06605v2.
+    Neighbours:  replace-one, at index 1.
+    Rounding:    to nearest.
+
+    >>> replacement_epsilons(local_epsilon=1.0, slots=3, largest_weight=1.0).round(3).tolist()
+    [0.453, 0.546, 0.688]
+    """
+    validate.count(most=_MOST_LISTED, slots=slots)
+    steps = _replacement(local_epsilon, slots, largest_weight)
+    return np.minimum(steps.listed(), local_epsilon)
+
+
+def replacement_unrelaxed(
+    *, local_epsilon: float, delta: float, slots: int, largest_weight: float
+) -> float:
+    """ε of random replacement (fixed window: w = p₀; sliding: w = 1), composed step by step.
+
+    Theorem:     proof of [BKMTT20, Thm A.4], arXiv:2007.06605v2; [KOV17, Thm 3.5].
+    Neighbours:  replace-one, at index 1.
+    Rounding:    up; steps further than 2¹⁷ from the end are summed by trapezoids over a convex
+                 function, which exceed the sum by less than 1e-7 relative.
+
+    >>> given = dict(delta=1e-6, slots=1000, largest_weight=1.0)
+    >>> round(replacement_unrelaxed(local_epsilon=1.0, **given), 4)
+    0.4308
+    """
+    validate.open_unit(delta=delta)
+    return _replacement(local_epsilon, slots, largest_weight).composed(delta)
+
+
+def swapping_epsilons(*, local_epsilon: float, clients: int) -> NDArray[np.float64]:
+    """εᵢ = log(1 + e^2ε₀(e^ε₀ − 1)/(e^2ε₀ + (i − 1) + (n − i)e^ε₀)), i = 1..n, of swapping.
+
+    Theorem:     proof of [BKMTT20, Thm A.7], arXiv:2007.06605v2.
+    Neighbours:  replace-one, at index 1.
+    Rounding:    to nearest.
+
+    >>> swapping_epsilons(local_epsilon=1.0, clients=3).round(3).tolist()
+    [0.688, 0.762, 0.855]
+    """
+    validate.count(most=_MOST_LISTED, clients=clients)
+    return np.minimum(_swapping(local_epsilon, clients).listed(), local_epsilon)
+
+
+def swapping_unrelaxed(*, local_epsilon: float, delta: float, clients: int) -> float:
+    """ε of swapping, hence of shuffling n adaptive reports, composed step by step.
+
+    Theorem:     proof of [BKMTT20, Thm A.7], arXiv:2007.06605v2; [KOV17, Thm 3.5].
+    Neighbours:  replace-one, at index 1 (any index after a shuffle).
+    Rounding:    up, as ``replacement_unrelaxed``.
+
+    >>> round(swapping_unrelaxed(local_epsilon=1.0, delta=1e-6, clients=1000), 4)
+    1.2319
+    """
+    validate.open_unit(delta=delta)
+    return _swapping(local_epsilon, clients).composed(delta)
+
+
+def bins_epsilons(*, local_epsilon: float, loads: Loads) -> NDArray[np.float64]:
+    """εᵢ = log(1 + pᵢ(e^ε₀ − 1)) of bins, pᵢ = ℓᵢ/(ℓᵢ + e^−2ε₀ Σ_{k<i} ℓₖ + e^−ε₀ Σ_{k>i} ℓₖ).
+
+    Theorem:     proof of [BKMTT20, Thm A.5], arXiv:2007.06605v2, before pᵢ ≤ e^2ε₀ ℓᵢ/n.
+    Neighbours:  replace-one, at index 1, given the loads.
+    Rounding:    to nearest.
+
+    >>> bins_epsilons(local_epsilon=1.0, loads=[2, 0, 1]).round(3).tolist()
+    [0.897, 0.0, 0.855]
+    """
+    validate.non_negative(local_epsilon=local_epsilon)
+    sizes = whole_loads(loads)
+    before = np.cumsum(sizes) - sizes
+    after = sizes.sum() - before - sizes
+    away = math.exp(-local_epsilon)
+    there = sizes / np.maximum(sizes + away * away * before + away * after, np.finfo(float).tiny)
+    if local_epsilon > _LARGEST_EXPONENT:
+        return (sizes > 0.0) * np.full_like(sizes, local_epsilon)  # pᵢ ≤ 1
+    steps: NDArray[np.float64] = np.log1p(there * math.expm1(local_epsilon))
+    return steps
+
+
+def bins_unrelaxed(*, local_epsilon: float, delta: float, loads: Loads) -> float:
+    """ε of averaging within bins of given sizes, composed bin by bin.
+
+    Theorem:     proof of [BKMTT20, Thm A.5], arXiv:2007.06605v2; [KOV17, Thm 3.5].
+    Neighbours:  replace-one, at index 1, given the loads.
+    Rounding:    up.
+
+    >>> round(bins_unrelaxed(local_epsilon=1.0, delta=1e-6, loads=[10] * 1000), 4)
+    1.2319
+    """
+    return composition(
+        epsilons=bins_epsilons(local_epsilon=local_epsilon, loads=loads), delta=delta
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Σεᵢ, Σεᵢ tanh(εᵢ/2) and Σεᵢ²."""
+
+    plain: float
+    drift: float
+    square: float
+
+    @classmethod
+    def over(cls, values: NDArray[np.float64], widths: ArrayLike = 1.0) -> _Sums:
+        with np.errstate(over="ignore"):  # an infinite sum is a vacuous bound, not an error
+            weighted = values * np.asarray(widths)
+            return cls(
+                plain=float(weighted.sum()),
+                drift=float((weighted * np.tanh(values / 2.0)).sum()),
+                square=float((weighted * values).sum()),
+            )
+
+    def composed(self, delta: float) -> float:
+        log_plain = log_inverse(delta)
+        log_small = math.log(math.e + math.sqrt(self.square) / delta)
+        tail = math.sqrt(2.0 * self.square * min(log_plain, log_small))
+        return min(self.plain, self.drift + tail) * UP
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Steps εᵢ = log(1 + gap/tᵢ), tᵢ = last + slope · (count − i), i = 1..count."""
+
+    gap: float
+    last: float
+    slope: float
+    count: int
+
+    def at(self, from_end: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.log1p(self.gap / (self.last + self.slope * from_end))
+
+    def listed(self) -> NDArray[np.float64]:
+        return self.at(np.arange(self.count - 1, -1, -1, dtype=np.float64))
+
+    def composed(self, delta: float) -> float:
+        if math.isinf(self.gap):
+            return math.inf
+        if self.count <= _MOST_SUMMED:
+            return _Sums.over(self.listed()).composed(delta)
+        ends = self.at(np.arange(_MOST_SUMMED, dtype=np.float64))
+        values, widths = self._above(_MOST_SUMMED)
+        both = np.concatenate((ends, values)), np.concatenate((np.ones_like(ends), widths))
+        return _Sums.over(*both).composed(delta)
+
+    def _above(self, start: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Trapezoids above the sum over all steps that are ``start`` or more from the end.
+
+        Σf ≤ ∫f with each step in the middle of its unit ≤ trapezoids, for convex f. Here f is a
+        product of positive, falling, convex functions of t: log(1 + gap/t), and
+        tanh(εᵢ/2) = gap/(2t + gap). Nodes are nearly geometric in t.
+        """
+        lowest = self.last + self.slope * (start - 0.5)
+        growth = math.log1p(self.slope * (self.count - start) / lowest)
+        share = np.linspace(0.0, 1.0, _MOST_SUMMED + 1)
+        if growth > 1e-6:
+            share = np.expm1(share * growth) / math.expm1(growth)
+        nodes = share * (self.count - start) + (start - 0.5)
+        halves = np.diff(nodes) / 2.0
+        widths = np.concatenate((halves, [0.0])) + np.concatenate(([0.0], halves))
+        return self.at(nodes), widths
+
+
+def _gap(local_epsilon: float) -> float:
+    validate.non_negative(local_epsilon=local_epsilon)
+    return math.inf if local_epsilon > _LARGEST_EXPONENT else math.expm1(local_epsilon)
+
+
+def _replacement(local_epsilon: float, slots: int, largest_weight: float) -> _Steps:
+    validate.count(slots=slots)
+    validate.probability(largest_weight=largest_weight)
+    gap = _gap(local_epsilon)
+    away = math.exp(-local_epsilon)
+    return _Steps(
+        gap=gap * largest_weight if largest_weight > 0.0 else 0.0,
+        last=1.0 + (slots - 1) * away,
+        slope=-math.expm1(-local_epsilon),
+        count=slots,
+    )
+
+
+def _swapping(local_epsilon: float, clients: int) -> _Steps:
+    validate.count(clients=clients)
+    away = math.exp(-local_epsilon)
+    return _Steps(
+        gap=_gap(local_epsilon),
+        last=1.0 + (clients - 1) * away * away,
+        slope=-away * math.expm1(-local_epsilon),
+        count=clients,
+    )

@@ -1,0 +1,210 @@
+"""What a campaign is: every public parameter of it, checked once, sealed by a hash.
+
+A ``Campaign`` is the description from which the accountant prices, the server and its clients act,
+and the ledger certifies. It holds public facts only. A default that does not touch the price is
+filled in on construction, so two files that mean the same are the same campaign.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from checkins import validate
+from checkins.accounting import Adjacency, Design, LocalRandomizer, Protocol, accountant
+from checkins.campaign.optimizer import Optimizer, StepSizes
+from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
+from checkins.campaign.task import DataFile, DataSet, Features, Model, Task
+from checkins.campaign.validators import require_text
+from checkins.errors import InvalidValue
+
+__all__ = [
+    "Budget",
+    "Campaign",
+    "DataFile",
+    "DataSet",
+    "Features",
+    "Model",
+    "Optimizer",
+    "RandomizerConfig",
+    "RandomizerKind",
+    "Schedule",
+    "StepSizes",
+    "Task",
+]
+
+MOST_SUMMED = 2**32 - 1
+"""So many 32-bit reports have a sum of 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent, and between which neighbours: a campaign stops before it spends more."""
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        validate.positive(epsilon=self.epsilon)
+        validate.open_unit(delta=self.delta)
+        validate.one_of(Adjacency, adjacency=self.adjacency)
+        for name in ("epsilon", "delta"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When slots are: slot i is [start + (i−1) slot_s, start + i slot_s) on the server's clock.
+
+    Check-ins are taken until ``choose_s`` into a slot, then the choice is made.
+    """
+
+    start: datetime
+    slot_s: float
+    choose_s: float
+
+    def __post_init__(self) -> None:
+        validate.one_of(datetime, start=self.start)
+        if self.start.utcoffset() is None:
+            raise InvalidValue(
+                "start", self.start.isoformat(), "must say its offset: end it with Z for UTC"
+            )
+        try:
+            object.__setattr__(self, "start", self.start.astimezone(UTC).replace(fold=0))
+        except OverflowError:
+            raise InvalidValue("start", self.start.isoformat(), "is out of range") from None
+        validate.positive(slot_s=self.slot_s, choose_s=self.choose_s)
+        if not self.choose_s < self.slot_s:
+            raise InvalidValue("choose_s", self.choose_s, f"must be below slot_s = {self.slot_s!r}")
+        for name in ("slot_s", "choose_s"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+
+    def slot_start(self, slot: int) -> datetime:
+        """When slot ``slot`` of 1, 2, ... begins."""
+        return self.start + timedelta(seconds=(slot - 1) * self.slot_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """One campaign: its budget, what is run, how reports are made private, what is learned, when.
+
+    ``design`` is what the accountant prices. A campaign without ``task`` or ``schedule`` can be
+    priced and not run; ``missing`` says so.
+    """
+
+    name: str
+    population_id: str | None
+    budget: Budget
+    design: Design
+    repeats: int
+    randomizer: RandomizerConfig
+    task: Task | None = None
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        require_text(name=self.name)
+        if self.population_id is not None:
+            require_text(population_id=self.population_id)
+        validate.one_of(Budget, budget=self.budget)
+        validate.one_of(RandomizerConfig, randomizer=self.randomizer)
+        validate.one_of((Task, type(None)), task=self.task)
+        validate.one_of((Schedule, type(None)), schedule=self.schedule)
+        accountant.check(
+            (self.design,),
+            delta=self.budget.delta,
+            adjacency=self.budget.adjacency,
+            campaigns=self.repeats,
+        )
+        if self.design.randomizer != self.randomizer.promise:
+            raise InvalidValue(
+                "randomizer", self.randomizer.promise, f"must be {self.design.randomizer}"
+            )
+        self._fill_in_capacity()
+        if self.task is not None:
+            self._fill_in_count(self.task)
+        self._check_sums()
+        if self.schedule is not None:
+            self._check_end(self.schedule)
+
+    def _fill_in_capacity(self) -> None:
+        """One check-in per slot, as in the paper, where the price does not depend on it."""
+        local = isinstance(self.design.randomizer, LocalRandomizer)
+        design = replace(self.design, participation=float(self.design.participation) + 0.0)
+        if local and design.capacity is None and design.protocol is not Protocol.AVERAGED:
+            design = replace(design, capacity=1)
+        object.__setattr__(self, "design", design)
+
+    def _fill_in_count(self, task: Task) -> None:
+        optimizer = task.optimizer
+        if optimizer.minibatch > self.design.slots:
+            raise InvalidValue(
+                "minibatch", optimizer.minibatch, f"must be at most slots = {self.design.slots}"
+            )
+        if self.design.protocol is Protocol.AVERAGED:
+            if optimizer.minibatch != 1:
+                raise InvalidValue(
+                    "minibatch", optimizer.minibatch, "averaged updates step in every slot: 1"
+                )
+            if optimizer.divide_by is not None:
+                raise InvalidValue(
+                    "divide_by", optimizer.divide_by, "averaged updates divide by their reports"
+                )
+        elif optimizer.divide_by is None:
+            filled = replace(optimizer, divide_by=self.design.capacity or 1)
+            object.__setattr__(self, "task", replace(task, optimizer=filled))
+
+    def _check_sums(self) -> None:
+        """Reports on a grid are added up in integers of 64 bits, a minibatch of slots at a time."""
+        capacity = self.design.capacity
+        if capacity is None or self.randomizer.grid is None:
+            return
+        minibatch = 1 if self.task is None else self.task.optimizer.minibatch
+        most = MOST_SUMMED // minibatch
+        if capacity > most:
+            because = "" if minibatch == 1 else f" with minibatch = {minibatch:,}"
+            raise InvalidValue(
+                "capacity",
+                capacity,
+                f"must be at most {most:,}{because}, or sums of reports outgrow 64 bits",
+            )
+
+    def _check_end(self, schedule: Schedule) -> None:
+        try:
+            schedule.slot_start(self.design.slots + 1)
+        except OverflowError:
+            raise InvalidValue(
+                "slot_s", schedule.slot_s, "makes the campaign end after the year 9999"
+            ) from None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What must be added, or chosen otherwise, before real clients can join."""
+        categorical = self.randomizer.kind is RandomizerKind.RANDOMIZED_RESPONSE
+        absent = {
+            "[randomizer] clip": self.randomizer.clip is None and not categorical,
+            "[randomizer] grid": self.randomizer.grid is None
+            and self.randomizer.kind in (RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE),
+            "[randomizer] kind = gaussian, laplace or privunit": categorical
+            and self.task is not None,
+            "[task]": self.task is None,
+            '[task] optimizer kind = "sgd"': self.task is not None
+            and self.task.optimizer.optax is not None,
+            "[schedule]": self.schedule is None,
+        }
+        return tuple(name for name, lacks in absent.items() if lacks)
+
+    def canonical(self) -> str:
+        """The one text that says this campaign: sorted JSON without spaces, defaults filled in."""
+        from checkins.campaign import (
+            seal,  # reads campaigns back, so it imports this module
+        )
+
+        return seal.canonical(self)
+
+    @property
+    def seal(self) -> str:
+        """``sha256:`` and the 64 hexadecimal digits of the canonical text's hash."""
+        from checkins.campaign import seal
+
+        return seal.sealed(self.canonical())

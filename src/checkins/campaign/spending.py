@@ -1,0 +1,301 @@
+"""What a campaign has spent, slot by slot, and how far its budget goes (invariant 10).
+
+The price of k of m slots is that of a design with k slots in which a client takes part with
+probability p0 k/m (``Design.after``). Runs with fresh coins compose. The runs of one campaign were
+declared together, and compose as fixed beforehand. Another campaign on the same population may have
+been chosen after earlier releases: then every campaign is charged by a filter that was fixed before
+the first release, with all the repeats that it declared. What devices draw on a grid is not quite
+what is priced: the difference is charged to delta (``accounting.variation``).
+
+Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md,
+             docs/theory/total-variation.md.
+Neighbours:  the budget's.
+Rounding:    epsilon up; the slots that a budget affords, down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, groupby
+
+from checkins import validate
+from checkins.accounting import Certificate, Protocol, certify
+from checkins.accounting.accountant import smallest_epsilon
+from checkins.accounting.adaptive import certify_adaptive
+from checkins.accounting.filters import Block, Filter, filtered_epsilon
+from checkins.campaign.description import Campaign, RandomizerKind
+from checkins.campaign.partial_runs import MOST_IN_A_LIST, Bill, PartialRun, added, shared_budget
+from checkins.errors import InvalidValue, NotCovered
+
+ONLY_SIMULATED = (
+    "a campaign without a grid can only be simulated: on devices, noise is drawn on one",
+    "privunit has no exact device sampler: a campaign with it can only be simulated",
+)
+
+
+def price(
+    runs: Sequence[PartialRun],
+    *,
+    compare: bool = False,
+    rule: Filter | None = None,
+    curious: int = 0,
+) -> Certificate:
+    """The certificate of these runs together: the one price of a campaign, wherever it is asked.
+
+    Their budgets must agree on delta and adjacency. ``rule`` is the filter of their population;
+    without one, the parameters of all campaigns are taken as fixed beforehand. ``curious`` clients
+    disclose what they see; no filter covers them.
+    """
+    if rule is not None and _differ(runs):
+        if curious:
+            raise NotCovered("curious", curious, "no theorem covers it with a filter")
+        certificate = _filtered(runs, rule)
+    else:
+        bill = Bill.of(runs)
+        certificate = certify(
+            bill.designs,
+            delta=bill.budget.delta,
+            adjacency=bill.budget.adjacency,
+            campaigns=bill.campaigns,
+            compare=compare,
+            variation=bill.variation,
+            curious=curious,
+        )
+    told = tuple(dict.fromkeys(line for run in runs for line in _caveats(run.campaign)))
+    if any(run.stopped for run in runs):
+        certificate = replace(certificate, epsilon_lower=0.0)
+    return replace(certificate, assumptions=(*certificate.assumptions, *told))
+
+
+def _differ(runs: Sequence[PartialRun]) -> bool:
+    """Whether the runs are of several campaigns, which were not declared together."""
+    return any(run.campaign != runs[0].campaign for run in runs)
+
+
+def _filtered(runs: Sequence[PartialRun], rule: Filter) -> Certificate:
+    budget = shared_budget(runs)
+    blocks, variation = _charged(runs, rule)
+    certificate = certify_adaptive(
+        blocks,
+        rule,
+        delta=budget.delta,
+        adjacency=budget.adjacency,
+        variation=variation,
+        budget=_promised(runs),
+    )
+    if sum(block.runs for block in blocks) != sum(run.times for run in runs if run.design):
+        certificate = replace(certificate, epsilon_lower=0.0)  # some of it was never released
+    return replace(certificate, assumptions=(*certificate.assumptions, _promise(runs)))
+
+
+def _promised(runs: Sequence[PartialRun]) -> float:
+    """The largest budget: one that was lowered after releases might not have been."""
+    return max(run.campaign.budget.epsilon for run in runs)
+
+
+def _promise(runs: Sequence[PartialRun]) -> str:
+    """What the filter holds campaigns to: the budget, if it was not raised after releases."""
+    first, most = runs[0].campaign.budget.epsilon, _promised(runs)
+    promise = f"the promise is the population's budget, epsilon = {most!r}"
+    if most > first:
+        promise = (
+            f"the population's budget was raised from epsilon = {first!r} to {most!r} after"
+            " releases: it is a promise only if that did not depend on them"
+        )
+    return (
+        f"{promise}: campaigns are opened and stopped after releases were seen; this epsilon is"
+        " what they have spent of it"
+    )
+
+
+def _charged(runs: Sequence[PartialRun], rule: Filter) -> tuple[list[Block], float]:
+    """The blocks that a filter charges for these runs, and the total variation of all of them."""
+    declared: list[tuple[PartialRun, ...]] = []
+    begun: Counter[Campaign] = Counter()
+    left = 0  # how many runs the last block could have had
+    for campaign, group in groupby(runs, key=lambda run: run.campaign):
+        if declared:
+            declared[-1] = _declared(declared[-1], tuple(chain(*declared[:-1])), rule, left)
+        declared.append(tuple(group))
+        left = campaign.repeats - begun[campaign]
+        begun[campaign] += sum(run.times for run in declared[-1])
+    bills = [Bill.of(block) for block in declared]
+    blocks = [Block(bill.designs, bill.campaigns) for bill in bills]
+    return blocks, added(bill.variation for bill in bills)
+
+
+@lru_cache(maxsize=256)
+def _declared(
+    block: tuple[PartialRun, ...], earlier: tuple[PartialRun, ...], rule: Filter, left: int
+) -> tuple[PartialRun, ...]:
+    """All that a campaign could have run within its budget, once another campaign follows it.
+
+    Whoever opens the other one may have seen the releases of this one: the repeats that are
+    ``left``, all that were not begun before this block, could have been run as well, so they are
+    charged. An earlier block of the same campaign may have been charged for them too.
+    """
+    campaign = block[0].campaign
+    done = sum(run.times for run in block)
+    if done >= left:
+        return block
+    slots = Spending(campaign, earlier, rule).affordable_slots_of(left)
+    whole, rest = divmod(slots, campaign.design.slots)
+    if campaign.design.protocol is Protocol.AVERAGED:  # those who contributed are known by now
+        left = whole - done
+        return (*block, replace(PartialRun.whole(campaign), times=left)) if left > 0 else block
+    if whole * campaign.design.slots + rest < sum(run.slots * run.times for run in block):
+        return block
+    runs = [replace(PartialRun.whole(campaign), times=whole)] if whole else []
+    return (*runs, PartialRun(campaign, rest)) if rest else tuple(runs)
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(runs: tuple[PartialRun, ...], rule: Filter | None) -> float:
+    """The epsilon of ``price``, remembered: a server asks after every slot."""
+    if rule is not None and _differ(runs):
+        budget = shared_budget(runs)
+        blocks, variation = _charged(runs, rule)
+        return filtered_epsilon(
+            blocks,
+            rule,
+            delta=budget.delta,
+            adjacency=budget.adjacency,
+            variation=variation,
+            budget=_promised(runs),
+        )
+    bill = Bill.of(runs)
+    try:
+        return smallest_epsilon(
+            bill.designs,
+            delta=bill.budget.delta,
+            adjacency=bill.budget.adjacency,
+            campaigns=bill.campaigns,
+            variation=bill.variation,
+        )
+    except InvalidValue as error:
+        if error.name == "variation":  # it leaves nothing of delta
+            return math.inf
+        raise
+
+
+def _caveats(campaign: Campaign) -> tuple[str, ...]:
+    no_grid, privunit = ONLY_SIMULATED
+    if campaign.randomizer.kind is RandomizerKind.PRIVUNIT:
+        return (privunit,)
+    return (no_grid,) if "[randomizer] grid" in campaign.missing else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What a campaign spends, after what ``earlier`` runs on its population have spent.
+
+    ``rule`` is the filter that was fixed for the population before its first release. Without one,
+    the parameters of all campaigns are taken as fixed beforehand.
+    """
+
+    campaign: Campaign
+    earlier: tuple[PartialRun, ...] = ()
+    rule: Filter | None = None
+
+    @property
+    def repeats_left(self) -> int:
+        """How many runs of the campaign are not among the earlier ones."""
+        done = sum(run.times for run in self.earlier if run.campaign == self.campaign)
+        return max(0, self.campaign.repeats - done)
+
+    @property
+    def slots(self) -> int:
+        """The slots of all runs that are left, together."""
+        return self.repeats_left * self.campaign.design.slots
+
+    def after(self, slots: int, *, run: int = 1, contributors: int | None = None) -> Certificate:
+        """The certificate once ``slots`` of run ``run`` are over, and every run before it in full.
+
+        Averaged updates cost the same after any slot; their final price needs ``contributors``.
+        """
+        return price(self._runs(slots, run, contributors), rule=self.rule)
+
+    def epsilon_after(self, slots: int, *, run: int = 1) -> float:
+        """The epsilon of that certificate alone, remembered; infinite where none is proved."""
+        return _epsilon(self._runs(slots, run), self.rule)
+
+    def _runs(
+        self, slots: int, run: int, contributors: int | None = None
+    ) -> tuple[PartialRun, ...]:
+        validate.count(most=self.campaign.repeats, run=run)
+        whole = self.campaign.design.slots
+        before = (PartialRun(self.campaign, whole, times=run - 1),) if run > 1 else ()
+        last = PartialRun(self.campaign, slots, contributors)
+        if len(self.earlier) + run > MOST_IN_A_LIST and slots > 0 and contributors is None:
+            last = PartialRun(self.campaign, whole)  # dearer, and then all of one kind
+        return (*self.earlier, *before, last)
+
+    def affordable(self, *, run: int = 1) -> int:
+        """How many slots of run ``run`` the budget pays for, every run before it done in full."""
+        validate.count(most=self.campaign.repeats, run=run)
+        return self._most_of(
+            lambda slots: self.epsilon_after(slots, run=run), self.campaign.design.slots
+        )
+
+    @property
+    def affordable_slots(self) -> int:
+        """How many slots the budget pays for, counted from the first of the first run."""
+        return self.affordable_slots_of(self.repeats_left)
+
+    def affordable_slots_of(self, repeats: int) -> int:
+        """The same of at most ``repeats`` runs more."""
+        slots = self.campaign.design.slots
+        if repeats == 1:
+            return self.affordable()
+        whole = self._most_of(
+            lambda runs: self.epsilon_after(slots, run=runs) if runs else 0.0, repeats
+        )
+        if whole == repeats:
+            return repeats * slots
+        return whole * slots + self.affordable(run=whole + 1)
+
+    @property
+    def within_budget(self) -> bool:
+        return self._epsilon_after(self.slots) <= self.campaign.budget.epsilon
+
+    def curve(self, slots: Sequence[int] | None = None) -> tuple[tuple[int, float], ...]:
+        """(slots, epsilon) along the way, counted over all runs; twenty places if none are named.
+
+        An epsilon that is not bounded is infinite.
+        """
+        if slots is None:
+            slots = sorted({max(1, self.slots * part // 20) for part in range(1, 21)})
+        return tuple((count, self._epsilon_after(count)) for count in slots)
+
+    def _epsilon_after(self, count: int) -> float:
+        validate.count(most=self.slots, slots=count)
+        run, slot = divmod(count - 1, self.campaign.design.slots)
+        return self.epsilon_after(slot + 1, run=run + 1)
+
+    def _most_of(self, epsilon: Callable[[int], float], most: int) -> int:
+        """The largest count from 0 to ``most`` whose price, which grows, is within the budget."""
+        budget = self.campaign.budget.epsilon
+        high, at_high = most, epsilon(most)
+        if at_high <= budget:
+            return most
+        low, at_low = 0, epsilon(0)
+        if not at_low <= budget:
+            return 0
+        turn = 0
+        while high - low > 1:
+            turn += 1
+            middle = (low + high) // 2
+            if turn % 3 and math.isfinite(at_high):
+                share = (budget**2 - at_low**2) / (at_high**2 - at_low**2)
+                middle = low + int((high - low) * share)  # a price grows about like a root
+            middle = min(max(middle, low + 1), high - 1)
+            at_middle = epsilon(middle)
+            if at_middle <= budget:
+                low, at_low = middle, at_middle
+            else:
+                high, at_high = middle, at_middle
+        return low

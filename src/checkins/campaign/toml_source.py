@@ -1,0 +1,262 @@
+"""A TOML file whose values are taken by section and key, and refused with file, line and key.
+
+A table inside a section, ``optimizer = { rate = 0.5 }`` or ``[task.optimizer]``, is the section
+``task.optimizer``; it is told as ``[task] optimizer.rate``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import NoReturn, cast
+
+from checkins import validate
+from checkins.campaign import toml_bounds
+from checkins.campaign.toml_bounds import MOST_BYTES
+from checkins.errors import InvalidValue
+
+LONGEST_VALUE = 60
+
+_KEY = re.compile(r"""^\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*(?:\.\s*([\w-]+)\s*)?=""")
+_NO_VALUE = re.compile(r"^[^=#]*=\s*(?:#.*)?$")
+
+
+class InvalidCampaign(InvalidValue):
+    """A campaign file that cannot be run; the message names file, line and key."""
+
+    def __str__(self) -> str:
+        said = "" if self.value is None else f" = {self.value}"
+        return f"{self.name}{said}: {self.expected}"
+
+
+def line_numbers(text: str) -> dict[tuple[str, str], int]:
+    """The line of each (section, key), and of each section as (section, "").
+
+    >>> line_numbers('schema = 1\\n[protocol]\\nslots = 0\\n')[("protocol", "slots")]
+    3
+    """
+    numbers: dict[tuple[str, str], int] = {}
+    section = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if (header := line.strip()).startswith("[") and "]" in header:
+            named = header[1 : header.index("]")]
+            section = ".".join(part.strip().strip("\"'") for part in named.split("."))
+            numbers.setdefault((section, ""), number)
+        elif key := _KEY.match(line):
+            name = key[1] or key[2] or key[3] or ""
+            numbers.setdefault((section, name), number)
+            inner = f"{section}.{name}" if section else name
+            numbers.setdefault((inner, key[4] or ""), number)  # a table, or a dotted key
+    return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class TomlSource:
+    """A parsed file that still knows its path and its lines; the top is section ``""``."""
+
+    path: str
+    values: Mapping[str, object]
+    lines: Mapping[tuple[str, str], int]
+
+    @classmethod
+    def read(cls, path: str | Path) -> TomlSource:
+        try:
+            with Path(path).open("rb") as file:
+                content = file.read(MOST_BYTES + 1)
+            text = content.decode("utf-8-sig")  # some editors begin a file with a mark
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise InvalidCampaign(str(path), None, f"cannot be read: {reason}") from error
+        if len(content) > MOST_BYTES:
+            raise InvalidCampaign(str(path), None, f"must have at most {MOST_BYTES:,} bytes")
+        return cls.parse(text, path=str(path))
+
+    @classmethod
+    def parse(cls, text: str, *, path: str) -> TomlSource:
+        """The values of a text; ``path`` is for messages.
+
+        A text beyond the limits of ``toml_bounds`` is refused before it is parsed.
+        """
+        beyond = toml_bounds.excess(text)
+        if beyond is not None:
+            line, problem = beyond
+            raise InvalidCampaign(path if line is None else f"{path}:{line}", None, problem)
+        try:
+            values = tomllib.loads(text)
+        except ValueError as error:
+            line, reason = _what_is_wrong(error, text)
+            raise InvalidCampaign(f"{path}:{line}", None, f"is not TOML: {reason}") from error
+        return cls(path, values, line_numbers(text))
+
+    def section(self, name: str) -> Mapping[str, object]:
+        """The values of a section; ``a.b`` is the table b of section a."""
+        if name == "":
+            return self.values
+        outer, _, inner = name.rpartition(".")
+        values = self.section(outer)
+        if inner not in values:
+            if outer:
+                self.refuse(outer, inner, "is missing; it has no default")
+            raise InvalidCampaign(f"{self.path}: [{name}]", None, "is missing")
+        section = values[inner]
+        if not isinstance(section, dict):
+            kind = f"table, {inner} = {{ ... }}" if outer else f"section, [{inner}]"
+            self.refuse(outer, inner, f"must be a {kind}")
+        return section
+
+    def has(self, name: str) -> bool:
+        """Whether the file has this section, or this key at its top."""
+        return name in self.values
+
+    def get(self, section: str, key: str) -> object:
+        """The value of a key, or None."""
+        return self.section(section).get(key)
+
+    def need(self, section: str, key: str) -> object:
+        """The value of a key that must stand in the file."""
+        if key not in self.section(section):
+            self.refuse(section, key, "is missing; it has no default")
+        return self.section(section)[key]
+
+    def number(self, section: str, key: str) -> float:
+        value = self.need(section, key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.refuse(section, key, "must be a number")
+        try:
+            return float(value)
+        except OverflowError:
+            self.refuse(section, key, "is too large")
+
+    def count(self, section: str, key: str, *, most: int = validate.MOST_SLOTS) -> int:
+        value = self.need(section, key)
+        try:
+            validate.count(most=most, whole=value)
+        except InvalidValue as error:
+            self.refuse(section, key, error.expected)
+        return cast(int, value)
+
+    def word(self, section: str, key: str) -> str:
+        value = self.need(section, key)
+        if not isinstance(value, str):
+            self.refuse(section, key, "must be a text in quotes")
+        return value
+
+    def truth(self, section: str, key: str) -> bool:
+        value = self.need(section, key)
+        if not isinstance(value, bool):
+            self.refuse(section, key, "must be true or false")
+        return value
+
+    def instant(self, section: str, key: str) -> datetime:
+        """A date and time; whether it names its offset is for the caller to check."""
+        value = self.need(section, key)
+        if not isinstance(value, datetime):
+            self.refuse(section, key, "must be a date and time, such as 2030-01-01T00:00:00Z")
+        return value
+
+    def words(self, section: str, key: str) -> tuple[str, ...]:
+        values = self.need(section, key)
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            self.refuse(section, key, "must be a list of texts in quotes")
+        return tuple(values)
+
+    def choice(self, section: str, key: str, choices: type[StrEnum]) -> str:
+        words = [str(choice) for choice in choices]
+        value = self.need(section, key)
+        if value not in words:
+            listed = f"{', '.join(words[:-1])} or {words[-1]}" if words[1:] else f'"{words[0]}"'
+            self.refuse(section, key, f"must be {listed}")
+        return str(value)
+
+    def check_keys(self, section: str, known: Set[str]) -> None:
+        """Refuse a key that nobody reads: a misspelt value must not pass for an absent one."""
+        for key in self.section(section):
+            if key not in known:
+                close = difflib.get_close_matches(key, sorted(known), n=1)
+                hint = (
+                    f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
+                )
+                self.refuse(section, key, f"is not a known key; {hint}")
+
+    def refuse(self, section: str, key: str, expected: str) -> NoReturn:
+        raise self.refusal(section, key, expected)
+
+    def refusal(self, section: str, key: str, expected: str) -> InvalidCampaign:
+        """What is wrong with a key, told by file, line, section, key and value."""
+        value = self.section(section).get(key)
+        line = self._line(section, key)
+        place = self.path if line is None else f"{self.path}:{line}"
+        if section == "" and isinstance(value, dict):
+            return InvalidCampaign(f"{place}: [{key}]", None, expected)
+        top, _, inner = section.partition(".")
+        named = f"{inner}.{key}" if inner else key
+        return InvalidCampaign(
+            f"{place}: [{top}] {named}" if section else f"{place}: {key}",
+            None if value is None else as_written(value),
+            expected,
+        )
+
+    def _line(self, section: str, key: str) -> int | None:
+        """The line of a key, or that of the nearest table around it."""
+        if (section, key) in self.lines:
+            return self.lines[section, key]
+        around = section or key
+        while around:
+            outer, _, inner = around.rpartition(".")
+            for place in ((around, ""), (outer, inner)):
+                if place in self.lines:
+                    return self.lines[place]
+            around = outer
+        return None
+
+
+def _what_is_wrong(error: ValueError, text: str) -> tuple[int, str]:
+    """The line and the parser's reason, which is no help where a line breaks off."""
+    reason, _, place = str(error).rpartition(" (at ")
+    lines = text.rstrip().split("\n")
+    found = re.match(r"line (\d+),", place)
+    line = int(found[1]) if found else len(lines)
+    if line <= len(lines) and _NO_VALUE.match(lines[line - 1]):
+        return line, "a value is missing after ="
+    if not found and reason.startswith(("Expected", "Invalid", "Unterminated", "Unclosed")):
+        return line, "the file ends in the middle of a line"
+    if reason == "Cannot overwrite a value":
+        return line, "this key stands twice"
+    return line, reason or str(error)
+
+
+def as_written(value: object) -> str:
+    """The value on one line, as TOML writes it; a long one is cut.
+
+    >>> as_written("fixed"), as_written(True), as_written([1, 2])
+    ('"fixed"', 'true', '[1, 2]')
+    """
+    text = " ".join(_written(value).split())
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+
+
+def _written(value: object) -> str:
+    """As TOML writes it; of a long list or table only the beginning, which is all that is shown."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value) if value.bit_length() < 1000 else "an integer of many digits"
+        case str():
+            return json.dumps(value[:LONGEST_VALUE], ensure_ascii=False)
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case list():
+            return f"[{', '.join(map(_written, value[:LONGEST_VALUE]))}]"
+        case dict():
+            some = islice(value.items(), LONGEST_VALUE)
+            return "{" + ", ".join(f"{key} = {_written(each)}" for key, each in some) + "}"
+    return str(value)

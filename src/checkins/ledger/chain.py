@@ -1,0 +1,261 @@
+"""The chain of a ledger: what may follow what, and the hash that stands for all of it.
+
+One ledger belongs to one population: the campaigns in it stand one after another, share
+``population_id``, delta and adjacency, and compose (invariant 9).
+
+    opened, slot 1, slot 2, ..., slot k, closed,   opened, slot 1, ...
+
+``Ledger`` is a value that knows where the chain stands and not what it was made of: it does not
+grow with the number of slots, and has no file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from numpy.typing import ArrayLike
+
+from checkins.accounting import Design, Protocol
+from checkins.accounting.filters import Block, Filter, choose_filter
+from checkins.campaign.description import Budget, Campaign, RandomizerKind
+from checkins.campaign.seal import campaign_from_canonical
+from checkins.ledger.entry import (
+    Closed,
+    Entry,
+    Opened,
+    Reason,
+    SlotClosed,
+    Units,
+    packed,
+)
+from checkins.ledger.line import BEGINNING, InvalidLedger, Line
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a campaign, as far as it has come."""
+
+    campaign: Campaign
+    seal: str
+    number: int
+    dimension: int
+    simulated: bool
+    filter: Filter | None = None
+    """How campaigns are charged after others of the population; None: as fixed beforehand."""
+    slots_closed: int = 0
+    contributors: int | None = None
+    """How many reports averaged updates took in; None under the other protocols."""
+
+    @property
+    def warm_up(self) -> int:
+        """The slots of the sliding protocol from which nothing is released."""
+        window = self.campaign.design.window
+        return 0 if window is None else window - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Where a chain stands: how many entries, the hash of the last, the run in progress.
+
+    >>> Ledger().head == "0" * 64
+    True
+    """
+
+    entries: int = 0
+    head: str = BEGINNING
+    running: Run | None = None
+    closed: tuple[Run, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Every run in its order, the one in progress last."""
+        return self.closed if self.running is None else (*self.closed, self.running)
+
+    @property
+    def filter(self) -> Filter | None:
+        """What charges campaigns that are opened after others; None before the first is opened.
+
+        The first entry fixes it, before anything is released. A ledger that was begun without one
+        gets the Gaussian filter: another choice could depend on what was released.
+        """
+        if not self.runs:
+            return None
+        return next((run.filter for run in self.runs if run.filter is not None), Filter())
+
+    def opening(self, campaign: Campaign, *, model: ArrayLike, simulated: bool = False) -> Opened:
+        """The entry that opens the next run of a campaign."""
+        seal = campaign.seal
+        return Opened(
+            campaign.canonical(),
+            seal,
+            self._next(seal),
+            packed(model),
+            simulated,
+            self.filter or filter_for(campaign),
+        )
+
+    def _next(self, seal: str) -> int:
+        return 1 + sum(run.seal == seal for run in self.runs)
+
+    def append(self, entry: Entry) -> tuple[Ledger, bytes]:
+        """The chain with one entry more, and the line to write for it."""
+        line = Line.of(entry, number=self.entries + 1, previous=self.head)
+        return self._with(line), line.written
+
+    def read(self, written: bytes) -> tuple[Ledger, Entry]:
+        """The chain with one line more, as a file holds it; one that is not next is refused."""
+        line = Line.parse(written)
+        if line.number != self.entries + 1:
+            raise InvalidLedger(
+                f"is entry {line.number} where entry {self.entries + 1} is next:"
+                " a line was removed, added or moved"
+            )
+        if line.previous != self.head:
+            raise InvalidLedger("does not continue the line before it: one of the two was replaced")
+        return self._with(line), line.entry
+
+    def _with(self, line: Line) -> Ledger:
+        entry = line.entry
+        after = replace(self, entries=line.number, head=line.hash)
+        if isinstance(entry, Opened):
+            return replace(after, running=self._opened(entry))
+        if self.running is None:
+            raise InvalidLedger("no campaign is open here: a campaign must be opened first")
+        if isinstance(entry, SlotClosed):
+            return replace(after, running=_after_slot(self.running, entry))
+        _check_closed(self.running, entry)
+        return replace(after, running=None, closed=(*self.closed, self.running))
+
+    def _opened(self, entry: Opened) -> Run:
+        if self.running is not None:
+            raise InvalidLedger("another campaign is still open: it must be closed first")
+        run = Run(
+            _sealed(entry), entry.seal, entry.run, entry.dimension, entry.simulated, entry.filter
+        )
+        expected = self._next(run.seal)
+        if run.number != expected:
+            raise InvalidLedger(f"is run {run.number} of this campaign, where {expected} is next")
+        if run.number > run.campaign.repeats:
+            raise InvalidLedger(
+                f"this campaign runs {run.campaign.repeats} times, and it did: repeats is sealed"
+            )
+        if run.campaign.task is None or (run.campaign.missing and not run.simulated):
+            raise InvalidLedger(
+                f"a campaign without {', '.join(run.campaign.missing)} can be priced and not run"
+            )
+        if run.campaign.randomizer.kind is RandomizerKind.PRIVUNIT and not run.simulated:
+            raise InvalidLedger("privunit has no exact device sampler: it can only be simulated")
+        if self.closed:
+            _check_shared(self.closed[0], run)
+            self._check_filter(run)
+        return run
+
+    def _check_filter(self, run: Run) -> None:
+        """A filter stays as it was fixed; a ledger without one may still go on without."""
+        if run.filter is None and all(before.filter is None for before in self.closed):
+            return
+        if run.filter != self.filter:
+            raise InvalidLedger(
+                f"filter is {run.filter or 'absent'} where that of the population is {self.filter}:"
+                " it was fixed before the first release, and cannot be chosen after one"
+            )
+
+
+def filter_for(campaign: Campaign) -> Filter:
+    """The filter for a population whose first campaign this is, chosen before any release."""
+    return _filter_for(campaign.design, campaign.repeats, campaign.budget)
+
+
+@lru_cache(maxsize=256)
+def _filter_for(design: Design, repeats: int, budget: Budget) -> Filter:
+    return choose_filter(
+        Block((design,), repeats),
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        adjacency=budget.adjacency,
+    )
+
+
+def _sealed(entry: Opened) -> Campaign:
+    try:
+        campaign = campaign_from_canonical(entry.campaign)
+    except ValueError as error:  # InvalidValue is one
+        raise InvalidLedger(f"the campaign cannot be read: {error}") from error
+    if campaign.seal != entry.seal:
+        raise InvalidLedger(f"the seal does not fit the campaign, whose seal is {campaign.seal}")
+    return campaign
+
+
+def _check_shared(before: Run, run: Run) -> None:
+    """What the campaigns of one ledger must have in common to be composed (invariant 9)."""
+    ours, theirs = before.campaign, run.campaign
+    if theirs.population_id != ours.population_id:
+        raise InvalidLedger(
+            f"population_id is {theirs.population_id!r} where the ledger is"
+            f" for {ours.population_id!r}: another population has a ledger of its own"
+        )
+    if ours.population_id is None and run.seal != before.seal:
+        raise InvalidLedger("a second campaign needs a population_id, to say that they share it")
+    for name in ("delta", "adjacency"):
+        if getattr(theirs.budget, name) != getattr(ours.budget, name):
+            raise InvalidLedger(
+                f"{name} is {getattr(theirs.budget, name)} where the ledger is"
+                f" for {getattr(ours.budget, name)}: such prices cannot be composed"
+            )
+    if run.simulated != before.simulated:
+        raise InvalidLedger("real and simulated campaigns cannot share a ledger")
+
+
+def _after_slot(run: Run, entry: SlotClosed) -> Run:
+    _check_slot(run, entry)
+    if entry.contributors is None:
+        return replace(run, slots_closed=entry.slot)
+    contributors = (run.contributors or 0) + entry.contributors
+    return replace(run, slots_closed=entry.slot, contributors=contributors)
+
+
+def _check_slot(run: Run, entry: SlotClosed) -> None:
+    if entry.slot != run.slots_closed + 1 or entry.slot > run.campaign.design.slots:
+        expected = f"slot {run.slots_closed + 1} of {run.campaign.design.slots:,} is next"
+        if run.slots_closed == run.campaign.design.slots:
+            expected = f"all {run.slots_closed:,} slots are over"
+        raise InvalidLedger(f"is slot {entry.slot}, where {expected}")
+    averaged = run.campaign.design.protocol is Protocol.AVERAGED
+    if (entry.contributors is not None) != averaged:
+        raise InvalidLedger(
+            "averaged updates need the number of contributors"
+            if averaged
+            else f"the {run.campaign.design.protocol} protocol tells no number of contributors"
+        )
+    empty = entry.contributors == 0 if averaged else entry.slot <= run.warm_up
+    if (entry.total is None) != empty:
+        raise InvalidLedger(
+            "nobody contributed, so there is no total"
+            if empty and averaged
+            else f"the server warms up until slot {run.warm_up}, so there is no total"
+            if empty
+            else "the total is missing"
+        )
+    if entry.total is not None and len(entry.total) != 8 * run.dimension:
+        raise InvalidLedger(
+            f"the total has {len(entry.total) // 8:,} numbers, the model {run.dimension:,}"
+        )
+    if entry.units is Units.FLOAT64 and not run.simulated:
+        raise InvalidLedger("a real campaign adds up whole grid units: dtype must be int64")
+
+
+def _check_closed(run: Run, entry: Closed) -> None:
+    """A campaign is completed when every slot is over, and stopped before."""
+    slots = run.campaign.design.slots
+    expected = Reason.COMPLETED if run.slots_closed == slots else Reason.STOPPED
+    if entry.reason is not expected:
+        raise InvalidLedger(
+            f"the reason is {entry.reason}, where {run.slots_closed:,} of {slots:,} slots are over"
+        )
+    for name in ("delta", "adjacency"):
+        if entry.certificate[name] != getattr(run.campaign.budget, name):
+            raise InvalidLedger(
+                f"the certificate is for {name} = {entry.certificate[name]},"
+                f" the budget for {getattr(run.campaign.budget, name)}"
+            )

@@ -1,0 +1,174 @@
+"""A ledger on disk: ``ledger.jsonl``, one entry per line, written once and never changed.
+
+``lines`` reads it one line at a time, whatever its size. ``LedgerFile`` appends to it: it holds the
+file's lock as long as it is open, so that two writers cannot continue the chain in two ways, and
+returns from ``append`` only when the line is on the disk.
+
+A crash during an append leaves at most one torn line: the last, without its newline. The next owner
+of the file reports it (``torn``) and cuts it off with its first append; nobody else touches it.
+That loses nothing: an entry counts from the moment its append has returned, and not before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from checkins.campaign import Campaign
+from checkins.errors import CheckinsError
+from checkins.ledger.chain import Ledger
+from checkins.ledger.entry import Entry, SlotClosed
+from checkins.ledger.line import MOST_LINE_BYTES, InvalidLedger
+from checkins.ledger.price import affordable
+
+NAME = "ledger.jsonl"
+
+
+class LedgerBusy(CheckinsError):
+    """Another process has the ledger open for writing."""
+
+
+def ledger_path(place: str | Path) -> Path:
+    """The file of a ledger, given its folder or the file itself."""
+    path = Path(place)
+    return path / NAME if path.is_dir() else path
+
+
+def lines(path: str | Path) -> Iterator[bytes]:
+    """The lines of a ledger, newlines kept, one in memory at a time; a torn last line has none."""
+    with Path(path).open("rb") as file:
+        while line := file.readline(MOST_LINE_BYTES + 1):
+            yield line
+            if len(line) > MOST_LINE_BYTES:
+                return  # refused by whoever reads it: do not load the rest of it too
+
+
+class LedgerFile:
+    """A ledger that this process may continue; use it as a context manager.
+
+    ``ledger`` is what stands in the file. ``torn`` is the incomplete last line that a crash left,
+    or empty.
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        self.path = ledger_path(place)
+        self.torn = b""
+        self._end = 0
+        self._broken = False
+        self._affordable: tuple[Campaign, int] | None = None
+        self._descriptor = _locked(self.path)
+        try:
+            self.ledger = self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, entry: Entry) -> None:
+        """Add an entry; when this returns, it survives a crash (invariant 5 builds on that)."""
+        if self._broken:
+            raise InvalidLedger("an append failed: open it again to go on", place=str(self.path))
+        ledger, line = self.ledger.append(entry)
+        if isinstance(entry, SlotClosed):
+            self._refuse_overspending(entry.slot)
+        self._broken = True  # until the line is on the disk, nobody knows what is
+        if self.torn:
+            os.ftruncate(self._descriptor, self._end)
+            os.fsync(self._descriptor)  # or a crash could leave the new line amid the torn one
+            self.torn = b""
+        try:
+            _write(self._descriptor, line)
+        except OSError:
+            os.ftruncate(self._descriptor, self._end)  # a full disk: leave no torn line if possible
+            os.fsync(self._descriptor)
+            self._broken = False
+            raise
+        os.fsync(self._descriptor)
+        self._broken = False
+        self._end += len(line)
+        self.ledger = ledger
+
+    def _refuse_overspending(self, slot: int) -> None:
+        """A release waits for its entry, so what the budget does not pay for is never shown."""
+        run = self.ledger.running
+        if run is None:
+            return
+        if self._affordable is None or self._affordable[0] is not run.campaign:
+            self._affordable = (run.campaign, affordable(self.ledger))
+        most = self._affordable[1]
+        if slot > most:
+            raise InvalidLedger(
+                f"the budget, epsilon = {run.campaign.budget.epsilon!r}, pays for"
+                f" {most:,} of {run.campaign.design.slots:,} slots: close the campaign",
+                place=str(self.path),
+            )
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._broken = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self) -> Ledger:
+        ledger = Ledger()
+        for number, line in enumerate(lines(self.path), start=1):
+            if not line.endswith(b"\n") and len(line) <= MOST_LINE_BYTES:
+                self.torn = line
+                break
+            try:
+                ledger, _ = ledger.read(line)
+            except InvalidLedger as error:
+                raise InvalidLedger(error.problem, place=f"{self.path}:{number}") from error
+            self._end += len(line)
+        return ledger
+
+
+def _locked(path: Path) -> int:
+    """The file, open for appending and locked; made durably if it was not there."""
+    import fcntl  # where it is missing, ledgers can still be read
+
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = os.fstat(descriptor)
+        if not os.path.samestat(found, os.stat(path)):
+            raise OSError(errno.EWOULDBLOCK, "was replaced while it was opened")
+        if found.st_size == 0:
+            _sync_folder(path.parent)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.ENOENT):
+            raise LedgerBusy(f"{path}: another process is writing it; only one may") from error
+        raise
+    return descriptor
+
+
+def _write(descriptor: int, line: bytes) -> None:
+    written = os.write(descriptor, line)
+    if written != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file survives a crash only when its name in the folder does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

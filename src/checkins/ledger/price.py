@@ -1,0 +1,121 @@
+"""What the runs of a ledger cost: the slots that were released, and those that could have been.
+
+A run that is over is priced at its last slot. If it was stopped although its budget afforded more,
+it is priced at the last slot that the budget affords: whoever stopped it may have looked at the
+releases, and the price of k slots is for a k fixed beforehand. No client gave away what was never
+released: such a price has no lower end.
+
+A run whose entry names a filter is charged by it once another campaign came before; without one,
+all campaigns are priced as if their parameters had been fixed beforehand.
+
+Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md;
+             ``campaign.spending``.
+Neighbours:  the budget's.
+Rounding:    epsilon up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from checkins.accounting import Certificate, Protocol
+from checkins.accounting.filters import Filter
+from checkins.campaign.description import Campaign
+from checkins.campaign.partial_runs import PartialRun
+from checkins.campaign.spending import Spending
+from checkins.ledger.chain import Ledger, Run
+
+TOLERANCE = 1e-9
+"""Relative: how far two machines' roundings of one price may lie apart."""
+
+Settled = tuple[PartialRun, ...]
+"""The runs that are over, as they are priced; alike ones that follow each other stand as one."""
+
+
+def certificate(ledger: Ledger) -> Certificate:
+    """The certificate to state in the entry that closes the run in progress."""
+    last, earlier = ledger.runs[-1], _settled(ledger.runs[:-1])
+    return spent(settled(last, earlier), earlier, last.filter)
+
+
+def earlier_of(ledger: Ledger) -> Settled:
+    """What the runs that are over have spent of their population's budget."""
+    return _settled(ledger.closed)
+
+
+def spending_of(ledger: Ledger, campaign: Campaign) -> Spending:
+    """What the next run of a campaign spends, after all that the population has spent."""
+    return Spending(campaign, earlier_of(ledger), ledger.filter)
+
+
+def affordable(ledger: Ledger) -> int:
+    """How many slots of the run in progress the budget pays for, after all that came before."""
+    if ledger.running is None:
+        return 0
+    return _affordable(ledger.running, earlier_of(ledger))
+
+
+def _settled(runs: Sequence[Run]) -> Settled:
+    earlier: Settled = ()
+    for run in runs:
+        earlier = joined(earlier, settled(run, earlier))
+    return earlier
+
+
+def spent(run: PartialRun, earlier: Settled, rule: Filter | None) -> Certificate:
+    """The price of a run and of all before it, composed."""
+    spending = Spending(run.campaign, earlier, rule)
+    found = spending.after(run.slots, contributors=run.contributors)
+    return replace(found, epsilon_lower=0.0) if run.stopped else found
+
+
+def epsilon_spent(run: PartialRun, earlier: Settled, rule: Filter | None) -> float:
+    """The epsilon of that price alone; infinite where none is proved."""
+    if run.contributors is not None:
+        return spent(run, earlier, rule).epsilon
+    return Spending(run.campaign, earlier, rule).epsilon_after(run.slots)
+
+
+def so_far(run: Run) -> PartialRun:
+    """A run in progress: the slots that are over."""
+    return PartialRun(run.campaign, run.slots_closed, run.contributors)
+
+
+def settled(run: Run, earlier: Settled) -> PartialRun:
+    """A run that is over, or is closed now."""
+    design = run.campaign.design
+    if run.slots_closed == design.slots or design.protocol is Protocol.AVERAGED:
+        return so_far(run)
+    if not _within_budget(PartialRun(run.campaign, run.slots_closed + 1), earlier, run.filter):
+        return so_far(run)
+    slots = _affordable(run, earlier)
+    return PartialRun(run.campaign, slots, stopped=slots > run.slots_closed)
+
+
+def joined(earlier: Settled, run: PartialRun) -> Settled:
+    """One run more; repeats of a campaign keep the list short."""
+    if earlier and replace(earlier[-1], times=1) == run:
+        return (*earlier[:-1], replace(run, times=earlier[-1].times + 1))
+    return (*earlier, run)
+
+
+def last_affordable(run: Run, earlier: Settled) -> int | None:
+    """The last slot that the budget pays for, if the run went on after it; None if it did not.
+
+    Averaged updates are held to the population that was declared: how many contribute is not known
+    before they have.
+    """
+    if run.slots_closed == 0:
+        return None
+    if _within_budget(PartialRun(run.campaign, run.slots_closed), earlier, run.filter):
+        return None
+    return _affordable(run, earlier)
+
+
+def _within_budget(run: PartialRun, earlier: Settled, rule: Filter | None) -> bool:
+    return epsilon_spent(run, earlier, rule) <= run.campaign.budget.epsilon * (1.0 + TOLERANCE)
+
+
+def _affordable(run: Run, earlier: Settled) -> int:
+    return Spending(run.campaign, earlier, run.filter).affordable()

@@ -1,0 +1,281 @@
+"""A ledger, checked from its bytes to its certificate by recomputing all of it.
+
+What is recomputed: every hash and link, the order of entries, every seal from its campaign, every
+released model from the totals before it, what the campaigns together cost, and that none went on
+after its budget was spent (invariants 9 and 10). What a ledger cannot show by itself is that it is
+the one that was kept: a chain that was rewritten from its beginning is whole again. That is what a
+``head`` is for, the last hash, published somewhere its keeper cannot change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from checkins.accounting import Certificate
+from checkins.accounting.filters import Filter
+from checkins.campaign.partial_runs import PartialRun
+from checkins.errors import InvalidValue
+from checkins.ledger.chain import Ledger, Run
+from checkins.ledger.entry import Closed, Opened, SlotClosed, hashed
+from checkins.ledger.line import MOST_LINE_BYTES, InvalidLedger
+from checkins.ledger.price import (
+    TOLERANCE,
+    Settled,
+    epsilon_spent,
+    joined,
+    last_affordable,
+    settled,
+    so_far,
+    spent,
+)
+from checkins.protocol.model_update import Learner, Model, ModelUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a ledger that was not refused proves."""
+
+    ledger: Ledger
+    certificate: Certificate
+    """The price of every slot that was released, of all campaigns together, recomputed."""
+    notes: tuple[str, ...]
+    """What a reader should know and that is no reason to refuse."""
+
+    @property
+    def budget(self) -> float:
+        """The epsilon that the population may spend, as the latest campaign says it."""
+        return self.ledger.runs[-1].campaign.budget.epsilon
+
+    @property
+    def within_budget(self) -> bool:
+        return self.certificate.epsilon <= self.budget
+
+    @property
+    def rule(self) -> str:
+        """By which rule the campaigns of the ledger were composed."""
+        last = self.ledger.runs[-1]
+        if last.filter is None or all(run.seal == last.seal for run in self.ledger.runs):
+            return "parameters fixed beforehand"
+        return f"chosen after earlier releases: filter {last.filter}"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether nobody took part: the noise was seeded, and protects no one."""
+        return any(run.simulated for run in self.ledger.runs)
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {
+            "valid": True,
+            "head": self.ledger.head,
+            "entries": self.ledger.entries,
+            "campaigns": [self._campaign(run) for run in self.ledger.runs],
+            "rule": self.rule,
+            "certificate": self.certificate.as_dict(),
+            "within_budget": self.within_budget,
+            "simulated": self.simulated,
+            "notes": list(self.notes),
+        }
+
+    def _campaign(self, run: Run) -> Mapping[str, object]:
+        return {
+            "name": run.campaign.name,
+            "run": run.number,
+            "seal": run.seal,
+            "slots_closed": run.slots_closed,
+            "slots": run.campaign.design.slots,
+            "status": self.status(run),
+        }
+
+    def status(self, run: Run) -> str:
+        """open, completed or stopped."""
+        if run is self.ledger.running:
+            return "open"
+        return "completed" if run.slots_closed == run.campaign.design.slots else "stopped"
+
+
+def verify(
+    lines: Iterable[bytes],
+    *,
+    head: str | None = None,
+    closed: bool = False,
+    path: str = "ledger.jsonl",
+) -> Verification:
+    """Recompute everything; the first thing that is wrong is refused, with its line.
+
+    ``lines`` keep their newlines, and are taken one at a time. ``head`` is the hash that the last
+    line must have; ``closed`` refuses a ledger whose last campaign is still open. ``path`` is for
+    messages.
+    """
+    state = _State()
+    number = 0
+    try:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n") and len(line) <= MOST_LINE_BYTES:
+                raise InvalidLedger(
+                    f"the last line is incomplete (crash?): the {number - 1:,} before it are whole;"
+                    " its server cuts it off when it goes on, a copy must be fetched again"
+                )
+            state.take(line, number)
+        certificate = state.certificate()
+    except InvalidLedger as error:
+        at = error.line if isinstance(error, _OverBudget) else number
+        raise InvalidLedger(error.problem, place=f"{path}:{at}") from error
+    ledger = state.ledger
+    if certificate is None:
+        raise InvalidLedger("is empty: no campaign was ever opened", place=path)
+    if head is not None and head != ledger.head:
+        raise InvalidLedger(
+            f"ends with the hash {ledger.head}, not with {head}:"
+            " lines were cut off or added, or this is another chain",
+            place=path,
+        )
+    if closed and ledger.running is not None:
+        raise InvalidLedger(f"is {_how_far(ledger.running)}, not closed", place=path)
+    return Verification(ledger, certificate, (*state.notes, *_unfinished(ledger)))
+
+
+class _State:
+    """What must be known between two lines; it does not grow with the number of slots."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.notes: list[str] = []
+        self._settled: Settled = ()
+        self._latest: tuple[PartialRun, Settled, Filter | None] | None = None
+        self._opened_at = 0
+        self._update: ModelUpdate | None = None
+        self._learner: Learner | None = None
+
+    def take(self, line: bytes, number: int) -> None:
+        """One line more."""
+        run = self.ledger.running
+        self.ledger, entry = self.ledger.read(line)
+        with _refusals():
+            if isinstance(entry, Closed):
+                self._close(run, entry, number)
+            elif isinstance(entry, SlotClosed):
+                self._replay(entry)
+            else:
+                self._open(entry, number)
+
+    def _open(self, entry: Opened, number: int) -> None:
+        *before, run = self.ledger.runs
+        self._opened_at = number
+        self._update = ModelUpdate.of(run.campaign)
+        self._learner = self._update.start(entry.numbers(), self._velocity(before, run, entry))
+        budget = run.campaign.budget.epsilon
+        if before and budget > before[-1].campaign.budget.epsilon:
+            self.notes.append(
+                f"line {number} raises the population's budget from epsilon ="
+                f" {before[-1].campaign.budget.epsilon!r} to {budget!r}"
+            )
+
+        if run.filter is None and any(one.seal != run.seal for one in before):
+            self.notes.append(
+                f"line {number} opens another campaign and names no filter: it is priced as if its"
+                " parameters had been fixed before the first release; if they were not, more may"
+                " have been spent"
+            )
+
+    def _velocity(self, before: Sequence[Run], run: Run, entry: Opened) -> Model | None:
+        """That of the last run, if this one repeats it and goes on from its model."""
+        if self._learner is None or not before or before[-1].campaign != run.campaign:
+            return None
+        same = hashed(self._learner.model) == hashed(entry.numbers())
+        return self._learner.velocity if same else None
+
+    def _replay(self, entry: SlotClosed) -> None:
+        run, update, learner = self.ledger.running, self._update, self._learner
+        if run is None or update is None or learner is None:
+            raise InvalidLedger("no campaign is open here")
+        if entry.slot > run.warm_up:
+            with np.errstate(all="ignore"):  # a model that diverged was released as it is
+                learner = update.apply(learner, entry.numbers(), entry.contributors)
+        if hashed(learner.model) != entry.model_hash:
+            raise InvalidLedger(
+                f"the model released after slot {entry.slot} is not the one that the totals give"
+            )
+        self._learner = learner
+
+    def _close(self, run: Run | None, entry: Closed, number: int) -> None:
+        if run is None:
+            raise InvalidLedger("no campaign is open here")
+        self._check_budget(run)
+        over = settled(run, self._settled)
+        owed = epsilon_spent(over, self._settled, run.filter)
+        self._latest = over, self._settled, run.filter
+        self._settled = joined(self._settled, over)
+        stated = float(entry.certificate["epsilon"])
+        if not stated >= owed * (1.0 - TOLERANCE):
+            raise InvalidLedger(f"states epsilon = {stated!r}, but what was run costs {owed!r}")
+        if stated > owed * (1.0 + TOLERANCE):
+            self.notes.append(
+                f"line {number} states epsilon = {stated!r}{_by(entry)}, which holds;"
+                f" recomputed it is {owed!r}"
+            )
+
+    def _check_budget(self, run: Run) -> None:
+        last = last_affordable(run, self._settled)
+        if last is not None:
+            raise _OverBudget(
+                f"slot {last + 1} was released although the budget, epsilon ="
+                f" {run.campaign.budget.epsilon!r}, pays for {last} of"
+                f" {run.campaign.design.slots:,} slots",
+                line=self._opened_at + last + 1,
+            )
+
+    def certificate(self) -> Certificate | None:
+        """What the whole ledger costs; of a run in progress, the slots that are over."""
+        run = self.ledger.running
+        with _refusals():
+            if run is not None:
+                self._check_budget(run)
+                return spent(so_far(run), self._settled, run.filter)
+            return None if self._latest is None else spent(*self._latest)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """A campaign that the model update or the accountant does not take."""
+    try:
+        yield
+    except InvalidValue as error:
+        raise InvalidLedger(str(error)) from error
+
+
+class _OverBudget(InvalidLedger):
+    """The line at which the budget was spent is not the line at which that is seen."""
+
+    def __init__(self, problem: str, *, line: int) -> None:
+        super().__init__(problem)
+        self.line = line
+
+
+def _by(entry: Closed) -> str:
+    versions = entry.certificate.get("versions")
+    version = versions.get("checkins") if isinstance(versions, dict) else None
+    return f" by checkins {version}" if isinstance(version, str) else ""
+
+
+def _unfinished(ledger: Ledger) -> Iterator[str]:
+    """What the price so far does not say: that somebody may stop because of what was released."""
+    last = ledger.runs[-1]
+    if ledger.running is not None:
+        yield (
+            f"the last campaign is {_how_far(last)}; this is the price if that number was fixed"
+            " beforehand: closed early, it is priced as far as its budget goes"
+        )
+    elif last.number < last.campaign.repeats:
+        yield (
+            f"run {last.number} of {last.campaign.repeats:,} is the last one here; if no other"
+            " follows because of what was released, the price of those that could have counts"
+        )
+
+
+def _how_far(run: Run) -> str:
+    return f"open: {run.slots_closed:,} of {run.campaign.design.slots:,} slots"

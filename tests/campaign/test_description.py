@@ -1,0 +1,329 @@
+"""A campaign is checked once, on construction, and holds what its file left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+
+from checkins import validate
+from checkins.accounting import (
+    Adjacency,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Population,
+    Protocol,
+)
+from checkins.campaign.description import (
+    Budget,
+    Campaign,
+    DataFile,
+    Optimizer,
+    RandomizerConfig,
+    RandomizerKind,
+    Schedule,
+    StepSizes,
+    Task,
+)
+from checkins.errors import InvalidValue, NotCovered
+from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse
+from checkins.randomizers.grid import Grid
+from tests.campaign.strategies import campaigns, randomizer_choices
+
+NOISE = GaussianNoise(0.5, NoiseAt.CLIENT)
+CHOICE = RandomizerConfig(
+    RandomizerKind.GAUSSIAN, clip=1.0, grid=1e-4, noise_multiplier=0.5, noise_at=NoiseAt.CLIENT
+)
+DESIGN = Design(Protocol.FIXED, slots=10, participation=1.0, randomizer=NOISE, capacity=9)
+TASK = Task("patients", "logistic", Optimizer(rate=0.5))
+SCHEDULE = Schedule(datetime(2030, 1, 1, tzinfo=UTC), slot_s=60.0, choose_s=20.0)
+CAMPAIGN = Campaign(
+    name="one",
+    population_id=None,
+    budget=Budget(1.0, 1e-6, Adjacency.ADD_REMOVE),
+    design=DESIGN,
+    repeats=1,
+    randomizer=CHOICE,
+    task=TASK,
+    schedule=SCHEDULE,
+)
+LOCAL = replace(
+    CAMPAIGN,
+    randomizer=RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, grid=1e-4, local_epsilon=1.0),
+    design=Design(Protocol.FIXED, slots=10, participation=1.0, randomizer=LocalRandomizer(1.0)),
+)
+AVERAGED = replace(
+    LOCAL,
+    budget=Budget(1.0, 1e-6, Adjacency.REPLACE_ONE),
+    design=Design(
+        Protocol.AVERAGED,
+        slots=10,
+        participation=1.0,
+        randomizer=LocalRandomizer(1.0),
+        population=Population(100, 200),
+    ),
+    task=TASK,
+)
+
+
+@given(campaign=campaigns())
+def test_a_campaign_promises_what_its_randomizer_promises(campaign: Campaign) -> None:
+    assert campaign.design.randomizer == campaign.randomizer.promise
+
+
+def test_a_design_with_another_promise_than_the_randomizer_is_refused() -> None:
+    other = replace(DESIGN, randomizer=GaussianNoise(0.6, NoiseAt.CLIENT))
+    with pytest.raises(InvalidValue, match="randomizer"):
+        replace(CAMPAIGN, design=other)
+
+
+def test_a_sum_is_divided_by_the_capacity_unless_another_count_is_given() -> None:
+    assert CAMPAIGN.task.optimizer.divide_by == 9
+    own = replace(TASK, optimizer=Optimizer(rate=0.5, divide_by=5))
+    assert replace(CAMPAIGN, task=own).task.optimizer.divide_by == 5
+    server = replace(CHOICE, noise_at=NoiseAt.SERVER)
+    uncapped = replace(
+        CAMPAIGN,
+        task=TASK,
+        randomizer=server,
+        design=replace(DESIGN, randomizer=server.promise, capacity=None),
+    )
+    assert uncapped.task.optimizer.divide_by == 1
+
+
+def test_a_local_randomizer_without_a_capacity_uses_one_check_in_as_in_the_paper() -> None:
+    assert LOCAL.design.capacity == 1
+    assert AVERAGED.design.capacity is None
+
+
+def test_averaged_updates_divide_by_their_reports_and_step_in_every_slot() -> None:
+    assert AVERAGED.task.optimizer.divide_by is None
+    for wrong in (Optimizer(rate=0.5, divide_by=5), Optimizer(rate=0.5, minibatch=2)):
+        with pytest.raises(InvalidValue, match=r"divide_by|minibatch"):
+            replace(AVERAGED, task=replace(TASK, optimizer=wrong))
+    with pytest.raises(NotCovered, match="adjacency"):
+        replace(AVERAGED, budget=CAMPAIGN.budget)
+
+
+def test_a_minibatch_longer_than_the_campaign_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="minibatch = 11: must be at most slots = 10"):
+        replace(CAMPAIGN, task=replace(TASK, optimizer=Optimizer(rate=0.5, minibatch=11)))
+
+
+def test_what_is_missing_before_clients_can_join_is_named() -> None:
+    assert CAMPAIGN.missing == ()
+    bare = replace(CAMPAIGN, task=None, schedule=None, randomizer=replace(CHOICE, grid=None))
+    assert bare.missing == ("[randomizer] grid", "[task]", "[schedule]")
+    unclipped = RandomizerConfig(RandomizerKind.LAPLACE, local_epsilon=1.0)
+    assert replace(LOCAL, randomizer=unclipped).missing == (
+        "[randomizer] clip",
+        "[randomizer] grid",
+    )
+    answer = RandomizerConfig(RandomizerKind.RANDOMIZED_RESPONSE, local_epsilon=1.0, categories=3)
+    stepless = replace(LOCAL, randomizer=answer)
+    assert stepless.missing == ("[randomizer] kind = gaussian, laplace or privunit",)
+    assert replace(stepless, task=None).missing == ("[task]",)
+
+
+def test_sums_of_reports_on_a_grid_fit_64_bits() -> None:
+    def summing(capacity: int, *, minibatch: int = 1) -> Campaign:
+        optimizer = Optimizer(rate=0.5, minibatch=minibatch)
+        return replace(
+            CAMPAIGN,
+            design=replace(DESIGN, capacity=capacity),
+            task=replace(TASK, optimizer=optimizer),
+        )
+
+    most = 2**32 - 1
+    assert most * (2**31 - 1) < 2**63
+    assert summing(most).design.capacity == most
+    with pytest.raises(
+        InvalidValue, match=r"capacity = 4294967296: must be at most 4,294,967,295,"
+    ):
+        summing(most + 1)
+    assert summing(most // 10, minibatch=10).design.capacity == most // 10
+    with pytest.raises(InvalidValue, match="at most 429,496,729 with minibatch = 10, or sums"):
+        summing(most // 10 + 1, minibatch=10)
+    simulated = replace(CHOICE, grid=None)
+    design = replace(DESIGN, capacity=10**12)
+    assert replace(CAMPAIGN, randomizer=simulated, design=design).design.capacity == 10**12
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [10**400, -(10**400), Fraction(10**400), 10**5000],
+    ids=["integer", "negative", "fraction", "unprintable"],
+)
+def test_a_number_that_no_float_holds_is_refused_like_any_other(huge: object) -> None:
+    for name in ("epsilon", "delta"):
+        with pytest.raises(InvalidValue, match=f"^{name} = -?inf: must"):
+            replace(CAMPAIGN.budget, **{name: huge})
+    for refuses in (
+        validate.positive,
+        validate.non_negative,
+        validate.open_unit,
+        validate.probability,
+    ):
+        with pytest.raises(InvalidValue, match=r"^x = -?inf: must"):
+            refuses(x=huge)
+    with pytest.raises(InvalidValue, match=r"^minibatch = .*: must be a whole number"):
+        Optimizer(rate=0.5, minibatch=huge)
+
+
+def test_a_choice_becomes_a_mechanism_once_the_dimension_is_known() -> None:
+    def of(kind: RandomizerKind, **values: float) -> RandomizerConfig:
+        return RandomizerConfig(kind, local_epsilon=2.0, **values)
+
+    assert CHOICE.describe(7) == Gaussian(1.0, 0.5)
+    assert of(RandomizerKind.LAPLACE, clip=3.0).describe(7) == Laplace(3.0, 2.0)
+    assert of(RandomizerKind.PRIVUNIT, clip=3.0).describe(7) == PrivUnit(3.0, 2.0, 7)
+    response = of(RandomizerKind.RANDOMIZED_RESPONSE, categories=4)
+    assert response.describe(4) == RandomizedResponse(4, 2.0)
+    with pytest.raises(InvalidValue, match=r"clip.*priced, not run"):
+        of(RandomizerKind.LAPLACE).describe(7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        ("gaussian", {"noise_multiplier": 1.0, "clip": 1.0}, "noise_at"),
+        ("gaussian", {"noise_at": NoiseAt.CLIENT, "clip": 1.0}, "noise_multiplier"),
+        ("gaussian", {"noise_at": NoiseAt.CLIENT, "noise_multiplier": 1.0}, "clip"),
+        ("gaussian", {"local_epsilon": 1.0}, "local_epsilon = 1.0: does not go with kind"),
+        ("laplace", {"local_epsilon": 1.0, "noise_at": NoiseAt.CLIENT}, "noise_at .*gaussian"),
+        ("laplace", {"clip": 1.0}, "local_epsilon"),
+        ("laplace", {"local_epsilon": 1.0, "grid": 1e-3}, "clip = None"),
+        ("laplace", {"local_epsilon": 1e9, "clip": 1.0}, "local_epsilon"),
+        ("privunit", {"local_epsilon": 1.0, "clip": 1.0, "grid": 0.1}, "grid = 0.1: .*simulated"),
+        ("randomized-response", {"local_epsilon": 1.0}, "categories"),
+        ("randomized-response", {"local_epsilon": 1.0, "categories": 1}, "at least 2"),
+        ("randomized-response", {"local_epsilon": 1.0, "categories": 3, "clip": 1.0}, "clip"),
+        ("laplace", {"local_epsilon": 1.0, "categories": 3}, "categories = 3: does not go"),
+    ],
+)
+def test_each_kind_takes_its_own_values_and_no_others(
+    kind: str, values: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        RandomizerConfig(RandomizerKind(kind), **values)
+
+
+def test_a_grid_is_fine_enough_for_sums_of_noises_and_coarse_enough_for_32_bits() -> None:
+    assert replace(CHOICE, grid=0.5 / 3.0).grid == 0.5 / 3.0
+    with pytest.raises(InvalidValue, match=r"grid = 0\.17: must be at most a third of the noise"):
+        replace(CHOICE, grid=0.17)
+    with pytest.raises(InvalidValue, match=r"grid = 1e-09: must be at least .* 32 bits"):
+        replace(CHOICE, grid=1e-9)
+    with pytest.raises(InvalidValue, match=r"grid = 2\.0: is too coarse"):
+        replace(CHOICE, grid=2.0)
+    laplace = RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, local_epsilon=1.0, grid=1e-6)
+    with pytest.raises(InvalidValue, match=r"grid = 1e-08: must be at least .* 32 bits"):
+        replace(laplace, grid=1e-8)
+
+
+@pytest.mark.parametrize("exponent", [-9.5, -9.0, -8.6, -8.45, -8.4, -8.0, -4.0, -1.0, -0.78, -0.7])
+@pytest.mark.parametrize("kind", [RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE])
+def test_a_campaign_takes_the_grids_that_a_device_takes(
+    kind: RandomizerKind, exponent: float
+) -> None:
+    if kind is RandomizerKind.GAUSSIAN:
+        choice, mechanism = replace(CHOICE, grid=None), Gaussian(1.0, 0.5)
+    else:
+        choice = RandomizerConfig(kind, clip=1.0, local_epsilon=50.0)
+        mechanism = Laplace(1.0, 50.0)
+
+    def refused(what: object) -> bool:
+        try:
+            what()
+        except InvalidValue:
+            return True
+        return False
+
+    grid = 10.0**exponent
+    assert refused(lambda: replace(choice, grid=grid)) == refused(
+        lambda: Grid(grid).noise(mechanism)
+    )
+
+
+@given(choice=randomizer_choices())
+def test_a_choice_is_the_same_built_again_from_its_own_fields(choice: RandomizerConfig) -> None:
+    assert replace(choice) == choice
+
+
+@pytest.mark.parametrize("text", ["", "two\nlines", "a" * 201, "\x00", "\ud800", 3, None])
+def test_a_name_is_one_printable_line(text: object) -> None:
+    with pytest.raises(InvalidValue, match="name"):
+        replace(CAMPAIGN, name=text)
+
+
+def test_a_schedule_keeps_instants_in_utc() -> None:
+    east = timezone(timedelta(hours=2))
+    assert replace(SCHEDULE, start=datetime(2030, 1, 1, 2, tzinfo=east)) == SCHEDULE
+    assert replace(SCHEDULE, start=datetime(2030, 1, 1, 2, tzinfo=east)).start.tzinfo is UTC
+    assert SCHEDULE.slot_start(3) == datetime(2030, 1, 1, 0, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"start": datetime(2030, 1, 1)}, "start .* end it with Z"),
+        ({"start": datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))}, "out of range"),
+        ({"start": "2030-01-01"}, "start"),
+        ({"slot_s": 0.0}, "slot_s"),
+        ({"choose_s": 0.0}, "choose_s"),
+        ({"choose_s": 60.0}, r"choose_s = 60\.0: must be below slot_s = 60\.0"),
+        ({"choose_s": float("nan")}, "choose_s"),
+    ],
+)
+def test_a_schedule_that_cannot_be_kept_is_refused(
+    changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        replace(SCHEDULE, **changes)
+
+
+def test_a_campaign_ends_before_the_calendar_does() -> None:
+    with pytest.raises(InvalidValue, match=r"slot_s .* year 9999"):
+        replace(CAMPAIGN, schedule=replace(SCHEDULE, slot_s=1e11))
+
+
+@pytest.mark.parametrize(
+    "model", ["linear", "module:", ":function", "a b:c", "a:b:c", "1a:b", "", "x" * 300, None]
+)
+def test_a_model_is_known_or_a_function_of_a_module(model: object) -> None:
+    with pytest.raises(InvalidValue, match="model"):
+        replace(TASK, model=model)
+
+
+def test_the_paper_s_step_sizes_decay_with_the_root() -> None:
+    assert (StepSizes.CONSTANT.decay, StepSizes.INVERSE_SQRT.decay) == (0.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": (), "ranges": ()}, "features"),
+        ({"features": ("a", "a"), "ranges": ((0, 1), (0, 1))}, "only once"),
+        ({"features": ("y",)}, "only once"),
+        ({"ranges": ()}, "one range for each"),
+        ({"ranges": ((1.0, 1.0),)}, "the first must be below"),
+        ({"client_column": "y"}, "only once"),
+        ({"file": ""}, "file"),
+    ],
+)
+def test_a_table_names_its_columns_once_and_their_ranges(
+    changes: dict[str, object], message: str
+) -> None:
+    table = DataFile("x.csv", "who", "y", ("a",), ((0.0, 1.0),))
+    with pytest.raises(InvalidValue, match=message):
+        replace(table, **changes)
+
+
+def test_data_is_known_or_a_table() -> None:
+    with pytest.raises(InvalidValue, match="data = 'mnist'"):
+        replace(TASK, data="mnist")
