@@ -23,7 +23,7 @@ from checkins.campaign.file import InvalidCampaign, parse_campaign, read_campaig
 from checkins.campaign.templates import Template, template_text
 from checkins.campaign.toml_source import line_numbers
 
-PATIENTS = Path(__file__).resolve().parents[3] / "examples" / "patients.toml"
+PATIENTS = Path(__file__).resolve().parents[2] / "examples" / "patients.toml"
 TEXT = PATIENTS.read_text(encoding="utf-8")
 
 

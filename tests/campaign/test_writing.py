@@ -14,7 +14,7 @@ from checkins.campaign.templates import Template, template_text
 from checkins.campaign.writing import WIDTH, campaign_text
 from tests.campaign.strategies import campaigns
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @given(campaign=campaigns())

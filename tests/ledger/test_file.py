@@ -231,7 +231,7 @@ def test_two_processes_that_append_at_once_do_not_fork_the_chain(tmp_path: Path)
             [sys.executable, "-c", WRITER, str(tmp_path)],
             stdout=subprocess.PIPE,
             text=True,
-            cwd=Path(__file__).resolve().parents[3],
+            cwd=Path(__file__).resolve().parents[2],
         )
         for _ in range(2)
     ]
