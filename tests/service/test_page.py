@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkins.cli import digits
-from checkins.service import view
-from checkins.simulation.report import numbers
+from checkins import formatting
 from tests.browser import open_browser
 from tests.service.page_double import Run, running
 from tests.service.watching import DESK, PHONE, live, overflow, shown, text, wait_for_text, watching
@@ -75,7 +73,7 @@ def test_every_price_names_its_side_delta_adjacency_and_method(browser: Browser)
         shown(seen.page)
         spent = MOMENTS["while"]().spent()
         assert spent is not None
-        assert text(seen.page, "spent") == f"ε ≤ {numbers.up(spent['epsilon'])} of 0.5"
+        assert text(seen.page, "spent") == f"ε ≤ {formatting.page_up(spent['epsilon'])} of 0.5"
         for said in ("At most, rounded up", "δ = 10⁻⁶", "add/remove", "exact"):
             assert said in text(seen.page, "spent-note").replace("\N{NO-BREAK SPACE}", " ")
         certificate = text(seen.page, "certificate")
@@ -94,7 +92,7 @@ def test_a_release_shows_without_anything_being_read_again(browser: Browser) -> 
         double.release(run)
         wait_for_text(seen.page, "ledger", run.head())
         wait_for_text(seen.page, "learned-note", "After 10 slots")
-        assert text(seen.page, "spent").startswith(f"ε ≤ {numbers.up(run.price(10))}")
+        assert text(seen.page, "spent").startswith(f"ε ≤ {formatting.page_up(run.price(10))}")
         assert double.asked.total() == before
     assert seen.errors == []
 
@@ -380,9 +378,9 @@ def test_the_page_rounds_as_the_report_does(browser: Browser) -> None:
             }""",
             values,
         )
-    assert told == [[numbers.up(value), numbers.down(value)] for value in values]
+    assert told == [[formatting.page_up(value), formatting.page_down(value)] for value in values]
     for value, (above, below) in zip(values, told, strict=True):
         if value == 0.0 or 1e-4 <= value < 1e6:  # the page writes other numbers with powers of ten
             shown = Decimal(above.replace(",", "")), Decimal(below.replace(",", ""))
-            assert shown == (Decimal(digits.up(value)), Decimal(digits.down(value)))
-            assert shown[0] == Decimal(view.rounded_up(value))
+            assert shown == (Decimal(formatting.up(value)), Decimal(formatting.down(value)))
+            assert shown[0] == Decimal(formatting.up_in_full(value))

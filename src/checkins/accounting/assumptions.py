@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from decimal import ROUND_CEILING, Context, Decimal
 
+from checkins import formatting
 from checkins.accounting import total_variation
 from checkins.accounting.curious_clients import chooses
 from checkins.accounting.design import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
@@ -36,15 +36,16 @@ def paid_in_delta(*, variation: float, epsilon: float, exposure: float = 0.0) ->
     if variation > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=variation)
         lines.append(
-            f"what runs is within total variation {_rounded_up(variation)} of this design rounded"
-            f" onto its grid, all releases together; {_rounded_up(charge)} of delta pays for it"
+            f"what runs is within total variation {formatting.up(variation, 2)} of this design"
+            f" rounded onto its grid, all releases together;"
+            f" {formatting.up(charge, 2)} of delta is charged for it"
         )
     if exposure > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=0.0, exposure=exposure)
         lines.append(
             f"a client displaces a curious one (or, with noise at the clients, too many of them"
-            f" meet in a slot) with probability at most {_rounded_up(exposure)};"
-            f" {_rounded_up(charge)} of delta pays for it"
+            f" meet in a slot) with probability at most {formatting.up(exposure, 2)};"
+            f" {formatting.up(charge, 2)} of delta is charged for it"
         )
     return tuple(lines)
 
@@ -53,10 +54,6 @@ def _exactly(value: float) -> str:
     """In as many digits as it takes: what must hold is not said weaker than it was used."""
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))
-
-
-def _rounded_up(value: float) -> str:
-    return f"{float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(Decimal(value))):.2g}"
 
 
 def _common(design: Design, runs: int, curious: int) -> Iterator[str]:

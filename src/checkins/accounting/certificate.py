@@ -5,11 +5,11 @@ The object ``Certificate.as_dict()`` is what every command prints with ``--json`
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from checkins.accounting.against_server import AgainstServer
 from checkins.accounting.design import Adjacency
+from checkins.formatting import finite
 
 UNIT = "one client's whole contribution"
 ROUNDING = "epsilon is rounded up, epsilon_lower down"
@@ -34,7 +34,7 @@ class Alternative:
     def as_dict(self) -> dict[str, object]:
         return {
             "method": self.method,
-            "epsilon": _number(self.epsilon),
+            "epsilon": finite(self.epsilon),
             "note": self.note,
             "proves": self.proves,
         }
@@ -69,8 +69,8 @@ class Certificate:
     def as_dict(self) -> dict[str, object]:
         """Plain values for JSON; an epsilon that could not be bounded is null."""
         return {
-            "epsilon": _number(self.epsilon),
-            "epsilon_lower": _number(self.epsilon_lower),
+            "epsilon": finite(self.epsilon),
+            "epsilon_lower": finite(self.epsilon_lower),
             "epsilon_lower_of": self.epsilon_lower_of,
             "delta": self.delta,
             "adjacency": str(self.adjacency),
@@ -88,7 +88,3 @@ class Certificate:
             "seconds": round(self.seconds, 3),
             "versions": dict(self.versions),
         }
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -24,7 +24,8 @@ from checkins.audit.power import Rates
 from checkins.audit.report import Audit
 from checkins.audit.trade_off_curve import Point
 from checkins.audit.verdict import Finding
-from checkins.simulation.report.numbers import down, up
+from checkins.formatting import page_down as down
+from checkins.formatting import page_up as up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from checkins.audit.verdict import MARK, ROUNDING, SHARE, Promise, Verdict, number
+from checkins.audit.verdict import MARK, ROUNDING, SHARE, Promise, Verdict
 from checkins.campaign import Campaign
+from checkins.formatting import finite
 
 METHOD = {
     "trials": "Clopper-Pearson on fresh runs, events chosen on others, Bonferroni over all of them",
@@ -62,7 +63,7 @@ class Audit:
         certificate = promise.certificates[delta]
         best, target = promise.best(delta), SHARE * promise.known(delta)
         answer: dict[str, object] = {
-            "epsilon_certified": number(certificate.epsilon),
+            "epsilon_certified": finite(certificate.epsilon),
             "epsilon_lower": certificate.epsilon_lower,
             "epsilon_lower_of": certificate.epsilon_lower_of,
             "epsilon_exact": promise.known(delta),

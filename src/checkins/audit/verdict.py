@@ -12,6 +12,7 @@ from checkins.accounting.certificate import OF_DESIGN
 from checkins.audit.bounds import CHOOSING, Bound, best_of_each
 from checkins.audit.power import Rates, runs_needed
 from checkins.audit.trade_off_curve import Curve
+from checkins.formatting import finite
 
 SHARE = 0.8
 """Of the largest epsilon that is known to be true: an audit that measures it has the power to."""
@@ -129,7 +130,7 @@ class Promise:
         return [
             {
                 "delta": delta,
-                "epsilon_certified": number(certificate.epsilon),
+                "epsilon_certified": finite(certificate.epsilon),
                 "epsilon_lower": certificate.epsilon_lower,
                 "epsilon_lower_of": certificate.epsilon_lower_of,
                 "method": certificate.method,
@@ -139,7 +140,3 @@ class Promise:
             }
             for delta, certificate in self.certificates.items()
         ]
-
-
-def number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

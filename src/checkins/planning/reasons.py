@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from checkins import formatting
 from checkins.accounting import Protocol
 from checkins.campaign import RandomizerKind
 from checkins.planning.priced import PricedDesign, at_server
 from checkins.planning.search import WORTH
-from checkins.planning.sensitivity import rounded_up
 from checkins.planning.space import roomy_capacity
 from checkins.planning.target import Method
 
@@ -128,7 +128,7 @@ def _noise(design: PricedDesign) -> Iterator[Reason]:
         simulated = shape.randomizer is RandomizerKind.PRIVUNIT
         yield Reason(
             f"Each report is {design.level:g}-DP by itself, even against the server; the random"
-            f" slots bring that down to {rounded_up(design.epsilon)} for everything released."
+            f" slots bring that down to {formatting.up(design.epsilon, 3)} for everything released."
             + (" PrivUnit has no exact sampler for devices: simulate only." if simulated else ""),
             PURE,
         )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, Context, Decimal
 
+from checkins import formatting
 from checkins.accounting import Population, Protocol
 from checkins.accounting.exact.divergence import crossing
 from checkins.errors import CheckinsError
@@ -44,7 +44,7 @@ class Row:
             "noise_per_step": self.noise_per_step,
             "dummies_share": self.dummies_share,
             "server_updates_per_s": self.server_updates_per_s,
-            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "epsilon": formatting.finite(self.epsilon),
             "sentence": self.sentence,
         }
 
@@ -107,7 +107,7 @@ def _words(design: PricedDesign, factor: float, clients: int, epsilon: float) ->
         if design.shape.protocol is Protocol.AVERAGED
         else "slots overflow, and one client may displace another"
     )
-    return f"{start} epsilon becomes {rounded_up(epsilon)}: {why}"
+    return f"{start} epsilon becomes {formatting.up(epsilon, 3)}: {why}"
 
 
 def _epsilon(design: PricedDesign, factor: float) -> float:
@@ -152,13 +152,3 @@ def _scaled(design: PricedDesign, factor: float) -> Population | None:
         return there
     surely = contributors(shape, replace(asked, population=there))
     return Population(min(surely, there.most), there.most)
-
-
-def rounded_up(epsilon: float) -> str:
-    """Three digits, rounded up from the number as it is written.
-
-    >>> rounded_up(0.49911), rounded_up(0.8), rounded_up(0.0)
-    ('0.5', '0.8', '0')
-    """
-    short = Context(prec=3, rounding=ROUND_CEILING).create_decimal(Decimal(repr(epsilon)))
-    return f"{float(short):.3g}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
+from checkins.formatting import up_in_full
 from checkins.service.live_run import LiveRun
 
 MOST_RELEASES = 200
@@ -94,10 +94,10 @@ def promises(desk: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
     told = [
         f"Whoever sees every model that this run {'has released' if over else 'will release'}, and"
         f" all that was released before on this population, can tell about any one person,"
-        f" {neighbours}, at most what epsilon = {rounded_up(float(epsilon))} and delta = {delta!r}"
+        f" {neighbours}, at most what epsilon = {up_in_full(float(epsilon))} and delta = {delta!r}"
         f" allow ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
         f"Any odds that somebody gives about that person change at most by a factor of"
-        f" {rounded_up(math.exp(min(float(epsilon), 700.0)))}, but for a chance of {delta!r}.",
+        f" {up_in_full(math.exp(min(float(epsilon), 700.0)))}, but for a chance of {delta!r}.",
     ]
     if not over and not desk.is_last:
         told.append(
@@ -150,20 +150,6 @@ def progress(desk: LiveRun, releases: Sequence[tuple[int, str]]) -> dict[str, An
         ],
         "releases": [{"slot": slot, "model_hash": model_hash} for slot, model_hash in releases],
     }
-
-
-def rounded_up(value: float, *, digits: int = 4) -> str:
-    """A number with some digits, never below itself as it is written.
-
-    >>> rounded_up(0.25051), rounded_up(1.0), rounded_up(0.8)
-    ('0.2506', '1', '0.8')
-    """
-    exact = Decimal(repr(value))  # its binary value may lie half a unit in the last place above
-    if exact.is_zero():
-        return "0"
-    last = Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    shown = f"{exact.quantize(last, rounding=ROUND_CEILING):f}"
-    return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
 def finite(value: Any) -> Any:

@@ -5,55 +5,37 @@ A value that is missing or not finite is said in a word, so that no page ever sh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
-from numbers import Real
+
+from checkins.formatting import MISSING, finite
+from checkins.formatting import page_down as down
+from checkins.formatting import page_nearest as nearest
+from checkins.formatting import page_up as up
+
+__all__ = [
+    "METRICS",
+    "METRIC_NAMES",
+    "MISSING",
+    "compact",
+    "count",
+    "down",
+    "finite",
+    "finite_values",
+    "metric",
+    "metric_name",
+    "nearest",
+    "short_count",
+    "spread",
+    "up",
+]
 
 METRICS = ("auc", "accuracy", "loss")
 """Which metric speaks for a model, the first that there is."""
 METRIC_NAMES = {"auc": "AUC", "accuracy": "accuracy", "loss": "loss"}
-MISSING = "–"
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def finite(value: object) -> float | None:
-    """The number, or None for what is missing, not a number or not finite."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return None
-    number = float(value)
-    return number if math.isfinite(number) else None
 
 
 def finite_values(values: Iterable[object]) -> list[float]:
     return [number for number in map(finite, values) if number is not None]
-
-
-def up(value: object, digits: int = 4) -> str:
-    """Rounded up, as an upper bound must be, from the number as it is written.
-
-    >>> up(0.25052), up(144.31), up(12345.6), up(2.7), up(None)
-    ('0.2506', '144.4', '12,350', '2.7', '–')
-    """
-    return _rounded(value, digits, ROUND_CEILING)
-
-
-def down(value: object, digits: int = 4) -> str:
-    """Rounded down, as a lower bound must be.
-
-    >>> down(0.12669)
-    '0.1266'
-    """
-    return _rounded(value, digits, ROUND_FLOOR)
-
-
-def nearest(value: object, digits: int = 4) -> str:
-    """Rounded to nearest, for numbers that promise nothing.
-
-    >>> nearest(0.2134567), nearest(1.5e-7), nearest(3.0)
-    ('0.2135', '1.5·10⁻⁷', '3')
-    """
-    return _rounded(value, digits, ROUND_HALF_EVEN)
 
 
 def count(value: object) -> str:
@@ -127,16 +109,3 @@ def spread(name: str, value: object) -> str:
     if name == "accuracy":
         return f"± {100.0 * number:.2f}"
     return f"± {number:.4f}" if number < 1.0 else f"± {nearest(number, 2)}"
-
-
-def _rounded(value: object, digits: int, rounding: str) -> str:
-    number = finite(value)
-    if number is None:
-        return MISSING
-    short = Context(prec=digits, rounding=rounding).create_decimal(Decimal(repr(number)))
-    if number == 0.0 or 1e-4 <= abs(short) < 1e7:
-        return f"{short.normalize():,f}"
-    power = short.adjusted()
-    head = f"{short.scaleb(-power).normalize():f}"
-    tail = f"10{str(power).translate(SUPERSCRIPTS)}"
-    return tail if head == "1" else f"{head}·{tail}"
