@@ -8,8 +8,8 @@ import PLD_accounting
 
 from bench.measure import Section, timed
 from checkins.accounting.exact.campaign_divergence import CELLS
-from checkins.accounting.exact.divergence import Interval
-from checkins.accounting.exact.gaussian import AddRemove, GaussianCampaign
+from checkins.accounting.exact.gaussian import GaussianAddRemove, GaussianCampaign
+from checkins.accounting.solve import Interval
 
 NOISES = (0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
 SLOTS = (1, 10, 100, 10**3, 10**4, 10**5)
@@ -17,7 +17,9 @@ DELTAS = (1e-5, 1e-8, 1e-12)
 
 
 def ours(noise: float, slots: int, delta: float) -> Interval:
-    return AddRemove(GaussianCampaign(noise, slots, 1.0), delta=delta, cells=CELLS).epsilon(delta)
+    return GaussianAddRemove(GaussianCampaign(noise, slots, 1.0), delta=delta, cells=CELLS).epsilon(
+        delta
+    )
 
 
 def peers(noise: float, slots: int, delta: float) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from bench.measure import Section, timed
-from checkins.accounting.exact.pure import AddRemove, PureCampaign, ReplaceOne
+from checkins.accounting.exact.pure import PureAddRemove, PureCampaign, PureReplaceOne
 
 LIMITS = {10**6: 0.1, 10**9: 1.0}
 
@@ -16,7 +16,7 @@ def pure() -> Section:
     worst: dict[tuple[int, str], tuple[float, str]] = {}
     for slots, local_epsilon, participation, delta in cases:
         campaign = PureCampaign(local_epsilon, slots, participation)
-        for name, make in (("add-remove", AddRemove), ("replace-one", ReplaceOne)):
+        for name, make in (("add-remove", PureAddRemove), ("replace-one", PureReplaceOne)):
             bounds, seconds = timed(lambda: make(campaign, delta=delta).epsilon(delta), repeats=2)  # noqa: B023
             sane = 0.0 <= bounds.lower <= bounds.upper <= local_epsilon
             holds = holds and sane and seconds < LIMITS[slots]

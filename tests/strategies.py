@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from checkins.accounting.design import (
+    LEAST_NOISE,
+    MOST_LOCAL_EPSILON,
+    MOST_NOISE,
     Adjacency,
     Design,
     GaussianNoise,
@@ -19,8 +22,6 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
-from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE
-from checkins.accounting.exact.pure import MOST_LOCAL_EPSILON
 
 MOST = 10**12
 

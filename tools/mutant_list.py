@@ -24,7 +24,10 @@ CAMPAIGN_FILE = "tests/campaign/test_file.py"
 POPULATION = "tests/service/test_population.py"
 
 ASSUMPTIONS = "tests/accounting/test_assumptions.py"
-CURIOUS, KINDS = "tests/accounting/test_curious.py", "tests/accounting/test_kinds.py"
+CURIOUS, KINDS = (
+    "tests/accounting/test_adversaries.py",
+    "tests/accounting/test_heterogeneous_clients.py",
+)
 
 MUTANTS = (
     Mutant(
@@ -494,9 +497,9 @@ MUTANTS = (
         "clients that disclose that they were sent home cost nothing",
         (
             Change(
-                "accounting/curious_clients.py",
-                "        exposures.append(_displaced(design, curious) + chance)\n",
-                "        exposures.append(chance)\n",
+                "accounting/adversaries.py",
+                "        exposures.append(_displaced(design, curious) + probability)\n",
+                "        exposures.append(probability)\n",
             ),
         ),
         (f"{CURIOUS}::test_a_client_that_displaces_a_curious_one_shows",),

@@ -2,7 +2,8 @@
 
 CheckinsError
 ├── InvalidValue         a value the caller gave is outside its allowed range   (exit 2)
-│   └── NotCovered       no theorem covers this configuration: we refuse, never guess
+│   ├── NotCovered       no theorem covers this configuration: we refuse, never guess
+│   └── DeltaExhausted   the charges to delta leave nothing of it for the design
 ├── ComputationFailed    our own fault: a bound could not be computed safely    (exit 1)
 ├── ProtocolViolation    the peer's fault: a message that the protocol does not allow now
 └── OutOfOrder           our own fault: a driver fed a machine an event it may not have now
@@ -44,6 +45,10 @@ def first_line(error: Exception) -> str:
 
 class NotCovered(InvalidValue):
     """No theorem covers the configuration that ``name = value`` asks for."""
+
+
+class DeltaExhausted(InvalidValue):
+    """What ``name = value`` charges to delta leaves nothing of it for the design."""
 
 
 class ComputationFailed(CheckinsError, ArithmeticError):

@@ -63,11 +63,11 @@ def probability(**values: object) -> None:
 
 
 def count(*, most: int = MOST_SLOTS, **values: object) -> None:
-    """Refuse anything but a whole number from 1 to ``most``."""
+    """Refuse anything but an integer from 1 to ``most``."""
     for name, value in values.items():
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         if not whole or not 1 <= int(value) <= most:  # type: ignore[call-overload]  # whole implies int
-            raise InvalidValue(name, _told(value), f"must be a whole number from 1 to {most:,}")
+            raise InvalidValue(name, _told(value), f"must be an integer from 1 to {most:,}")
 
 
 def one_of(kinds: type | tuple[type, ...], **values: object) -> None:

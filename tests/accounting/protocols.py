@@ -1,10 +1,10 @@
 """Small check-in protocols by plain enumeration: slow, obvious, and independent of the package.
 
-A randomizer is a matrix: row x is the law of the report of datum x, and row ``DUMMY`` that of the
-dummy. It is adaptive: every history of releases may have its own. Every random choice (who
-participates, which slot, who is used, what is reported) is enumerated, so the three laws of all
-releases (client absent, client with datum ``DATUM``, with datum ``OTHER_DATUM``) are exact, and
-with them every hockey-stick divergence.
+A randomizer is a matrix: row x is the distribution of the report of datum x, and row ``DUMMY`` that
+of the dummy. It is adaptive: every history of releases may have its own. Every random choice (who
+participates, which slot, who is used, what is reported) is enumerated, so the three distributions
+of all releases (client absent, client with datum ``DATUM``, with datum ``OTHER_DATUM``) are exact,
+and with them every hockey-stick divergence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DUMMY, DATUM, OTHER_DATUM = 0, 1, 2
 
 @dataclass(frozen=True)
 class Releases:
-    """The law of everything released, in three worlds, outcome by outcome."""
+    """The distribution of everything released, in three worlds, outcome by outcome."""
 
     absent: np.ndarray
     present: np.ndarray
@@ -143,11 +143,13 @@ class Protocol:
     what they reported."""
 
     def releases(self) -> Releases:
-        """Exact laws of the multisets of reports, slot after slot."""
+        """Exact distributions of the multisets of reports, slot after slot."""
         everyone = (self.client, *self.others)
         draws = [client.draws() for client in everyone]
         places = list(itertools.product(*draws))
-        chances = np.array([math.prod(chance for _, chance in place) for place in places])
+        probabilities = np.array(
+            [math.prod(probability for _, probability in place) for place in places]
+        )
         groups = np.array(
             [
                 [
@@ -160,7 +162,9 @@ class Protocol:
         ).reshape(len(places), self.slots)
         without = np.array(
             [
-                math.prod(chance for _, chance in place[1:]) if place[0][0] is None else 0.0
+                math.prod(probability for _, probability in place[1:])
+                if place[0][0] is None
+                else 0.0
                 for place in places
             ]
         )
@@ -168,17 +172,19 @@ class Protocol:
         swapped = (OTHER_DATUM, *data[1:])
         return Releases(
             self._law(data, without, groups),
-            self._law(data, chances, groups),
-            self._law(swapped, chances, groups),
+            self._law(data, probabilities, groups),
+            self._law(swapped, probabilities, groups),
         )
 
-    def _law(self, data: tuple[int, ...], chances: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        laws: list[float] = []
+    def _law(
+        self, data: tuple[int, ...], probabilities: np.ndarray, groups: np.ndarray
+    ) -> np.ndarray:
+        distributions: list[float] = []
 
         def walk(history: History, weights: np.ndarray) -> None:
             slot = len(history)
             if slot == self.slots:
-                laws.append(float(weights.sum()))
+                distributions.append(float(weights.sum()))
                 return
             matrix = self.randomizer(history)
             seen = np.unique(groups[:, slot])
@@ -186,12 +192,12 @@ class Protocol:
             outcomes = sorted(self._outcomes(matrix, len(data)))
             for outcome in outcomes:
                 factor = np.zeros(1 << len(data))
-                for group, law in table.items():
-                    factor[group] = law.get(outcome, 0.0)
+                for group, distribution in table.items():
+                    factor[group] = distribution.get(outcome, 0.0)
                 walk((*history, outcome), weights * factor[groups[:, slot]])
 
-        walk((), chances)
-        return np.array(laws)
+        walk((), probabilities)
+        return np.array(distributions)
 
     def _outcomes(self, matrix: np.ndarray, most: int) -> set[tuple[int, ...]]:
         if self.curious:
@@ -210,7 +216,7 @@ class Protocol:
     def _release(
         self, matrix: np.ndarray, data: tuple[int, ...], group: int
     ) -> dict[tuple[int, ...], float]:
-        """The law of one slot's release when the clients of ``group`` checked in."""
+        """The distribution of one slot's release when the clients of ``group`` checked in."""
         members = [datum for j, datum in enumerate(data) if group >> j & 1]
         if self.curious:
             return self._seen_by_curious(matrix, data, group)
@@ -220,8 +226,8 @@ class Protocol:
         total: Counter[tuple[int, ...]] = Counter()
         for chosen in used:
             filled = (*chosen, *[DUMMY] * (self.capacity - len(chosen)))
-            for outcome, chance in multiset_law([matrix[datum] for datum in filled]).items():
-                total[outcome] += chance / len(used)
+            for outcome, probability in multiset_law([matrix[datum] for datum in filled]).items():
+                total[outcome] += probability / len(used)
         return dict(total)
 
     def _seen_by_curious(
@@ -245,48 +251,48 @@ class Protocol:
                     for j in range(first, len(data))
                 )
                 likely = math.prod(float(matrix[data[j]][report]) for j, report in reports.items())
-                for others, chance in rest.items():
-                    total[(*sorted((*others, *told)), *view)] += likely * chance / len(used)
+                for others, probability in rest.items():
+                    total[(*sorted((*others, *told)), *view)] += likely * probability / len(used)
         return dict(total)
 
 
 def multiset_law(rows: list[np.ndarray]) -> dict[tuple[int, ...], float]:
-    """The law of the reports of several independent rows, their order forgotten."""
-    law: Counter[tuple[int, ...]] = Counter({(): 1.0})
+    """The distribution of the reports of several independent rows, their order forgotten."""
+    distribution: Counter[tuple[int, ...]] = Counter({(): 1.0})
     for row in rows:
         longer: Counter[tuple[int, ...]] = Counter()
-        for multiset, chance in law.items():
+        for multiset, probability in distribution.items():
             for report, likely in enumerate(row):
-                longer[tuple(sorted((*multiset, report)))] += chance * float(likely)
-        law = longer
-    return dict(law)
+                longer[tuple(sorted((*multiset, report)))] += probability * float(likely)
+        distribution = longer
+    return dict(distribution)
 
 
 def shuffled(randomizer: Randomizer, others: tuple[int, ...]) -> Releases:
     """The client's report and the others' in uniformly random order, each randomizer adaptive."""
 
-    def law(datum: int) -> np.ndarray:
+    def distribution(datum: int) -> np.ndarray:
         orders = np.array(list(itertools.permutations((datum, *others))), dtype=int)
-        laws: list[float] = []
+        distributions: list[float] = []
 
         def walk(history: History, weights: np.ndarray) -> None:
             if len(history) == orders.shape[1]:
-                laws.append(float(weights.sum()))
+                distributions.append(float(weights.sum()))
                 return
             matrix = randomizer(history)
             for report in range(matrix.shape[1]):
                 walk((*history, (report,)), weights * matrix[orders[:, len(history)], report])
 
         walk((), np.full(len(orders), 1.0 / len(orders)))
-        return np.array(laws)
+        return np.array(distributions)
 
-    return Releases(law(DUMMY), law(DATUM), law(OTHER_DATUM))
+    return Releases(distribution(DUMMY), distribution(DATUM), distribution(OTHER_DATUM))
 
 
 def delta_of_independent_slots(
     slot_ratios: np.ndarray, slot_chances: np.ndarray, *, slots: int, epsilon: float
 ) -> tuple[float, float]:
-    """(remove, add) where every slot has the same independent law of likelihood ratios.
+    """(remove, add) where every slot has the same independent distribution of likelihood ratios.
 
     Sums over all multinomial counts: for the larger examples that cannot be walked outcome by
     outcome.
@@ -294,7 +300,7 @@ def delta_of_independent_slots(
     remove = add = 0.0
     e = math.exp(epsilon)
     for counts in compositions(slots, len(slot_ratios)):
-        chance = math.exp(
+        probability = math.exp(
             math.lgamma(slots + 1)
             + sum(
                 c * math.log(q) - math.lgamma(c + 1)
@@ -302,8 +308,8 @@ def delta_of_independent_slots(
             )
         )
         f = float(np.dot(counts, slot_ratios)) / slots
-        remove += chance * max(f - e, 0.0)
-        add += chance * max(1.0 - e * f, 0.0)
+        remove += probability * max(f - e, 0.0)
+        add += probability * max(1.0 - e * f, 0.0)
     return remove, add
 
 

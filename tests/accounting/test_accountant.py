@@ -136,7 +136,7 @@ noisy_designs = st.one_of(
 asked = st.one_of(
     st.tuples(pure_designs, strategies.adjacencies), st.tuples(noisy_designs, st.just(ADD_REMOVE))
 )
-"""What is priced quickly; Gaussian replace-one, a law for every epsilon, is in ``SLOW``."""
+"""Designs that are certified quickly; Gaussian replace-one is in ``SLOW``."""
 
 Asked = tuple[Design, Adjacency]
 SLOW = (at_server(1.0, slots=5), at_client(3.0, 2, slots=2, participation=0.5))
@@ -191,7 +191,9 @@ def test_averaged_updates_cost_what_shuffling_the_fewest_costs(
 ) -> None:
     what = averaged(epsilon, clients, slots=slots)
     found = certify(what, delta=DELTA, adjacency=REPLACE_ONE)
-    shuffled = pure.ReplaceOne(pure.PureCampaign(epsilon, clients, 1.0), delta=DELTA).epsilon(DELTA)
+    shuffled = pure.PureReplaceOne(pure.PureCampaign(epsilon, clients, 1.0), delta=DELTA).epsilon(
+        DELTA
+    )
     assert named(found, "exact").epsilon == shuffled.upper
     assert named(found, "shuffling-best").epsilon == shuffled.upper
     assert found.epsilon <= min(epsilon, named(found, "paper").epsilon)
@@ -625,11 +627,11 @@ def test_only_slots_that_exist_can_be_over(value: object) -> None:
 # Comparisons
 
 
-def poisson_by_dp_accounting(noise: float, chance: float, steps: int, delta: float) -> float:
+def poisson_by_dp_accounting(noise: float, probability: float, steps: int, delta: float) -> float:
     accountant = PLDAccountant(
         dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=2e-4
     )
-    event = dp_accounting.PoissonSampledDpEvent(chance, dp_accounting.GaussianDpEvent(noise))
+    event = dp_accounting.PoissonSampledDpEvent(probability, dp_accounting.GaussianDpEvent(noise))
     accountant.compose(event, steps)
     return float(accountant.get_epsilon(delta))
 
@@ -665,7 +667,7 @@ def test_shuffling_is_compared_with_one_client_a_slot_or_as_many_as_declared(
         found = certify(
             local(epsilon, slots=slots, population=population), delta=DELTA, adjacency=REPLACE_ONE
         )
-        best = pure.ReplaceOne(pure.PureCampaign(epsilon, clients, 1.0), delta=DELTA)
+        best = pure.PureReplaceOne(pure.PureCampaign(epsilon, clients, 1.0), delta=DELTA)
         assert named(found, "shuffling-best").epsilon == best.epsilon(DELTA).upper
         assert named(found, "shuffling-best").epsilon <= named(found, "shuffling-paper").epsilon
         older = named(found, "shuffling-efmrtt19")
@@ -720,13 +722,13 @@ def test_a_loss_distribution_composes_with_a_laplace_mechanism() -> None:
     ours = loss_distribution(what, delta=DELTA, adjacency=ADD_REMOVE, interval=interval)
     found = ours.compose(laplace)
 
-    law = pure.AddRemove(pure.PureCampaign(1.0, 20, 1.0), delta=1e-12)
+    distribution = pure.PureAddRemove(pure.PureCampaign(1.0, 20, 1.0), delta=1e-12)
     x = np.linspace(-30.0, 31.0, 6101)
     cdf = [np.where(x < c, 0.5 * np.exp((x - c) / scale), 1 - 0.5 * np.exp((c - x) / scale))
            for c in (0.0, 1.0)]  # fmt: skip
     p, q = (np.diff(np.concatenate(([0.0], one, [1.0]))) for one in cdf)
-    present = np.multiply.outer(law.masses * law.ratios, p).ravel()
-    absent = np.multiply.outer(law.masses, q).ravel()
+    present = np.multiply.outer(distribution.masses * distribution.ratios, p).ravel()
+    absent = np.multiply.outer(distribution.masses, q).ravel()
     for epsilon in (0.2, 0.6, 1.0):
         merged = max(
             np.maximum(present - math.exp(epsilon) * absent, 0.0).sum(),
@@ -843,7 +845,7 @@ def test_what_is_not_a_design_is_refused(what: object) -> None:
 def test_a_window_that_slides_off_the_end_has_the_lower_end_of_the_slots_it_meets(
     adjacency: Adjacency,
 ) -> None:
-    """A client meets three active slots at most, each with a sixth of its chance."""
+    """A client meets three active slots at most, each with a sixth of its probability."""
     short, met = sliding(2.0, 6, slots=8), local(2.0, slots=3, participation=0.5)
     found, true = price(short, adjacency, delta=0.01), price(met, adjacency, delta=0.01)
     assert found.epsilon_lower == pytest.approx(true.epsilon_lower)

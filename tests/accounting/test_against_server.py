@@ -16,7 +16,7 @@ from checkins.accounting import (
     Protocol,
     certify,
 )
-from checkins.accounting.against_server import NO_BOUND, NOTHING, OF_CONTENT, against_server
+from checkins.accounting.adversaries import NO_BOUND, NOTHING, OF_CONTENT, against_server
 
 
 def design(randomizer: LocalRandomizer | GaussianNoise, capacity: int | None = None) -> Design:

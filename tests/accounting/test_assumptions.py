@@ -18,8 +18,7 @@ from checkins.accounting import (
     Protocol,
     certify,
 )
-from checkins.accounting.assumptions import assumptions
-from checkins.accounting.certificate import OF_DESIGN, OF_SOME_RANDOMIZER
+from checkins.accounting.certificate import OF_DESIGN, OF_SOME_RANDOMIZER, assumptions
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 UNIFORM = "it chooses uniformly at random"
@@ -101,11 +100,11 @@ def test_less_than_the_lower_end_is_true_of_a_randomizer_with_central_dummies() 
     found = certify(design(PURE, slots=1000), delta=1e-6, adjacency=ADD_REMOVE, compare=False)
     assert found.epsilon_lower > 0.1266
     b, m = math.e, 1000
-    law = binom(m, 0.5)
+    distribution = binom(m, 0.5)
     e = math.exp(0.0625)
     ratios = [(k * 2 * b / (b + 1) + (m - k) * 2 / (b + 1)) / m for k in range(m + 1)]
-    remove = math.fsum(law.pmf(k) * max(0.0, f - e) for k, f in enumerate(ratios))
-    add = math.fsum(law.pmf(k) * max(0.0, 1 - e * f) for k, f in enumerate(ratios))
+    remove = math.fsum(distribution.pmf(k) * max(0.0, f - e) for k, f in enumerate(ratios))
+    add = math.fsum(distribution.pmf(k) * max(0.0, 1 - e * f) for k, f in enumerate(ratios))
     assert max(remove, add) < 1e-6
 
 

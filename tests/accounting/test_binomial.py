@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from checkins.accounting.exact.binomial import ROUND_OFF, fair_shortfall, window
-from checkins.accounting.exact.pure import AddRemove, PureCampaign
+from checkins.accounting.exact.pure import PureAddRemove, PureCampaign
 
 pytestmark = pytest.mark.slow
 
-chances = st.one_of(st.floats(1e-6, 0.5), st.floats(0.5, 1 - 1e-6), st.just(0.5))
+probabilities = st.one_of(st.floats(1e-6, 0.5), st.floats(0.5, 1 - 1e-6), st.just(0.5))
 
 
 def shortfall(trials: float, y: float) -> float:
@@ -46,50 +46,50 @@ def naive_shortfall(trials: int, y: float) -> mp.mpf:
 # Windows
 
 
-@given(trials=st.integers(1, 3000), chance=chances, log_outside=st.floats(1.0, 100.0))
+@given(trials=st.integers(1, 3000), probability=probabilities, log_outside=st.floats(1.0, 100.0))
 def test_a_window_leaves_out_no_more_than_it_says(
-    trials: int, chance: float, log_outside: float
+    trials: int, probability: float, log_outside: float
 ) -> None:
-    seen = window(trials=trials, chance=chance, log_outside=log_outside)
+    seen = window(trials=trials, probability=probability, log_outside=log_outside)
     last = seen.first + len(seen.masses) - 1
     assert 0 <= seen.first <= last <= trials
-    law = binom(trials, chance)
+    distribution = binom(trials, probability)
     allowed = math.exp(-log_outside) * (1 + 1e-9)
-    assert law.cdf(seen.first - 1) <= allowed
-    assert law.sf(last) <= allowed
+    assert distribution.cdf(seen.first - 1) <= allowed
+    assert distribution.sf(last) <= allowed
 
 
-def exact_masses(trials: int, chance: float) -> list[Fraction]:
-    """The binomial law in exact fractions; a float is one."""
-    p = Fraction(chance)
+def exact_masses(trials: int, probability: float) -> list[Fraction]:
+    """The binomial distribution in exact fractions; a float is one."""
+    p = Fraction(probability)
     return [math.comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(trials + 1)]
 
 
-@given(trials=st.integers(1, 60), chance=chances, log_outside=st.floats(1.0, 100.0))
-@example(trials=60, chance=0.5, log_outside=1.0)
+@given(trials=st.integers(1, 60), probability=probabilities, log_outside=st.floats(1.0, 100.0))
+@example(trials=60, probability=0.5, log_outside=1.0)
 def test_each_end_outside_a_window_is_below_what_it_says_in_exact_fractions(
-    trials: int, chance: float, log_outside: float
+    trials: int, probability: float, log_outside: float
 ) -> None:
-    seen = window(trials=trials, chance=chance, log_outside=log_outside)
-    law = exact_masses(trials, chance)
+    seen = window(trials=trials, probability=probability, log_outside=log_outside)
+    distribution = exact_masses(trials, probability)
     last = seen.first + len(seen.masses) - 1
     with mp.workdps(60):
         allowed = mp.exp(-mp.mpf(log_outside))
-        for outside in (law[: seen.first], law[last + 1 :]):
+        for outside in (distribution[: seen.first], distribution[last + 1 :]):
             left_out = sum(outside, Fraction(0))
             assert mp.mpf(left_out.numerator) / left_out.denominator <= allowed
 
 
-@given(trials=st.integers(1, 10**6), chance=chances, log_outside=st.floats(1.0, 100.0))
+@given(trials=st.integers(1, 10**6), probability=probabilities, log_outside=st.floats(1.0, 100.0))
 def test_a_window_ends_with_the_first_count_whose_exponent_exceeds_what_is_left_out(
-    trials: int, chance: float, log_outside: float
+    trials: int, probability: float, log_outside: float
 ) -> None:
-    seen = window(trials=trials, chance=chance, log_outside=log_outside)
+    seen = window(trials=trials, probability=probability, log_outside=log_outside)
     last = seen.first + len(seen.masses) - 1
 
     def exponent(count: int) -> mp.mpf:
         with mp.workdps(40):
-            share, p = mp.mpf(count) / trials, mp.mpf(chance)
+            share, p = mp.mpf(count) / trials, mp.mpf(probability)
             ways = ((share, p), (1 - share, 1 - p))
             return trials * sum((s * mp.log(s / q) for s, q in ways if s > 0), mp.mpf(0))
 
@@ -113,7 +113,7 @@ def test_an_epsilon_from_a_window_is_true_of_the_whole_law(
     trials: int, local_epsilon: float, participation: float, delta: float
 ) -> None:
     """Every count, inside the window or not, in 60 digits."""
-    found = AddRemove(PureCampaign(local_epsilon, trials, participation), delta=delta)
+    found = PureAddRemove(PureCampaign(local_epsilon, trials, participation), delta=delta)
     with mp.workdps(60):
         b, p0 = mp.exp(mp.mpf(local_epsilon)), mp.mpf(participation)
         e, r = mp.exp(mp.mpf(found.upper_epsilon(delta))), 1 / (1 + b)
@@ -126,23 +126,23 @@ def test_an_epsilon_from_a_window_is_true_of_the_whole_law(
         assert max(removed, added) <= delta
 
 
-@given(trials=st.integers(1, 3000), chance=chances)
-def test_masses_are_those_of_the_binomial_law(trials: int, chance: float) -> None:
-    seen = window(trials=trials, chance=chance, log_outside=60.0)
+@given(trials=st.integers(1, 3000), probability=probabilities)
+def test_masses_are_those_of_the_binomial_law(trials: int, probability: float) -> None:
+    seen = window(trials=trials, probability=probability, log_outside=60.0)
     assert np.all(seen.masses >= 0.0)
     assert seen.masses.sum() == pytest.approx(1.0, abs=1e-12)
-    assert seen.masses @ seen.counts == pytest.approx(trials * chance, rel=1e-9)
+    assert seen.masses @ seen.counts == pytest.approx(trials * probability, rel=1e-9)
     np.testing.assert_allclose(
-        seen.masses, binom(trials, chance).pmf(seen.counts), rtol=1e-8, atol=1e-250
+        seen.masses, binom(trials, probability).pmf(seen.counts), rtol=1e-8, atol=1e-250
     )
 
 
 @pytest.mark.parametrize("trials", [10**6, 10**9])
-@pytest.mark.parametrize("chance", [0.5, 0.25, 1e-5])
-def test_masses_stay_accurate_for_a_billion_trials(trials: int, chance: float) -> None:
-    seen = window(trials=trials, chance=chance, log_outside=60.0)
+@pytest.mark.parametrize("probability", [0.5, 0.25, 1e-5])
+def test_masses_stay_accurate_for_a_billion_trials(trials: int, probability: float) -> None:
+    seen = window(trials=trials, probability=probability, log_outside=60.0)
     with mp.workdps(40):
-        p = mp.mpf(chance)
+        p = mp.mpf(probability)
         for share in (0.3, 0.5, 0.8):
             at = int(share * (len(seen.masses) - 1))
             count = seen.first + at
@@ -154,12 +154,12 @@ def test_masses_stay_accurate_for_a_billion_trials(trials: int, chance: float) -
 
 
 def test_a_window_of_a_billion_trials_is_short() -> None:
-    assert len(window(trials=10**9, chance=0.3, log_outside=60.0).masses) < 350_000
+    assert len(window(trials=10**9, probability=0.3, log_outside=60.0).masses) < 350_000
 
 
-@pytest.mark.parametrize("chance", [1e-130, 1e-16, 1 - 1e-16])
-def test_extreme_chances_give_a_window_too(chance: float) -> None:
-    seen = window(trials=1000, chance=chance, log_outside=60.0)
+@pytest.mark.parametrize("probability", [1e-130, 1e-16, 1 - 1e-16])
+def test_extreme_chances_give_a_window_too(probability: float) -> None:
+    seen = window(trials=1000, probability=probability, log_outside=60.0)
     assert np.all(np.isfinite(seen.masses))
     assert seen.masses.sum() == pytest.approx(1.0)
 
@@ -204,7 +204,7 @@ def test_the_shortfall_lies_between_its_jensen_bound_and_its_reach(trials: int, 
 def test_more_trials_around_one_centre_fall_short_by_more(
     trials: int, share: float, more: int
 ) -> None:
-    """What the blocks of counts rely on: centred, the law grows with the number of trials."""
+    """The blocks of counts rely on it: centred, the distribution grows with the trials."""
     y = share * trials
     fewer, longer = shortfall(trials, y), shortfall(trials + more, y + more / 2)
     assert fewer <= longer * (1 + 1e-9) + 1e-12

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from checkins.accounting.exact.pure import AddRemove, PureCampaign, ReplaceOne
+from checkins.accounting.exact.pure import PureAddRemove, PureCampaign, PureReplaceOne
 from tests.accounting import protocols
 from tests.accounting.protocols import DUMMY, OTHER_DATUM, Client, Protocol
 
@@ -74,10 +74,10 @@ def campaign_of(protocol: Protocol, local_epsilon: float) -> PureCampaign:
 
 @given(case=small_protocols())
 def test_the_enumerator_yields_probability_laws(case: tuple[Protocol, float]) -> None:
-    laws = case[0].releases()
-    for law in (laws.absent, laws.present, laws.replaced):
-        assert law.min() >= 0.0
-        assert law.sum() == pytest.approx(1.0, abs=1e-12)
+    distributions = case[0].releases()
+    for distribution in (distributions.absent, distributions.present, distributions.replaced):
+        assert distribution.min() >= 0.0
+        assert distribution.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 @given(seed=seeds, local_epsilon=local_epsilons)
@@ -90,10 +90,10 @@ def test_the_enumerator_agrees_with_a_case_done_by_hand() -> None:
     """One slot, one other client, participation 1 each: the client is used half of the time."""
     matrix = binary_response(1.0)
     client, other = Client(1, 1.0, (0,)), Client(2, 1.0, (0,))
-    laws = Protocol(1, 1, protocols.always(matrix), client, (other,)).releases()
-    np.testing.assert_allclose(laws.absent, matrix[2], atol=1e-15)
-    np.testing.assert_allclose(laws.present, (matrix[1] + matrix[2]) / 2, atol=1e-15)
-    np.testing.assert_allclose(laws.replaced, matrix[2], atol=1e-15)
+    distributions = Protocol(1, 1, protocols.always(matrix), client, (other,)).releases()
+    np.testing.assert_allclose(distributions.absent, matrix[2], atol=1e-15)
+    np.testing.assert_allclose(distributions.present, (matrix[1] + matrix[2]) / 2, atol=1e-15)
+    np.testing.assert_allclose(distributions.replaced, matrix[2], atol=1e-15)
 
 
 # Never above
@@ -107,7 +107,7 @@ def test_no_protocol_costs_more_than_the_add_remove_bound(
     protocol, local_epsilon = case
     campaign = campaign_of(protocol, local_epsilon)
     epsilon = share * cap(local_epsilon, campaign.participation)
-    bound = AddRemove(campaign, delta=DELTA).upper(epsilon)
+    bound = PureAddRemove(campaign, delta=DELTA).upper(epsilon)
     assert protocol.releases().add_remove(epsilon) <= bound + ROUND_OFF
 
 
@@ -119,7 +119,7 @@ def test_no_protocol_costs_more_than_the_replace_one_bound(
     protocol, local_epsilon = case
     campaign = campaign_of(protocol, local_epsilon)
     epsilon = share * cap(local_epsilon, campaign.participation)
-    bound = ReplaceOne(campaign, delta=DELTA).upper(epsilon)
+    bound = PureReplaceOne(campaign, delta=DELTA).upper(epsilon)
     assert protocol.releases().replace(epsilon) <= bound + ROUND_OFF
 
 
@@ -132,10 +132,15 @@ def test_no_protocol_costs_more_than_the_replace_one_bound(
 def test_shuffling_adaptive_reports_costs_no_more_than_the_replace_one_bound(
     seed: int, local_epsilon: float, others: list[int], share: float
 ) -> None:
-    laws = protocols.shuffled(protocols.adaptive(seed, local_epsilon, rows=4), tuple(others))
+    distributions = protocols.shuffled(
+        protocols.adaptive(seed, local_epsilon, rows=4), tuple(others)
+    )
     campaign = PureCampaign(local_epsilon, len(others) + 1, 1.0)
     epsilon = share * local_epsilon
-    assert laws.replace(epsilon) <= ReplaceOne(campaign, delta=DELTA).upper(epsilon) + ROUND_OFF
+    assert (
+        distributions.replace(epsilon)
+        <= PureReplaceOne(campaign, delta=DELTA).upper(epsilon) + ROUND_OFF
+    )
 
 
 @given(
@@ -158,15 +163,15 @@ def test_averaged_updates_cost_no_more_than_shuffling_the_reports(
     )
     campaign = PureCampaign(local_epsilon, len(others) + 1, 1.0)
     epsilon = share * local_epsilon
-    bound = ReplaceOne(campaign, delta=DELTA).upper(epsilon)
+    bound = PureReplaceOne(campaign, delta=DELTA).upper(epsilon)
     assert protocol.releases().replace(epsilon) <= bound + ROUND_OFF
 
 
 def test_averaged_updates_show_whether_a_lone_client_was_there() -> None:
     """Why add/remove is refused for them: an empty slot is skipped, so its absence shows."""
     client = Client(protocols.DATUM, 1.0, (0, 1))
-    laws = Protocol(2, None, protocols.always(binary_response(1.0)), client).releases()
-    assert laws.add_remove(5.0) == 1.0
+    distributions = Protocol(2, None, protocols.always(binary_response(1.0)), client).releases()
+    assert distributions.add_remove(5.0) == 1.0
 
 
 # Attained
@@ -181,11 +186,13 @@ def test_averaged_updates_show_whether_a_lone_client_was_there() -> None:
 def test_binary_response_alone_against_dummies_attains_the_add_remove_bound(
     local_epsilon: float, slots: int, participation: float, share: float
 ) -> None:
-    laws = alone(binary_response(local_epsilon), slots=slots, participation=participation)
-    exact = AddRemove(PureCampaign(local_epsilon, slots, participation), delta=DELTA)
+    distributions = alone(binary_response(local_epsilon), slots=slots, participation=participation)
+    exact = PureAddRemove(PureCampaign(local_epsilon, slots, participation), delta=DELTA)
     epsilon = share * cap(local_epsilon, participation)
-    assert exact.lower(epsilon) <= laws.add_remove(epsilon) + ROUND_OFF
-    assert laws.add_remove(epsilon) == pytest.approx(exact.upper(epsilon), rel=1e-6, abs=ROUND_OFF)
+    assert exact.lower(epsilon) <= distributions.add_remove(epsilon) + ROUND_OFF
+    assert distributions.add_remove(epsilon) == pytest.approx(
+        exact.upper(epsilon), rel=1e-6, abs=ROUND_OFF
+    )
 
 
 FIVE = {
@@ -195,7 +202,7 @@ FIVE = {
     "3-ary response": ({0}, {1}, {2}),
     "its mirror image": ({0, 1}, {0, 2}, {1, 2}),
 }
-"""Favoured outcomes of the dummy, of d and of d' for the five extreme laws of MATH B4."""
+"""Favoured outcomes of the dummy, of d and of d' for the five extreme distributions of MATH B4."""
 
 
 def extreme(name: str, local_epsilon: float) -> np.ndarray:
@@ -230,22 +237,28 @@ def test_the_five_extreme_randomizers_attain_the_replace_one_lower_bound(
     local_epsilon: float, slots: int, participation: float, share: float
 ) -> None:
     epsilon = share * cap(local_epsilon, participation)
-    bound = ReplaceOne(PureCampaign(local_epsilon, slots, participation), delta=DELTA)
+    bound = PureReplaceOne(PureCampaign(local_epsilon, slots, participation), delta=DELTA)
     attained = [
         alone(extreme(name, local_epsilon), slots=slots, participation=participation)
         for name in FIVE
     ]
-    # in the order (d, d') that MATH names; the other order is the mirror image of another law
-    best = max(protocols.hockey_stick(law.present, law.replaced, epsilon) for law in attained)
+    # in the order (d, d') of docs/theory/pure.md; the other order mirrors another distribution
+    best = max(
+        protocols.hockey_stick(distribution.present, distribution.replaced, epsilon)
+        for distribution in attained
+    )
     assert best == pytest.approx(bound.lower(epsilon), rel=1e-6, abs=ROUND_OFF)
-    assert max(law.replace(epsilon) for law in attained) <= bound.upper(epsilon) + ROUND_OFF
+    assert (
+        max(distribution.replace(epsilon) for distribution in attained)
+        <= bound.upper(epsilon) + ROUND_OFF
+    )
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
 def test_no_randomizer_found_by_search_beats_the_extreme_ones_by_much(slots: int) -> None:
     """A blind search for something worse than the lower bound stays below the upper one."""
     local_epsilon, epsilon = 1.0, 0.3
-    bound = ReplaceOne(PureCampaign(local_epsilon, slots, 1.0), delta=DELTA)
+    bound = PureReplaceOne(PureCampaign(local_epsilon, slots, 1.0), delta=DELTA)
     client = Client(protocols.DATUM, 1.0, tuple(range(slots)))
     worst = max(
         Protocol(slots, 1, protocols.adaptive(seed, local_epsilon, rows=3), client)
@@ -264,13 +277,16 @@ def counterexample(epsilon: float) -> float:
     matrix = extreme("3-ary response", 4.0)
     without = protocols.multiset_law([matrix[DUMMY], matrix[OTHER_DATUM]])
     using = protocols.multiset_law([matrix[protocols.DATUM], matrix[OTHER_DATUM]])
-    chances: dict[float, float] = {}
-    for outcome, chance in without.items():
-        ratio = round(using[outcome] / chance, 12)
-        chances[ratio] = chances.get(ratio, 0.0) + chance
+    probabilities: dict[float, float] = {}
+    for outcome, probability in without.items():
+        ratio = round(using[outcome] / probability, 12)
+        probabilities[ratio] = probabilities.get(ratio, 0.0) + probability
     return max(
         protocols.delta_of_independent_slots(
-            np.array(list(chances)), np.array(list(chances.values())), slots=20, epsilon=epsilon
+            np.array(list(probabilities)),
+            np.array(list(probabilities.values())),
+            slots=20,
+            epsilon=epsilon,
         )
     )
 
@@ -278,8 +294,8 @@ def counterexample(epsilon: float) -> float:
 def test_a_slot_of_capacity_two_is_not_two_slots() -> None:
     """MATH B5: why mK places may not be counted instead of m slots."""
     true = counterexample(2.0)
-    places = AddRemove(PureCampaign(4.0, 40, 1.0), delta=DELTA).upper(2.0)
-    slots = AddRemove(PureCampaign(4.0, 20, 1.0), delta=DELTA).upper(2.0)
+    places = PureAddRemove(PureCampaign(4.0, 40, 1.0), delta=DELTA).upper(2.0)
+    slots = PureAddRemove(PureCampaign(4.0, 20, 1.0), delta=DELTA).upper(2.0)
     assert true == pytest.approx(0.432, abs=5e-4)
     assert places == pytest.approx(0.418, abs=5e-4)
     assert places < true <= slots
@@ -287,7 +303,7 @@ def test_a_slot_of_capacity_two_is_not_two_slots() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 2.0, 3.0])
 def test_the_counterexample_stays_below_the_bound_for_slots(epsilon: float) -> None:
-    bound = AddRemove(PureCampaign(4.0, 20, 1.0), delta=DELTA).upper(epsilon)
+    bound = PureAddRemove(PureCampaign(4.0, 20, 1.0), delta=DELTA).upper(epsilon)
     assert counterexample(epsilon) <= bound
 
 
@@ -310,11 +326,14 @@ def test_a_window_partly_outside_the_active_range_costs_no_more_than_the_full_on
     active = width - outside
     client = Client(protocols.DATUM, participation, tuple(range(width)))
     randomizer = protocols.adaptive(seed, local_epsilon, rows=4)
-    laws = Protocol(active, 1, randomizer, client, (Client(3, 0.5, (0,)),)).releases()
+    distributions = Protocol(active, 1, randomizer, client, (Client(3, 0.5, (0,)),)).releases()
     full = PureCampaign(local_epsilon, width, participation)
     seen = PureCampaign(local_epsilon, active, participation * active / width)
     epsilon = share * cap(local_epsilon, participation)
-    for make, delta in ((AddRemove, laws.add_remove), (ReplaceOne, laws.replace)):
+    for make, delta in (
+        (PureAddRemove, distributions.add_remove),
+        (PureReplaceOne, distributions.replace),
+    ):
         whole, part = make(full, delta=DELTA), make(seen, delta=DELTA)
         assert delta(epsilon) <= part.upper(epsilon) + ROUND_OFF
         assert part.upper(epsilon) <= whole.upper(epsilon) * (1 + 1e-7) + ROUND_OFF
@@ -334,19 +353,21 @@ def test_what_is_spent_after_some_slots_is_that_of_a_shorter_campaign(
     assume(done < slots)
     randomizer = protocols.adaptive(seed, local_epsilon, rows=4)
 
-    def law(last: int, share: float, window: int) -> protocols.Releases:
+    def distribution(last: int, share: float, window: int) -> protocols.Releases:
         everywhere = tuple(range(window))
         client = Client(protocols.DATUM, participation * share, everywhere)
         return Protocol(
             last, 1, randomizer, client, (Client(3, 0.7 * share, everywhere),)
         ).releases()
 
-    so_far, shorter = law(done, 1.0, slots), law(done, done / slots, done)
+    so_far, shorter = distribution(done, 1.0, slots), distribution(done, done / slots, done)
     np.testing.assert_allclose(so_far.present, shorter.present, rtol=1e-12)
     np.testing.assert_allclose(so_far.replaced, shorter.replaced, rtol=1e-12)
     spent = PureCampaign(local_epsilon, done, participation * done / slots)
-    assert so_far.add_remove(epsilon) <= AddRemove(spent, delta=DELTA).upper(epsilon) + ROUND_OFF
-    assert so_far.replace(epsilon) <= ReplaceOne(spent, delta=DELTA).upper(epsilon) + ROUND_OFF
+    assert (
+        so_far.add_remove(epsilon) <= PureAddRemove(spent, delta=DELTA).upper(epsilon) + ROUND_OFF
+    )
+    assert so_far.replace(epsilon) <= PureReplaceOne(spent, delta=DELTA).upper(epsilon) + ROUND_OFF
 
 
 # What a certificate must assume
@@ -363,6 +384,6 @@ def test_colluders_who_show_that_they_were_passed_over_undo_the_guarantee() -> N
     slots, participation = 3, 0.6
     colluders = tuple(Client(3, 1.0, (slot,)) for slot in range(slots))
     client = Client(protocols.DATUM, participation, tuple(range(slots)))
-    laws = Protocol(slots, 1, protocols.always(matrix), client, colluders).releases()
-    assert laws.remove(3.0) == pytest.approx(participation / 2)
-    assert AddRemove(PureCampaign(0.5, slots, participation), delta=DELTA).upper(3.0) == 0.0
+    distributions = Protocol(slots, 1, protocols.always(matrix), client, colluders).releases()
+    assert distributions.remove(3.0) == pytest.approx(participation / 2)
+    assert PureAddRemove(PureCampaign(0.5, slots, participation), delta=DELTA).upper(3.0) == 0.0

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from checkins.accounting.accountant import certify
 from checkins.accounting.calibration import Calibration, Parameter, calibrate
 from checkins.accounting.design import (
+    MOST_NOISE,
     Adjacency,
     Design,
     GaussianNoise,
@@ -22,7 +23,6 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
-from checkins.accounting.exact.gaussian import MOST_NOISE
 from checkins.errors import InvalidValue, NotCovered
 from tests.soak import only_in_soak
 

@@ -31,8 +31,11 @@ def at_server(noise: float, **given: float) -> Design:
 def test_the_detour_is_no_smaller_than_the_way_between_any_two(
     absent: list[float], first: list[float], other: list[float], epsilon: float
 ) -> None:
-    """Three laws on three outcomes: the triangle of hockey sticks, by its definition."""
-    nobody, one, two = ([each / sum(law) for each in law] for law in (absent, first, other))
+    """Three distributions on three outcomes: the triangle of hockey sticks, by its definition."""
+    nobody, one, two = (
+        [each / sum(distribution) for each in distribution]
+        for distribution in (absent, first, other)
+    )
 
     def apart(a: list[float], b: list[float], at: float) -> float:
         return sum(max(0.0, x - math.exp(at) * y) for x, y in zip(a, b, strict=True))

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.accounting.design import (
+    LEAST_NOISE,
+    MOST_NOISE,
     Design,
     GaussianNoise,
     LocalRandomizer,
@@ -18,7 +20,7 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
-from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE
+from checkins.accounting.exact.campaign_divergence import gaussian_campaign, pure_campaign
 from checkins.errors import InvalidValue, NotCovered
 from tests import strategies
 
@@ -66,11 +68,11 @@ def test_every_design_says_among_how_many_slots_a_client_chooses(design: Design)
 @given(design=strategies.designs())
 def test_a_design_hands_its_own_numbers_to_the_accountant(design: Design) -> None:
     if isinstance(design.randomizer, LocalRandomizer):
-        pure = design.pure_campaign(design.randomizer)
+        pure = pure_campaign(design, design.randomizer)
         assert (pure.slots, pure.participation) == (design.choices, design.participation)
         assert pure.local_epsilon == design.randomizer.local_epsilon
     elif design.protocol is not Protocol.AVERAGED:
-        gaussian = design.gaussian_campaign(design.randomizer)
+        gaussian = gaussian_campaign(design, design.randomizer)
         assert (gaussian.slots, gaussian.participation) == (design.choices, design.participation)
         assert gaussian.displaces == design.capacity
 
@@ -79,14 +81,14 @@ def test_a_design_hands_its_own_numbers_to_the_accountant(design: Design) -> Non
 def test_reports_add_their_noise_and_the_server_adds_its_own_once(capacity: int) -> None:
     client, server = (GaussianNoise(1.0, at) for at in (NoiseAt.CLIENT, NoiseAt.SERVER))
     capped = Design(**{**AT_CLIENT, "capacity": capacity})  # type: ignore[arg-type]
-    assert capped.gaussian_campaign(client).noise == pytest.approx(math.sqrt(capacity))
+    assert gaussian_campaign(capped, client).noise == pytest.approx(math.sqrt(capacity))
     capped = Design(**{**AT_SERVER, "capacity": capacity})  # type: ignore[arg-type]
-    assert capped.gaussian_campaign(server).noise == 1.0
+    assert gaussian_campaign(capped, server).noise == 1.0
 
 
 def test_noise_at_the_server_without_a_cap_displaces_nobody() -> None:
     noise = GaussianNoise(1.0, NoiseAt.SERVER)
-    assert Design(**AT_SERVER).gaussian_campaign(noise).displaces is None  # type: ignore[arg-type]
+    assert gaussian_campaign(Design(**AT_SERVER), noise).displaces is None  # type: ignore[arg-type]
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers() -> None:

@@ -24,14 +24,13 @@ from checkins.accounting import (
 )
 from checkins.accounting.adaptive import BEFOREHAND, certify_adaptive
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.divergence import crossing
 from checkins.accounting.exact.dominating_pair import DominatingPair
 from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.accounting.filters import (
     ORDERS,
     SLACK_SHARE,
     Block,
-    Curve,
+    DeltaCurve,
     Filter,
     charge_of,
     choose_filter,
@@ -40,6 +39,7 @@ from checkins.accounting.filters import (
     slack_of,
     smallest_shift,
 )
+from checkins.accounting.solve import crossing
 from checkins.errors import InvalidValue, NotCovered
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
@@ -57,9 +57,9 @@ def local(epsilon: float, slots: int = 1, participation: float = 1.0) -> Design:
     return Design(Protocol.FIXED, slots=slots, participation=participation, randomizer=randomizer)
 
 
-def curve_of(design: Design, slack: float, adjacency: Adjacency = ADD_REMOVE) -> Curve:
+def curve_of(design: Design, slack: float, adjacency: Adjacency = ADD_REMOVE) -> DeltaCurve:
     found = composition.composed_curve((design,), adjacency, campaigns=1, delta=slack)
-    return Curve.of(found, slack=slack)
+    return DeltaCurve.of(found, slack=slack)
 
 
 def profile(shift: float, epsilon: float) -> float:
@@ -138,10 +138,10 @@ def test_the_profile_and_the_slack_are_above_what_is_true_between_nodes_too(
 ) -> None:
     slack = 1e-8
     found = composition.composed_curve((design,), adjacency, campaigns=1, delta=slack)
-    curve = Curve.of(found, slack=slack)
+    curve = DeltaCurve.of(found, slack=slack)
     shift = smallest_shift(curve)
     below = campaign_divergence.divergence(
-        campaign_divergence.attained(design), lower_of(design, adjacency), delta=slack
+        campaign_divergence.attaining_design(design), lower_of(design, adjacency), delta=slack
     )
     for epsilon in np.linspace(0.0, float(curve.epsilons[-1]) * 1.3, 333):
         truth = below.lower(float(epsilon))
@@ -174,10 +174,10 @@ def test_a_bound_is_what_its_epsilon_admits(chosen: Filter) -> None:
 
 # ---- all choosers --------------------------------------------------------------------------------
 
-laws = st.lists(st.floats(0.05, 1.0), min_size=3, max_size=3).map(
+distributions = st.lists(st.floats(0.05, 1.0), min_size=3, max_size=3).map(
     lambda found: np.array(found) / sum(found)
 )
-mechanisms = st.lists(st.tuples(laws, laws), min_size=2, max_size=3)
+mechanisms = st.lists(st.tuples(distributions, distributions), min_size=2, max_size=3)
 
 
 @settings(max_examples=40, deadline=None)
@@ -188,12 +188,12 @@ def test_the_worst_chooser_of_small_mechanisms_stays_within_the_filter(
     """Every adaptive choice is tried: at each node of the tree the worst continuation counts."""
     chosen, slack = Filter(order), 1e-3
 
-    def curve(p: np.ndarray, q: np.ndarray) -> Curve:
+    def curve(p: np.ndarray, q: np.ndarray) -> DeltaCurve:
         def delta(at: float) -> float:
             one = np.maximum(p - math.exp(at) * q, 0.0).sum()
             return float(max(one, np.maximum(q - math.exp(at) * p, 0.0).sum()))
 
-        return Curve.of(delta, slack=slack, nodes=64)
+        return DeltaCurve.of(delta, slack=slack, nodes=64)
 
     charges = [chosen.charge(curve(p, q)) for p, q in menu]
     assume(all(map(math.isfinite, charges)))

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from checkins.accounting.exact.divergence import Interval
 from checkins.accounting.exact.gaussian import (
     LEAST_NOISE,
     MOST_NOISE,
-    AddRemove,
+    GaussianAddRemove,
     GaussianCampaign,
-    ReplaceOne,
+    GaussianReplaceOne,
 )
 from checkins.accounting.exact.slot_ratio import Antipodal, Diluted, Displaced, Envelope, Shifted
+from checkins.accounting.solve import Interval
 from tests.soak import examples
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ FAILURE = 1e-6
 
 
 def price(
-    make: type[AddRemove] | type[ReplaceOne],
+    make: type[GaussianAddRemove] | type[GaussianReplaceOne],
     *,
     noise: float,
     slots: int,
@@ -57,7 +57,7 @@ def price(
 def test_the_table_of_noise_at_the_server_is_reproduced(
     noise: float, slots: int, seen: float
 ) -> None:
-    found = price(AddRemove, noise=noise, slots=slots, cells=1024)
+    found = price(GaussianAddRemove, noise=noise, slots=slots, cells=1024)
     assert found.lower == pytest.approx(seen, rel=1e-3)
     assert found.upper == pytest.approx(seen, rel=1e-3)
 
@@ -70,11 +70,11 @@ def test_the_envelope_lies_where_it_was_seen(
     slots: int, envelope: float, alone: float, doubled: float
 ) -> None:
     """K = 1, sigma 2: between shift C, which is no guarantee, and shift 2C, which is too much."""
-    displaced = price(AddRemove, noise=2.0, slots=slots, displaces=1, cells=1024)
+    displaced = price(GaussianAddRemove, noise=2.0, slots=slots, displaces=1, cells=1024)
     assert displaced.upper == pytest.approx(envelope, abs=6e-4)
     assert displaced.lower == pytest.approx(alone, abs=6e-4)
     for noise, seen in ((2.0, alone), (1.0, doubled)):
-        found = price(AddRemove, noise=noise, slots=slots, cells=1024)
+        found = price(GaussianAddRemove, noise=noise, slots=slots, cells=1024)
         assert found.upper == pytest.approx(seen, abs=6e-4)
 
 
@@ -84,10 +84,10 @@ def test_antipodal_data_cost_what_was_seen(slots: int, seen: float, split: float
 
     Both numbers are those of a client that displaces nobody.
     """
-    found = price(ReplaceOne, noise=2.0, slots=slots)
+    found = price(GaussianReplaceOne, noise=2.0, slots=slots)
     assert found.lower <= seen + 5e-4
     assert found.upper == pytest.approx(seen, rel=4e-3)
-    away = AddRemove(GaussianCampaign(2.0, slots, 1.0), delta=1e-6, cells=CELLS)
+    away = GaussianAddRemove(GaussianCampaign(2.0, slots, 1.0), delta=1e-6, cells=CELLS)
 
     def through_absence(epsilon: float) -> float:
         return min(
@@ -113,7 +113,7 @@ def gaussian_mechanism(noise: float, epsilon: float) -> float:
 @given(noise=st.floats(0.1, 1000.0), share=st.floats(0.01, 1.5))
 def test_one_slot_is_the_analytic_gaussian_mechanism(noise: float, share: float) -> None:
     epsilon = share * (0.5 / noise**2 + 5 / noise)
-    bound = AddRemove(GaussianCampaign(noise, 1, 1.0), delta=1e-9, cells=2)
+    bound = GaussianAddRemove(GaussianCampaign(noise, 1, 1.0), delta=1e-9, cells=2)
     exact = gaussian_mechanism(noise, epsilon)
     # the oracle cancels too: about 1e-16 of its terms
     terms = norm.cdf(0.5 / noise - epsilon * noise)
@@ -127,7 +127,7 @@ def test_replacing_in_one_slot_is_a_gaussian_of_twice_the_sensitivity(
     noise: float, share: float
 ) -> None:
     epsilon = share * (2 / noise**2 + 10 / noise)
-    bound = ReplaceOne(GaussianCampaign(noise, 1, 1.0), delta=1e-9, cells=2)
+    bound = GaussianReplaceOne(GaussianCampaign(noise, 1, 1.0), delta=1e-9, cells=2)
     exact = gaussian_mechanism(noise / 2, epsilon)
     terms = norm.cdf(1 / noise - epsilon * noise / 2)
     assert bound.upper(epsilon) == pytest.approx(exact, rel=1e-6, abs=1e-14 * terms)
@@ -141,7 +141,7 @@ def test_one_slot_behind_a_coin_is_the_subsampled_gaussian(
     oracle = privacy_loss_distribution.from_gaussian_mechanism(
         noise, sampling_prob=participation, value_discretization_interval=1e-4
     )
-    bound = AddRemove(GaussianCampaign(noise, 1, participation), delta=1e-9, cells=2)
+    bound = GaussianAddRemove(GaussianCampaign(noise, 1, participation), delta=1e-9, cells=2)
     for epsilon in (0.0, 0.01, 0.1, 0.5):
         pessimistic = oracle.get_delta_for_epsilon(epsilon)
         assert bound.upper(epsilon) <= pessimistic * (1 + 1e-6) + 1e-9
@@ -163,7 +163,7 @@ def test_the_interval_lies_inside_that_of_an_independent_accountant(
             sigma=noise, num_steps=slots, delta=delta, epsilon_accuracy=accuracy
         )
     )
-    ours = price(AddRemove, noise=noise, slots=slots, delta=delta)
+    ours = price(GaussianAddRemove, noise=noise, slots=slots, delta=delta)
     assert theirs[0] <= ours.lower <= ours.upper <= theirs[1]
 
 
@@ -195,7 +195,7 @@ def brute_call(  # E(w (l - e^eps l') + (1 - w)(1 - e^eps) - t)+
     along = float(one @ axis)
     across = math.sqrt(max(float(one @ one) - along**2, 0.0))
     h = np.linspace(-13.0, 13.0, 4001)
-    chance = norm.pdf(h) * (h[1] - h[0])
+    probability = norm.pdf(h) * (h[1] - h[0])
     theirs = np.exp(epsilon + shift * size * h - (shift * size) ** 2 / 2)
     forward = np.exp(shift * along * h - (shift * along) ** 2 / 2)
     strike = (t[:, None] + (1 - weight) * math.expm1(epsilon)) / weight + theirs
@@ -204,7 +204,7 @@ def brute_call(  # E(w (l - e^eps l') + (1 - w)(1 - e^eps) - t)+
         d = np.where(strike > 0, np.log(forward / np.maximum(strike, 1e-300)) / deviation, np.inf)
         inner = forward * norm.cdf(d + deviation / 2)
         inner = inner - np.where(strike > 0, strike, 0.0) * norm.cdf(d - deviation / 2)
-    return np.asarray(weight * (inner + np.maximum(-strike, 0.0)) @ chance)
+    return np.asarray(weight * (inner + np.maximum(-strike, 0.0)) @ probability)
 
 
 def strikes(shift: float, epsilon: float) -> np.ndarray:
@@ -224,7 +224,7 @@ def strikes(shift: float, epsilon: float) -> np.ndarray:
 def test_no_configuration_of_an_occupied_slot_exceeds_the_replace_one_envelope(
     seed: int, shift: float, epsilon: float, capacity: int, dimension: int
 ) -> None:
-    """Data d and d', displaced c, all of norm at most 1, chosen with chance at most K/(K+1)."""
+    """Data d and d', displaced c, norms at most 1, chosen with probability at most K/(K+1)."""
     rng = np.random.default_rng(seed)
     d, other, displaced = (units(rng, dimension) for _ in range(3))
     if rng.random() < 0.3:
@@ -262,7 +262,7 @@ def test_no_two_data_against_a_dummy_exceed_the_antipodal_ones(
 def test_no_configuration_of_a_slot_exceeds_the_add_remove_envelope(
     seed: int, shift: float, capacity: int, others: int
 ) -> None:
-    """Fewer than K others: a dummy is displaced for sure; more: one of them, by chance K/(c+1)."""
+    """Fewer than K others: a dummy is displaced; more: one of them, with probability K/(c+1)."""
     rng = np.random.default_rng(seed)
     d, displaced = units(rng, 3), units(rng, 3)
     weight = 1.0 if others < capacity else capacity / (others + 1)
@@ -369,7 +369,7 @@ def test_simulated_runs_never_leak_more_than_the_add_remove_bound(
         loads=loads, capacity=capacity, noise=noise, participation=participation, theirs=theirs
     )
     rng = np.random.default_rng(20200713)
-    bound = AddRemove(
+    bound = GaussianAddRemove(
         GaussianCampaign(campaign.deviation, len(loads), participation, capacity),
         delta=1e-6,
         cells=128,
@@ -400,7 +400,7 @@ def test_simulated_runs_never_leak_more_than_the_replace_one_bound(
         loads=loads, capacity=capacity, noise=noise, participation=participation, theirs=theirs
     )
     rng = np.random.default_rng(20200713)
-    bound = ReplaceOne(
+    bound = GaussianReplaceOne(
         GaussianCampaign(campaign.deviation, len(loads), participation, capacity),
         delta=1e-6,
         cells=128,
@@ -427,13 +427,15 @@ def deviates(slots: int) -> tuple[np.ndarray, float]:
     )
 
 
-def sums(values: np.ndarray, chances: np.ndarray, copies: int) -> tuple[np.ndarray, np.ndarray]:
-    """All sums of ``copies`` draws, with their chances."""
-    total, chance = np.zeros(1), np.ones(1)
+def sums(
+    values: np.ndarray, probabilities: np.ndarray, copies: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """All sums of ``copies`` draws, with their probabilities."""
+    total, probability = np.zeros(1), np.ones(1)
     for _ in range(copies):
         total = np.add.outer(total, values).ravel()
-        chance = np.multiply.outer(chance, chances).ravel()
-    return total, chance
+        probability = np.multiply.outer(probability, probabilities).ravel()
+    return total, probability
 
 
 @pytest.mark.slow
@@ -451,16 +453,16 @@ def test_two_or_three_slots_are_bracketed_down_to_the_smallest_delta(
     """delta of all but one slot by trapezoids over the deviate, of the last in closed form."""
     s = 1.0 / noise
     g, slack = deviates(slots)
-    chance = norm.pdf(g) * (g[1] - g[0])
-    others, chances = sums(np.exp(s * g - s * s / 2), chance, slots - 1)
+    probability = norm.pdf(g) * (g[1] - g[0])
+    others, probabilities = sums(np.exp(s * g - s * s / 2), probability, slots - 1)
     epsilon = share * math.log1p(participation / slots * math.expm1(s * s / 2 + 6 * s))
     e, rest = math.exp(epsilon), 1.0 - participation
     calls = Shifted(s).call(slots / participation * (e - rest) - others)
     puts = Shifted(s).put(slots / participation * (1 / e - rest) - others)
-    remove = participation / slots * float(calls @ chances)
-    add = e * participation / slots * float(puts @ chances)
+    remove = participation / slots * float(calls @ probabilities)
+    add = e * participation / slots * float(puts @ probabilities)
     campaign = GaussianCampaign(noise, slots, participation)
-    bound = AddRemove(campaign, delta=max(remove, add, 1e-30), cells=cells)
+    bound = GaussianAddRemove(campaign, delta=max(remove, add, 1e-30), cells=cells)
     assert remove <= bound.remove_upper(epsilon) * slack + 1e-18
     assert add <= bound.add_upper(epsilon) * slack + 1e-18
     assert bound.lower(epsilon) <= max(remove, add) * slack + 1e-18
@@ -482,14 +484,14 @@ def test_replacing_in_two_or_three_slots_is_bracketed(
     epsilon = share * math.log1p(participation / slots * math.expm1(2 * s * s + 10 * s))
     e = math.exp(epsilon)
     g, slack = deviates(slots)
-    chance = norm.pdf(g) * (g[1] - g[0])
+    probability = norm.pdf(g) * (g[1] - g[0])
     values = np.exp(s * g - s * s / 2) - e * np.exp(-s * g - s * s / 2)
-    others, chances = sums(values, chance, slots - 1)
+    others, probabilities = sums(values, probability, slots - 1)
     room = slots * (1 - participation) / participation * math.expm1(epsilon)
     calls = Antipodal(s, epsilon).call(room - others)
-    truth = participation / slots * float(calls @ chances)
+    truth = participation / slots * float(calls @ probabilities)
     campaign = GaussianCampaign(noise, slots, participation)
-    bound = ReplaceOne(campaign, delta=max(truth, 1e-30), cells=cells)
+    bound = GaussianReplaceOne(campaign, delta=max(truth, 1e-30), cells=cells)
     noise_floor = 1e-16 * e  # the closed form of the last slot cancels
     assert truth <= bound.upper(epsilon) * slack + noise_floor
     assert bound.lower(epsilon) <= truth * slack + noise_floor
@@ -502,14 +504,16 @@ def test_replacing_in_two_or_three_slots_is_bracketed(
 @pytest.mark.parametrize(
     ("make", "displaces", "last"),
     [
-        (AddRemove, None, 2e-3),
-        (AddRemove, 2, None),
-        (ReplaceOne, None, 4e-3),
-        (ReplaceOne, 2, None),
+        (GaussianAddRemove, None, 2e-3),
+        (GaussianAddRemove, 2, None),
+        (GaussianReplaceOne, None, 4e-3),
+        (GaussianReplaceOne, 2, None),
     ],
 )
 def test_the_bracket_closes_as_the_grid_is_refined(
-    make: type[AddRemove] | type[ReplaceOne], displaces: int | None, last: float | None
+    make: type[GaussianAddRemove] | type[GaussianReplaceOne],
+    displaces: int | None,
+    last: float | None,
 ) -> None:
     found = [
         price(make, noise=1.5, slots=40, participation=0.7, displaces=displaces, cells=cells)
@@ -529,16 +533,19 @@ def test_the_bracket_closes_as_the_grid_is_refined(
 @pytest.mark.parametrize("slots", [1, 10, 1000])
 @pytest.mark.parametrize("delta", [1e-5, 1e-12])
 def test_lower_and_upper_are_within_a_hundredth(noise: float, slots: int, delta: float) -> None:
-    found = price(AddRemove, noise=noise, slots=slots, delta=delta)
+    found = price(GaussianAddRemove, noise=noise, slots=slots, delta=delta)
     assert 0.0 < found.lower <= found.upper <= 1.01 * found.lower
 
 
-@pytest.mark.parametrize("make", [AddRemove, ReplaceOne])
+@pytest.mark.parametrize("make", [GaussianAddRemove, GaussianReplaceOne])
 @pytest.mark.parametrize("displaces", [None, 1])
 @pytest.mark.parametrize("noise", [LEAST_NOISE, 0.3, 0.5, 1e4, MOST_NOISE])
 @pytest.mark.parametrize("slots", [1, 2, 20])
 def test_every_noise_a_design_may_have_can_be_priced(
-    make: type[AddRemove] | type[ReplaceOne], displaces: int | None, noise: float, slots: int
+    make: type[GaussianAddRemove] | type[GaussianReplaceOne],
+    displaces: int | None,
+    noise: float,
+    slots: int,
 ) -> None:
     found = price(make, noise=noise, slots=slots, displaces=displaces, cells=64)
     assert 0.0 <= found.lower <= found.upper < math.inf
@@ -549,7 +556,7 @@ def test_every_noise_a_design_may_have_can_be_priced(
 def test_much_noise_is_a_gaussian_mechanism_with_more_of_it(noise: float, slots: int) -> None:
     """f - 1 is nearly normal with deviation 1/(noise sqrt(slots)) where noise is large."""
     delta = 1e-6 / noise
-    found = price(AddRemove, noise=noise, slots=slots, delta=delta)
+    found = price(GaussianAddRemove, noise=noise, slots=slots, delta=delta)
     exact = noise * math.sqrt(slots)
     assert gaussian_mechanism(exact, found.upper * (1 - 1e-2)) > delta
     assert gaussian_mechanism(exact, found.upper * (1 + 1e-2)) < delta
@@ -571,20 +578,20 @@ FEW = 96  # cells: enough for an order that allows for the grid
 
 
 @cache
-def cost(campaign: GaussianCampaign, delta: float, make=AddRemove) -> Interval:  # type: ignore[no-untyped-def]
+def cost(campaign: GaussianCampaign, delta: float, make=GaussianAddRemove) -> Interval:  # type: ignore[no-untyped-def]
     return make(campaign, delta=delta, cells=FEW).epsilon(delta)
 
 
 @given(campaign=campaigns, delta=small_deltas)
 def test_lower_never_exceeds_upper(campaign: GaussianCampaign, delta: float) -> None:
-    bound = AddRemove(campaign, delta=delta, cells=FEW)
+    bound = GaussianAddRemove(campaign, delta=delta, cells=FEW)
     for epsilon in (0.0, 0.1, 1.0):
         assert 0.0 <= bound.lower(epsilon) <= bound.upper(epsilon) <= 1.0
 
 
 @given(campaign=campaigns, delta=small_deltas)
 def test_an_epsilon_keeps_its_delta(campaign: GaussianCampaign, delta: float) -> None:
-    bound = AddRemove(campaign, delta=delta, cells=FEW)
+    bound = GaussianAddRemove(campaign, delta=delta, cells=FEW)
     found = bound.epsilon(delta)
     assert bound.upper(found.upper) <= delta
     assert found.lower == 0.0 or bound.lower(found.lower) > delta
@@ -659,9 +666,9 @@ def test_replacing_costs_no_more_than_removing_and_adding(
     campaign: GaussianCampaign, share: float
 ) -> None:
     """The truth obeys delta(e1 + e2) <= delta_remove(e1) + e^e1 delta_add(e2)."""
-    away = AddRemove(campaign, delta=1e-6, cells=FEW)
+    away = GaussianAddRemove(campaign, delta=1e-6, cells=FEW)
     epsilon = share * away.epsilon(1e-6).upper
-    direct = ReplaceOne(campaign, delta=1e-6, cells=FEW)
+    direct = GaussianReplaceOne(campaign, delta=1e-6, cells=FEW)
     for part in (0.3, 0.5, 0.7):
         one, two = part * epsilon, (1 - part) * epsilon
         split = away.remove_upper(one) + math.exp(one) * away.add_upper(two)
@@ -674,8 +681,8 @@ def test_replacing_is_never_cheaper_than_removing(
     campaign: GaussianCampaign, epsilon: float
 ) -> None:
     """Data near zero look like nobody's."""
-    truth = AddRemove(campaign, delta=1e-6, cells=FEW).lower(epsilon)
-    assert truth <= ReplaceOne(campaign, delta=1e-6, cells=FEW).upper(epsilon) + 1e-12
+    truth = GaussianAddRemove(campaign, delta=1e-6, cells=FEW).lower(epsilon)
+    assert truth <= GaussianReplaceOne(campaign, delta=1e-6, cells=FEW).upper(epsilon) + 1e-12
 
 
 @settings(max_examples=20)
@@ -693,5 +700,5 @@ def test_spending_so_far_never_exceeds_the_whole(
 
 def test_a_heavy_ratio_over_many_slots_is_priced_and_not_given_up() -> None:
     campaign = GaussianCampaign(0.3, 100_000, 1.0)
-    bounds = ReplaceOne(campaign, delta=1e-8, cells=400).epsilon(1e-8)
+    bounds = GaussianReplaceOne(campaign, delta=1e-8, cells=400).epsilon(1e-8)
     assert 12.1 < bounds.lower < bounds.upper < 12.5

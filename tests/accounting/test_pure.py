@@ -14,9 +14,9 @@ from scipy.special import gammaln
 
 from checkins.accounting.exact import pure
 from checkins.accounting.exact.pure import (
-    AddRemove,
+    PureAddRemove,
     PureCampaign,
-    ReplaceOne,
+    PureReplaceOne,
     ThreePoint,
     ThreePointSum,
     attained,
@@ -30,7 +30,7 @@ slot_counts = st.one_of(st.integers(1, 30), st.sampled_from([100, 1000, 10**5]))
 participations = st.one_of(st.just(1.0), st.floats(1e-3, 1.0))
 deltas = st.floats(-15.0, -1.0).map(lambda power: 10.0**power)
 campaigns = st.builds(PureCampaign, local_epsilons, slot_counts, participations)
-makers = st.sampled_from([AddRemove, ReplaceOne])
+makers = st.sampled_from([PureAddRemove, PureReplaceOne])
 
 
 def cap(campaign: PureCampaign) -> float:
@@ -76,10 +76,10 @@ def naive_add_remove(campaign: PureCampaign, epsilon: float) -> mp.mpf:
 
 
 def naive_three_point(campaign: PureCampaign, point: ThreePoint, epsilon: float) -> mp.mpf:
-    """E(f - e^eps f')+ over every (A, B) of the multinomial law."""
+    """E(f - e^eps f')+ over every (A, B) of the multinomial distribution."""
     with mp.workdps(50):
         m, p0, e = campaign.slots, mp.mpf(campaign.participation), mp.exp(mp.mpf(epsilon))
-        q = mp.mpf(point.chance)
+        q = mp.mpf(point.probability)
         up, middle, down = (
             mp.mpf(one) - e * mp.mpf(other) for one, other in (point.up, point.middle, point.down)
         )
@@ -112,8 +112,8 @@ def test_the_table_is_reproduced_digit_for_digit(
     local_epsilon: float, slots: int, participation: float, add_remove: str, upper: str, lower: str
 ) -> None:
     campaign = PureCampaign(local_epsilon, slots, participation)
-    exact = AddRemove(campaign, delta=1e-6).epsilon(1e-6)
-    replaced = ReplaceOne(campaign, delta=1e-6).epsilon(1e-6)
+    exact = PureAddRemove(campaign, delta=1e-6).epsilon(1e-6)
+    replaced = PureReplaceOne(campaign, delta=1e-6).epsilon(1e-6)
     digits = len(add_remove.split(".")[1])
     assert f"{exact.upper:.{digits}f}" == f"{exact.lower:.{digits}f}" == add_remove
     assert f"{replaced.upper:.{digits}f}" == upper
@@ -137,7 +137,7 @@ def test_the_last_lower_bound_of_the_table_is_that_of_three_ary_response() -> No
         return float((masses * np.maximum(sums, 0.0)).sum()) / slots
 
     assert delta(0.11702) > 1e-6 > delta(0.11703)
-    lower = ReplaceOne(PureCampaign(4.0, slots, 1.0), delta=1e-6).epsilon(1e-6).lower
+    lower = PureReplaceOne(PureCampaign(4.0, slots, 1.0), delta=1e-6).epsilon(1e-6).lower
     assert 0.1169 < lower <= 0.11703
 
 
@@ -158,7 +158,7 @@ def test_add_remove_brackets_the_naive_sum(
     epsilon = share * cap(campaign)
     truth = naive_add_remove(campaign, epsilon)
     assume(truth > 1e-15)
-    bound = AddRemove(campaign, delta=1e-15)
+    bound = PureAddRemove(campaign, delta=1e-15)
     assert bound.lower(epsilon) <= truth <= bound.upper(epsilon)
     assert bound.upper(epsilon) == pytest.approx(float(truth), rel=1e-6)
 
@@ -171,7 +171,7 @@ def test_a_million_slots_and_a_delta_of_1e_15_lose_no_digits(
     local_epsilon: float, participation: float
 ) -> None:
     campaign = PureCampaign(local_epsilon, 10**6, participation)
-    found = AddRemove(campaign, delta=1e-15).epsilon(1e-15)
+    found = PureAddRemove(campaign, delta=1e-15).epsilon(1e-15)
     assert found.lower <= found.upper <= found.lower * (1 + 1e-6)
     at_upper, at_lower = (naive_add_remove(campaign, x) for x in (found.upper, found.lower))
     assert at_upper <= 1e-15 <= at_lower
@@ -184,13 +184,13 @@ def test_a_million_slots_and_a_delta_of_1e_15_lose_no_digits(
     slots=st.integers(1, 14),
     participation=participations,
     share=st.floats(0.0, 0.95),
-    law=st.sampled_from([0, 1, 2]),
+    distribution=st.sampled_from([0, 1, 2]),
 )
 def test_three_point_sums_bracket_the_naive_multinomial(
-    local_epsilon: float, slots: int, participation: float, share: float, law: int
+    local_epsilon: float, slots: int, participation: float, share: float, distribution: int
 ) -> None:
     campaign = PureCampaign(local_epsilon, slots, participation)
-    point = (dominating(local_epsilon), *attained(local_epsilon))[law]
+    point = (dominating(local_epsilon), *attained(local_epsilon))[distribution]
     epsilon = share * cap(campaign)
     truth = naive_three_point(campaign, point, epsilon)
     assume(truth > 1e-15)
@@ -206,13 +206,18 @@ def test_three_point_sums_bracket_the_naive_multinomial(
     participation=participations,
     share=st.floats(0.0, 0.5),
     blocks=st.integers(1, 40),
-    law=st.sampled_from([0, 1, 2]),
+    distribution=st.sampled_from([0, 1, 2]),
 )
 def test_blocks_of_counts_bracket_the_sum_over_single_counts(
-    local_epsilon: float, slots: int, participation: float, share: float, blocks: int, law: int
+    local_epsilon: float,
+    slots: int,
+    participation: float,
+    share: float,
+    blocks: int,
+    distribution: int,
 ) -> None:
     campaign = PureCampaign(local_epsilon, slots, participation)
-    point = (dominating(local_epsilon), *attained(local_epsilon))[law]
+    point = (dominating(local_epsilon), *attained(local_epsilon))[distribution]
     epsilon = share * cap(campaign)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pure, "_BLOCKS", 10**7)
@@ -231,25 +236,25 @@ def test_more_blocks_close_the_bracket() -> None:
     for blocks in (10, 100, 1000):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pure, "_BLOCKS", blocks)
-            law = ThreePointSum(campaign, dominating(1.0), delta=1e-6)
-        gaps.append(math.log(law.upper(4e-3) / law.lower(4e-3)))
+            distribution = ThreePointSum(campaign, dominating(1.0), delta=1e-6)
+        gaps.append(math.log(distribution.upper(4e-3) / distribution.lower(4e-3)))
     assert gaps[0] > 5 * gaps[1] > 25 * gaps[2] > 0.0
 
 
 def test_blocks_cost_little_where_they_are_needed() -> None:
-    """600 blocks for a billion slots: the dominating law is known to a thousandth in epsilon."""
+    """600 blocks for a billion slots: epsilon of the dominating distribution to a thousandth."""
     campaign = PureCampaign(2.0, 10**9, 1.0)
-    law = ThreePointSum(campaign, dominating(2.0), delta=1e-6)
-    epsilon = ReplaceOne(campaign, delta=1e-6).epsilon(1e-6).upper
-    assert law.lower(0.999 * epsilon) > 1e-6 >= law.upper(epsilon)
+    distribution = ThreePointSum(campaign, dominating(2.0), delta=1e-6)
+    epsilon = PureReplaceOne(campaign, delta=1e-6).epsilon(1e-6).upper
+    assert distribution.lower(0.999 * epsilon) > 1e-6 >= distribution.upper(epsilon)
 
 
 @given(local_epsilon=st.floats(0.01, 8.0))
 def test_three_point_laws_are_densities_with_mean_one(local_epsilon: float) -> None:
     for point in (dominating(local_epsilon), *attained(local_epsilon)):
         for side in (0, 1):
-            mean = point.chance * (point.up[side] + point.down[side])
-            mean += (1 - 2 * point.chance) * point.middle[side]
+            mean = point.probability * (point.up[side] + point.down[side])
+            mean += (1 - 2 * point.probability) * point.middle[side]
             assert mean == pytest.approx(1.0, abs=1e-12)
 
 
@@ -282,7 +287,7 @@ def test_epsilon_is_the_inverse_of_delta(campaign: PureCampaign, delta: float, m
 def test_the_add_remove_interval_is_a_point_for_practical_purposes(
     campaign: PureCampaign, delta: float
 ) -> None:
-    found = AddRemove(campaign, delta=delta).epsilon(delta)
+    found = PureAddRemove(campaign, delta=delta).epsilon(delta)
     assert found.upper <= found.lower * (1 + 1e-6) + 1e-7
 
 
@@ -290,7 +295,7 @@ def test_the_add_remove_interval_is_a_point_for_practical_purposes(
 def test_no_epsilon_is_needed_where_delta_exceeds_the_total_variation(
     campaign: PureCampaign, delta: float
 ) -> None:
-    for make in (AddRemove, ReplaceOne):
+    for make in (PureAddRemove, PureReplaceOne):
         bound = make(campaign, delta=delta)
         if bound.upper(0.0) <= delta * (1 - 1e-7):
             assert bound.epsilon(delta).upper == 0.0
@@ -317,7 +322,7 @@ def test_replacing_is_never_cheaper_than_adding_or_removing(
 ) -> None:
     """A client whose new datum reports like the dummy is as good as removed."""
     epsilon = share * cap(campaign)
-    removed, replaced = (make(campaign, delta=1e-12) for make in (AddRemove, ReplaceOne))
+    removed, replaced = (make(campaign, delta=1e-12) for make in (PureAddRemove, PureReplaceOne))
     truth = removed.lower(epsilon)
     assume(truth > 1e-12)
     assert truth <= replaced.upper(epsilon)
@@ -330,9 +335,9 @@ def test_replacing_costs_no_more_than_removing_and_adding(
 ) -> None:
     """delta(e1 + e2) <= delta_remove(e1) + e^e1 delta_add(e2): holds for what is attained."""
     one, two = first * cap(campaign) / 2, second * cap(campaign) / 2
-    away = AddRemove(campaign, delta=1e-15)
+    away = PureAddRemove(campaign, delta=1e-15)
     split = away._remove(one) + math.exp(one) * away._add(two)
-    assert ReplaceOne(campaign, delta=1e-15).lower(one + two) <= split * (1 + 1e-6) + 1e-15
+    assert PureReplaceOne(campaign, delta=1e-15).lower(one + two) <= split * (1 + 1e-6) + 1e-15
 
 
 @given(campaign=campaigns, share=st.floats(0.0, 1.0), more=st.floats(1.0, 3.0), make=makers)
@@ -393,7 +398,7 @@ def test_one_slot_is_randomized_response_behind_a_coin(
     remove = max(0.0, (1 - p0 + p0 * b - e) / (1 + b))
     add = max(0.0, (1 - e * (1 - p0 + p0 / b)) * b / (1 + b))
     expected = max(remove, add)
-    assert AddRemove(campaign, delta=1e-15).upper(epsilon) == pytest.approx(expected, rel=1e-6)
+    assert PureAddRemove(campaign, delta=1e-15).upper(epsilon) == pytest.approx(expected, rel=1e-6)
 
 
 @given(local_epsilon=local_epsilons, share=st.floats(0.0, 0.99))
@@ -401,11 +406,11 @@ def test_one_slot_and_full_participation_replace_one_is_the_local_divergence(
     local_epsilon: float, share: float
 ) -> None:
     b, e = math.exp(local_epsilon), math.exp(share * local_epsilon)
-    bound = ReplaceOne(PureCampaign(local_epsilon, 1, 1.0), delta=1e-15)
+    bound = PureReplaceOne(PureCampaign(local_epsilon, 1, 1.0), delta=1e-15)
     assert bound.upper(share * local_epsilon) == pytest.approx((b - e) / (1 + b), rel=1e-6)
 
 
-@pytest.mark.parametrize("make", [AddRemove, ReplaceOne])
+@pytest.mark.parametrize("make", [PureAddRemove, PureReplaceOne])
 @pytest.mark.parametrize("slots", [1, 7, 1000])
 def test_a_participation_of_1e_12_costs_in_proportion(make, slots: int) -> None:  # type: ignore[no-untyped-def]
     """delta falls linearly with participation, epsilon being scaled alike."""
@@ -426,12 +431,12 @@ def test_a_tiny_participation_is_still_bracketed(
     """f is 1 up to a millionth of a millionth: nothing may be lost to the 1."""
     campaign = PureCampaign(local_epsilon, slots, participation)
     delta = share * participation * math.tanh(local_epsilon / 2) / math.sqrt(slots)
-    found = AddRemove(campaign, delta=delta).epsilon(delta)
+    found = PureAddRemove(campaign, delta=delta).epsilon(delta)
     assert naive_add_remove(campaign, found.upper) <= delta
     assert found.lower == 0.0 or naive_add_remove(campaign, found.lower) >= delta
 
 
-@pytest.mark.parametrize("make", [AddRemove, ReplaceOne])
+@pytest.mark.parametrize("make", [PureAddRemove, PureReplaceOne])
 @pytest.mark.parametrize("local_epsilon", [1e-12, 1e-9, 1e-6, 1e-3])
 def test_a_tiny_local_epsilon_costs_at_most_itself(make, local_epsilon: float) -> None:  # type: ignore[no-untyped-def]
     for slots in (1, 10, 10**6):
@@ -444,7 +449,7 @@ def test_a_tiny_local_epsilon_is_still_bracketed(local_epsilon: float) -> None:
     campaign = PureCampaign(local_epsilon, 20, 1.0)
     for share in (0.0, 0.1, 0.4):
         truth = naive_add_remove(campaign, share * local_epsilon)
-        bound = AddRemove(campaign, delta=float(truth))
+        bound = PureAddRemove(campaign, delta=float(truth))
         assert bound.lower(share * local_epsilon) <= truth <= bound.upper(share * local_epsilon)
 
 
@@ -455,7 +460,7 @@ def test_a_huge_local_epsilon_is_still_bracketed(
     local_epsilon: float, slots: int, participation: float
 ) -> None:
     campaign = PureCampaign(local_epsilon, slots, participation)
-    found = AddRemove(campaign, delta=1e-6).epsilon(1e-6)
+    found = PureAddRemove(campaign, delta=1e-6).epsilon(1e-6)
     grain = 1 + 1e-6  # one float of epsilon, where epsilon is large and delta steep
     assert naive_add_remove(campaign, found.upper) <= 1e-6 * grain
     assert naive_add_remove(campaign, found.lower) >= 1e-6 / grain
@@ -469,7 +474,7 @@ def test_a_huge_local_epsilon_keeps_lower_below_upper(
     local_epsilon: float, participation: float, share: float
 ) -> None:
     campaign = PureCampaign(local_epsilon, 12, participation)
-    for make in (AddRemove, ReplaceOne):
+    for make in (PureAddRemove, PureReplaceOne):
         bound = make(campaign, delta=1e-6)
         epsilon = share * cap(campaign)
         assert 0.0 <= bound.lower(epsilon) <= bound.upper(epsilon) <= 1.0
@@ -477,12 +482,12 @@ def test_a_huge_local_epsilon_keeps_lower_below_upper(
 
 def test_the_largest_epsilon_is_reached_where_every_slot_is_nearly_sure_to_speak_against() -> None:
     """12-DP, a million slots: with probability e^-6 no slot favours the client, f = e^-12."""
-    found = AddRemove(PureCampaign(12.0, 10**6, 1.0), delta=1e-15).epsilon(1e-15)
+    found = PureAddRemove(PureCampaign(12.0, 10**6, 1.0), delta=1e-15).epsilon(1e-15)
     assert found.upper == pytest.approx(12.0, rel=1e-9)
     assert found.lower <= 12.0
 
 
-@pytest.mark.parametrize("make", [AddRemove, ReplaceOne])
+@pytest.mark.parametrize("make", [PureAddRemove, PureReplaceOne])
 def test_a_billion_slots_are_no_trouble(make) -> None:  # type: ignore[no-untyped-def]
     found = make(PureCampaign(1.0, 10**9, 1.0), delta=1e-6).epsilon(1e-6)
     assert 4e-5 < found.lower <= found.upper < 1e-4
@@ -495,13 +500,13 @@ def test_a_large_delta_that_only_replacing_exceeds_still_has_an_epsilon(
 ) -> None:
     """delta just above the total variation of add/remove: free there, not for replacing."""
     campaign = PureCampaign(local_epsilon, slots, 1.0)
-    delta = 1.0001 * AddRemove(campaign, delta=1e-6).upper(0.0)
-    assert AddRemove(campaign, delta=delta).epsilon(delta).upper == 0.0
-    assert ReplaceOne(campaign, delta=delta).epsilon(delta).upper <= local_epsilon * (1 + 1e-6)
+    delta = 1.0001 * PureAddRemove(campaign, delta=1e-6).upper(0.0)
+    assert PureAddRemove(campaign, delta=delta).epsilon(delta).upper == 0.0
+    assert PureReplaceOne(campaign, delta=delta).epsilon(delta).upper <= local_epsilon * (1 + 1e-6)
 
 
 def test_ratios_and_masses_describe_the_likelihood_ratio() -> None:
-    bound = AddRemove(PureCampaign(2.0, 50, 0.4), delta=1e-9)
+    bound = PureAddRemove(PureCampaign(2.0, 50, 0.4), delta=1e-9)
     assert bound.masses.sum() == pytest.approx(1.0)
     assert bound.masses @ bound.ratios == pytest.approx(1.0)
     assert bound.ratios.min() >= 1 - 0.4 + 0.4 * math.exp(-2.0) - 1e-12

@@ -63,7 +63,7 @@ def test_it_is_so_for_several_campaigns(name: str) -> None:
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_a_quick_look_never_rules_out_what_is_proven(name: str, adjacency: Adjacency) -> None:
     question = Question((DESIGNS[name],), adjacency, 1)
-    least = min(finding.epsilon.upper for finding in question.findings(DELTA))
+    least = min(bound.epsilon.upper for bound in question.bounds(DELTA))
     assert not question.surely_above(least, DELTA)
     assert question.surely_above(0.5 * least, DELTA)
 

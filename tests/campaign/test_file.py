@@ -91,7 +91,7 @@ def test_what_does_not_change_the_price_may_be_left_out() -> None:
     [
         ("schema", "schema = 2", "c.toml:7: schema = 2: must be 1"),
         ("schema", "", "c.toml: schema: is missing; it has no default"),
-        ("slots", "slots = 0", "c.toml:19: [protocol] slots = 0: must be a whole number from 1 to"),
+        ("slots", "slots = 0", "c.toml:19: [protocol] slots = 0: must be an integer from 1 to"),
         ("slots", "slots = 1.5", "c.toml:19: [protocol] slots = 1.5: must be a whole number"),
         ("slots", "slots = true", "c.toml:19: [protocol] slots = true: must be a whole number"),
         ("slots", "", "c.toml:17: [protocol] slots: is missing; it has no default"),

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-COUNT = "must be a whole number from 1 to 1,000,000,000,000"
+COUNT = "must be an integer from 1 to 1,000,000,000,000"
 RANGE = "must be a whole number or LO..HI, from 1 to 1,000,000,000,000"
 UNIT = "must lie strictly between 0 and 1"
 
@@ -48,7 +48,7 @@ def refused(outcome, starts: str) -> None:
 @pytest.mark.parametrize("option", ["slots", "capacity", "campaigns"])
 def test_a_count_is_a_whole_number_from_1(checkins, option: str, text: str) -> None:
     shown, most = text or "''", {"campaigns": "1,000,000\n"}.get(option, "1,000,000,000,000\n")
-    expected = f"--{option} {shown}: must be a whole number from 1 to {most}"
+    expected = f"--{option} {shown}: must be an integer from 1 to {most}"
     refused(checkins(*line(PURE, **{option: text})), expected)
 
 
@@ -189,7 +189,7 @@ def test_calibrate_refuses_what_it_cannot_solve(checkins, changes, starts) -> No
         ("paper table1 --delta nan", f"--delta nan: {UNIT}"),
         ("paper table1 --local-epsilon -1", "--local-epsilon -1: must be a finite number above 0"),
         ("paper figure2 --delta 2", f"--delta 2: {UNIT}"),
-        ("paper theorems --clients 1e11", "--clients 1e11: must be a whole number from 1 to 10,"),
+        ("paper theorems --clients 1e11", "--clients 1e11: must be an integer from 1 to 10,"),
         ("paper theorems --participation 2", "--participation 2: must lie in [0, 1]"),
     ],
 )

@@ -20,7 +20,7 @@ from checkins.errors import InvalidValue
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET = ["--epsilon", "1", "--delta", "1e-6", "--adjacency", "add-remove"]
 ASKED = ["--population", "9000..11000", *BUDGET, "--dimension", "14"]
-CAPACITY = "must be a whole number from 1 to 1,000,000,000,000, or all"
+CAPACITY = "must be an integer from 1 to 1,000,000,000,000, or all"
 CLIENTS = "must be a whole number or LO..HI, from 1 to 10,000,000,000"
 QUICK = ["--slots", "50", "--campaigns", "1", "--participation", "1"]
 

@@ -161,8 +161,8 @@ def test_who_may_enrol_is_what_the_files_say(serve, file: Path, tmp_path: Path) 
     ("words", "says"),
     [
         (("--workers", "2"), "SQLite has one"),
-        (("--workers", "0"), "must be a whole number from 1"),
-        (("--workers", "two"), "must be a whole number from 1"),
+        (("--workers", "0"), "must be an integer from 1"),
+        (("--workers", "two"), "must be an integer from 1"),
         (("--start", "tomorrow"), "must be now, +SECONDS, or an instant"),
         (("--start", "2020-01-01T00:00:00Z"), "has passed"),
         (("--store", "mysql://ann:hidden-word@x/y"), "must be sqlite:///FILE.db or postgresql://"),

@@ -112,7 +112,7 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --state {folder}", "--data or --row"),
         ("join {url} --state {folder} --row 1 --data x.csv", "--data or --row"),
         ("join {url} --state {folder} --row 1 --client ann", "--client ann: goes with --data"),
-        ("join {url} --state {folder} --row 0", "--row 0: must be a whole number from 1"),
+        ("join {url} --state {folder} --row 0", "--row 0: must be an integer from 1"),
         ("join {url} --state {folder} --data x.csv", "--data x.csv: the campaign learns from"),
         ("join {url} --state {folder} --row 1 --seal sha256:00", "--seal sha256:00: must be"),
         ("join {url} --state {folder} --row 1 --campaign 00-1", "--campaign 00-1: unknown"),

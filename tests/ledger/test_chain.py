@@ -384,7 +384,7 @@ OPENED, SLOT, *_, CLOSED = closed(Book().run(FIXED)).lines
         (forged(SLOT, previous="0" * 63 + "g"), "previous must be 64 hexadecimal digits"),
         (forged(OPENED, schema=2), "schema must be 1"),
         (forged(OPENED, schema=True), "schema must be 1"),
-        (forged(OPENED, run=0), "run = 0: must be a whole number from 1 to 1,000,000"),
+        (forged(OPENED, run=0), "run = 0: must be an integer from 1 to 1,000,000"),
         (forged(OPENED, simulated=0), "simulated = 0: must be a bool"),
         (forged(OPENED, seal="md5:0"), "seal = 'md5:0': must be sha256:"),
         (forged(OPENED, campaign={}), "campaign = {}: must be a str"),

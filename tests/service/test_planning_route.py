@@ -296,7 +296,7 @@ def test_planning_can_be_turned_off(route: Any) -> None:
         ("dimension=99999999999999999999999", "dimension"),
         ("slots=0", "slots"),
         ("slots=10000000000", "slots"),
-        ("capacity=some", "capacity: must be all, or a whole number from 1"),
+        ("capacity=some", "capacity: must be all, or an integer from 1"),
         ("dropout=1", "dropout"),
         ("participation=0", "participation"),
         ("noise_at=nowhere", "noise_at"),

@@ -1,8 +1,9 @@
-"""What a run costs: from a description to a certificate, and back.
+"""The privacy accountant: from the description of a campaign to (epsilon, delta), and back.
 
-Describe a campaign as a ``Design``; ``certify`` returns the smallest epsilon that is provably true
-of it, ``calibrate`` the parameter that meets a target, ``loss_distribution`` hands it to
-dp_accounting. The mathematics is in the modules beside this file, one noun each.
+Describe a campaign as a ``Design``. ``certify`` returns the smallest epsilon that is proved for it,
+``calibrate`` the parameter that meets a target, ``loss_distribution`` the privacy loss distribution
+in the form of dp_accounting. ``precision`` has ``delta_at`` and ``epsilon_at`` for callers that try
+many designs. ``exact`` has the exact accountant, ``paper`` the bounds as the paper states them.
 """
 
 from checkins.accounting.accountant import (

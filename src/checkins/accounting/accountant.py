@@ -19,17 +19,19 @@ from typing import TYPE_CHECKING
 
 from checkins import validate
 from checkins.accounting import total_variation
-from checkins.accounting.against_server import AgainstServer, against_server
-from checkins.accounting.assumptions import OF_KINDS, assumptions, paid_in_delta
-from checkins.accounting.bounds import Bound, Question
+from checkins.accounting.adversaries import AgainstServer, against_curious, against_server
+from checkins.accounting.bounds import Bound, HeterogeneousClients, Question
 from checkins.accounting.certificate import (
     OF_DESIGN,
+    OF_KINDS,
     OF_SOME_RANDOMIZER,
     Alternative,
     Certificate,
+    assumptions,
+    charged_to_delta,
+    versions,
 )
 from checkins.accounting.comparisons import comparisons
-from checkins.accounting.curious_clients import against_curious
 from checkins.accounting.design import (
     Adjacency,
     Design,
@@ -37,10 +39,8 @@ from checkins.accounting.design import (
     Protocol,
 )
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.divergence import MOST_EPSILON
 from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
-from checkins.accounting.heterogeneous_clients import HeterogeneousClients
-from checkins.accounting.versions import versions
+from checkins.accounting.solve import MOST_EPSILON
 from checkins.errors import InvalidValue, NotCovered
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ METHODS = {
 """What each method name in a certificate means."""
 
 _Found = tuple[list[Bound], Bound]
-"""Every finding, and the best of them."""
+"""Every bound, and the best of them."""
 
 
 def certify(
@@ -126,12 +126,12 @@ def _certificate(
     exposure: float = 0.0,
     curious: int = 0,
 ) -> Certificate:
-    """The certificate of the best finding; ``question`` is the one that lower ends are about."""
+    """The certificate of the best bound; ``question`` is the one that lower ends are about."""
     designs, epsilon = question.designs, best.epsilon.upper
     if curious:  # what is priced is weaker than what runs: a lower end is about what runs
-        lower = max(one.epsilon.lower for one in question.findings(delta))
+        lower = max(one.epsilon.lower for one in question.bounds(delta))
     else:
-        lower = max(finding.epsilon.lower for finding in found)
+        lower = max(bound.epsilon.lower for bound in found)
     if variation > 0.0:
         above = total_variation.widened(delta=delta, epsilon=epsilon, variation=variation)
         lower = question.too_small(above, at_most=lower)
@@ -144,9 +144,9 @@ def _certificate(
         method=best.method,
         assumptions=(
             *_assumed(question, best, curious),
-            *paid_in_delta(variation=variation, epsilon=epsilon, exposure=exposure),
+            *charged_to_delta(variation=variation, epsilon=epsilon, exposure=exposure),
         ),
-        alternatives=tuple(_alternative(finding) for finding in found),
+        alternatives=tuple(_alternative(bound) for bound in found),
         campaigns=question.campaigns,
         curious=curious,
         variation=variation,
@@ -193,9 +193,9 @@ def smallest_epsilon(
 def _charged(
     question: Question | HeterogeneousClients, delta: float, variation: float, exposure: float
 ) -> _Found:
-    """Every finding at the largest share of delta that leaves enough for the charges."""
+    """Every bound at the largest share of delta that leaves enough for the charges."""
     if variation == 0.0 and exposure == 0.0:
-        found = question.findings(delta)
+        found = question.bounds(delta)
         return found, _best(found, question.designs, delta)
 
     def fits(share: float, epsilon: float) -> bool:
@@ -209,7 +209,7 @@ def _charged(
             continue  # nor would it at the epsilon of this share, which is no smaller
         if question.surely_above(_most_charged(share, delta, variation + exposure), share):
             continue
-        found = question.findings(share)
+        found = question.bounds(share)
         best = _best(found, question.designs, delta)
         least = max(least, best.epsilon.upper)
         if fits(share, least):
@@ -230,7 +230,7 @@ def _refined(
     for _ in range(2):
         epsilon = known[1].epsilon.upper
         charge = total_variation.charge(epsilon=epsilon, variation=variation, exposure=exposure)
-        found = question.findings(math.nextafter(delta - charge, 0.0))
+        found = question.bounds(math.nextafter(delta - charge, 0.0))
         best = _best(found, question.designs, delta)
         if not best.epsilon.upper < epsilon:
             break
@@ -245,7 +245,7 @@ def _most_charged(share: float, delta: float, charged: float) -> float:
 
 
 def _best(found: Sequence[Bound], designs: Sequence[Design], delta: float) -> Bound:
-    best = min(found, key=lambda finding: finding.epsilon.upper, default=None)
+    best = min(found, key=lambda bound: bound.epsilon.upper, default=None)
     if best is None or not math.isfinite(best.epsilon.upper):
         raise _uncovered(designs, delta)
     return best
@@ -337,10 +337,10 @@ def check(designs: Sequence[Design], *, delta: float, adjacency: Adjacency, camp
             )
 
 
-def _alternative(finding: Bound) -> Alternative:
-    bounded = math.isfinite(finding.epsilon.upper)
-    note = finding.note if bounded else "no bound here"
-    return Alternative(finding.method, finding.epsilon.upper, note, proves=bounded)
+def _alternative(bound: Bound) -> Alternative:
+    bounded = math.isfinite(bound.epsilon.upper)
+    note = bound.note if bounded else "no bound here"
+    return Alternative(bound.method, bound.epsilon.upper, note, proves=bounded)
 
 
 def _assumed(

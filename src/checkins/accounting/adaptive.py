@@ -1,4 +1,4 @@
-"""The certificate of campaigns that were chosen after earlier releases: priced by a filter.
+"""The certificate of campaigns that were chosen after earlier releases, by a privacy filter.
 
 Theorem:     docs/theory/adaptive-campaigns.md.
 Neighbours:  as asked for.
@@ -14,19 +14,23 @@ from dataclasses import replace
 
 from checkins.accounting import total_variation
 from checkins.accounting.accountant import certify, check, lower_of
-from checkins.accounting.against_server import AgainstServer, against_server
-from checkins.accounting.assumptions import assumptions, paid_in_delta
-from checkins.accounting.certificate import Alternative, Certificate
+from checkins.accounting.adversaries import AgainstServer, against_server
+from checkins.accounting.certificate import (
+    Alternative,
+    Certificate,
+    assumptions,
+    charged_to_delta,
+    versions,
+)
 from checkins.accounting.design import Adjacency, Design
-from checkins.accounting.exact.divergence import MOST_EPSILON
 from checkins.accounting.filters import Block, Filter, filtered_epsilon
-from checkins.accounting.versions import versions
+from checkins.accounting.solve import MOST_EPSILON
 from checkins.errors import InvalidValue, NotCovered
 
 BEFOREHAND = "parameters fixed beforehand"
-"""How the assumption ends that campaigns compose without a filter."""
+"""The end of the assumption under which campaigns compose without a filter."""
 _MOST_COMPARED = 1000
-"""Longest list of campaigns that is also priced as fixed beforehand, for comparison."""
+"""Longest list of campaigns that is also composed as fixed beforehand, for comparison."""
 
 
 def certify_adaptive(
@@ -38,11 +42,11 @@ def certify_adaptive(
     variation: float = 0.0,
     budget: float = 0.0,
 ) -> Certificate:
-    """The certificate of blocks of campaigns, each of which may depend on all earlier releases.
+    """Certify blocks of campaigns, each of which may depend on all earlier releases.
 
     ``chosen`` is the filter, fixed before the first release. ``epsilon`` is the smallest bound that
-    would have admitted these blocks; it holds if no larger one was allowed. Where a larger
-    ``budget`` is promised, the variation is paid for at that.
+    would have admitted these blocks; it holds if no larger one was allowed. If a larger ``budget``
+    is promised, the variation is charged at that epsilon.
     """
     started = time.perf_counter()
     designs = [design for block in blocks for design in block.designs]
@@ -64,7 +68,7 @@ def certify_adaptive(
         method=chosen.method,
         assumptions=(
             *_assumed(blocks, chosen, adjacency),
-            *paid_in_delta(variation=variation, epsilon=max(epsilon, budget)),
+            *charged_to_delta(variation=variation, epsilon=max(epsilon, budget)),
         ),
         alternatives=(
             own,
@@ -79,16 +83,16 @@ def certify_adaptive(
 
 
 def chosen_after_releases(blocks: Sequence[Block], chosen: Filter) -> str:
-    """The assumption that stands in place of parameters that were fixed beforehand."""
+    """Return the assumption in place of parameters that were fixed beforehand."""
     runs = sum(block.runs for block in blocks)
     return (
-        f"{runs:,} campaigns in {len(blocks):,} blocks: fresh coins in each; a block may be chosen"
-        f" after earlier releases, within a filter ({chosen}) fixed before the first of them"
+        f"{runs:,} campaigns in {len(blocks):,} blocks: fresh randomness in each; a block may be"
+        f" chosen after earlier releases, within a filter ({chosen}) fixed before the first of them"
     )
 
 
 def _against_server(blocks: Sequence[Block], delta: float) -> AgainstServer:
-    """No filter holds the reports themselves: they compose as fixed beforehand."""
+    """Compose the reports themselves as fixed beforehand: no filter covers them."""
     runs = [design for block in blocks for design in block.designs * block.campaigns]
     found = against_server(runs, delta=delta)
     if len(blocks) == 1 or not math.isfinite(found.epsilon):
@@ -97,7 +101,7 @@ def _against_server(blocks: Sequence[Block], delta: float) -> AgainstServer:
 
 
 def _assumed(blocks: Sequence[Block], chosen: Filter, adjacency: Adjacency) -> tuple[str, ...]:
-    """What the blocks assume, a declared population among it, and the filter."""
+    """Return the assumptions of the blocks, declared populations included, and of the filter."""
     lines = (
         line
         for block in blocks
@@ -113,7 +117,7 @@ def _assumed(blocks: Sequence[Block], chosen: Filter, adjacency: Adjacency) -> t
 def _fixed_beforehand(
     blocks: Sequence[Block], *, delta: float, adjacency: Adjacency, variation: float
 ) -> Certificate | None:
-    """What the same campaigns would cost fixed beforehand; None if that is not proved, or long."""
+    """Certify the same campaigns as fixed beforehand; None if not proved, or they are many."""
     times: dict[Design, int] = {}
     for block in blocks:
         for design in block.designs:

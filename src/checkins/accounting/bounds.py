@@ -5,6 +5,7 @@ The smallest upper end is the certificate's epsilon, the largest lower end what 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,6 @@ from dataclasses import dataclass, replace
 from checkins.accounting import composition
 from checkins.accounting.design import Adjacency, Design, LocalRandomizer, Protocol
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.divergence import Divergence, Interval
 from checkins.accounting.paper_bounds import (
     composed_local_epsilon,
     composed_paper_epsilon,
@@ -20,6 +20,7 @@ from checkins.accounting.paper_bounds import (
     local_epsilon,
     paper_epsilon,
 )
+from checkins.accounting.solve import DeltaBounds, Interval
 from checkins.errors import NotCovered
 
 _FEW, _MOST_LOOKED_AT = 100, 100.0
@@ -54,7 +55,7 @@ class Question:
         """How often a client takes part in all of it, on average: a delta that always holds."""
         return self.campaigns * math.fsum(design.participation for design in self.designs)
 
-    def findings(self, delta: float) -> list[Bound]:
+    def bounds(self, delta: float) -> list[Bound]:
         if self.alone:
             found = list(_one(self.designs[0], self.adjacency, delta))
         else:
@@ -82,7 +83,7 @@ class Question:
             for epsilon in (at_most, at_most * (1.0 - 1e-6), at_most * (1.0 - 1e-4)):
                 if any(bound.lower(epsilon) > delta for bound in known):
                     return epsilon
-            return min(at_most, max(finding.epsilon.lower for finding in self.findings(delta)))
+            return min(at_most, max(finding.epsilon.lower for finding in self.bounds(delta)))
         return min(at_most, _several_at_least(self, delta))
 
 
@@ -98,16 +99,16 @@ def _several_at_least(question: Question, delta: float) -> float:
 
 def _lower_bounds(
     design: Design, adjacency: Adjacency, delta: float, *, cells: int | None = None
-) -> Iterator[Divergence]:
+) -> Iterator[DeltaBounds]:
     randomizer = design.randomizer
     if isinstance(randomizer, LocalRandomizer) and not randomizer.is_pure:
         design = replace(design, randomizer=LocalRandomizer(randomizer.local_epsilon))
     try:
         yield campaign_divergence.divergence(
-            campaign_divergence.attained(design), adjacency, delta=delta, cells=cells
+            campaign_divergence.attaining_design(design), adjacency, delta=delta, cells=cells
         )
         bounded = campaign_divergence.with_population(design, adjacency, delta=delta, cells=cells)
-        if bounded is not None and campaign_divergence.attained(design) == design:
+        if bounded is not None and campaign_divergence.attaining_design(design) == design:
             yield bounded
     except NotCovered:
         return
@@ -119,16 +120,16 @@ def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
         yield Bound("exact", Interval(0.0, 0.0), "participation is no larger than delta")
         return
     try:
-        priced = campaign_divergence.divergence(design, adjacency, delta=delta).epsilon(delta)
-        true_of_all = campaign_divergence.attained(design) == design
+        found = campaign_divergence.divergence(design, adjacency, delta=delta).epsilon(delta)
+        true_of_all = campaign_divergence.attaining_design(design) == design
         if not true_of_all:
             lower = _true_at_least(design, adjacency, delta)
-            priced = replace(priced, lower=min(lower, priced.upper))
+            found = replace(found, lower=min(lower, found.upper))
         averaged = design.protocol is Protocol.AVERAGED
         needs = (
             "how many clients contribute" if averaged else "neither the population nor the model"
         )
-        yield Bound("exact", priced, f"needs {needs}")
+        yield Bound("exact", found, f"needs {needs}")
         bounded = campaign_divergence.with_population(design, adjacency, delta=delta)
         if bounded is not None and design.population is not None:
             note = f"needs that at most {design.population.most:,} clients exist"
@@ -146,7 +147,7 @@ def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
 
 def _true_at_least(design: Design, adjacency: Adjacency, delta: float) -> float:
     """What some client of the design really gives away."""
-    true = campaign_divergence.attained(design)
+    true = campaign_divergence.attaining_design(design)
     if true.participation <= delta:
         return 0.0
     return campaign_divergence.divergence(true, adjacency, delta=delta).epsilon(delta).lower
@@ -167,8 +168,8 @@ def _several(question: Question, delta: float) -> Iterator[Bound]:
         yield Bound("exact", Interval(0.0, 0.0), "participation is no larger than delta")
         return
     try:
-        priced = _composed(designs, adjacency, campaigns, delta)
-        yield Bound("exact", priced, "privacy loss distributions composed")
+        found = _composed(designs, adjacency, campaigns, delta)
+        yield Bound("exact", found, "privacy loss distributions composed")
         bounded = composition.composed_with_population(
             designs, adjacency, campaigns=campaigns, delta=delta
         )
@@ -189,14 +190,14 @@ def _composed(
     designs: Sequence[Design], adjacency: Adjacency, campaigns: int, delta: float
 ) -> Interval:
     """Losses composed; below, what one campaign gives away by itself counts too."""
-    priced = composition.composed(designs, adjacency, campaigns=campaigns, delta=delta)
-    alone = max(_true_beyond(one, adjacency, delta, priced.lower) for one in set(designs))
-    return replace(priced, lower=min(max(priced.lower, alone), priced.upper))
+    found = composition.composed(designs, adjacency, campaigns=campaigns, delta=delta)
+    alone = max(_true_beyond(one, adjacency, delta, found.lower) for one in set(designs))
+    return replace(found, lower=min(max(found.lower, alone), found.upper))
 
 
 def _true_beyond(design: Design, adjacency: Adjacency, delta: float, known: float) -> float:
     """``_true_at_least``, or 0 where a quick look shows that it is no more than ``known``."""
-    true = campaign_divergence.attained(design)
+    true = campaign_divergence.attaining_design(design)
     if true.participation <= delta:
         return 0.0
     if (
@@ -230,3 +231,63 @@ def _no_amplification(
         return min(added, composed)
     except NotCovered:
         return added
+
+
+_MOST_SEQUENCES = 16
+"""How many sequences of kinds are tried for a lower end; beyond that, those of one kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeterogeneousClients:
+    """Campaigns in each of which a client is of any one of the kinds ``designs``."""
+
+    designs: tuple[Design, ...]
+    adjacency: Adjacency
+    campaigns: int
+
+    def bounds(self, delta: float) -> list[Bound]:
+        """One campaign: the largest price of a kind. Several: the largest divergence, composed."""
+        if self.campaigns == 1:
+            return [self._dearest(delta)]
+        upper = composition.composed_kinds(
+            self.designs, self.adjacency, campaigns=self.campaigns, delta=delta
+        )
+        lower = self.too_small(delta, at_most=upper)
+        note = "the largest divergence of all kinds of clients, composed"
+        return [Bound("exact", Interval(lower, upper), note)]
+
+    def _dearest(self, delta: float) -> Bound:
+        """The kind whose smallest proven epsilon is largest; below, the largest lower end."""
+        worst: Bound | None = None
+        lower = 0.0
+        for kind in self.designs:
+            found = Question((kind,), self.adjacency, 1).bounds(delta)
+            best = min(found, key=lambda one: one.epsilon.upper)
+            lower = max(lower, *(one.epsilon.lower for one in found))
+            if worst is None or best.epsilon.upper > worst.epsilon.upper:
+                worst = best
+        if worst is None:
+            raise NotCovered("kinds", 0, "must be at least one")
+        return Bound(
+            worst.method,
+            Interval(min(lower, worst.epsilon.upper), worst.epsilon.upper),
+            f"the largest of {len(self.designs)} kinds of clients",
+        )
+
+    def surely_above(self, epsilon: float, delta: float) -> bool:
+        return False
+
+    def too_small(self, delta: float, *, at_most: float) -> float:
+        """An epsilon of at most ``at_most`` that is proved too small for some client."""
+        found = 0.0
+        for sequence in self._sequences():
+            runs = self.campaigns if len(sequence) == 1 else 1
+            question = Question(sequence, self.adjacency, runs)
+            found = max(found, question.too_small(delta, at_most=at_most))
+        return found
+
+    def _sequences(self) -> list[tuple[Design, ...]]:
+        count = math.comb(self.campaigns + len(self.designs) - 1, self.campaigns)
+        if count > _MOST_SEQUENCES:
+            return [(kind,) for kind in self.designs]
+        return list(itertools.combinations_with_replacement(self.designs, self.campaigns))

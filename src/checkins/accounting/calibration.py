@@ -1,4 +1,4 @@
-"""The inverse question: which parameter meets a target, rounded to the side that spends less."""
+"""Solve for the parameter that meets an (epsilon, delta), rounded to the side that spends less."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from enum import StrEnum
 from checkins import validate
 from checkins.accounting import composition, total_variation
 from checkins.accounting.accountant import certify, check
+from checkins.accounting.adversaries import against_curious
 from checkins.accounting.certificate import Certificate
-from checkins.accounting.curious_clients import against_curious
 from checkins.accounting.design import (
+    LEAST_NOISE,
+    MOST_LOCAL_EPSILON,
+    MOST_NOISE,
     Adjacency,
     Design,
     GaussianNoise,
@@ -21,18 +24,16 @@ from checkins.accounting.design import (
     Protocol,
 )
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.divergence import crossing
-from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE
-from checkins.accounting.exact.pure import MOST_LOCAL_EPSILON
+from checkins.accounting.solve import crossing, first_true
 from checkins.errors import InvalidValue, NotCovered
 from checkins.validate import MOST_SLOTS
 
 _COARSE, _FINE = 200, 512
-"""Cells to search with, and to settle with; the certificate's own grid is finer than both."""
+"""Cells of the grid to search with, and to finish with; a certificate's grid is finer than both."""
 
 
 class Parameter(StrEnum):
-    """What can be solved for."""
+    """The parameters that ``calibrate`` solves for."""
 
     NOISE_MULTIPLIER = "noise-multiplier"
     LOCAL_EPSILON = "local-epsilon"
@@ -43,7 +44,7 @@ class Parameter(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The value found, the design that has it, and its certificate."""
+    """The value of a parameter that meets a target, the design with it, and its certificate."""
 
     parameter: Parameter
     value: float
@@ -67,7 +68,7 @@ class _Target:
     curious: int = 0
 
     def spent(self, design: Design, *, cells: int) -> float:
-        """The delta spent at the target's epsilon; 1 or 0 where no exact accountant says."""
+        """Return the delta at the target's epsilon; 1 or 0 if no exact accountant covers it."""
         if design.participation * self.campaigns <= self.delta:
             return 0.0
         try:
@@ -115,23 +116,23 @@ class _Target:
 
 @dataclass(frozen=True, slots=True)
 class _Knob:
-    """A parameter turned from ``tightest``, the most private, to ``loosest``, the least."""
+    """A parameter that is searched from ``tightest``, the most private, to ``loosest``."""
 
     name: str
     turned: Callable[[float], Design]
     tightest: float
     loosest: float
-    whole: bool
+    is_integer: bool
     start: float = 1.0
     our_limit: bool = False
-    """Whether the loosest value is ours to set, and not the end of what makes sense."""
+    """Whether the loosest value is a limit of this package, and not of the parameter."""
 
     def tightened(self, value: float, target: _Target) -> float:
-        """The next value to the private side: one more, or a ten thousandth."""
+        """Return the next more private value: one more, or a ten-thousandth more."""
         if value == self.tightest:
             raise self.out_of_reach(target)
         rises = self.tightest > self.loosest
-        value = value + 1 if self.whole else value * (1.0 + (1e-4 if rises else -1e-4))
+        value = value + 1 if self.is_integer else value * (1.0 + (1e-4 if rises else -1e-4))
         return min(value, self.tightest) if rises else max(value, self.tightest)
 
     def out_of_reach(self, target: _Target) -> NotCovered:
@@ -153,11 +154,11 @@ def calibrate(
     variation: float = 0.0,
     curious: int = 0,
 ) -> Calibration:
-    """The value of ``parameter`` that meets (epsilon, delta) and spends most of it.
+    """Solve for the value of ``parameter`` that meets (epsilon, delta) and spends most of it.
 
-    The smallest noise, slots or capacity, the largest local epsilon or participation; the design's
-    own value of the parameter is replaced. The certificate leaves comparisons out. ``variation`` is
-    as in ``certify``, and must hold for the value that is found too; so is ``curious``.
+    Finds the smallest noise, slots or capacity, or the largest local epsilon or participation; the
+    design's own value of the parameter is replaced. The certificate has no comparisons.
+    ``variation`` and ``curious`` are as in ``certify``, and must hold for the value found.
 
     Rounding:    to the side that spends less: the certificate's epsilon is at most ``epsilon``.
 
@@ -182,7 +183,7 @@ def calibrate(
     left = total_variation.share(delta=delta, epsilon=epsilon, variation=variation)
     knob = _knob(design, parameter)
     target = _Target(epsilon, left, adjacency, campaigns, curious)
-    value = _whole(knob, target) if knob.whole else _real(knob, target)
+    value = _integer(knob, target) if knob.is_integer else _real(knob, target)
 
     def certified(design: Design) -> Certificate:
         return certify(
@@ -200,7 +201,7 @@ def calibrate(
         value = knob.tightened(value, target)
         certificate = certified(knob.turned(value))
     settled = knob.turned(value)
-    return Calibration(parameter, int(value) if knob.whole else value, settled, certificate)
+    return Calibration(parameter, int(value) if knob.is_integer else value, settled, certificate)
 
 
 def _knob(design: Design, parameter: Parameter) -> _Knob:
@@ -213,7 +214,7 @@ def _knob(design: Design, parameter: Parameter) -> _Knob:
                 lambda x: replace(design, randomizer=replace(randomizer, noise_multiplier=x)),
                 MOST_NOISE / per_slot * (1 - 1e-12),
                 LEAST_NOISE / per_slot * (1 + 1e-12),
-                whole=False,
+                is_integer=False,
                 our_limit=True,
             )
         case Parameter.LOCAL_EPSILON, LocalRandomizer():
@@ -222,7 +223,7 @@ def _knob(design: Design, parameter: Parameter) -> _Knob:
                 lambda x: replace(design, randomizer=replace(randomizer, local_epsilon=x)),
                 1e-9,
                 MOST_LOCAL_EPSILON,
-                whole=False,
+                is_integer=False,
                 our_limit=True,
             )
         case Parameter.PARTICIPATION, _ if design.protocol is not Protocol.AVERAGED:
@@ -231,12 +232,12 @@ def _knob(design: Design, parameter: Parameter) -> _Knob:
                 lambda x: replace(design, participation=x),
                 1e-12,
                 1.0,
-                whole=False,
+                is_integer=False,
                 start=0.5,
             )
         case Parameter.SLOTS, _ if design.protocol is Protocol.FIXED:
             return _Knob(
-                "slots", lambda x: replace(design, slots=int(x)), MOST_SLOTS, 1, whole=True
+                "slots", lambda x: replace(design, slots=int(x)), MOST_SLOTS, 1, is_integer=True
             )
         case Parameter.CAPACITY, GaussianNoise(at=NoiseAt.CLIENT) if design.capacity is not None:
             most = int((MOST_NOISE / randomizer.noise_multiplier) ** 2 * (1 - 1e-12))
@@ -246,7 +247,7 @@ def _knob(design: Design, parameter: Parameter) -> _Knob:
                 lambda x: replace(design, capacity=int(x)),
                 min(most, MOST_SLOTS),
                 least,
-                whole=True,
+                is_integer=True,
             )
     raise InvalidValue("solve", str(parameter), _WHY_NOT[parameter])
 
@@ -255,8 +256,8 @@ _WHY_NOT = {
     Parameter.NOISE_MULTIPLIER: "goes with Gaussian noise: solve for local-epsilon instead",
     Parameter.LOCAL_EPSILON: "goes with a local randomizer: solve for noise-multiplier instead",
     Parameter.PARTICIPATION: "averaged updates are proved for participation 1 only",
-    Parameter.SLOTS: "moves the price of the fixed protocol only",
-    Parameter.CAPACITY: "moves the price of Gaussian noise at the client only",
+    Parameter.SLOTS: "changes epsilon with the fixed protocol only",
+    Parameter.CAPACITY: "changes epsilon with Gaussian noise at the client only",
 }
 
 
@@ -298,8 +299,8 @@ def _real(knob: _Knob, target: _Target) -> float:
     return at(fine)
 
 
-def _whole(knob: _Knob, target: _Target) -> int:
-    """Bisect whole numbers between a value that spends too much and one that does not."""
+def _integer(knob: _Knob, target: _Target) -> int:
+    """Bisect integers between one that spends too much and one that does not."""
 
     def fits(x: int) -> bool:
         return target.spent(knob.turned(x), cells=_FINE) <= target.delta
@@ -309,7 +310,4 @@ def _whole(knob: _Knob, target: _Target) -> int:
         if enough >= knob.tightest:
             raise knob.out_of_reach(target)
         too_much, enough = enough, min(2 * enough, int(knob.tightest))
-    while enough - too_much > 1:
-        middle = (too_much + enough) // 2
-        too_much, enough = (too_much, middle) if fits(middle) else (middle, enough)
-    return enough
+    return first_true(fits, false=too_much, true=enough)

@@ -1,7 +1,7 @@
-"""What other ways of sampling clients would cost: numbers to compare with, never certificates.
+"""Epsilon under other ways of sampling clients: numbers to compare with, never certificates.
 
-Each prices another protocol than the one described, under assumptions that random check-ins were
-made to avoid: that a server samples clients independently in every step (Poisson), or that all
+Each is about another protocol than the design's, under assumptions that random check-ins were made
+to avoid: that a server samples clients independently in every step (Poisson), or that all
 reports pass a trusted shuffler.
 """
 
@@ -14,9 +14,9 @@ from checkins.accounting.certificate import Alternative
 from checkins.accounting.composition import worse
 from checkins.accounting.design import Adjacency, Design, LocalRandomizer
 from checkins.accounting.exact import campaign_divergence, pure
-from checkins.accounting.exact.divergence import crossing
 from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
-from checkins.accounting.paper.shuffling import shuffling, shuffling_earlier
+from checkins.accounting.paper.mechanisms import shuffling, shuffling_earlier
+from checkins.accounting.solve import crossing
 
 _CELLS = 1024
 
@@ -24,7 +24,7 @@ _CELLS = 1024
 def comparisons(
     design: Design, adjacency: Adjacency, *, campaigns: int, delta: float
 ) -> Iterator[Alternative]:
-    """Every comparison that speaks of the same neighbours and the same randomizer."""
+    """Yield every comparison for the same neighbours and the same randomizer."""
     local = design.randomizer if isinstance(design.randomizer, LocalRandomizer) else None
     if local is not None and not local.is_pure:
         return
@@ -35,7 +35,7 @@ def comparisons(
 
 
 def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
-    """Independent sampling with probability p0/m in each of m steps, composed exactly.
+    """Account for independent sampling with probability p0/m in each of m steps, composed exactly.
 
     Theorem:     docs/theory/windows-and-capacity.md; equal to dp_accounting's Poisson accountant.
     Neighbours:  add/remove.
@@ -47,15 +47,15 @@ def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
     >>> round(poisson(design, campaigns=1, delta=1e-6).epsilon, 2)
     3.47
     """
-    chance = design.participation / design.choices
-    step = replace(campaign_divergence.uncapped(design), slots=1, window=None, participation=chance)
+    rate = design.participation / design.choices
+    step = replace(campaign_divergence.uncapped(design), slots=1, window=None, participation=rate)
     steps = design.choices * campaigns
     rounding = Rounding(side=Side.UP, cells=_CELLS, tolerance=max(1e-9 * delta / steps, SMALLEST))
     above = campaign_divergence.pair(step, Adjacency.ADD_REMOVE, rounding, delta=delta).repeat(
         steps, rounding
     )
     epsilon = crossing(worse(above), delta, guess=1.0, precision=1e-9).upper
-    note = f"a server samples each client with probability {chance:.3g} in each of {steps:,} steps"
+    note = f"a server samples each client with probability {rate:.3g} in each of {steps:,} steps"
     return Alternative("poisson", epsilon, note, proves=False)
 
 
@@ -74,7 +74,7 @@ def _shufflings(
 
 
 def shuffled(local_epsilon: float, *, clients: int, delta: float) -> float:
-    """The epsilon of one report from each of ``clients`` in random order.
+    """Return the epsilon of one report from each of ``clients`` in random order.
 
     Theorem:     docs/theory/pure.md: a client in one of n places chosen at random.
     Neighbours:  replace-one.
@@ -84,4 +84,4 @@ def shuffled(local_epsilon: float, *, clients: int, delta: float) -> float:
     0.0432
     """
     campaign = pure.PureCampaign(local_epsilon, clients, 1.0)
-    return pure.ReplaceOne(campaign, delta=delta).upper_epsilon(delta)
+    return pure.PureReplaceOne(campaign, delta=delta).upper_epsilon(delta)

@@ -1,7 +1,7 @@
-"""What is run: a frozen description that outlives every bound we compute for it.
+"""The description of a campaign's mechanism: every public parameter that its epsilon depends on.
 
 A description holds public facts only, and refuses on construction what no theorem covers. Nothing
-that privacy depends on has a default.
+that privacy depends on has a default. This module imports no accountant.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from checkins import validate
-from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE, GaussianCampaign
-from checkins.accounting.exact.pure import MOST_LOCAL_EPSILON, PureCampaign
 from checkins.errors import InvalidValue, NotCovered
+
+LEAST_NOISE, MOST_NOISE = 0.2, 1e6
+"""Smallest and largest noise of a slot, over the clip: beyond these, doubles overflow or cancel."""
+MOST_LOCAL_EPSILON = 100.0
+"""Largest local epsilon that is accounted for."""
 
 
 class Protocol(StrEnum):
@@ -25,7 +28,7 @@ class Protocol(StrEnum):
 
 
 class Adjacency(StrEnum):
-    """Which two populations must look alike."""
+    """Which two populations are neighbours."""
 
     ADD_REMOVE = "add-remove"
     REPLACE_ONE = "replace-one"
@@ -40,7 +43,7 @@ class NoiseAt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LocalRandomizer:
-    """Any randomizer that promises (local_epsilon, local_delta) for one report."""
+    """Any randomizer whose single report is (local_epsilon, local_delta)-DP."""
 
     local_epsilon: float
     local_delta: float = 0.0
@@ -76,7 +79,7 @@ class GaussianNoise:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """How many clients there are, as far as anyone promises."""
+    """The declared smallest and largest number of clients."""
 
     fewest: int
     most: int
@@ -92,15 +95,17 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """One campaign: every public parameter that its price depends on.
+    """One campaign: every public parameter that its epsilon depends on.
 
-    ``capacity`` is how many check-ins a slot uses at most: ``None`` means all of them with noise at
-    the server, and is allowed with a local randomizer, whose price does not depend on it.
+    ``capacity`` is the largest number of check-ins that a slot uses. None means all of them with
+    noise at the server; with a local randomizer, whose epsilon does not depend on it, None means
+    that it is not declared. ``window`` is None unless the protocol is sliding. ``population`` is
+    None if no number of clients is declared.
 
     >>> Design(Protocol.FIXED, slots=0, participation=1.0, randomizer=LocalRandomizer(1.0))
     Traceback (most recent call last):
         ...
-    checkins.errors.InvalidValue: slots = 0: must be a whole number from 1 to 1,000,000,000,000
+    checkins.errors.InvalidValue: slots = 0: must be an integer from 1 to 1,000,000,000,000
     """
 
     protocol: Protocol
@@ -159,7 +164,7 @@ class Design:
             raise NotCovered(
                 "noise_at",
                 str(noise.at),
-                "averaged updates divide by a count that shows; use the fixed protocol",
+                "averaged updates divide by a count that is released; use the fixed protocol",
             )
         sums_reports = noise.at is NoiseAt.CLIENT and self.protocol is not Protocol.AVERAGED
         if sums_reports and self.capacity is None:
@@ -176,38 +181,28 @@ class Design:
             )
 
     def slot_noise(self, noise: GaussianNoise) -> float:
-        """Noise of a slot's output relative to the clip: K reports carry sqrt(K) times one's."""
+        """Return the noise of a slot's output over the clip: sqrt(K) times that of one report."""
         if noise.at is NoiseAt.SERVER or self.capacity is None:
             return noise.noise_multiplier
         return math.sqrt(self.capacity) * noise.noise_multiplier
 
     @property
     def choices(self) -> int:
-        """Among how many slots one client chooses: its window, or all of them."""
+        """The number of slots among which a client draws its own: its window, or all of them."""
         return self.slots if self.window is None else self.window
 
     def after(self, slots: int) -> Design:
-        """What has been run once ``slots`` of the slots are over; ``slots`` is fixed beforehand.
+        """Return the design of the first ``slots`` slots alone; ``slots`` is fixed beforehand.
 
-        A client was seen only if it drew one of those: m shrinks to them, p0 in proportion.
+        A client took part only if it drew one of those: m shrinks to them, p0 in proportion.
         """
         validate.count(most=self.slots, slots=slots)
         if self.protocol is Protocol.AVERAGED:
             return self
-        seen = min(slots, self.choices)
+        drawn = min(slots, self.choices)
         return replace(
             self,
             slots=slots,
-            window=None if self.window is None else seen,
-            participation=self.participation * seen / self.choices,
-        )
-
-    def pure_campaign(self, randomizer: LocalRandomizer) -> PureCampaign:
-        """The campaign as the exact accountant for pure randomizers sees it."""
-        return PureCampaign(randomizer.local_epsilon, self.choices, self.participation)
-
-    def gaussian_campaign(self, noise: GaussianNoise) -> GaussianCampaign:
-        """The campaign as the exact accountant for Gaussian noise sees it."""
-        return GaussianCampaign(
-            self.slot_noise(noise), self.choices, self.participation, self.capacity
+            window=None if self.window is None else drawn,
+            participation=self.participation * drawn / self.choices,
         )

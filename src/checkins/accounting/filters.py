@@ -1,13 +1,13 @@
-"""Filters: a privacy budget for campaigns that are chosen after earlier releases were seen.
+"""Filters: a privacy budget for campaigns that are chosen after earlier releases.
 
-Campaigns whose parameters were fixed beforehand compose as in ``composition``. An operator who
-looks at the releases before the next campaign is described may spend more than that composition
-says. A filter is chosen before the first release. It charges every block of campaigns, and refuses
-the block that would bring the total above a bound that was fixed with it. What stays within the
-bound is (epsilon, delta)-DP, however the blocks were chosen.
+Campaigns whose parameters were fixed beforehand compose as in ``composition``. An operator who sees
+the releases before describing the next campaign may spend more than that composition says. A filter
+is chosen before the first release. It charges every block of campaigns, and refuses the block that
+would bring the total above a bound that was fixed with it. Blocks within the bound are
+(epsilon, delta)-DP together, however they were chosen.
 
-A ``Block`` is what was declared together, before any of it was released: it is charged as a whole,
-whether all of it is run or not. Identical campaigns in one block compose as fixed beforehand.
+A ``Block`` is declared before any of it is released, and is charged in full whether all of it is
+run or not. Identical campaigns in one block compose as fixed beforehand.
 
 Theorem:     docs/theory/adaptive-campaigns.md.
 Neighbours:  either relation; the curve of a block bounds both directions.
@@ -23,22 +23,23 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr
+from scipy.special import ndtr
 
 from checkins import validate
 from checkins.accounting import total_variation
 from checkins.accounting.composition import Delta, composed_curve
 from checkins.accounting.design import Adjacency, Design, Protocol
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.divergence import MOST_EPSILON, crossing
 from checkins.accounting.exact.dominating_pair import ROUND_OFF
+from checkins.accounting.exact.gaussian import shifted_delta
 from checkins.accounting.exact.slot_ratio import FloatArray
+from checkins.accounting.solve import MOST_EPSILON, crossing, first_true
 from checkins.errors import InvalidValue, NotCovered
 
 SLACK_SHARE = 0.2
 """Share of delta that is set aside for the slack of all blocks together."""
 VARIATION_SHARE = 0.01
-"""Share of delta that is set aside for the total variation between what runs and what is priced."""
+"""Share of delta that is set aside for the total variation between implementation and design."""
 ORDERS = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
 """Orders of the Renyi filters that ``choose_filter`` compares."""
 MOST_ORDER = 1024
@@ -73,7 +74,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class DeltaCurve:
     """Upper bounds ``deltas`` on delta at ``epsilons`` from 0, falling; the last is the slack."""
 
     epsilons: FloatArray
@@ -81,7 +82,7 @@ class Curve:
     slack: float
 
     @classmethod
-    def of(cls, curve: Delta, *, slack: float, nodes: int = _NODES) -> Curve:
+    def of(cls, curve: Delta, *, slack: float, nodes: int = _NODES) -> DeltaCurve:
         """Evaluate ``curve`` from 0 to where it is at most ``slack``; refuse if it never is."""
         last = crossing(curve, slack, guess=1.0, precision=1e-3).upper
         if not math.isfinite(last):
@@ -129,17 +130,17 @@ class Filter:
 
     @property
     def method(self) -> str:
-        """Its name among the methods of a certificate."""
+        """The filter's name among the methods of a certificate."""
         return "filter-gaussian" if self.order is None else "filter-renyi"
 
-    def charge(self, curve: Curve) -> float:
-        """What a block with this curve takes of the bound; infinite where nothing is proved."""
+    def charge(self, curve: DeltaCurve) -> float:
+        """Return the charge of a block with this curve; infinite if nothing is proved."""
         if self.order is None:
             return _squared(smallest_shift(curve))
         return log_moment(curve, order=self.order)
 
     def epsilon(self, charged: float, *, delta: float) -> float:
-        """The epsilon at ``delta`` of all blocks whose charges are at most ``charged`` in all."""
+        """Return the epsilon at ``delta`` of blocks whose charges sum to at most ``charged``."""
         if not charged < math.inf:
             return math.inf
         if self.order is None:
@@ -149,7 +150,7 @@ class Filter:
             if shift > _MOST_SHIFT:
                 return math.inf
             return crossing(
-                lambda epsilon: float(_profile(shift, np.array([epsilon]))[0]) * (1 + ROUND_OFF),
+                lambda epsilon: _profile(shift, epsilon) * (1 + ROUND_OFF),
                 delta,
                 guess=shift,
                 precision=1e-9,
@@ -159,19 +160,19 @@ class Filter:
         return found if found <= MOST_EPSILON else math.inf
 
     def bound(self, *, epsilon: float, delta: float) -> float:
-        """The largest total of charges that is within ``epsilon`` at ``delta``; 0 if none is."""
+        """Return the largest total of charges within ``epsilon`` at ``delta``; 0 if none is."""
         if self.order is not None:
             return max(0.0, (self.order - 1) * epsilon + math.log(delta) - _log_tail(self.order))
-        low, high = 0.0, _MOST_SHIFT
-        for _ in range(60):
-            middle = (low + high) / 2
-            fits = float(_profile(max(middle, 1e-300), np.array([epsilon]))[0]) <= delta
-            low, high = (middle, high) if fits else (low, middle)
-        return low * low
+
+        def fits(shift: float) -> bool:
+            return _profile(max(shift, 1e-300), epsilon) <= delta
+
+        largest = first_true(fits, false=_MOST_SHIFT, true=0.0)
+        return largest * largest
 
 
-def smallest_shift(curve: Curve) -> float:
-    """The smallest mu whose Gaussian profile, plus the slack, is above the curve everywhere.
+def smallest_shift(curve: DeltaCurve) -> float:
+    """Return the smallest mu whose Gaussian profile, plus the slack, is above the curve everywhere.
 
     Between two nodes the truth lies below the chord of its upper bounds, and the Gaussian profile
     above its tangents, since both are convex in exp(epsilon); beyond the last node the slack is
@@ -186,15 +187,12 @@ def smallest_shift(curve: Curve) -> float:
         low, high = high, 4.0 * high
         if high > _MOST_SHIFT:
             return math.inf
-    while high - low > 1e-7 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if _is_below(curve, middle) else (middle, high)
-    return high
+    return first_true(lambda shift: _is_below(curve, shift), false=low, true=high, precision=1e-7)
 
 
-def _is_below(curve: Curve, shift: float) -> bool:
+def _is_below(curve: DeltaCurve, shift: float) -> bool:
     found, epsilons = curve.deltas, curve.epsilons
-    above = _profile(shift, epsilons) * (1 - ROUND_OFF) + curve.slack
+    above = shifted_delta(shift, epsilons) * (1 - ROUND_OFF) + curve.slack
     if not bool((found <= above).all()):
         return False
     slopes = -ndtr(-shift / 2 - epsilons / shift)  # of the profile, in exp(epsilon)
@@ -208,8 +206,8 @@ def _is_below(curve: Curve, shift: float) -> bool:
     return bool((chords <= tangents + ROUND_OFF * (tangents - curve.slack)).all())
 
 
-def log_moment(curve: Curve, *, order: int) -> float:
-    """An upper bound on log E f^order, f the likelihood ratio cut off where the slack takes over.
+def log_moment(curve: DeltaCurve, *, order: int) -> float:
+    """Return an upper bound on log E f^order, f the likelihood ratio cut off at the slack.
 
     The moment is 1 plus an integral of the curve over t = exp(epsilon) with the weight
     a (a - 1) t^(a-2), and one with a (a - 1) t^(-a-1) for f below 1.
@@ -240,18 +238,18 @@ def slack_of(place: int, *, delta: float) -> float:
 
 
 def choose_filter(first: Block, *, epsilon: float, delta: float, adjacency: Adjacency) -> Filter:
-    """The filter under which a few blocks like the first cost the least.
+    """Choose the filter under which a few blocks like the first have the smallest epsilon.
 
     A few are as many as the budget ``epsilon`` admits, from 2 to 4. Which filter holds must not
-    depend on a release: choose once, before the first. Any choice is sound, so this one looks at a
-    coarse grid only.
+    depend on a release: choose once, before the first. Any choice is sound, so a coarse grid is
+    enough.
     """
     slack, left = slack_of(1, delta=delta), _main_share(delta)
     if first.participation <= slack:
         return Filter()
     try:
         found = _delta_of(first, adjacency, slack=slack, cells=_COARSE_CELLS)
-        curve = Curve.of(found, slack=slack, nodes=_COARSE_NODES)
+        curve = DeltaCurve.of(found, slack=slack, nodes=_COARSE_NODES)
     except NotCovered:
         return Filter()
     if len(curve.epsilons) == 1:
@@ -271,7 +269,7 @@ def filtered_epsilon(
     variation: float = 0.0,
     budget: float = 0.0,
 ) -> float:
-    """The smallest budget within which a filter admits these blocks; infinite if none is proved.
+    """Return the smallest budget within which a filter admits these blocks; infinite if none is.
 
     The bound of the filter, the slack of its blocks and the total variation each have a share of
     delta that was fixed beforehand: none of them may take what another has left. The variation is
@@ -296,12 +294,12 @@ def filtered_epsilon(
 def charge_of(
     block: Block, chosen: Filter, adjacency: Adjacency, *, delta: float, place: int
 ) -> float:
-    """What a filter charges the block at ``place``; infinite where no curve is proved for it."""
+    """Return the charge of the block at ``place``; infinite if no curve is proved for it."""
     slack = slack_of(place, delta=delta)
     if block.participation <= slack:
         return 0.0
     try:
-        curve = Curve.of(_delta_of(block, adjacency, slack=slack), slack=slack)
+        curve = DeltaCurve.of(_delta_of(block, adjacency, slack=slack), slack=slack)
     except NotCovered:
         return math.inf
     return chosen.charge(curve)
@@ -310,7 +308,7 @@ def charge_of(
 def _delta_of(
     block: Block, adjacency: Adjacency, *, slack: float, cells: int = campaign_divergence.CELLS
 ) -> Delta:
-    """The curve of the block; that of averaged Gaussian reports with their slots known."""
+    """Return the curve of the block; of averaged Gaussian reports, as if slots were known."""
     try:
         return composed_curve(
             block.designs, adjacency, campaigns=block.campaigns, delta=slack, cells=cells
@@ -328,15 +326,12 @@ def _delta_of(
 
 
 def _main_share(delta: float) -> float:
-    """What is left of delta for the filter's own bound."""
+    """Return the share of delta for the filter's own bound."""
     return delta * (1.0 - SLACK_SHARE - VARIATION_SHARE) * (1.0 - 1e-12)
 
 
-def _profile(shift: float, epsilons: FloatArray) -> FloatArray:
-    """delta of N(shift, 1) against N(0, 1), [BW18, Thm 8]; to nearest."""
-    upper = log_ndtr(shift / 2 - epsilons / shift)
-    lower = epsilons + log_ndtr(-shift / 2 - epsilons / shift)
-    return np.asarray(-np.exp(upper) * np.expm1(np.minimum(0.0, lower - upper)))
+def _profile(shift: float, epsilon: float) -> float:
+    return float(shifted_delta(shift, np.array([epsilon]))[0])
 
 
 def _squared(shift: float) -> float:

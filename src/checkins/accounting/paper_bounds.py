@@ -8,10 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from scipy.special import log_ndtr
-
-from checkins.accounting.design import Design, GaussianNoise, LocalRandomizer, NoiseAt, Protocol
-from checkins.accounting.exact.pure import MOST_LOCAL_EPSILON
+from checkins.accounting.design import (
+    MOST_LOCAL_EPSILON,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Protocol,
+)
+from checkins.accounting.exact.gaussian import report_epsilon
 from checkins.accounting.paper import kov_composition, statements
 from checkins.accounting.paper.amplification import held_locally
 from checkins.errors import NotCovered
@@ -30,7 +35,7 @@ def paper_epsilon(design: Design, *, delta: float) -> float:
         return _local(design, design.randomizer, delta=delta)
     noise = design.randomizer.noise_multiplier
     local_deltas = [max(delta * 10.0**-k, 1e-290) for k in range(4, 60, 4)]
-    local_epsilons = [gaussian_report_epsilon(noise, local_delta) for local_delta in local_deltas]
+    local_epsilons = [report_epsilon(noise, local_delta) for local_delta in local_deltas]
     tries = (
         _local(design, LocalRandomizer(local_epsilon, local_delta), delta=delta)
         for local_epsilon, local_delta in zip(local_epsilons, local_deltas, strict=True)
@@ -103,28 +108,6 @@ def composed_local_epsilon(
         return math.inf
     one = local_epsilon(design, randomizer, delta=delta)
     return kov_composition.homogeneous_composition(epsilon=one, steps=campaigns, delta=left)
-
-
-def gaussian_report_epsilon(noise_multiplier: float, local_delta: float) -> float:
-    """Epsilon of one Gaussian report between any two inputs, 2 clips apart, rounded up.
-
-    Theorem:     [BW18, Thm 8], arXiv:1805.06530v2.
-    """
-    # Imported here: it takes a third of a second, and few certificates need it.
-    from scipy.optimize import brentq
-
-    reach = 2.0 / noise_multiplier
-
-    def excess(epsilon: float) -> float:
-        upper = float(log_ndtr(reach / 2 - epsilon / reach))
-        lower = epsilon + float(log_ndtr(-reach / 2 - epsilon / reach))
-        log_delta = upper + math.log(-math.expm1(min(lower - upper, -1e-300)))
-        return log_delta - math.log(local_delta)
-
-    high = reach * reach / 2 + reach * math.sqrt(2 * math.log(1 / local_delta))
-    if excess(1e-12) <= 0:
-        return 1e-12
-    return float(brentq(excess, 1e-12, high, xtol=1e-12)) * (1 + 1e-9)
 
 
 def composed_paper_epsilon(designs: Sequence[Design], *, campaigns: int, delta: float) -> float:

@@ -1,9 +1,9 @@
-"""Charges to delta: the distance between implementation and design, and curious clients.
+"""Charge to delta the distance between implementation and design, and curious clients.
 
 Let τ bound the total variation between all that a run releases and some function of all that its
 design releases, for every input. If the design is (ε, δ′)-DP, the run is (ε, δ′ + (1 + e^ε) τ)-DP.
-Let h bound the probability that the client displaces a curious one (``accounting.curious``): it
-adds e^ε h.
+Let h bound the probability that the client displaces a curious one
+(``adversaries.against_curious``): it adds e^ε h.
 
 Theorem:     docs/theory/total-variation.md, docs/theory/curious.md.
 Neighbours:  any.
@@ -18,18 +18,18 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from checkins import validate
-from checkins.errors import InvalidValue
+from checkins.errors import DeltaExhausted
 
 
 def check(variation: float) -> None:
-    """Refuse what is no total variation."""
+    """Refuse a total variation outside [0, 1]."""
     validate.probability(variation=variation)
 
 
 def shares(delta: float) -> Iterator[float]:
-    """The parts of ``delta`` that a design may be priced at, the largest first.
+    """Yield the parts of ``delta`` at which a design may be accounted for, the largest first.
 
-    They do not depend on τ: so a larger τ can only lead to a smaller one, and a larger epsilon.
+    They do not depend on τ: a larger τ can only lead to a smaller part, and a larger epsilon.
     """
     yield math.nextafter(delta, 0.0)
     for bits in (46, 40, 34, 28, 22, 17, 13, 10, 8, 7, 6, 5, 4, 3, 2):
@@ -41,7 +41,7 @@ def shares(delta: float) -> Iterator[float]:
 def fits(
     share: float, *, delta: float, epsilon: float, variation: float, exposure: float = 0.0
 ) -> bool:
-    """Whether ``share`` and the charges for τ and h at this epsilon stay within ``delta``.
+    """Return whether ``share`` and the charges for τ and h at this epsilon stay within ``delta``.
 
     >>> fits(0.5, delta=0.5, epsilon=0.0, variation=1e-300)
     False
@@ -53,7 +53,7 @@ def fits(
 
 
 def share(*, delta: float, epsilon: float, variation: float, exposure: float = 0.0) -> float:
-    """What is left of ``delta`` for the design at this epsilon."""
+    """Return the largest part of ``delta`` that the charges at this epsilon leave to the design."""
     if variation == 0.0 and exposure == 0.0:
         return delta
     for part in shares(delta):
@@ -63,7 +63,7 @@ def share(*, delta: float, epsilon: float, variation: float, exposure: float = 0
 
 
 def widened(*, delta: float, epsilon: float, variation: float) -> float:
-    """A delta above ``delta`` plus the charge for τ: the lower end is read off there."""
+    """Return ``delta`` plus the charge for τ, rounded up: a lower end is computed at that delta."""
     charged = _charge(epsilon, variation)
     if charged is None:
         return 1.0
@@ -73,31 +73,31 @@ def widened(*, delta: float, epsilon: float, variation: float) -> float:
 
 
 def charge(*, epsilon: float, variation: float, exposure: float = 0.0) -> float:
-    """(1 + e^ε) τ + e^ε h, rounded up: the part of delta that is charged."""
+    """Return (1 + e^ε) τ + e^ε h, rounded up: the part of delta that is charged."""
     charged = _charge(epsilon, variation, exposure)
     if charged is None:
         return 1.0
     return min(1.0, math.nextafter(float(charged), math.inf))
 
 
-def exhausted(delta: float, variation: float, exposure: float = 0.0) -> InvalidValue:
-    """The refusal of a charge that exceeds delta."""
+def exhausted(delta: float, variation: float, exposure: float = 0.0) -> DeltaExhausted:
+    """Return the error for charges that exceed delta."""
     if exposure > variation:
-        return InvalidValue(
+        return DeltaExhausted(
             "curious",
             f"exposes {exposure:.3g}",
             f"leaves nothing of delta = {delta!r}: add slots or capacity, allow fewer of them,"
             " or take a larger delta",
         )
-    return InvalidValue(
+    return DeltaExhausted(
         "variation",
         variation,
-        f"leaves nothing of delta = {delta!r}: what runs is too far from what is priced",
+        f"leaves nothing of delta = {delta!r}: the implementation is too far from the design",
     )
 
 
 def _charge(epsilon: float, variation: float, exposure: float = 0.0) -> Fraction | None:
-    """(1 + e^ε) τ + e^ε h from above; None where it exceeds every delta."""
+    """Return (1 + e^ε) τ + e^ε h, rounded up; None if it exceeds every delta."""
     if not epsilon < 700.0:
         return None
     grown = Fraction(math.nextafter(math.exp(epsilon) * (1.0 + 1e-15), math.inf))

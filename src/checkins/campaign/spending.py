@@ -29,7 +29,7 @@ from checkins.accounting.adaptive import certify_adaptive
 from checkins.accounting.filters import Block, Filter, filtered_epsilon
 from checkins.campaign.description import Campaign, RandomizerKind
 from checkins.campaign.partial_runs import MOST_IN_A_LIST, Bill, PartialRun, added, shared_budget
-from checkins.errors import InvalidValue, NotCovered
+from checkins.errors import DeltaExhausted, NotCovered
 
 ONLY_SIMULATED = (
     "a campaign without a grid can only be simulated: on devices, noise is drawn on one",
@@ -176,10 +176,8 @@ def _epsilon(runs: tuple[PartialRun, ...], rule: Filter | None) -> float:
             campaigns=bill.campaigns,
             variation=bill.variation,
         )
-    except InvalidValue as error:
-        if error.name == "variation":  # it leaves nothing of delta
-            return math.inf
-        raise
+    except DeltaExhausted:
+        return math.inf
 
 
 def _caveats(campaign: Campaign) -> tuple[str, ...]:

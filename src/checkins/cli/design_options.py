@@ -10,7 +10,7 @@ from checkins.cli import values
 from checkins.cli.failures import Refused
 from checkins.cli.options import Given, option
 
-WHOLE = f"must be a whole number from 1 to {validate.MOST_SLOTS:,}"
+WHOLE = f"must be an integer from 1 to {validate.MOST_SLOTS:,}"
 POSITIVE = "must be a finite number above 0"
 
 

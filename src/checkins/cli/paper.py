@@ -155,7 +155,7 @@ def theorems(
         for name in ("clients", "slots"):
             if setting[name] > paper_tables.MOST_IN_SHEET:
                 raise given.contradiction(
-                    name, f"must be a whole number from 1 to {paper_tables.MOST_IN_SHEET:,} here"
+                    name, f"must be an integer from 1 to {paper_tables.MOST_IN_SHEET:,} here"
                 )
         with given.in_own_words():
             rows = paper.theorem_sheet(paper.Setting(**setting, **SMOOTH))  # type: ignore[arg-type]

@@ -20,14 +20,14 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def whole(name: str, text: str, *, most: int = validate.MOST_SLOTS) -> int:
-    """A whole number from 1 on; ``1e6`` is one too.
+    """An integer from 1 on; ``1e6`` is one too.
 
     >>> whole("slots", "1e6"), whole("slots", "1_000")
     (1000000, 1000)
     >>> whole("slots", "2.5")
     Traceback (most recent call last):
         ...
-    checkins.errors.InvalidValue: slots = '2.5': must be a whole number from 1 to 1,000,000,000,000
+    checkins.errors.InvalidValue: slots = '2.5': must be an integer from 1 to 1,000,000,000,000
     """
     try:
         exact = Decimal(text)

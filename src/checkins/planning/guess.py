@@ -12,7 +12,7 @@ import math
 from functools import lru_cache
 
 from checkins.accounting import Adjacency, Protocol
-from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE
+from checkins.accounting.design import LEAST_NOISE, MOST_NOISE
 from checkins.planning.candidate import DesignCandidate
 from checkins.planning.target import Target
 

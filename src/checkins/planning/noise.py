@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from checkins.accounting import Protocol
-from checkins.accounting.exact.gaussian import LEAST_NOISE, MOST_NOISE
+from checkins.accounting.design import LEAST_NOISE, MOST_NOISE
 from checkins.errors import CheckinsError
 from checkins.planning.candidate import DesignCandidate
 from checkins.planning.guess import LEAST_LOCAL, MOST_LOCAL, guessed_level, is_out_of_reach
-from checkins.planning.target import Method, Target
+from checkins.planning.target import Method, Precision, Target
 
 _MOST_TURNS = 40
 _USUAL_STEEPNESS = 20.0
@@ -24,7 +24,7 @@ _FAR = 60.0
 def proven_level(
     shape: DesignCandidate,
     target: Target,
-    cells: int,
+    precision: Precision,
     *,
     guess: float | None = None,
     slack: float = 0.004,
@@ -41,7 +41,7 @@ def proven_level(
         root = _reports_root(shape)
         least, most = LEAST_NOISE / root * (1 + 1e-9), MOST_NOISE / root * (1 - 1e-9)
         return _least(
-            lambda level: target.spent(shape, level, cells),
+            lambda level: target.spent(shape, level, precision),
             target.delta,
             start=min(max(start, least), most),
             least=least,
@@ -50,7 +50,7 @@ def proven_level(
             steepness=steepness,
         )
     found = _least(
-        lambda inverse: target.spent(shape, 1.0 / inverse, cells),
+        lambda inverse: target.spent(shape, 1.0 / inverse, precision),
         target.delta,
         start=1.0 / min(max(start, LEAST_LOCAL), MOST_LOCAL),
         least=1.0 / MOST_LOCAL,

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from checkins.accounting import Certificate
-from checkins.accounting.versions import versions
+from checkins.accounting.certificate import versions
 from checkins.campaign import Campaign
 from checkins.planning.campaign import written
 from checkins.planning.curves import budget_curve, slots_curve

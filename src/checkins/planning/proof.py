@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from checkins.accounting import Adjacency, Certificate, Protocol, total_variation
-from checkins.accounting.against_server import against_server
-from checkins.accounting.assumptions import assumptions, paid_in_delta
-from checkins.accounting.certificate import Alternative
-from checkins.accounting.versions import versions
+from checkins.accounting import Adjacency, Certificate, Protocol
+from checkins.accounting.precision import Precision, certify_at, delta_left
 from checkins.campaign import Campaign, PartialRun, price
 from checkins.errors import NotCovered
 from checkins.planning.campaign import campaign_of
@@ -21,8 +18,6 @@ from checkins.planning.target import Method, Target
 
 FULL_SLOTS = 300
 """Replace-one at more slots than this is certified on a coarser grid: a full one takes seconds."""
-FINEST, FINER = 448, 280
-"""Cells to settle with."""
 IN_HAND = 0.99
 """Of the budget, where the full certificate is left to `checkins check`: it composes in another
 way, and came out a fifth of a per cent larger at worst where we looked."""
@@ -63,7 +58,7 @@ def _settled(
     left = target.delta * (1.0 - 2.0**-20)
     for _ in range(_MOST_TURNS):
         goal = replace(target, delta=left)
-        level = proven_level(shape, goal, cells_for(shape, target), guess=guess, slack=SLACK)
+        level = proven_level(shape, goal, precision_for(shape, target), guess=guess, slack=SLACK)
         if level is None:
             break
         found, run = _at(PricedDesign.of(shape, level, target, design.question), level)
@@ -80,15 +75,14 @@ def _at(design: PricedDesign, level: float) -> tuple[PricedDesign, PartialRun]:
 
 
 def _left(target: Target, run: PartialRun) -> float:
-    return total_variation.share(
-        delta=target.delta, epsilon=target.epsilon, variation=run.variation
-    )
+    return delta_left(delta=target.delta, epsilon=target.epsilon, variation=run.variation)
 
 
-def cells_for(shape: DesignCandidate, target: Target) -> int:
-    """Each trial of replace-one in a single run builds a law of its own."""
+def precision_for(shape: DesignCandidate, target: Target) -> Precision:
+    """Each trial of replace-one in a single run builds a distribution of its own: less precise."""
     several = shape.repeats > 1
-    return FINEST if several or target.adjacency is Adjacency.ADD_REMOVE else FINER
+    finest = several or target.adjacency is Adjacency.ADD_REMOVE
+    return Precision.FINEST if finest else Precision.FINER
 
 
 def _disagreement(target: Target) -> NotCovered:
@@ -119,30 +113,16 @@ def is_quick(campaign: Campaign) -> bool:
 
 
 def _coarse(design: PricedDesign, run: PartialRun, started: float) -> Certificate:
-    """The same theorem on a coarser grid, which proved the level: a little dearer, and as true."""
+    """The same theorem at the precision that proved the level: a looser but valid bound."""
     shape, target, campaign = design.shape, design.target, run.campaign
-    cells = cells_for(shape, target)
-    method = str(target.method(shape))
-    lines = assumptions(
+    return certify_at(
         campaign.design,
-        adjacency=target.adjacency,
-        uses_population=method == Method.EXACT_POPULATION,
-        campaigns=campaign.repeats,
-    )
-    note = f"on a grid of {cells} cells; checkins check uses a finer one"
-    return Certificate(
         epsilon=target.epsilon,
-        epsilon_lower=0.0,
         delta=target.delta,
         adjacency=target.adjacency,
-        method=method,
-        assumptions=(*lines, *paid_in_delta(variation=run.variation, epsilon=target.epsilon)),
-        alternatives=(Alternative(method, target.epsilon, note, proves=True),),
+        precision=precision_for(shape, target),
+        method=target.method(shape),
         campaigns=campaign.repeats,
         variation=run.variation,
-        against_server=against_server(
-            (campaign.design,), delta=target.delta, campaigns=campaign.repeats
-        ),
-        seconds=time.perf_counter() - started,
-        versions=versions("checkins", "numpy", "scipy"),
+        started=started,
     )

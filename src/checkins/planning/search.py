@@ -21,7 +21,7 @@ from checkins.planning.pareto_front import dominates, pareto
 from checkins.planning.priced import PricedDesign
 from checkins.planning.question import Question
 from checkins.planning.space import shapes, with_slots
-from checkins.planning.target import FINE, Target
+from checkins.planning.target import FINE, Precision, Target
 
 WORTH = 0.05
 """Twice the uploads must better the proxy by a factor 2^0.05, 3.5 per cent, to be recommended."""
@@ -99,8 +99,8 @@ def family(shape: DesignCandidate) -> Family:
 class CachedCalibrator:
     """Finds levels, and remembers them, and by how much guesses were off."""
 
-    def __init__(self, question: Question, cells: int = FINE) -> None:
-        self.question, self.cells = question, cells
+    def __init__(self, question: Question, precision: Precision = FINE) -> None:
+        self.question, self.precision = question, precision
         self._known: dict[tuple[DesignCandidate, Target], PricedDesign | None] = {}
         self._levels: dict[tuple[DesignCandidate, Target], float | None] = {}
         self._off: dict[Family, float] = {}
@@ -120,7 +120,7 @@ class CachedCalibrator:
         like = shape.priced_as, target
         if like not in self._levels:
             guess = guessed(shape, target) * self._off.get(family(shape), 1.0)
-            self._levels[like] = proven_level(shape, target, self.cells, guess=guess)
+            self._levels[like] = proven_level(shape, target, self.precision, guess=guess)
         level = self._levels[like]
         if level is None:
             return None

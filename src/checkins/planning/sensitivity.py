@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from checkins import formatting
 from checkins.accounting import Population, Protocol
-from checkins.accounting.exact.divergence import crossing
+from checkins.accounting.precision import epsilon_at
 from checkins.errors import CheckinsError
 from checkins.planning.candidate import DesignCandidate
 from checkins.planning.metrics import figures
@@ -126,19 +126,20 @@ def _epsilon(design: PricedDesign, factor: float) -> float:
 
 
 def _proven(shape: DesignCandidate, design: PricedDesign) -> float:
-    """The least epsilon that the planner's grid proves."""
+    """Return the smallest epsilon that is proved at the planner's precision."""
     target = design.target
-
-    def spent(epsilon: float) -> float:
-        try:
-            return replace(target, epsilon=max(epsilon, 1e-12)).spent(shape, design.level, FINE)
-        except CheckinsError:
-            return 1.0
-
-    found = crossing(
-        spent, target.delta, guess=2.0 * target.epsilon, precision=5e-3, surely_above_at_zero=True
+    try:
+        other = shape.design(design.level)
+    except CheckinsError:
+        return math.inf
+    return epsilon_at(
+        other,
+        delta=target.delta,
+        adjacency=target.adjacency,
+        precision=FINE,
+        campaigns=shape.repeats,
+        guess=2.0 * target.epsilon,
     )
-    return found.upper
 
 
 def _scaled(design: PricedDesign, factor: float) -> Population | None:

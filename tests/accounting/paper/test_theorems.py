@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkins.accounting.paper import (
-    amplification,
-    approximate_to_pure,
-    replacement,
-    shuffling,
-    statements,
-)
+from checkins.accounting.paper import amplification, mechanisms, statements
 from checkins.errors import InvalidValue, NotCovered
 
 epsilons = st.floats(1e-6, 6.0)
@@ -92,7 +86,7 @@ def test_averaging_is_monotone_in_every_argument(local_epsilon, delta, clients, 
 
 @given(local_epsilon=epsilons, delta=deltas, clients=counts, more=more)
 def test_both_shuffling_bounds_are_monotone_in_every_argument(local_epsilon, delta, clients, more):
-    for theorem in (shuffling.shuffling, shuffling.shuffling_earlier):
+    for theorem in (mechanisms.shuffling, mechanisms.shuffling_earlier):
         base = theorem(local_epsilon=local_epsilon, delta=delta, clients=clients)
         longer = local_epsilon * more
         assert theorem(local_epsilon=longer, delta=delta, clients=clients) >= base
@@ -104,8 +98,8 @@ def test_both_shuffling_bounds_are_monotone_in_every_argument(local_epsilon, del
 def test_the_paper_improves_on_the_earlier_shuffling_bound(local_epsilon, delta, clients):
     given_ = {"local_epsilon": local_epsilon, "delta": delta, "clients": clients}
     ours, earlier = (
-        shuffling.shuffling(**given_),
-        shuffling.shuffling_earlier(**given_),
+        mechanisms.shuffling(**given_),
+        mechanisms.shuffling_earlier(**given_),
     )
     assert ours <= earlier
 
@@ -117,9 +111,9 @@ def test_no_pure_bound_is_ever_negative_or_nan(local_epsilon, delta, clients, sl
         statements.fixed_window(slots=slots, participation=share, **common),
         statements.sliding_window(window=slots, **common),
         statements.averaged(load_delta=delta, clients=clients, slots=slots, **common),
-        shuffling.shuffling(clients=clients, **common),
-        shuffling.shuffling_earlier(clients=clients, **common),
-        replacement.bins(loads=[3, 0, clients], **common),
+        mechanisms.shuffling(clients=clients, **common),
+        mechanisms.shuffling_earlier(clients=clients, **common),
+        mechanisms.bins(loads=[3, 0, clients], **common),
     ]
     assert all(value >= 0.0 for value in found)
 
@@ -143,7 +137,7 @@ def test_no_approximate_bound_is_ever_negative_or_nan(local_epsilon, share, slot
 def test_an_overflowing_bound_is_infinite_and_its_local_cap_is_not():
     values = {"local_epsilon": 900.0, "delta": 1e-6, "participation": 1.0}
     assert statements.fixed_window(slots=10, **values) == math.inf
-    assert shuffling.shuffling_earlier(local_epsilon=300.0, delta=0.1, clients=2) == math.inf
+    assert mechanisms.shuffling_earlier(local_epsilon=300.0, delta=0.1, clients=2) == math.inf
     capped = amplification.locally(
         lambda: statements.fixed_window(slots=10, **values), local_delta=0.0, **values
     )
@@ -166,15 +160,15 @@ def test_a_sliding_window_costs_what_a_fixed_one_of_its_length_does():
 
 
 def test_bins_of_one_record_each_cost_more_than_swapping_by_the_relaxation_alone():
-    bins = replacement.bins(local_epsilon=0.5, delta=1e-6, loads=[1] * 400)
-    swap = replacement.swapping(local_epsilon=0.5, delta=1e-6, clients=400)
+    bins = mechanisms.bins(local_epsilon=0.5, delta=1e-6, loads=[1] * 400)
+    swap = mechanisms.swapping(local_epsilon=0.5, delta=1e-6, clients=400)
     assert swap < bins <= swap * math.exp(0.5)
 
 
 def test_averaging_is_bins_at_the_worst_likely_load():
     given_ = {"local_epsilon": 0.5, "delta": 1e-6}
     averaged = statements.averaged(load_delta=1e-6, clients=10_000, slots=100, **given_)
-    assert replacement.bins(loads=[100] * 100, **given_) <= averaged
+    assert mechanisms.bins(loads=[100] * 100, **given_) <= averaged
 
 
 @settings(max_examples=30)
@@ -222,11 +216,11 @@ def test_where_no_local_delta_helps_the_refusal_says_to_lower_local_epsilon():
 
 def test_swapping_averaging_and_bins_replace_all_n_randomizers():
     values = {"local_epsilon": 0.02, "local_delta": 1e-15}
-    distance = approximate_to_pure.smallest_distance(**values)
+    distance = amplification.smallest_distance(**values)
     found = [
-        replacement.swapping_approximate(clients=1000, delta=1e-12, **values),
-        shuffling.shuffling_approximate(clients=1000, delta=1e-12, **values),
-        replacement.bins_approximate(loads=[100] * 10, delta=1e-12, **values),
+        mechanisms.swapping_approximate(clients=1000, delta=1e-12, **values),
+        mechanisms.shuffling_approximate(clients=1000, delta=1e-12, **values),
+        mechanisms.bins_approximate(loads=[100] * 10, delta=1e-12, **values),
         statements.averaged_approximate(
             clients=1000, slots=10, delta=1e-12, load_delta=1e-12, **values
         ),
@@ -251,12 +245,12 @@ def test_total_forms_of_all_approximate_statements_exceed_their_pure_limit():
     values = {"local_epsilon": 0.05, "delta": 1e-6}
     pairs = [
         (
-            replacement.swapping_approximate_total(local_delta=1e-20, clients=1000, **values),
-            replacement.swapping(local_epsilon=0.4, delta=1e-6, clients=1000),
+            mechanisms.swapping_approximate_total(local_delta=1e-20, clients=1000, **values),
+            mechanisms.swapping(local_epsilon=0.4, delta=1e-6, clients=1000),
         ),
         (
-            replacement.bins_approximate_total(local_delta=1e-20, loads=[10] * 100, **values),
-            replacement.bins(local_epsilon=0.4, delta=1e-6, loads=[10] * 100),
+            mechanisms.bins_approximate_total(local_delta=1e-20, loads=[10] * 100, **values),
+            mechanisms.bins(local_epsilon=0.4, delta=1e-6, loads=[10] * 100),
         ),
         (
             statements.averaged_approximate_total(
@@ -265,14 +259,14 @@ def test_total_forms_of_all_approximate_statements_exceed_their_pure_limit():
             statements.averaged_total(local_epsilon=0.4, delta=1e-6, clients=1000, slots=100),
         ),
         (
-            shuffling.shuffling_approximate_total(local_delta=1e-20, clients=1000, **values),
-            shuffling.shuffling(local_epsilon=0.4, delta=1e-6, clients=1000),
+            mechanisms.shuffling_approximate_total(local_delta=1e-20, clients=1000, **values),
+            mechanisms.shuffling(local_epsilon=0.4, delta=1e-6, clients=1000),
         ),
         (
-            replacement.random_replacement_approximate_total(
+            mechanisms.random_replacement_approximate_total(
                 local_delta=1e-20, slots=1000, largest_weight=0.5, **values
             ),
-            replacement.random_replacement(
+            mechanisms.random_replacement(
                 local_epsilon=0.4, delta=1e-6, slots=1000, largest_weight=0.5
             ),
         ),
@@ -324,7 +318,7 @@ def test_a_value_out_of_range_is_refused_by_name(change, name):
 @pytest.mark.parametrize("loads", [[], [0, 0], [1, -1], [0.5, 1.5], [[1, 2]]])
 def test_loads_must_be_whole_and_not_all_zero(loads):
     with pytest.raises(InvalidValue) as refusal:
-        replacement.bins(local_epsilon=1.0, delta=1e-6, loads=loads)
+        mechanisms.bins(local_epsilon=1.0, delta=1e-6, loads=loads)
     assert refusal.value.name == "loads"
 
 

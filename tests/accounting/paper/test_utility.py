@@ -83,12 +83,12 @@ def test_more_clients_and_less_noise_never_raise_an_averaged_bound(clients, slot
 @given(clients=st.integers(1, 5), slots=st.integers(1, 4))
 def test_the_occupancy_lemmas_of_the_proof_hold_by_enumeration(clients, slots):
     """E[(m+1)/(M+1)] ≤ 1/q; E[1/S | M] rises with M; E of it is at most E[1/S | S > 0]."""
-    inverse, chance, shrink = defaultdict(list), defaultdict(float), 0.0
+    inverse, probability, shrink = defaultdict(list), defaultdict(float), 0.0
     weight = slots**-clients
     for pattern in itertools.product(range(slots), repeat=clients):
         loads = np.bincount(pattern, minlength=slots)
         occupied = int((loads > 0).sum())
-        chance[occupied] += weight
+        probability[occupied] += weight
         shrink += weight * (slots + 1) / (occupied + 1)
         inverse[occupied].append(float((1.0 / loads[loads > 0]).mean()))
     used = 1.0 - occupancy.empty_probability(clients=clients, slots=slots, participation=1.0)
@@ -96,7 +96,7 @@ def test_the_occupancy_lemmas_of_the_proof_hold_by_enumeration(clients, slots):
     means = {occupied: float(np.mean(values)) for occupied, values in inverse.items()}
     ordered = [means[occupied] for occupied in sorted(means)]
     assert all(left <= right + 1e-12 for left, right in itertools.pairwise(ordered))
-    mean = sum(chance[occupied] * means[occupied] for occupied in means)
+    mean = sum(probability[occupied] * means[occupied] for occupied in means)
     assert mean <= occupancy.expected_inverse_load(clients=clients, slots=slots)
 
 

@@ -1,4 +1,4 @@
-"""Binomial laws seen through a window wide enough that nothing outside it matters.
+"""Binomial distributions within a window wide enough that the mass outside it does not matter.
 
 Masses come from ratios of neighbours, not from factorials, so that they stay accurate for counts in
 the billions, and tails are sums of positive terms, so that they stay accurate far below 1e-15.
@@ -13,14 +13,15 @@ import numpy as np
 from scipy.special import betainc, xlogy
 
 from checkins.accounting.exact.slot_ratio import FloatArray
+from checkins.accounting.solve import first_true
 
 ROUND_OFF = 2e-7
-"""Relative error granted to every tail computed here; the largest seen, at 1e12 trials, is 5e-8."""
+"""Relative error allowed in each tail computed here; the largest found, at 1e12 trials, is 5e-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Masses of Binomial(trials, chance) at ``first``, ``first + 1``, ...; they sum to 1."""
+    """Masses of Binomial(trials, probability) at ``first``, ``first + 1``, ...; they sum to 1."""
 
     first: int
     masses: FloatArray
@@ -30,45 +31,45 @@ class Window:
         return self.first + np.arange(len(self.masses), dtype=np.float64)
 
 
-def window(*, trials: int, chance: float, log_outside: float) -> Window:
-    """All counts but those at either end whose probability, end by end, is below exp(-log_outside).
+def window(*, trials: int, probability: float, log_outside: float) -> Window:
+    """Return all counts but those at either end with probability, end by end, < exp(-log_outside).
 
-    By Chernoff, Pr[B >= k] <= exp(-trials KL(k/trials, chance)) for k above the mean, and likewise
-    below it. The masses inside are scaled to sum to 1, so each is too large by a factor of at most
-    1 / (1 - 2 exp(-log_outside)), and what lies outside is missing: a bound made of them holds to
-    within twice exp(-log_outside) times the largest value that it sums.
+    By Chernoff, Pr[B >= k] <= exp(-trials KL(k/trials, probability)) for k above the mean, and
+    likewise below it. The masses inside are scaled to sum to 1, so each is too large by a factor of
+    at most 1 / (1 - 2 exp(-log_outside)), and what lies outside is missing: a bound made of them
+    holds to within twice exp(-log_outside) times the largest value that it sums.
     """
-    first = _edge(trials, chance, log_outside, upwards=False)
-    last = _edge(trials, chance, log_outside, upwards=True)
+    first = _edge(trials, probability, log_outside, upwards=False)
+    last = _edge(trials, probability, log_outside, upwards=True)
     counts = np.arange(first, last + 1, dtype=np.float64)
-    steps = np.log((trials - counts[:-1]) / (counts[:-1] + 1.0)) + math.log(chance / (1.0 - chance))
+    steps = np.log((trials - counts[:-1]) / (counts[:-1] + 1.0)) + math.log(
+        probability / (1.0 - probability)
+    )
     logs = np.concatenate(([0.0], np.cumsum(steps)))
     masses = np.exp(logs - logs.max())
     return Window(first, masses / masses.sum())
 
 
-def _edge(trials: int, chance: float, log_outside: float, *, upwards: bool) -> int:
+def _edge(trials: int, probability: float, log_outside: float, *, upwards: bool) -> int:
     """The first count outwards whose Chernoff exponent, trials * KL, exceeds ``log_outside``.
 
     The window ends with it: already at or beyond this count the probability is below
     exp(-log_outside). The last count there is, 0 or ``trials``, where none exceeds it.
     """
-    inside, outside = round(trials * chance), trials if upwards else 0
-    if _exponent(trials, chance, outside) <= log_outside:
+    inside, outside = round(trials * probability), trials if upwards else 0
+    if _exponent(trials, probability, outside) <= log_outside:
         return outside
-    while abs(outside - inside) > 1:
-        middle = (inside + outside) // 2
-        if _exponent(trials, chance, middle) <= log_outside:
-            inside = middle
-        else:
-            outside = middle
-    return outside
+    return first_true(
+        lambda count: _exponent(trials, probability, count) > log_outside,
+        false=inside,
+        true=outside,
+    )
 
 
-def _exponent(trials: int, chance: float, count: int) -> float:
+def _exponent(trials: int, probability: float, count: int) -> float:
     share = count / trials
     return trials * float(
-        xlogy(share, share / chance) + xlogy(1 - share, (1 - share) / (1 - chance))
+        xlogy(share, share / probability) + xlogy(1 - share, (1 - share) / (1 - probability))
     )
 
 

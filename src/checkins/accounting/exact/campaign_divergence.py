@@ -1,4 +1,4 @@
-"""The exact accountant for a described design: which law prices one campaign of it.
+"""The exact accountant for a design: which likelihood ratio bounds one campaign of it.
 
 Theorem:     docs/theory/one-likelihood-ratio.md: whatever the others do and however the model
              adapts, the likelihood ratio of all releases is below a sum of independent slot ratios
@@ -9,7 +9,7 @@ Theorem:     docs/theory/one-likelihood-ratio.md: whatever the others do and how
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,16 +22,16 @@ from checkins.accounting.design import (
     Protocol,
 )
 from checkins.accounting.exact import gaussian, pure
-from checkins.accounting.exact.divergence import Otherwise, Priced, crossing
 from checkins.accounting.exact.dominating_pair import DominatingPair, from_curve, from_ratios
 from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.accounting.paper.occupancy import overflow_probability
+from checkins.accounting.solve import Divergence, Interval, crossing
 from checkins.errors import NotCovered
 
 CELLS = 768
 REPLACE_ONE_CELLS = 600
-"""Cells of a law: [lower, upper] are within half a percent of each other, add/remove. Replace-one,
-where a law must be built for every epsilon tried, makes do with fewer: within one percent up to a
+"""Cells of a grid: [lower, upper] are within half a percent of each other, add/remove. Replace-one,
+where a distribution must be built for every epsilon tried, uses fewer: within one percent up to a
 hundred slots, about three at ten thousand."""
 
 _TAIL = 1e-9
@@ -41,20 +41,32 @@ _CERTAIN = from_ratios(np.ones(1), np.zeros(1), np.ones(1))
 
 def divergence(
     design: Design, adjacency: Adjacency, *, delta: float, cells: int | None = None
-) -> Priced:
-    """The exact divergence of one campaign; raises ``NotCovered`` where no theorem is exact."""
+) -> Divergence:
+    """Return the exact divergence of one campaign; raise ``NotCovered`` if no theorem is exact."""
     _check(design, adjacency)
     if isinstance(design.randomizer, GaussianNoise):
-        noisy = design.gaussian_campaign(design.randomizer)
+        noisy = gaussian_campaign(design, design.randomizer)
         if adjacency is Adjacency.ADD_REMOVE:
-            return gaussian.AddRemove(noisy, delta=delta, cells=cells or CELLS)
-        return gaussian.ReplaceOne(noisy, delta=delta, cells=cells or REPLACE_ONE_CELLS)
+            return gaussian.GaussianAddRemove(noisy, delta=delta, cells=cells or CELLS)
+        return gaussian.GaussianReplaceOne(noisy, delta=delta, cells=cells or REPLACE_ONE_CELLS)
     if design.protocol is Protocol.AVERAGED:
-        return pure.ReplaceOne(_shuffled(design, design.randomizer), delta=delta)
-    campaign = design.pure_campaign(design.randomizer)
+        return pure.PureReplaceOne(_shuffled(design, design.randomizer), delta=delta)
+    campaign = pure_campaign(design, design.randomizer)
     if adjacency is Adjacency.ADD_REMOVE:
-        return pure.AddRemove(campaign, delta=delta)
-    return pure.ReplaceOne(campaign, delta=delta)
+        return pure.PureAddRemove(campaign, delta=delta)
+    return pure.PureReplaceOne(campaign, delta=delta)
+
+
+def pure_campaign(design: Design, randomizer: LocalRandomizer) -> pure.PureCampaign:
+    """Return the parameters that the accountant for pure randomizers uses."""
+    return pure.PureCampaign(randomizer.local_epsilon, design.choices, design.participation)
+
+
+def gaussian_campaign(design: Design, noise: GaussianNoise) -> gaussian.GaussianCampaign:
+    """Return the parameters that the accountant for Gaussian noise uses."""
+    return gaussian.GaussianCampaign(
+        design.slot_noise(noise), design.choices, design.participation, design.capacity
+    )
 
 
 def _check(design: Design, adjacency: Adjacency) -> None:
@@ -76,48 +88,79 @@ def _check(design: Design, adjacency: Adjacency) -> None:
 
 
 def _shuffled(design: Design, randomizer: LocalRandomizer) -> pure.PureCampaign:
-    """Averaged updates are post-processing of shuffling the reports of those who contributed."""
+    """Return the shuffle of all contributors' reports: averaged updates are its post-processing."""
     contribute = design.population.fewest if design.population else 1
     return pure.PureCampaign(randomizer.local_epsilon, contribute, 1.0)
 
 
-def attained(design: Design) -> Design:
-    """A fixed window whose law some client of the design really has: what lower ends rest on.
+def attaining_design(design: Design) -> Design:
+    """Return a fixed window whose divergence some client of the design attains: for lower ends.
 
     A client of the sliding window meets no more slots than the server is active in. The sum of K
-    pure reports tells no more than which of K slots of their own they were in, and a canary among
-    dummies tells that much.
+    pure reports reveals at most which of K slots of their own they were in, and a canary among
+    dummies reveals that much.
     """
     if design.protocol is Protocol.AVERAGED:
         return design
-    met, chance = design.choices, design.participation
+    met, probability = design.choices, design.participation
     if design.window is not None:
         met = min(design.window, design.slots - design.window + 1)
-        chance *= met / design.window
+        probability *= met / design.window
     if isinstance(design.randomizer, LocalRandomizer):
         met *= design.capacity or 1
     elif met == design.choices:
         return design
-    return replace(design, protocol=Protocol.FIXED, slots=met, window=None, participation=chance)
+    return replace(
+        design, protocol=Protocol.FIXED, slots=met, window=None, participation=probability
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class UnlessOverflow:
+    """The divergence ``usual``, except with probability at most ``probability``: then ``rare``."""
+
+    usual: Divergence
+    rare: Divergence
+    probability: float
+
+    def upper(self, epsilon: float) -> float:
+        return self.usual.upper(epsilon) + self.probability * self.rare.upper(epsilon)
+
+    def lower(self, epsilon: float) -> float:
+        return self.usual.lower(epsilon)
+
+    def epsilon(self, delta: float) -> Interval:
+        usual = self.usual.epsilon(delta)
+        return Interval(usual.lower, self._upper_end(delta, usual.upper))
+
+    def upper_epsilon(self, delta: float) -> float:
+        return self._upper_end(delta, self.usual.upper_epsilon(delta))
+
+    def _upper_end(self, delta: float, usual: float) -> float:
+        if self.probability >= 1.0:
+            return self.rare.upper_epsilon(delta)
+        return crossing(self.upper, delta, guess=1.01 * usual, precision=1e-4).upper
 
 
 def with_population(
     design: Design, adjacency: Adjacency, *, delta: float, cells: int | None = None
-) -> Priced | None:
-    """The divergence where at most ``population.most`` clients exist; None where it is no matter.
+) -> Divergence | None:
+    """Return the divergence if at most ``population.most`` clients exist.
 
-    Theorem:     docs/theory/gaussian.md: nobody is displaced, but for the chance of an overflow.
+    None if capacity or population is not declared, or the noise is not Gaussian.
+
+    Theorem:     docs/theory/gaussian.md: no client is displaced unless a slot overflows.
     """
-    chance = overflow_chance(design)
-    if chance is None:
+    probability = overflow_probability_of(design)
+    if probability is None:
         return None
     usual = divergence(uncapped(design), adjacency, delta=delta, cells=cells)
     rare = divergence(design, adjacency, delta=delta, cells=_CURVE_CELLS)
-    return Otherwise(usual, rare, chance)
+    return UnlessOverflow(usual, rare, probability)
 
 
 def uncapped(design: Design) -> Design:
-    """The fixed window in which nobody is displaced, its noise that of a whole slot."""
+    """Return the fixed window in which no client is displaced, with the noise of a slot's sum."""
     if not isinstance(design.randomizer, GaussianNoise):
         return replace(design, protocol=Protocol.FIXED, slots=design.choices, window=None)
     noise = GaussianNoise(design.slot_noise(design.randomizer), NoiseAt.SERVER)
@@ -131,8 +174,11 @@ def uncapped(design: Design) -> Design:
     )
 
 
-def overflow_chance(design: Design) -> float | None:
-    """The chance that some slot of a client's choice is full without it; None where it is moot."""
+def overflow_probability_of(design: Design) -> float | None:
+    """Bound the probability that some slot among a client's choices is full without it.
+
+    None if capacity or population is not declared, or the noise is not Gaussian.
+    """
     if design.population is None or design.capacity is None:
         return None
     if not isinstance(design.randomizer, GaussianNoise):
@@ -148,9 +194,9 @@ def overflow_chance(design: Design) -> float | None:
 def pair(
     design: Design, adjacency: Adjacency, rounding: Rounding, *, delta: float
 ) -> DominatingPair:
-    """What one campaign releases, as a pair that composes, on the side of ``rounding``.
+    """Return one campaign's dominating pair, which composes, on the side of ``rounding``.
 
-    Below, replace-one is witnessed by a client whose other data look like no data.
+    Rounded down, replace-one is attained by a client whose other data equal its absence.
     """
     _check(design, adjacency)
     if design.participation == 0.0:
@@ -159,13 +205,15 @@ def pair(
     if not one_sided:
         return _CERTAIN.compose(_curve_pair(design, rounding, delta=delta), rounding)
     if rounding.side is Side.DOWN:
-        design = attained(design)
+        design = attaining_design(design)
     if isinstance(design.randomizer, GaussianNoise):
-        return gaussian.AddRemove.pair(design.gaussian_campaign(design.randomizer), rounding)
-    campaign = design.pure_campaign(design.randomizer)
+        return gaussian.GaussianAddRemove.pair(
+            gaussian_campaign(design, design.randomizer), rounding
+        )
+    campaign = pure_campaign(design, design.randomizer)
     if design.protocol is Protocol.AVERAGED:
         campaign = _shuffled(design, design.randomizer)
-    return _CERTAIN.compose(pure.AddRemove(campaign, delta=rounding.tolerance).pair(), rounding)
+    return _CERTAIN.compose(pure.PureAddRemove(campaign, delta=rounding.tolerance).pair(), rounding)
 
 
 def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> DominatingPair:
@@ -179,7 +227,7 @@ def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> Dominati
         hidden = curve.upper(0.0)
         return replace(_CERTAIN, only_present=hidden, only_absent=hidden)
     nodes = rounding.cells // 16
-    if isinstance(curve, pure.ReplaceOne):
+    if isinstance(curve, pure.PureReplaceOne):
         nodes = 200 if rounding.cells >= 200 else rounding.cells // 2
     epsilons = np.linspace(0.0, last, nodes)
     return from_curve(epsilons, np.array([curve.upper(float(e)) for e in epsilons]))

@@ -1,11 +1,11 @@
-"""Two hypotheses on a finite list of outcomes: what composes when campaigns are repeated.
+"""Dominating pairs: two hypotheses on a finite list of outcomes, which compose.
 
-P is the law of all releases with the client (or with its data), Q without it (or with other data).
-An outcome has its masses under both, and its gain P - Q, kept because it is accurate where the two
-nearly agree. Campaigns with fresh coins compose by multiplying masses: their losses log P/Q add.
-Rounding to fewer outcomes goes up by splitting an outcome between two neighbours with both its
-masses kept, which merging them again would undo, and down by merging neighbours, which is
-post-processing of the truth.
+P is the distribution of all releases with the client (or with its data), Q without it (or with
+other data). An outcome has its masses under both, and its gain P - Q, stored because it is accurate
+where the two nearly agree. Campaigns with fresh randomness compose by multiplying masses: their
+losses log P/Q add. Rounding up to fewer outcomes splits an outcome between two neighbours and
+preserves both masses; merging them again would undo it. Rounding down merges neighbours, which is
+post-processing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_LOSS = 600.0  # e^600: what is surer than that counts as certain
 _CLOSEST = 1e-5  # outcomes of an envelope nearer to each other, relatively, are joined
-_BETWEEN = 1024  # points of an envelope besides the outcomes
+_BETWEEN = 1024  # points of an envelope in addition to the outcomes
 _DRIFT = 1e-11  # by how much masses may miss 1 from round-off alone
 ROUND_OFF = 1e-7
 
@@ -64,7 +64,7 @@ class DominatingPair:
         return float(excess[excess > 0].sum()) + self.only_absent
 
     def compose(self, other: DominatingPair, rounding: Rounding) -> DominatingPair:
-        """Both campaigns, rounded."""
+        """Return the pair of both campaigns, rounded."""
         only_present = _either(self.only_present, other.only_present)
         only_absent = _either(self.only_absent, other.only_absent)
         grid = _grid(self, other, rounding)
@@ -87,7 +87,7 @@ class DominatingPair:
         return cells._shared()
 
     def _shared(self) -> DominatingPair:
-        """Only the outcomes that both hypotheses have, as far as doubles can tell."""
+        """Drop outcomes whose mass under either hypothesis is 0 in doubles."""
         keep = (self.absent > 0) & (self.present > 0)
         lost = float(self.absent[(self.absent > 0) & (self.present == 0)].sum())
         return DominatingPair(
@@ -108,7 +108,7 @@ class DominatingPair:
         )
 
     def repeat(self, times: int, rounding: Rounding) -> DominatingPair:
-        """The same campaign ``times`` times, by doubling."""
+        """Return the pair of the same campaign ``times`` times, by doubling."""
         total = self
         for bit in bin(times)[3:]:
             total = total.compose(total, rounding)
@@ -117,7 +117,7 @@ class DominatingPair:
         return total
 
     def to_dp_accounting(self, *, interval: float) -> PrivacyLossDistribution:
-        """The pair rounded up onto a grid of losses, as dp_accounting writes it."""
+        """Return the pair rounded up onto a grid of losses, in the form of dp_accounting."""
         # Imported here: it takes longer than everything else of the accountant together.
         from dp_accounting.pld.pld_pmf import DensePLDPmf
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -230,13 +230,13 @@ def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
 
 
 def _spaced(x: FloatArray) -> FloatArray:
-    """Sorted points without those closer to the one before than doubles can tell apart."""
+    """Drop sorted points too close to the one before for differences of doubles."""
     step = _CLOSEST * np.maximum(np.abs(x), np.median(np.abs(x)))
-    kept: list[float] = []
+    spaced: list[float] = []
     for value, least in zip(x, step, strict=True):
-        if not kept or value - kept[-1] >= least:
-            kept.append(float(value))
-    return np.array(kept)
+        if not spaced or value - spaced[-1] >= least:
+            spaced.append(float(value))
+    return np.array(spaced)
 
 
 def _calls(pair: DominatingPair, x: FloatArray) -> FloatArray:
@@ -273,7 +273,7 @@ def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
 
 
 def _spread(cells: DominatingPair, edges: FloatArray) -> DominatingPair:
-    """Split each cell between its ends, both masses kept; below and above, with certainty.
+    """Split each cell between its ends and preserve both masses; outside the grid, be certain.
 
     ``cells`` has one more outcome below the first edge and one above the last.
     """
@@ -299,7 +299,7 @@ def _spread(cells: DominatingPair, edges: FloatArray) -> DominatingPair:
 
 
 def _grid(one: DominatingPair, other: DominatingPair, rounding: Rounding) -> Grid | None:
-    """Where the composition's losses will lie, from a cheap first look; None if nowhere."""
+    """Lay a grid over the composition's losses from a coarse estimate; None if there is none."""
     if not len(one.absent) or not len(other.absent):
         return None
     a, b = _coarse(one), _coarse(other)

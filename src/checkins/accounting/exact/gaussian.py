@@ -1,12 +1,12 @@
-"""Random check-ins with Gaussian noise: the law of the likelihood ratio, by safe doubling.
+"""Random check-ins with Gaussian noise: the distribution of the likelihood ratio, by doubling.
 
 Notation: m slots, p0 participation, s = clip / (noise deviation of a slot's output), and
 
     delta(eps) = (p0/m) E(S - T)_+ ,    S the sum of m slot ratios X, T a threshold in eps.
 
 Theorem:     docs/theory/gaussian.md; only the slot ratio differs between the settings.
-Rounding:    laws are kept above or below in convex order (docs/theory/rounding.md); what is left to
-             floating point is covered by the relative ROUND_OFF.
+Rounding:    distributions are rounded up or down in convex order (docs/theory/rounding.md); the
+             relative ROUND_OFF covers floating point.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from checkins.accounting.exact.divergence import Divergence, Interval, crossing
+import numpy as np
+from scipy.special import log_ndtr
+
 from checkins.accounting.exact.dominating_pair import DominatingPair, from_ratios
 from checkins.accounting.exact.grid_distribution import (
     SMALLEST,
@@ -35,20 +37,55 @@ from checkins.accounting.exact.slot_ratio import (
     Shifted,
     SlotRatio,
 )
+from checkins.accounting.solve import DeltaBounds, Interval, crossing, root_above
 
 ROUND_OFF = 1e-7
-LEAST_NOISE, MOST_NOISE = 0.2, 1e6
-"""Noise of a slot, relative to the clip, outside which doubles overflow or cancel."""
 _MOST_LOSS = 200.0  # e^200: larger values of a ratio would not fit a double
 _TAIL = 1e-9  # share of delta that may lie beyond the grid
+
+
+def shifted_delta(shift: float, epsilons: FloatArray) -> FloatArray:
+    """Return the smallest delta of N(shift, 1) against N(0, 1) at each epsilon.
+
+    Theorem:     [BW18, Thm 8], arXiv:1805.06530v2. Exact.
+    Neighbours:  any relation under which the means differ by ``shift`` deviations.
+    Rounding:    to nearest.
+    """
+    upper, lower = _log_terms(shift, epsilons)
+    return np.asarray(-np.exp(upper) * np.expm1(np.minimum(0.0, lower - upper)))
+
+
+def report_epsilon(noise_multiplier: float, local_delta: float) -> float:
+    """Return the epsilon of one Gaussian report between any two inputs, 2 clips apart.
+
+    Theorem:     [BW18, Thm 8], arXiv:1805.06530v2.
+    Neighbours:  replace-one.
+    Rounding:    up; never below 1e-12.
+    """
+    shift = 2.0 / noise_multiplier
+
+    def excess(epsilon: float) -> float:
+        upper, lower = (float(term[0]) for term in _log_terms(shift, np.array([epsilon])))
+        log_delta = upper + math.log(-math.expm1(min(lower - upper, -1e-300)))
+        return log_delta - math.log(local_delta)
+
+    high = shift * shift / 2 + shift * math.sqrt(2 * math.log(1 / local_delta))
+    return root_above(excess, low=1e-12, high=high)
+
+
+def _log_terms(shift: float, epsilons: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the logarithms of the two terms of Φ(s/2 − ε/s) − e^ε Φ(−s/2 − ε/s)."""
+    upper = log_ndtr(shift / 2 - epsilons / shift)
+    lower = epsilons + log_ndtr(-shift / 2 - epsilons / shift)
+    return upper, lower
 
 
 @dataclass(frozen=True, slots=True)
 class GaussianCampaign:
     """m slots whose output has noise ``noise`` times the clip.
 
-    ``displaces`` is K where a slot full of K others may make room for the client, and ``None``
-    where the client only ever joins.
+    ``displaces`` is K if the client may displace one of K others in a full slot, and None if it
+    only ever joins.
     """
 
     noise: float
@@ -62,7 +99,7 @@ class GaussianCampaign:
 
     @property
     def weight(self) -> float:
-        """The largest chance w = K/(K+1) to be chosen in a full slot."""
+        """The largest probability w = K/(K+1) of being chosen in a full slot."""
         return 1.0 if self.displaces is None else self.displaces / (self.displaces + 1.0)
 
     def add_remove_ratio(self) -> SlotRatio:
@@ -79,12 +116,12 @@ class GaussianCampaign:
 
 
 def _room(
-    law: GridDistribution, *, centred: float, uncentred: float, slots: int, mean: float
+    distribution: GridDistribution, *, centred: float, uncentred: float, slots: int, mean: float
 ) -> FloatArray:
-    """What the last slot must exceed: the threshold, known with and without the mean, less S."""
-    if law.origin == 0.0:
-        return uncentred - law.values
-    return (centred - law.values) - (law.origin - (slots - 1) * mean) + mean
+    """Return what the last slot must exceed: the threshold, with and without the mean, less S."""
+    if distribution.origin == 0.0:
+        return uncentred - distribution.values
+    return (centred - distribution.values) - (distribution.origin - (slots - 1) * mean) + mean
 
 
 def _rounding(campaign: GaussianCampaign, *, delta: float, cells: int, side: Side) -> Rounding:
@@ -92,8 +129,8 @@ def _rounding(campaign: GaussianCampaign, *, delta: float, cells: int, side: Sid
     return Rounding(side=side, cells=cells, tolerance=min(max(tolerance, SMALLEST), 1e-12))
 
 
-class AddRemove:
-    """Divergences with the client against without it, both directions from one law.
+class GaussianAddRemove:
+    """Divergences with the client against without it, both directions from one distribution.
 
     Theorem:     docs/theory/gaussian.md. Attained where the client only joins; where it may
                  displace another, ``lower`` is what a client that only joins would attain.
@@ -101,7 +138,7 @@ class AddRemove:
     Rounding:    ``upper`` up, ``lower`` down.
 
     >>> campaign = GaussianCampaign(noise=1.0, slots=10, participation=1.0)
-    >>> AddRemove(campaign, delta=1e-6, cells=512).epsilon(1e-6).upper < 2.66
+    >>> GaussianAddRemove(campaign, delta=1e-6, cells=512).epsilon(1e-6).upper < 2.66
     True
     """
 
@@ -119,7 +156,7 @@ class AddRemove:
 
     @cached_property
     def below(self) -> GridDistribution:
-        """The same from below, where nobody is displaced."""
+        """The same from below, with no client displaced."""
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
         first = discretise_down(self.below_ratio, rounding)
         return sum_of(self.campaign.slots - 1, first, mean=1.0, rounding=rounding)
@@ -132,23 +169,25 @@ class AddRemove:
             first = discretise_up(campaign.add_remove_ratio(), rounding)
         else:
             first = discretise_down(Shifted(campaign.shift), rounding)
-        law = sum_of(m, first, mean=1.0, rounding=rounding)
-        gains = p0 / m * (law.values + (law.origin - m))
-        ratios = 1.0 + gains if law.origin else 1.0 - p0 + p0 / m * law.values
-        return from_ratios(ratios, gains, law.masses, only_present=p0 / m * law.excess)
+        distribution = sum_of(m, first, mean=1.0, rounding=rounding)
+        gains = p0 / m * (distribution.values + (distribution.origin - m))
+        ratios = 1.0 + gains if distribution.origin else 1.0 - p0 + p0 / m * distribution.values
+        return from_ratios(
+            ratios, gains, distribution.masses, only_present=p0 / m * distribution.excess
+        )
 
-    def _needed(self, law: GridDistribution, loss: float) -> FloatArray:
+    def _needed(self, distribution: GridDistribution, loss: float) -> FloatArray:
         m, p0 = self.campaign.slots, self.campaign.participation
         centred = m / p0 * math.expm1(loss)
         uncentred = m / p0 * (math.expm1(loss) + p0) if p0 < 1.0 else m * math.exp(loss)
-        return _room(law, centred=centred, uncentred=uncentred, slots=m, mean=1.0)
+        return _room(distribution, centred=centred, uncentred=uncentred, slots=m, mean=1.0)
 
-    def _remove(self, law: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
-        calls = float(ratio.call(self._needed(law, epsilon)) @ law.masses)
-        return self.campaign.participation / self.campaign.slots * (calls + law.excess)
+    def _remove(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
+        calls = float(ratio.call(self._needed(distribution, epsilon)) @ distribution.masses)
+        return self.campaign.participation / self.campaign.slots * (calls + distribution.excess)
 
-    def _add(self, law: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
-        puts = float(ratio.put(self._needed(law, -epsilon)) @ law.masses)
+    def _add(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
+        puts = float(ratio.put(self._needed(distribution, -epsilon)) @ distribution.masses)
         return math.exp(epsilon) * self.campaign.participation / self.campaign.slots * puts
 
     def remove_upper(self, epsilon: float) -> float:
@@ -172,7 +211,7 @@ class AddRemove:
         return crossing(self.upper, delta, guess=guess, precision=precision).upper
 
 
-class ReplaceOne:
+class GaussianReplaceOne:
     """Divergence between two values of one client's data; the slot ratio depends on epsilon.
 
     Theorem:     docs/theory/gaussian.md. Attained where the client only joins; where it may
@@ -184,11 +223,13 @@ class ReplaceOne:
     def __init__(self, campaign: GaussianCampaign, *, delta: float, cells: int) -> None:
         self.campaign, self.delta, self.cells = campaign, delta, cells
 
-    def _delta(self, law: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
+    def _delta(self, distribution: GridDistribution, ratio: SlotRatio, epsilon: float) -> float:
         m, p0 = self.campaign.slots, self.campaign.participation
         centred = m / p0 * math.expm1(epsilon)
-        room = _room(law, centred=centred, uncentred=(1.0 - p0) * centred, slots=m, mean=ratio.mean)
-        return p0 / m * (float(ratio.call(room) @ law.masses) + law.excess)
+        room = _room(
+            distribution, centred=centred, uncentred=(1.0 - p0) * centred, slots=m, mean=ratio.mean
+        )
+        return p0 / m * (float(ratio.call(room) @ distribution.masses) + distribution.excess)
 
     def upper(self, epsilon: float) -> float:
         if epsilon > _MOST_LOSS:
@@ -196,8 +237,8 @@ class ReplaceOne:
         ratio = self.campaign.replace_one_ratio(epsilon)
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
         first = discretise_up(ratio, rounding)
-        law = sum_of(self.campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
-        return min(1.0, self._delta(law, ratio, epsilon) * (1 + ROUND_OFF))
+        distribution = sum_of(self.campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
+        return min(1.0, self._delta(distribution, ratio, epsilon) * (1 + ROUND_OFF))
 
     def lower(self, epsilon: float) -> float:
         if epsilon > _MOST_LOSS:
@@ -205,8 +246,8 @@ class ReplaceOne:
         ratio = Antipodal(self.campaign.shift, epsilon)
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
         first = discretise_down(ratio, rounding)
-        law = sum_of(self.campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
-        return self._delta(law, ratio, epsilon) * (1 - ROUND_OFF)
+        distribution = sum_of(self.campaign.slots - 1, first, mean=ratio.mean, rounding=rounding)
+        return self._delta(distribution, ratio, epsilon) * (1 - ROUND_OFF)
 
     def epsilon(self, delta: float, *, precision: float = 1e-4) -> Interval:
         return _epsilon(self, delta, guess=self._nearby(delta), precision=precision)
@@ -215,16 +256,16 @@ class ReplaceOne:
         return crossing(self.upper, delta, guess=self._nearby(delta), precision=precision).upper
 
     def _nearby(self, delta: float) -> float:
-        """Searched on a coarse grid first: a law must be built for every epsilon tried."""
+        """Search on a coarse grid first: a distribution must be built for every epsilon tried."""
         if self.cells > 300:
-            coarse = ReplaceOne(self.campaign, delta=delta, cells=160)
+            coarse = GaussianReplaceOne(self.campaign, delta=delta, cells=160)
             rough = coarse.upper_epsilon(delta, precision=3e-3)
             if math.isfinite(rough):
                 return rough
         return _guess(self.campaign, delta)
 
 
-def _epsilon(divergence: Divergence, delta: float, *, guess: float, precision: float) -> Interval:
+def _epsilon(divergence: DeltaBounds, delta: float, *, guess: float, precision: float) -> Interval:
     upper = crossing(divergence.upper, delta, guess=guess, precision=precision).upper
     nearby = 0.99 * upper if 0 < upper < math.inf else guess
     lower = crossing(divergence.lower, delta, guess=nearby, precision=precision).lower
@@ -232,7 +273,7 @@ def _epsilon(divergence: Divergence, delta: float, *, guess: float, precision: f
 
 
 def _guess(campaign: GaussianCampaign, delta: float) -> float:
-    """A rough epsilon: that of a Gaussian whose deviation is that of the likelihood ratio."""
+    """Estimate epsilon by a Gaussian with the deviation of the likelihood ratio."""
     s = campaign.shift if campaign.displaces is None else 2 * campaign.shift
     deviate = math.sqrt(2 * math.log(1.25 / delta))
     alone = s * s / 2 + s * deviate

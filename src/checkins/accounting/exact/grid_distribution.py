@@ -1,10 +1,10 @@
-"""Sums of independent slot ratios on a grid, safely above or below in convex order.
+"""Sums of independent slot ratios on a grid, rounded up or down in convex order.
 
 Theorem: docs/theory/rounding.md.
 
-A ``Law`` is a finite list of atoms. Rounding it to fewer atoms can go up, by splitting each atom
-between the two ends of its cell with the mean kept, or down, by merging a cell into one atom at its
-mean: the first only increases, the second only decreases, the expectation of every convex function.
+A ``GridDistribution`` is a finite list of atoms. Rounding up to fewer atoms splits an atom between
+the two ends of its cell and preserves the mean; rounding down merges a cell into one atom at its
+mean. The first only increases, the second only decreases, the expectation of every convex function.
 All masses are positive and only ever added and multiplied, so tails keep their relative accuracy
 down to the smallest double: nothing cancels, and no mass wraps around as it does in an FFT.
 """
@@ -25,14 +25,14 @@ from checkins.accounting.exact.slot_ratio import DEVIATES, AttainedRatio, FloatA
 SMALLEST = 1e-60
 """Smallest tolerance: further out, values of a ratio would no longer fit a double."""
 _BLUR = 1e6
-"""How much more, in units of the tolerance, cells around 0 may blur."""
+"""Mass times width of the cells around 0, in units of the tolerance."""
 _COARSE = 80
 _BLOCK = 32
 _Indices = npt.NDArray[np.intp]
 
 
 class Side(Enum):
-    """On which side of the truth a law is kept."""
+    """Whether a distribution is rounded up or down."""
 
     UP = "up"
     DOWN = "down"
@@ -40,7 +40,7 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """To which side, onto how many cells, and how little mass may lie beyond the grid."""
+    """The side to round to, the number of cells, and the mass that may lie beyond the grid."""
 
     side: Side
     cells: int
@@ -87,7 +87,7 @@ class Grid:
 
 
 def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
-    """A law above ``ratio``: its stop-loss transform interpolated between grid points.
+    """Return a distribution above ``ratio``: its stop-loss transform, interpolated on a grid.
 
     Without a floor, values below the grid are raised to its first point (calls only grow).
     """
@@ -99,7 +99,7 @@ def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
     if not math.isfinite(ratio.floor):
         puts = puts - puts[0]
     falling, rising = -np.diff(calls) / width, np.diff(puts) / width
-    above = np.concatenate(([1.0], falling, [0.0]))  # P(X > t) of the interpolated law
+    above = np.concatenate(([1.0], falling, [0.0]))  # P(X > t) of the interpolated distribution
     below = np.concatenate(([0.0], rising, [1.0]))
     left = nodes <= ratio.mean
     masses = np.where(left, np.diff(below), -np.diff(above))
@@ -113,7 +113,7 @@ def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
 
 
 def discretise_down(ratio: AttainedRatio, rounding: Rounding) -> GridDistribution:
-    """A law below ``ratio``: each cell of the grid merged into its mean."""
+    """Return a distribution below ``ratio``: each cell of the grid merged into its mean."""
     grid = _first_grid(ratio, rounding)
     edges = grid.edges() + grid.origin
     edges = edges[edges > ratio.floor]
@@ -140,13 +140,13 @@ def discretise_down(ratio: AttainedRatio, rounding: Rounding) -> GridDistributio
 def _first_grid(ratio: SlotRatio, rounding: Rounding) -> Grid:
     low, high = ratio.reach(rounding.tolerance)
     likely = np.exp(-(DEVIATES**2) / 2)
-    look = Look(ratio.typical, likely / likely.sum(), ratio.mean, low, high)
-    return look.grid(cells=rounding.cells, blur=_BLUR * rounding.tolerance)
+    outline = Outline(ratio.typical, likely / likely.sum(), ratio.mean, low, high)
+    return outline.grid(cells=rounding.cells, blur=_BLUR * rounding.tolerance)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A first, coarse look at a law, good enough to lay a grid over it."""
+class Outline:
+    """A coarse estimate of a distribution, to lay a grid over it."""
 
     values: FloatArray
     masses: FloatArray
@@ -174,7 +174,7 @@ class Look:
 def add(
     one: GridDistribution, other: GridDistribution, *, mean: float, copies: int, rounding: Rounding
 ) -> GridDistribution:
-    """The law of a sum of two independent sums, ``copies`` draws of the given mean in all.
+    """Return the distribution of a sum of two independent sums, ``copies`` draws in all.
 
     The result is rounded to the given side on a fresh grid, which ``mean`` only helps to choose.
     """
@@ -188,7 +188,7 @@ def add(
         where = grid.locate(sums).astype(np.intp)
         masses += np.bincount(where, products, cells + 2)
         moments += np.bincount(where, products * sums, cells + 2)
-    scale = 1.0 / masses.sum()  # round-off only: the masses of both laws sum to 1
+    scale = 1.0 / masses.sum()  # round-off only: the masses of both distributions sum to 1
     masses, moments = masses * scale, moments * scale
     if rounding.side is Side.DOWN:
         keep = masses > 0
@@ -200,7 +200,7 @@ def add(
 def _spread(
     grid: Grid, masses: FloatArray, moments: FloatArray, *, floor: float, excess: float
 ) -> GridDistribution:
-    """Split each cell between its ends, mean kept; cap what lies above the grid and record it."""
+    """Split each cell between its ends and preserve the mean; cap the mass above the grid."""
     edges = np.concatenate(([min(floor, grid.edges()[0])], grid.edges()))
     inner, left, width = masses[:-1], edges[:-1], np.diff(edges)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -230,15 +230,15 @@ def blocks(square: bool, rows: int, columns: int) -> Iterator[tuple[slice, slice
 def _grid_of_sum(
     one: GridDistribution, other: GridDistribution, *, mean: float, copies: int, rounding: Rounding
 ) -> Grid:
-    """Where the sum will lie, from a cheap first look at it."""
+    """Lay a grid over the sum from a coarse estimate of it."""
     a, b, origin = _coarsen(one), _coarsen(other), one.origin + other.origin
     rows, columns, times = _pairs(one is other, len(a.masses), len(b.masses))
     masses = times * (a.masses[rows] * b.masses[columns])
     low = _low(a, b, tolerance=rounding.tolerance)
     high = _high(a, b, tolerance=copies * rounding.tolerance)
     middle = a.middle[rows] + b.middle[columns] + origin
-    look = Look(middle, masses, copies * mean, low + origin, high + origin)
-    return look.grid(cells=rounding.cells, blur=_BLUR * copies * rounding.tolerance)
+    outline = Outline(middle, masses, copies * mean, low + origin, high + origin)
+    return outline.grid(cells=rounding.cells, blur=_BLUR * copies * rounding.tolerance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,14 +249,14 @@ class _Coarse:
     masses: FloatArray
 
 
-def _coarsen(law: GridDistribution) -> _Coarse:
-    starts, ends = runs(len(law.values))
-    first, last = law.values[starts], law.values[ends]
-    return _Coarse(first, (first + last) / 2, last, np.add.reduceat(law.masses, starts))
+def _coarsen(distribution: GridDistribution) -> _Coarse:
+    starts, ends = runs(len(distribution.values))
+    first, last = distribution.values[starts], distribution.values[ends]
+    return _Coarse(first, (first + last) / 2, last, np.add.reduceat(distribution.masses, starts))
 
 
 def runs(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """The first and last of each of at most 80 even runs of ``count`` atoms, for a first look."""
+    """Return the first and last of each of at most 80 even runs of ``count`` atoms."""
     size = -(-count // _COARSE)
     starts = np.arange(0, count, size)
     return starts, np.minimum(starts + size, count) - 1
@@ -307,16 +307,16 @@ def _sorted(values: FloatArray, masses: FloatArray) -> tuple[FloatArray, FloatAr
 
 
 def sum_of(
-    copies: int, law: GridDistribution, *, mean: float, rounding: Rounding
+    copies: int, distribution: GridDistribution, *, mean: float, rounding: Rounding
 ) -> GridDistribution:
-    """The law of the sum of ``copies`` independent draws of the given mean, by doubling."""
+    """Return the distribution of the sum of ``copies`` independent draws, by doubling."""
     if copies == 0:
         return GridDistribution(np.zeros(1), np.ones(1), 0.0)
-    total, have = law, 1
+    total, have = distribution, 1
     for bit in bin(copies)[3:]:
         have *= 2
         total = add(total, total, mean=mean, copies=have, rounding=rounding)
         if bit == "1":
             have += 1
-            total = add(total, law, mean=mean, copies=have, rounding=rounding)
+            total = add(total, distribution, mean=mean, copies=have, rounding=rounding)
     return total

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from checkins.accounting.exact.binomial import ROUND_OFF, fair_shortfall, window
-from checkins.accounting.exact.divergence import Divergence, Interval, crossing
 from checkins.accounting.exact.dominating_pair import DominatingPair, from_ratios
 from checkins.accounting.exact.slot_ratio import FloatArray
+from checkins.accounting.solve import DeltaBounds, Interval, crossing
 
-MOST_LOCAL_EPSILON = 100.0
 _MARGIN = 45.0  # e^-45 of delta may lie outside a window: far below ROUND_OFF
 _BLOCKS = 600
 _MIRROR_CANCELS = 15.0
@@ -24,7 +23,7 @@ _ULPS = 4e-15  # an epsilon close to eps0 decides delta by its last digits
 
 @dataclass(frozen=True, slots=True)
 class PureCampaign:
-    """What an eps0-DP randomizer, m slots and participation p0 have in common in all bounds."""
+    """An eps0-DP randomizer, m slots and participation p0."""
 
     local_epsilon: float
     slots: int
@@ -38,7 +37,7 @@ class PureCampaign:
         return math.log(1.0 / delta) + 2 * self.local_epsilon + _MARGIN
 
 
-class AddRemove:
+class PureAddRemove:
     r"""Exact divergences, with the client against without it.
 
     The likelihood ratio is f = 1 - p0 + p0 (K b + (m-K)/b)/m with K ~ Binomial(m, r), so that
@@ -50,7 +49,7 @@ class AddRemove:
     Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF; both hold around the
                  ``delta`` given, for which the window of counts is wide enough.
 
-    >>> pure = AddRemove(PureCampaign(1.0, 1000, 1.0), delta=1e-6)
+    >>> pure = PureAddRemove(PureCampaign(1.0, 1000, 1.0), delta=1e-6)
     >>> round(pure.epsilon(1e-6).upper, 4)
     0.1266
     """
@@ -58,17 +57,17 @@ class AddRemove:
     def __init__(self, campaign: PureCampaign, *, delta: float) -> None:
         b, m = campaign.odds, campaign.slots
         self.local_epsilon = campaign.local_epsilon
-        chance = 1.0 / (1.0 + b)
-        seen = window(trials=m, chance=chance, log_outside=campaign.log_outside(delta))
+        probability = 1.0 / (1.0 + b)
+        counted = window(trials=m, probability=probability, log_outside=campaign.log_outside(delta))
         self.step = campaign.participation * 2.0 * math.sinh(campaign.local_epsilon) / m
         """How much one more slot in the client's favour adds to f."""
-        self.deviations: FloatArray = seen.counts - m * chance
-        self.masses = seen.masses
-        won, lost = seen.counts / m, (m - seen.counts) / m
+        self.deviations: FloatArray = counted.counts - m * probability
+        self.masses = counted.masses
+        won, lost = counted.counts / m, (m - counted.counts) / m
         p0 = campaign.participation
         self.ratios: FloatArray = (1.0 - p0) + p0 * (won * b + lost / b)
-        self._reached = np.cumsum(seen.masses)
-        self._left = np.cumsum(seen.masses[::-1])[::-1]
+        self._reached = np.cumsum(counted.masses)
+        self._left = np.cumsum(counted.masses[::-1])[::-1]
         below = np.concatenate(([0.0], np.cumsum(self._reached)[:-1]))
         above = np.concatenate((np.cumsum(self._left[::-1])[::-1][1:], [0.0]))
         self._puts, self._calls = self.step * below, self.step * above
@@ -121,8 +120,8 @@ class AddRemove:
             remove = math.log1p(self.step * excess)
         add = 0.0
         if self._add(0.0) > delta:
-            costs = self._puts[:centre] / self.ratios[:centre]
-            k = int(np.count_nonzero(costs <= delta)) - 1
+            deltas = self._puts[:centre] / self.ratios[:centre]
+            k = int(np.count_nonzero(deltas <= delta)) - 1
             room = delta * self.ratios[k] - self._puts[k]
             more = room / (self._reached[k] - delta)
             add = -math.log(self.ratios[k] + more)
@@ -133,29 +132,29 @@ class AddRemove:
 
 @dataclass(frozen=True, slots=True)
 class ThreePoint:
-    """A slot's part in f - e^eps f': ``up`` or ``down``, of equal ``chance``, else ``middle``.
+    """A slot's part in f - e^eps f': ``up`` or ``down``, of equal ``probability``, else ``middle``.
 
     All three are given as (l, l'), the two densities over a common one.
     """
 
-    chance: float
+    probability: float
     up: tuple[float, float]
     middle: tuple[float, float]
     down: tuple[float, float]
 
 
 def dominating(local_epsilon: float) -> ThreePoint:
-    """The law above all others that eps0-DP allows; no randomizer has it itself."""
+    """Return the distribution above all others that eps0-DP allows; no randomizer has it."""
     b = math.exp(local_epsilon)
     return ThreePoint(1.0 / (1.0 + b), (b, 1.0), (0.0, 0.0), (1.0, b))
 
 
 def attained(local_epsilon: float) -> tuple[ThreePoint, ...]:
-    """Extreme laws that real randomizers have: each proves a lower bound.
+    """Return extreme distributions that real randomizers have: each proves a lower bound.
 
-    3-ary randomized response and its mirror image (left out where its values cancel in doubles);
-    the two-valued laws that move only l or only l' are those of add/remove; the fifth, l = l',
-    proves nothing.
+    3-ary randomized response and its mirror image (left out where its values cancel in doubles).
+    The two-valued distributions that move only l or only l' are those of add/remove; the fifth,
+    l = l', proves nothing.
     """
     b = math.exp(local_epsilon)
     response = ThreePoint(1.0 / (b + 2.0), (b, 1.0), (1.0 / b, 1.0 / b), (1.0, b))
@@ -164,7 +163,7 @@ def attained(local_epsilon: float) -> tuple[ThreePoint, ...]:
 
 
 class ThreePointSum:
-    """E(f - e^eps f')_+ where each of m slots contributes a three-point law.
+    """E(f - e^eps f')_+ where each of m slots contributes a three-point distribution.
 
     Given the number c of slots that are not ``middle``, the count of ``up`` among them is
     Binomial(c, 1/2). For many slots c is taken in blocks: with more trials and less drift than any
@@ -174,16 +173,16 @@ class ThreePointSum:
     def __init__(self, campaign: PureCampaign, point: ThreePoint, *, delta: float) -> None:
         self.campaign, self.point = campaign, point
         m = campaign.slots
-        seen = window(
+        counted = window(
             trials=m,
-            chance=min(2.0 * point.chance, 1.0 - 1e-16),
+            probability=min(2.0 * point.probability, 1.0 - 1e-16),
             log_outside=campaign.log_outside(delta),
         )
-        starts = np.arange(0, len(seen.masses), -(-len(seen.masses) // _BLOCKS))
-        ends = np.append(starts[1:], len(seen.masses)) - 1
-        self._masses = np.add.reduceat(seen.masses, starts)
-        self._fewest: FloatArray = seen.counts[starts]
-        self._most: FloatArray = seen.counts[ends]
+        starts = np.arange(0, len(counted.masses), -(-len(counted.masses) // _BLOCKS))
+        ends = np.append(starts[1:], len(counted.masses)) - 1
+        self._masses = np.add.reduceat(counted.masses, starts)
+        self._fewest: FloatArray = counted.counts[starts]
+        self._most: FloatArray = counted.counts[ends]
 
     def _bound(self, epsilon: float, *, trials: FloatArray, drift_at: FloatArray) -> float:
         """E(y - B)_+ in units of the swing between up and down, B the number of downs."""
@@ -212,14 +211,14 @@ class ThreePointSum:
         return self._bound(epsilon, trials=self._fewest, drift_at=at) * (1 - ROUND_OFF)
 
 
-class ReplaceOne:
+class PureReplaceOne:
     r"""Divergence between two values of one client's data, from above and below.
 
     With (A, B) ~ Multinomial(m; r, r),
 
         delta(eps) <= E( (1-p0)(1-e^eps) + (p0/m) (A (b-e^eps) + B (1 - b e^eps)) )_+ ,
 
-    and delta is 0 from eps0 on; the attained laws prove that not much less is true.
+    and delta is 0 from eps0 on; the attained distributions prove that not much less is true.
 
     Theorem:     docs/theory/pure.md, "Replace-one: upper" and "lower". At p0 = 1 the upper bound is
                  also that of shuffling m adaptive reports.
@@ -227,7 +226,7 @@ class ReplaceOne:
     Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF; both hold around the
                  ``delta`` given, for which the window of counts is wide enough.
 
-    >>> bounds = ReplaceOne(PureCampaign(1.0, 1000, 1.0), delta=1e-6).epsilon(1e-6)
+    >>> bounds = PureReplaceOne(PureCampaign(1.0, 1000, 1.0), delta=1e-6).epsilon(1e-6)
     >>> round(bounds.upper, 4), round(bounds.lower, 4)
     (0.1487, 0.1306)
     """
@@ -239,7 +238,7 @@ class ReplaceOne:
             ThreePointSum(campaign, point, delta=delta)
             for point in attained(campaign.local_epsilon)
         )
-        self._one_sided = AddRemove(campaign, delta=delta)
+        self._one_sided = PureAddRemove(campaign, delta=delta)
 
     def upper(self, epsilon: float) -> float:
         if epsilon >= self.campaign.local_epsilon:
@@ -249,7 +248,7 @@ class ReplaceOne:
     def lower(self, epsilon: float) -> float:
         if epsilon >= self.campaign.local_epsilon:
             return 0.0
-        witnesses: tuple[Divergence, ...] = (self._one_sided, *self._below)
+        witnesses: tuple[DeltaBounds, ...] = (self._one_sided, *self._below)
         return min(max(one.lower(epsilon) for one in witnesses), self.upper(epsilon))
 
     def epsilon(self, delta: float) -> Interval:
@@ -264,7 +263,7 @@ class ReplaceOne:
 
     @property
     def _locally(self) -> float:
-        """What holds with no amplification."""
+        """The epsilon that holds with no amplification."""
         gain = self.campaign.participation * math.expm1(self.campaign.local_epsilon)
         return min(math.log1p(gain) * (1 + _ULPS), self.campaign.local_epsilon)
 

@@ -1,4 +1,4 @@
-"""The law of one slot's likelihood ratio, seen through its stop-loss transforms.
+"""The distribution of one slot's likelihood ratio, by its stop-loss transforms.
 
 What a slot reveals about one client enters the accountant only through a random variable X: the
 density ratio of the slot's output with the client against without it (add/remove), or the
@@ -6,8 +6,8 @@ difference of two such ratios (replace-one). Of X we only need
 
     call(t) = E(X - t)_+,   put(t) = E(t - X)_+,   and the two tail probabilities,
 
-all computed without cancellation in the tails. ``call`` and ``put`` determine X, order laws in
-convex order, and the pointwise larger of two calls with one mean is again a call.
+all computed without cancellation in the tails. ``call`` and ``put`` determine X and order
+distributions in convex order; the pointwise larger of two calls with one mean is again a call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEVIATES: FloatArray = np.linspace(-12.0, 12.0, 241)
 
 
 class SlotRatio(Protocol):
-    """The law of one slot's contribution X to the likelihood ratio."""
+    """The distribution of one slot's contribution X to the likelihood ratio."""
 
     @property
     def mean(self) -> float: ...
@@ -43,7 +43,7 @@ class SlotRatio(Protocol):
     def call(self, t: FloatArray) -> FloatArray: ...
     def put(self, t: FloatArray) -> FloatArray: ...
     def reach(self, tolerance: float) -> tuple[float, float]:
-        """Values beyond which little is left; what lies beyond them is still accounted for."""
+        """Return values beyond which little mass is left; that mass is still accounted for."""
         ...
 
 
@@ -111,7 +111,7 @@ class Shifted:
 
 @dataclass(frozen=True, slots=True)
 class Diluted:
-    """A ratio that is seen with probability ``weight`` only: 1 - w + w L.
+    """A ratio that counts with probability ``weight`` only: 1 - w + w L.
 
     Theorem:     docs/theory/gaussian.md: chosen with probability K/(K+1) among K+1 check-ins.
     """
@@ -147,7 +147,7 @@ class Diluted:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The smallest law above two others of the same mean in convex order.
+    """The smallest distribution above two others of the same mean in convex order.
 
     Theorem:     docs/theory/gaussian.md; its stop-loss transform is the larger of theirs.
     """
@@ -242,7 +242,7 @@ class Displaced:
 
     z = w (l - e^eps l') + (1 - w)(1 - e^eps), with (log l, log l') normal.
 
-    Theorem:     docs/theory/gaussian.md, occupied slots. An upper law: no data attain it.
+    Theorem:     docs/theory/gaussian.md, occupied slots. An upper bound: no data attain it.
     Neighbours:  replace-one, at privacy loss ``epsilon``.
     Rounding:    to nearest; trapezoids a fifth of a deviation wide leave no visible error.
     """

@@ -4,14 +4,16 @@
 the code follows the theorem: docs/theory/slips.md.
 """
 
-from checkins.accounting.paper.statement_table import Setting, SheetRow, theorem_sheet
 from checkins.accounting.paper.tables import (
     FIGURE_DELTA,
     Curve,
+    Setting,
+    SheetRow,
     TableRow,
     figure2,
     subsampling,
     table1,
+    theorem_sheet,
 )
 
 __all__ = [

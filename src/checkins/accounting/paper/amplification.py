@@ -1,11 +1,12 @@
-"""The one shape behind the paper's privacy theorems.
+"""The one form behind the paper's privacy theorems, and the lemma for approximate randomizers.
 
 Each statement says that a protocol is (ε, δ)-DP with
 
     ε = x²/2 + x √(2 log(1/δ)),     x = scale · b^power · (b − 1),     b = e^ε₀,
 
 and differs from the others in ``power`` and ``scale`` only. With an (ε₀, δ₀)-DP randomizer, 8ε₀
-takes the place of ε₀ and the total is δ′ = δ + randomizers · (e^ε′ + 1) · δ₁ (see ``cheu``).
+takes the place of ε₀ and the total is δ′ = δ + randomizers · (e^ε′ + 1) · δ₁: the lemma replaces
+each randomizer by a pure 8ε₀-DP one at total variation distance δ₁.
 """
 
 from __future__ import annotations
@@ -15,9 +16,121 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from checkins import validate
-from checkins.accounting.paper import approximate_to_pure
-from checkins.accounting.paper.rounding import UP, exponential, first_true, log_gap, log_inverse
+from checkins.accounting.solve import first_true
 from checkins.errors import NotCovered
+
+UP = 1.0 + 2.0**-40
+"""Factor by which a published bound exceeds its float value; covers every rounding error here."""
+
+
+def exponential(power: float) -> float:
+    """e^power, infinity where float64 overflows.
+
+    >>> exponential(1000.0)
+    inf
+    """
+    try:
+        return math.exp(power)
+    except OverflowError:
+        return math.inf
+
+
+def log_gap(epsilon: float) -> float:
+    """log(e^ε − 1) without overflow; minus infinity at ε = 0.
+
+    >>> log_gap(1000.0)
+    1000.0
+    """
+    if epsilon == 0.0:
+        return -math.inf
+    return math.log(math.expm1(epsilon)) if epsilon < 1.0 else epsilon + log_complement(epsilon)
+
+
+def log_complement(power: float) -> float:
+    """log(1 − e^−power) for power > 0, accurate at both ends."""
+    if power < math.log(2.0):
+        return math.log(-math.expm1(-power))
+    return math.log1p(-math.exp(-power))
+
+
+def log_inverse(delta: float) -> float:
+    """log(1/δ), also where 1/δ overflows."""
+    return -math.log(delta)
+
+
+MAGNIFICATION = 8.0
+"""The pure randomizer is ``MAGNIFICATION`` · ε₀-DP."""
+
+_LARGEST_DISTANCE = math.nextafter(1.0, 0.0)
+
+
+def rejection_rounds(*, local_epsilon: float, distance: float) -> float:
+    """Number T of rejection rounds that make the failure term of the lemma at most δ₁/2.
+
+    T = ⌈ log(2/δ₁) / log(1/(1 − e^(−5ε₀))) ⌉, infinite where ε₀ is so large that none suffices.
+
+    Theorem:     proof of [BKMTT20, Lem A.3], arXiv:2007.06605v2.
+    Neighbours:  none; T depends on the randomizer alone.
+    Rounding:    up.
+    Differs:     the proof has 1 − e^(5ε₀), a negative number, and a T that need not be an integer.
+
+    >>> rejection_rounds(local_epsilon=0.5, distance=1e-6)
+    170.0
+    """
+    validate.positive(local_epsilon=local_epsilon)
+    validate.open_unit(distance=distance)
+    rate = -log_complement(5.0 * local_epsilon)
+    if rate == 0.0:
+        return math.inf
+    ratio = (math.log(2.0) - math.log(distance)) / rate * UP
+    return float(math.ceil(ratio)) if ratio < 2.0**53 else ratio
+
+
+def largest_local_delta(*, local_epsilon: float, distance: float) -> float:
+    """Largest δ₀ for which an (ε₀, δ₀)-DP randomizer is within δ₁ of a pure 8ε₀-DP one.
+
+    With T from ``rejection_rounds``, δ₀ ≤ (1 − e^−ε₀) δ₁ / (4 e^ε₀ (2 + T)).
+
+    Theorem:     [BKMTT20, Lem A.3], arXiv:2007.06605v2; [CSUZZ19, Claims D.2 and D.5].
+    Neighbours:  replace-one, of a single record.
+    Rounding:    down; 0 where nothing above 0 is allowed.
+    Differs:     T is rounded up to an integer, so δ₀ is slightly smaller than printed.
+
+    >>> f"{largest_local_delta(local_epsilon=0.5, distance=1e-6):.4g}"
+    '3.469e-10'
+    """
+    needed = rejection_rounds(local_epsilon=local_epsilon, distance=distance)
+    gap = -math.expm1(-local_epsilon) * math.exp(-local_epsilon)
+    return gap * distance / (4.0 * (2.0 + needed)) / UP
+
+
+def smallest_distance(*, local_epsilon: float, local_delta: float) -> float:
+    """Smallest δ₁ for which the lemma admits this δ₀: the inverse of ``largest_local_delta``.
+
+    Theorem:     [BKMTT20, Lem A.3], arXiv:2007.06605v2, solved for δ₁.
+    Neighbours:  replace-one, of a single record.
+    Rounding:    up: the distance returned is itself admissible.
+
+    >>> f"{smallest_distance(local_epsilon=0.5, local_delta=1e-9):.4g}"
+    '2.682e-06'
+    """
+    validate.positive(local_epsilon=local_epsilon)
+    validate.open_unit(local_delta=local_delta)
+    most = largest_local_delta(local_epsilon=local_epsilon, distance=_LARGEST_DISTANCE)
+    if not local_delta <= most:
+        raise NotCovered(
+            "local_delta",
+            local_delta,
+            f"must be at most {most:.3g} for local_epsilon = {local_epsilon} [BKMTT20, Lem A.3]",
+        )
+
+    def admits(log_distance: float) -> bool:
+        distance = min(math.exp(log_distance), _LARGEST_DISTANCE)
+        return largest_local_delta(local_epsilon=local_epsilon, distance=distance) >= local_delta
+
+    # δ₁ ≥ 8 δ₀ always, so log δ₀ is on the failing side.
+    found = first_true(admits, false=math.log(local_delta), true=0.0)
+    return min(math.exp(found), _LARGEST_DISTANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +172,16 @@ class Amplification:
     ) -> ApproximateBound:
         """(ε′, δ′) of an (ε₀, δ₀)-DP randomizer, at the smallest admissible δ₁; both rounded up."""
         validate.open_unit(delta=delta)
-        distance = approximate_to_pure.smallest_distance(
-            local_epsilon=local_epsilon, local_delta=local_delta
-        )
-        epsilon = tail_epsilon(
-            spread=self.spread(approximate_to_pure.MAGNIFICATION * local_epsilon), delta=delta
-        )
+        distance = smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
+        epsilon = tail_epsilon(spread=self.spread(MAGNIFICATION * local_epsilon), delta=delta)
         replaced = self.randomizers * distance * (exponential(epsilon) + 1.0)
         return ApproximateBound(epsilon=epsilon, delta=min(1.0, (delta + replaced) * UP))
 
     def approximate_total(self, *, local_epsilon: float, local_delta: float, delta: float) -> float:
         """Smallest ε′ the approximate theorem gives when its *total* δ′ may be ``delta``."""
         validate.open_unit(delta=delta)
-        distance = approximate_to_pure.smallest_distance(
-            local_epsilon=local_epsilon, local_delta=local_delta
-        )
-        spread = self.spread(approximate_to_pure.MAGNIFICATION * local_epsilon)
+        distance = smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
+        spread = self.spread(MAGNIFICATION * local_epsilon)
         log_replaced = math.log(self.randomizers) + math.log(distance)
         epsilon = smallest_within(spread=spread, log_replaced=log_replaced, total=delta)
         if epsilon is None:
@@ -91,9 +198,7 @@ class Amplification:
         advice = f"no local_delta is small enough for local_epsilon = {local_epsilon}; lower it"
         if not too_far(-700.0):
             distance = math.exp(first_true(too_far, false=-700.0, true=0.0)) / UP
-            most = approximate_to_pure.largest_local_delta(
-                local_epsilon=local_epsilon, distance=distance
-            )
+            most = largest_local_delta(local_epsilon=local_epsilon, distance=distance)
             if most > 0.0:
                 advice = f"must be at most {most:.3g} for local_epsilon = {local_epsilon}"
         return NotCovered("local_delta", local_delta, f"{advice} at total delta = {delta}")

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from checkins import validate
-from checkins.accounting.paper.amplification import tail_epsilon
-from checkins.accounting.paper.replacement import Loads, whole_loads
-from checkins.accounting.paper.rounding import UP, log_inverse
+from checkins.accounting.paper.amplification import UP, log_inverse, tail_epsilon
+from checkins.accounting.paper.mechanisms import Loads, checked_loads
 from checkins.errors import InvalidValue
 
 _MOST_LISTED = 10**7
@@ -166,7 +165,7 @@ def bins_epsilons(*, local_epsilon: float, loads: Loads) -> NDArray[np.float64]:
     [0.897, 0.0, 0.855]
     """
     validate.non_negative(local_epsilon=local_epsilon)
-    sizes = whole_loads(loads)
+    sizes = checked_loads(loads)
     before = np.cumsum(sizes) - sizes
     after = sizes.sum() - before - sizes
     away = math.exp(-local_epsilon)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import betainc
 
 from checkins import validate
-from checkins.accounting.paper.rounding import UP, log_inverse
+from checkins.accounting.paper.amplification import UP, log_inverse
 from checkins.errors import InvalidValue
 
 _TAIL_SLACK = 1.0 + 1e-6  # more than the error of scipy's incomplete beta function
@@ -28,10 +28,10 @@ def empty_probability(*, clients: int, slots: int, participation: float) -> floa
     """
     validate.count(clients=clients, slots=slots)
     validate.probability(participation=participation)
-    chance = participation / slots
-    if chance >= 1.0:
+    probability = participation / slots
+    if probability >= 1.0:
         return 0.0
-    return min(1.0, math.exp(clients * math.log1p(-chance)) * UP)
+    return min(1.0, math.exp(clients * math.log1p(-probability)) * UP)
 
 
 def dummies_fixed(*, clients: int, slots: int, participation: float) -> float:
@@ -150,10 +150,10 @@ def overflow_probability(*, clients: int, slots: int, participation: float, capa
     """
     validate.count(clients=clients, slots=slots, capacity=capacity)
     validate.probability(participation=participation)
-    others, chance = clients - 1, participation / slots
-    if others < capacity or chance == 0.0:
+    others, probability = clients - 1, participation / slots
+    if others < capacity or probability == 0.0:
         return 0.0
-    tail = float(betainc(float(capacity), float(others - capacity + 1), chance))
+    tail = float(betainc(float(capacity), float(others - capacity + 1), probability))
     return min(1.0, slots * max(tail * _TAIL_SLACK, _TINY))
 
 

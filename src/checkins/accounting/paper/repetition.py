@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from checkins import validate
-from checkins.accounting.paper.rounding import UP, exponential, log_gap, log_inverse
+from checkins.accounting.paper.amplification import UP, exponential, log_gap, log_inverse
 from checkins.accounting.paper.statements import fixed_window
 from checkins.errors import InvalidValue, NotCovered
 

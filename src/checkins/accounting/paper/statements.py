@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from checkins import validate
-from checkins.accounting.paper import occupancy, replacement
+from checkins.accounting.paper import mechanisms, occupancy
 from checkins.accounting.paper.amplification import Amplification, ApproximateBound
 from checkins.errors import NotCovered
 
@@ -33,7 +33,7 @@ def fixed_window(*, local_epsilon: float, delta: float, slots: int, participatio
     0.0149
     """
     validate.probability(participation=participation)
-    return replacement.random_replacement(
+    return mechanisms.random_replacement(
         local_epsilon=local_epsilon, delta=delta, slots=slots, largest_weight=participation
     )
 
@@ -52,7 +52,7 @@ def fixed_window_simplified(
     0.026
     """
     validate.probability(participation=participation)
-    return replacement.random_replacement_simplified(
+    return mechanisms.random_replacement_simplified(
         local_epsilon=local_epsilon, delta=delta, slots=slots, largest_weight=participation
     )
 
@@ -72,7 +72,7 @@ def fixed_window_approximate(
     (0.3056, '1.0004e-06')
     """
     validate.probability(participation=participation)
-    return replacement.random_replacement_approximate(
+    return mechanisms.random_replacement_approximate(
         local_epsilon=local_epsilon,
         local_delta=local_delta,
         delta=delta,
@@ -95,7 +95,7 @@ def fixed_window_approximate_total(
     0.3056
     """
     validate.probability(participation=participation)
-    return replacement.random_replacement_approximate_total(
+    return mechanisms.random_replacement_approximate_total(
         local_epsilon=local_epsilon,
         local_delta=local_delta,
         delta=delta,

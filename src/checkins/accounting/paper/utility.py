@@ -23,7 +23,7 @@ Occupancies are negatively associated, so E[z^M] ≤ (1 − q + qz)^m with q = 1
 integrating over z in [0, 1] gives E[T/(M + 1)] ≤ 1/q: ``last_iterate_risk``. Averaged reports have
 G² = L² + pσ²·E[1/S | M] given M. That mean rises with M (Efron: truncated Poisson loads given
 their sum) and the factor above falls with M, so by Chebyshev's inequality E[1/S | S > 0], its mean
-under the law of M tilted by M, may take its place.
+under the distribution of M tilted by M, may take its place.
 
 *Mean iterate, smooth.* With step 1/(β + 1/h), each update s of the M satisfies, as in the proof of
 [B15, Thm 6.3] and with D the squared distance to θ*,
@@ -41,8 +41,8 @@ import math
 from scipy.special import digamma
 
 from checkins import validate
+from checkins.accounting.paper.amplification import UP
 from checkins.accounting.paper.occupancy import empty_probability, expected_inverse_load
-from checkins.accounting.paper.rounding import UP
 from checkins.errors import NotCovered
 
 

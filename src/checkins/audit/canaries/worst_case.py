@@ -57,8 +57,8 @@ def _responses(promised: float, replace_one: bool) -> Iterator[tuple[str, str, R
     if not replace_one:
         return
     for name, point in zip(("ternary", "mirrored ternary"), attained(promised), strict=False):
-        middle = 1.0 - 2.0 * point.chance
-        base3 = (point.chance, middle, point.chance)
+        middle = 1.0 - 2.0 * point.probability
+        base3 = (point.probability, middle, point.probability)
         laws = [
             tuple(chance * ratio[side] for chance, ratio in zip(base3, ratios, strict=True))
             for side in (0, 1)

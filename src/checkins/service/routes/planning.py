@@ -105,7 +105,7 @@ class Capacity:
             return text
         if _WHOLE.fullmatch(text) and 1 <= int(text) < MOST_CAPACITY:
             return int(text)
-        raise Problem("invalid", f"{name}: must be all, or a whole number from 1")
+        raise Problem("invalid", f"{name}: must be all, or an integer from 1")
 
 
 QUESTION: Mapping[str, Any] = MappingProxyType(

@@ -130,7 +130,7 @@ def slot_of(request: Request) -> int:
     """The slot that a request is about."""
     text = request.path_params["slot"]
     if not re.fullmatch(SLOT, text) or int(text) > MOST_SLOT:
-        raise Problem("invalid", f"slot: must be a whole number from 1 to {MOST_SLOT:,}")
+        raise Problem("invalid", f"slot: must be an integer from 1 to {MOST_SLOT:,}")
     return int(text)
 
 
@@ -138,7 +138,7 @@ def entries_of(request: Request) -> int:
     """How many entries of a ledger a request is about."""
     text = request.path_params["entries"]
     if not re.fullmatch(r"[1-9][0-9]{0,15}", text) or int(text) > MOST_ENTRIES:
-        raise Problem("invalid", f"entries: must be a whole number from 1 to {MOST_ENTRIES:,}")
+        raise Problem("invalid", f"entries: must be an integer from 1 to {MOST_ENTRIES:,}")
     return int(text)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from checkins.accounting.paper import kov_composition, replacement
+from checkins.accounting.paper import kov_composition, mechanisms
 from checkins.errors import InvalidValue
 
 epsilons = st.floats(1e-6, 8.0)
@@ -32,8 +32,8 @@ def _exact_delta(epsilon: float, steps: int, total: float) -> float:
     """δ at ε = total of ``steps`` randomized responses, the worst ε-DP mechanisms there are."""
     heads = np.arange(steps + 1)
     loss = (2 * heads - steps) * epsilon
-    chance = 1.0 / (1.0 + math.exp(-epsilon))
-    mass = binom.pmf(heads, steps, chance)
+    probability = 1.0 / (1.0 + math.exp(-epsilon))
+    mass = binom.pmf(heads, steps, probability)
     return float((mass * np.maximum(0.0, -np.expm1(total - loss))).sum())
 
 
@@ -64,14 +64,14 @@ def test_composition_of_huge_steps_is_their_sum_and_no_warning():
 def test_replacement_unrelaxed_is_never_above_the_theorem(epsilon, delta, slots, weight):
     values = {"local_epsilon": epsilon, "delta": delta, "slots": slots, "largest_weight": weight}
     unrelaxed = kov_composition.replacement_unrelaxed(**values)
-    assert 0.0 <= unrelaxed <= replacement.random_replacement(**values)
+    assert 0.0 <= unrelaxed <= mechanisms.random_replacement(**values)
 
 
 @given(epsilon=epsilons, delta=deltas, clients=counts)
 def test_swapping_unrelaxed_is_never_above_the_theorem(epsilon, delta, clients):
     values = {"local_epsilon": epsilon, "delta": delta, "clients": clients}
     unrelaxed = kov_composition.swapping_unrelaxed(**values)
-    assert 0.0 <= unrelaxed <= replacement.swapping(**values)
+    assert 0.0 <= unrelaxed <= mechanisms.swapping(**values)
 
 
 @given(
@@ -81,7 +81,7 @@ def test_swapping_unrelaxed_is_never_above_the_theorem(epsilon, delta, clients):
 )
 def test_bins_unrelaxed_is_never_above_the_theorem(epsilon, delta, loads):
     values = {"local_epsilon": epsilon, "delta": delta, "loads": loads}
-    assert 0.0 <= kov_composition.bins_unrelaxed(**values) <= replacement.bins(**values)
+    assert 0.0 <= kov_composition.bins_unrelaxed(**values) <= mechanisms.bins(**values)
 
 
 @settings(max_examples=20)
@@ -134,7 +134,7 @@ def test_the_lemma_and_the_replacement_theorem_agree(epsilon, slots, weight, del
     lemma = kov_composition.relaxed_composition(
         delta=delta, steps=slots, a=weight * math.expm1(epsilon), b=-math.expm1(-epsilon)
     )
-    theorem = replacement.random_replacement(
+    theorem = mechanisms.random_replacement(
         local_epsilon=epsilon, delta=delta, slots=slots, largest_weight=weight
     )
     assert lemma == pytest.approx(theorem, rel=1e-9)

@@ -1,4 +1,4 @@
-"""Slot ratios, their laws on a grid and sums of them: which side of the truth, and by how much."""
+"""Slot ratios, their distributions on a grid and sums of them: rounded to which side, how far."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ deviates = st.floats(-7.0, 7.0)
 
 
 def at(ratio: SlotRatio, deviate: float) -> float:
-    """A place where the law of the ratio lives: its value at a normal deviate, roughly."""
+    """A place where the distribution of the ratio lives: its value at a normal deviate, roughly."""
     grid = np.linspace(-12.0, 12.0, 241)
     return float(np.interp(deviate, grid, ratio.typical))
 
@@ -57,16 +57,20 @@ def one(value: np.ndarray) -> float:
     return float(value[0])
 
 
-def call(law: GridDistribution, t: float) -> float:
-    return float(np.maximum(law.origin - t + law.values, 0.0) @ law.masses)
+def call(distribution: GridDistribution, t: float) -> float:
+    return float(
+        np.maximum(distribution.origin - t + distribution.values, 0.0) @ distribution.masses
+    )
 
 
-def put(law: GridDistribution, t: float) -> float:
-    return float(np.maximum(t - law.origin - law.values, 0.0) @ law.masses)
+def put(distribution: GridDistribution, t: float) -> float:
+    return float(
+        np.maximum(t - distribution.origin - distribution.values, 0.0) @ distribution.masses
+    )
 
 
-def mean(law: GridDistribution) -> float:
-    return law.origin + float(law.values @ law.masses)
+def mean(distribution: GridDistribution) -> float:
+    return distribution.origin + float(distribution.values @ distribution.masses)
 
 
 def rounding(side: Side, cells: int) -> Rounding:
@@ -134,12 +138,12 @@ def correlated(shift: float, epsilon: float, weight: float, t: float) -> tuple[f
     antipodal difference, and what is left is analytic in the first: trapezoids are exact.
     """
     h = np.linspace(-14.0, 14.0, 2001)
-    chance = np.exp(-(h**2) / 2) / math.sqrt(2 * math.pi) * (h[1] - h[0])
+    probability = np.exp(-(h**2) / 2) / math.sqrt(2 * math.pi) * (h[1] - h[0])
     common = np.exp(math.sqrt(1.5) * shift * h - 0.75 * shift**2)
     inner = Antipodal(math.sqrt(2.5) * shift, epsilon)
     strike = (t + (1 - weight) * math.expm1(epsilon)) / weight / common
     calls, puts = inner.call(strike), inner.put(strike)
-    return weight * float(calls * common @ chance), weight * float(puts * common @ chance)
+    return weight * float(calls * common @ probability), weight * float(puts * common @ probability)
 
 
 @pytest.mark.parametrize(
@@ -232,34 +236,37 @@ def test_a_diluted_ratio_is_smaller_in_convex_order(
 def test_discretising_up_goes_up_at_every_strike(
     ratio: SlotRatio, cells: int, deviate: float
 ) -> None:
-    law = discretise_up(ratio, rounding(Side.UP, cells))
+    distribution = discretise_up(ratio, rounding(Side.UP, cells))
     t = at(ratio, deviate)
     noise = 1e-14 * (abs(t) + abs(ratio.mean) + 1e-6)
-    assert call(law, t) + law.excess >= one(ratio.call(np.array([t]))) * (1 - ROUND_OFF) - noise
+    assert (
+        call(distribution, t) + distribution.excess
+        >= one(ratio.call(np.array([t]))) * (1 - ROUND_OFF) - noise
+    )
     if math.isfinite(ratio.floor):
-        assert put(law, t) >= one(ratio.put(np.array([t]))) * (1 - ROUND_OFF) - noise
+        assert put(distribution, t) >= one(ratio.put(np.array([t]))) * (1 - ROUND_OFF) - noise
 
 
 @given(ratio=attained_ratios, cells=cell_counts, deviate=deviates)
 def test_discretising_down_goes_down_at_every_strike(
     ratio: AttainedRatio, cells: int, deviate: float
 ) -> None:
-    law = discretise_down(ratio, rounding(Side.DOWN, cells))
+    distribution = discretise_down(ratio, rounding(Side.DOWN, cells))
     t = at(ratio, deviate)
     noise = 1e-14 * (abs(t) + abs(ratio.mean) + 1e-6)
-    assert call(law, t) <= one(ratio.call(np.array([t]))) * (1 + ROUND_OFF) + noise
-    assert put(law, t) <= one(ratio.put(np.array([t]))) * (1 + ROUND_OFF) + noise
-    assert law.excess == 0.0
+    assert call(distribution, t) <= one(ratio.call(np.array([t]))) * (1 + ROUND_OFF) + noise
+    assert put(distribution, t) <= one(ratio.put(np.array([t]))) * (1 + ROUND_OFF) + noise
+    assert distribution.excess == 0.0
 
 
 @given(ratio=ratios, cells=cell_counts)
 def test_a_discretised_law_is_a_law_with_the_right_mean(ratio: SlotRatio, cells: int) -> None:
-    law = discretise_up(ratio, rounding(Side.UP, cells))
-    assert np.all(law.masses >= 0.0)
-    assert law.masses.sum() == pytest.approx(1.0, abs=1e-12)
-    assert np.all(np.diff(law.values) > 0)
-    assert 0.0 <= law.excess <= 1e-3 * spread(ratio)
-    kept = mean(law) + law.excess - ratio.mean
+    distribution = discretise_up(ratio, rounding(Side.UP, cells))
+    assert np.all(distribution.masses >= 0.0)
+    assert distribution.masses.sum() == pytest.approx(1.0, abs=1e-12)
+    assert np.all(np.diff(distribution.values) > 0)
+    assert 0.0 <= distribution.excess <= 1e-3 * spread(ratio)
+    kept = mean(distribution) + distribution.excess - ratio.mean
     scale = 1e-9 * spread(ratio)
     if math.isfinite(ratio.floor):
         assert kept == pytest.approx(0.0, abs=scale)
@@ -270,19 +277,19 @@ def test_a_discretised_law_is_a_law_with_the_right_mean(ratio: SlotRatio, cells:
 
 @given(ratio=attained_ratios, cells=cell_counts)
 def test_merging_cells_keeps_mass_and_mean(ratio: AttainedRatio, cells: int) -> None:
-    law = discretise_down(ratio, rounding(Side.DOWN, cells))
-    assert np.all(law.masses > 0.0)
-    assert law.masses.sum() == pytest.approx(1.0, abs=1e-12)
-    assert mean(law) == pytest.approx(ratio.mean, abs=1e-9 * spread(ratio))
+    distribution = discretise_down(ratio, rounding(Side.DOWN, cells))
+    assert np.all(distribution.masses > 0.0)
+    assert distribution.masses.sum() == pytest.approx(1.0, abs=1e-12)
+    assert mean(distribution) == pytest.approx(ratio.mean, abs=1e-9 * spread(ratio))
 
 
 @given(shift=shifts)
 def test_capping_the_top_is_recorded_as_excess(shift: float) -> None:
     """A tolerance that cuts much: what the cap takes off the mean is exactly the excess."""
-    law = discretise_up(Shifted(shift), Rounding(Side.UP, 64, 1e-7))
-    top = law.origin + law.values[-1]
-    assert law.excess == pytest.approx(one(Shifted(shift).call(np.array([top]))))
-    assert mean(law) + law.excess == pytest.approx(1.0, abs=1e-9 * shift)
+    distribution = discretise_up(Shifted(shift), Rounding(Side.UP, 64, 1e-7))
+    top = distribution.origin + distribution.values[-1]
+    assert distribution.excess == pytest.approx(one(Shifted(shift).call(np.array([top]))))
+    assert mean(distribution) + distribution.excess == pytest.approx(1.0, abs=1e-9 * shift)
 
 
 @given(
@@ -312,12 +319,14 @@ def test_a_grid_locates_what_its_edges_enclose(
 def truth(ratio: SlotRatio, value, copies: int, t: float) -> float:  # type: ignore[no-untyped-def]
     """E(X1 + ... + Xn - t)+, the last copy in closed form and the others by trapezoids."""
     g = np.linspace(-11.0, 11.0, 1401 if copies == 2 else 301)
-    chance = np.exp(-(g**2) / 2) / math.sqrt(2 * math.pi) * (g[1] - g[0])
+    probability = np.exp(-(g**2) / 2) / math.sqrt(2 * math.pi) * (g[1] - g[0])
     x = value(g)
     if copies == 2:
-        return float(ratio.call(t - x) @ chance)
+        return float(ratio.call(t - x) @ probability)
     return float(
-        chance @ ratio.call((t - x[:, None] - x[None, :]).ravel()).reshape(301, 301) @ chance
+        probability
+        @ ratio.call((t - x[:, None] - x[None, :]).ravel()).reshape(301, 301)
+        @ probability
     )
 
 
@@ -362,13 +371,15 @@ def test_sums_are_laws_with_the_right_mean(case, copies: int, cells: int) -> Non
     ratio, _ = case
     for side, discretise in ((Side.UP, discretise_up), (Side.DOWN, discretise_down)):
         first = discretise(ratio, rounding(side, cells))
-        law = sum_of(copies, first, mean=ratio.mean, rounding=rounding(side, cells))
-        assert np.all(law.masses > 0.0)
-        assert law.masses.sum() == pytest.approx(1.0, abs=1e-12)
-        assert np.all(np.diff(law.values) >= 0)
-        assert len(law.values) <= cells + 2
+        distribution = sum_of(copies, first, mean=ratio.mean, rounding=rounding(side, cells))
+        assert np.all(distribution.masses > 0.0)
+        assert distribution.masses.sum() == pytest.approx(1.0, abs=1e-12)
+        assert np.all(np.diff(distribution.values) >= 0)
+        assert len(distribution.values) <= cells + 2
         target = copies * (mean(first) + first.excess)
-        assert mean(law) + law.excess == pytest.approx(target, abs=1e-9 * copies * spread(ratio))
+        assert mean(distribution) + distribution.excess == pytest.approx(
+            target, abs=1e-9 * copies * spread(ratio)
+        )
 
 
 @settings(max_examples=30)
@@ -388,14 +399,14 @@ def test_adding_any_two_laws_brackets_the_exact_convolution(first, second, strik
     middle = sum(x * p for x, p in exact)
     if max(x for x, _ in exact) - min(x for x, _ in exact) < 1e-3 or middle < 1e-3:
         return
-    laws = {
+    distributions = {
         side: add(one_, other, mean=middle / 2, copies=2, rounding=Rounding(side, cells, 1e-12))
         for side in Side
     }
     for t in strikes:
         calls = sum(max(x - t, 0.0) * p for x, p in exact)
         puts = sum(max(t - x, 0.0) * p for x, p in exact)
-        above, below = laws[Side.UP], laws[Side.DOWN]
+        above, below = distributions[Side.UP], distributions[Side.DOWN]
         assert call(below, t) - 1e-12 <= calls <= call(above, t) + above.excess + 1e-12
         assert put(below, t) - 1e-12 <= puts <= put(above, t) + 1e-12
 
@@ -414,8 +425,8 @@ def test_doubling_adds_the_right_number_of_copies(copies: int) -> None:
     """The variance of a sum of ratios is the sum of their variances, e^(s²) - 1 each."""
     ratio = Shifted(0.5)
     fine = Rounding(Side.UP, 1000, 1e-18)
-    law = sum_of(copies, discretise_up(ratio, fine), mean=1.0, rounding=fine)
-    values = law.values + law.origin
-    variance = float(law.masses @ (values - copies) ** 2)
+    distribution = sum_of(copies, discretise_up(ratio, fine), mean=1.0, rounding=fine)
+    values = distribution.values + distribution.origin
+    variance = float(distribution.masses @ (values - copies) ** 2)
     assert variance == pytest.approx(copies * math.expm1(0.25), rel=1e-2)
     assert variance >= copies * math.expm1(0.25) * (1 - 1e-6)

@@ -1,7 +1,11 @@
-"""Curious clients: they follow the protocol and disclose everything that they see.
+"""Stronger adversaries: an untrusted server, and clients that disclose what they see.
 
-A curious client learns whether it was chosen, and knows its own report and noise. Whoever checks in
-to a full slot can displace one of them, who then sees that somebody came.
+A certificate is about what a trusted server releases. If the server is not trusted, only the noise
+that a device adds to its own report is left: ``against_server``.
+
+Curious clients follow the protocol and disclose everything that they see. A curious client learns
+whether it was chosen, and knows its own report and noise. A client that checks in to a full slot
+can displace one of them, who then sees that somebody came: ``against_curious``.
 
 Theorem:     docs/theory/curious.md.
 """
@@ -9,12 +13,15 @@ Theorem:     docs/theory/curious.md.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from scipy.special import bdtrc
 
 from checkins.accounting.design import (
+    LEAST_NOISE,
+    Adjacency,
     Design,
     GaussianNoise,
     LocalRandomizer,
@@ -22,8 +29,82 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
-from checkins.accounting.exact.gaussian import LEAST_NOISE
+from checkins.accounting.exact.gaussian import report_epsilon
+from checkins.accounting.paper import kov_composition
 from checkins.errors import InvalidValue, NotCovered
+from checkins.formatting import finite
+
+NOTHING = "nothing: the server sees every clipped update before it adds noise"
+OF_CONTENT = "of what a client's reports say; that it took part is not hidden from the server"
+NO_BOUND = "no bound at this delta: the local deltas of its reports exceed it"
+
+
+@dataclass(frozen=True, slots=True)
+class AgainstServer:
+    """Epsilon of one client's reports by themselves, at the certificate's delta.
+
+    ``epsilon`` is infinite if nothing holds.
+    """
+
+    epsilon: float
+    note: str
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "epsilon": finite(self.epsilon),
+            "adjacency": str(Adjacency.REPLACE_ONE),
+            "note": self.note,
+        }
+
+
+def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 1) -> AgainstServer:
+    """The guarantee of a client's reports alone, one in every campaign.
+
+    Gaussian reports are one Gaussian report with the sum of their precisions. Equal local
+    randomizers are composed, different ones added up.
+
+    Theorem:     [BW18, Thm 8], arXiv:1805.06530v2; [KOV17], ``paper.kov_composition``.
+    Neighbours:  replace-one: two values of the client's data.
+    Rounding:    up.
+    """
+    precision, local = 0.0, Counter[LocalRandomizer]()
+    for design in designs:
+        randomizer = design.randomizer
+        if isinstance(randomizer, LocalRandomizer):
+            local[randomizer] += campaigns
+        elif randomizer.at is NoiseAt.SERVER:
+            return AgainstServer(math.inf, NOTHING)
+        else:
+            precision += campaigns / randomizer.noise_multiplier**2
+    left = delta - math.fsum(one.local_delta * times for one, times in local.items())
+    if left == 0.0 and not precision:  # basic composition spends exactly the local deltas
+        return AgainstServer(_summed(local), OF_CONTENT)
+    if not left > 0.0:
+        return AgainstServer(math.inf, NO_BOUND)
+    share = left / 2 if precision and local else left
+    epsilon = 0.0
+    if precision:
+        epsilon += report_epsilon(1.0 / math.sqrt(precision), share)
+    if local:
+        epsilon += _composed(local, share)
+    return AgainstServer(epsilon * (1.0 + 1e-12) if len(designs) > 1 else epsilon, OF_CONTENT)
+
+
+def _summed(local: Counter[LocalRandomizer]) -> float:
+    return math.fsum(one.local_epsilon * times for one, times in local.items())
+
+
+def _composed(local: Counter[LocalRandomizer], delta: float) -> float:
+    """Epsilon of all reports together, at most their sum; a single one spends no delta."""
+    added = _summed(local)
+    if local.total() == 1 or len(local) > 1:
+        return added
+    [(one, times)] = local.items()
+    composed = kov_composition.homogeneous_composition(
+        epsilon=one.local_epsilon, steps=times, delta=delta
+    )
+    return min(added, composed)
+
 
 _SHARE = 0.01
 """Largest part of delta spent on slots in which more curious clients meet than are allowed for."""
@@ -42,9 +123,9 @@ def against_curious(
     runs = len(designs) * campaigns
     left, exposures = [], []
     for design in designs:
-        met, chance = _in_one_slot(design, curious, most=_SHARE * delta / runs)
+        met, probability = _in_one_slot(design, curious, most=_SHARE * delta / runs)
         left.append(_without(design, curious, met))
-        exposures.append(_displaced(design, curious) + chance)
+        exposures.append(_displaced(design, curious) + probability)
     total = campaigns * math.fsum(exposures)
     if runs > 1:  # where one client is replaced; the theorem says why
         total *= 1.0 + 2.0 * delta
@@ -69,16 +150,16 @@ def _in_one_slot(design: Design, curious: int, *, most: float) -> tuple[int, flo
     """How many curious clients a slot is priced with, and the probability that more meet."""
     if not _noise_is_shared(design):
         return 0, 0.0
-    slots, chance = design.choices, design.participation / design.choices
+    slots, probability = design.choices, design.participation / design.choices
     for met in range(min(curious, (design.capacity or 1) - 1) + 1):
-        more = slots * float(bdtrc(met, curious, chance)) * (1.0 + 1e-6)
+        more = slots * float(bdtrc(met, curious, probability)) * (1.0 + 1e-6)
         if more <= most:
             return met, more
     raise NotCovered(
         "curious",
         curious,
         f"could hold every place of a slot: with noise at the clients use a capacity far above"
-        f" {curious * chance:.3g}, or noise at the server",
+        f" {curious * probability:.3g}, or noise at the server",
     )
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkins.accounting.exact.divergence import (
+from checkins.accounting.exact.campaign_divergence import UnlessOverflow
+from checkins.accounting.solve import (
     MOST_EPSILON,
     Interval,
-    Otherwise,
     crossing,
 )
 
@@ -78,7 +78,7 @@ def test_no_search_is_long(curve: Curve, target: float, guess: float) -> None:
 @pytest.mark.parametrize("precision", [1e-4, 1e-9])
 @pytest.mark.parametrize("off", [0.5, 0.9, 1.0, 1.1, 2.0])
 def test_a_fair_guess_of_a_smooth_curve_needs_few_evaluations(precision: float, off: float) -> None:
-    """Every evaluation of a replace-one curve builds a law: they must be few."""
+    """Every evaluation of a replace-one curve builds a distribution: they must be few."""
     counted = Counted(lambda x: math.erfc(3.0 * x))
     root = crossing(counted.curve, 1e-6, guess=1.0, precision=1e-12).upper
     counted.asked = 0
@@ -135,7 +135,7 @@ class Curves:
 
 def test_a_rare_case_adds_its_share_of_delta_above_and_nothing_below() -> None:
     usual, rare = Curves(lambda x: math.exp(-x), 0.0), Curves(lambda x: 0.5, 0.0)
-    mixed = Otherwise(usual, rare, chance=0.1)
+    mixed = UnlessOverflow(usual, rare, probability=0.1)
     assert mixed.upper(1.0) == pytest.approx(math.exp(-1.0) + 0.05)
     assert mixed.lower(1.0) == pytest.approx(math.exp(-1.0))
 
@@ -143,17 +143,17 @@ def test_a_rare_case_adds_its_share_of_delta_above_and_nothing_below() -> None:
 @given(
     scale=st.floats(0.1, 5.0),
     more=st.floats(1.0, 10.0),
-    chance=st.one_of(st.just(0.0), st.floats(-20.0, 0.0).map(lambda power: 10.0**power)),
+    probability=st.one_of(st.just(0.0), st.floats(-20.0, 0.0).map(lambda power: 10.0**power)),
     gap=st.floats(0.0, 0.5),
     target=st.sampled_from([1e-3, 1e-6, 1e-12]),
 )
 def test_a_rare_case_is_priced_on_the_safe_side(
-    scale: float, more: float, chance: float, gap: float, target: float
+    scale: float, more: float, probability: float, gap: float, target: float
 ) -> None:
     """Either the sum of both shares is small enough, or the rare case alone is."""
     usual = Curves(lambda x: math.exp(-x / scale), gap)
     rare = Curves(lambda x: math.exp(-x / (scale * more)), gap)
-    mixed = Otherwise(usual, rare, chance)
+    mixed = UnlessOverflow(usual, rare, probability)
     found = mixed.epsilon(target)
     assert min(mixed.upper(found.upper), rare.upper(found.upper)) <= target
     assert found.upper >= usual.epsilon(target).upper * (1 - 1e-3)

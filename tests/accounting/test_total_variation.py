@@ -145,12 +145,12 @@ def test_a_mechanism_mixed_with_one_that_tells_all_is_covered(tau: float, epsilo
     delta = 1e-3
     certificate = certify(design, delta=delta, adjacency=REPLACE_ONE, variation=tau)
     honest = math.exp(epsilon0) / (1 + math.exp(epsilon0))
-    laws = [
+    distributions = [
         {"0": (1 - tau) * p, "1": (1 - tau) * (1 - p), f"open {secret}": tau}
         for secret, p in enumerate((honest, 1 - honest))
     ]
     growth = math.exp(certificate.epsilon)
-    for mine, other in (laws, laws[::-1]):
+    for mine, other in (distributions, distributions[::-1]):
         spent = math.fsum(max(0.0, p - growth * other.get(out, 0.0)) for out, p in mine.items())
         assert spent <= delta
     assert certificate.epsilon >= certificate.epsilon_lower

@@ -22,7 +22,7 @@ from checkins.accounting import (
     calibrate,
     certify,
 )
-from checkins.accounting.curious_clients import against_curious
+from checkins.accounting.adversaries import against_curious
 from checkins.accounting.exact import campaign_divergence
 from checkins.errors import InvalidValue, NotCovered
 from tests.accounting import protocols

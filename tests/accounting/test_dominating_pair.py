@@ -32,7 +32,7 @@ EPSILONS = (0.0, 1e-6, 0.01, 0.1, 0.3, 1.0, 2.0, 5.0, 20.0)
 
 
 def pair_of(present: np.ndarray, absent: np.ndarray) -> DominatingPair:
-    """Any two laws on one finite list of outcomes."""
+    """Any two distributions on one finite list of outcomes."""
     both = (present > 0) & (absent > 0)
     order = np.argsort(np.log(present[both]) - np.log(absent[both]), kind="stable")
     q, p = absent[both][order], present[both][order]
@@ -45,8 +45,8 @@ def hockey_stick(one: np.ndarray, other: np.ndarray, epsilon: float) -> float:
     return math.fsum(np.maximum(one - math.exp(epsilon) * other, 0.0))
 
 
-def product(laws: list[np.ndarray]) -> np.ndarray:
-    return np.array([math.prod(masses) for masses in itertools.product(*laws)])
+def product(distributions: list[np.ndarray]) -> np.ndarray:
+    return np.array([math.prod(masses) for masses in itertools.product(*distributions)])
 
 
 def above(pair: DominatingPair, remove: float, add: float, epsilon: float) -> None:
@@ -60,8 +60,8 @@ def below(pair: DominatingPair, remove: float, add: float, epsilon: float) -> No
 
 
 @st.composite
-def laws(draw: st.DrawFn, most: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Two laws on a few outcomes; some outcomes only one of them has."""
+def distributions(draw: st.DrawFn, most: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Two distributions on a few outcomes; some outcomes only one of them has."""
     size = draw(st.integers(1, most))
     weights = st.one_of(st.just(0.0), st.floats(-8.0, 0.0).map(lambda power: 10.0**power))
     one = np.array(draw(st.lists(weights, min_size=size, max_size=size)))
@@ -86,13 +86,13 @@ def gaussian_delta(shift: float, epsilon: float) -> float:
 def release(shift: float, rounding: Rounding) -> DominatingPair:
     """One Gaussian release: a campaign of one slot that everybody takes part in."""
     campaign = gaussian.GaussianCampaign(1.0 / shift, 1, 1.0)
-    return gaussian.AddRemove.pair(campaign, rounding)
+    return gaussian.GaussianAddRemove.pair(campaign, rounding)
 
 
 # Composition
 
 
-@given(one=laws(), other=laws())
+@given(one=distributions(), other=distributions())
 def test_two_campaigns_bracket_their_exact_product(
     one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]
 ) -> None:
@@ -104,23 +104,25 @@ def test_two_campaigns_bracket_their_exact_product(
 
 
 @settings(max_examples=25)
-@given(law=laws(most=3), times=st.integers(1, 6), cells=st.sampled_from([3, 40, 512]))
+@given(
+    distribution=distributions(most=3), times=st.integers(1, 6), cells=st.sampled_from([3, 40, 512])
+)
 def test_repetitions_bracket_their_exact_product_on_any_grid(
-    law: tuple[np.ndarray, np.ndarray], times: int, cells: int
+    distribution: tuple[np.ndarray, np.ndarray], times: int, cells: int
 ) -> None:
-    present, absent = (product([one] * times) for one in law)
+    present, absent = (product([one] * times) for one in distribution)
     for epsilon in EPSILONS:
         exact = hockey_stick(present, absent, epsilon), hockey_stick(absent, present, epsilon)
         up, down = (Rounding(side, cells, 1e-20) for side in Side)
-        above(pair_of(*law).repeat(times, up), *exact, epsilon)
-        below(pair_of(*law).repeat(times, down), *exact, epsilon)
+        above(pair_of(*distribution).repeat(times, up), *exact, epsilon)
+        below(pair_of(*distribution).repeat(times, down), *exact, epsilon)
 
 
-@given(law=laws(), other=laws())
+@given(distribution=distributions(), other=distributions())
 def test_the_order_of_two_campaigns_does_not_matter(
-    law: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]
+    distribution: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]
 ) -> None:
-    one, two = pair_of(*law), pair_of(*other)
+    one, two = pair_of(*distribution), pair_of(*other)
     for rounding in (UP, DOWN):
         for epsilon in EPSILONS:
             forth = one.compose(two, rounding).remove(epsilon)
@@ -162,10 +164,10 @@ def test_repeated_randomized_response_is_binomial(times: int, total: float) -> N
         assert down.remove(epsilon) >= 0.98 * a_little_more - 1e-12
 
 
-@given(law=laws(), times=st.sampled_from([2, 5, 1000, 10**6]))
-def test_masses_are_conserved(law: tuple[np.ndarray, np.ndarray], times: int) -> None:
+@given(distribution=distributions(), times=st.sampled_from([2, 5, 1000, 10**6]))
+def test_masses_are_conserved(distribution: tuple[np.ndarray, np.ndarray], times: int) -> None:
     """UP never has less than all of the mass; DOWN never more."""
-    up, down = pair_of(*law).repeat(times, UP), pair_of(*law).repeat(times, DOWN)
+    up, down = pair_of(*distribution).repeat(times, UP), pair_of(*distribution).repeat(times, DOWN)
     for masses, only in ((up.present, up.only_present), (up.absent, up.only_absent)):
         assert math.fsum(masses) + only >= 1 - 1e-8
         assert math.fsum(masses) + only <= 2.0
@@ -184,30 +186,30 @@ def test_a_short_tail_loses_no_mass(side: Side, times: int) -> None:
     assert pair.only_absent < 1e-12
 
 
-@given(law=laws(), cells=st.integers(2, 600), times=st.integers(2, 40))
+@given(distribution=distributions(), cells=st.integers(2, 600), times=st.integers(2, 40))
 def test_the_sides_are_nested_on_any_grid(
-    law: tuple[np.ndarray, np.ndarray], cells: int, times: int
+    distribution: tuple[np.ndarray, np.ndarray], cells: int, times: int
 ) -> None:
-    up, down = (pair_of(*law).repeat(times, Rounding(side, cells, 1e-20)) for side in Side)
+    up, down = (pair_of(*distribution).repeat(times, Rounding(side, cells, 1e-20)) for side in Side)
     for epsilon in EPSILONS:
         above(up, down.remove(epsilon), down.add(epsilon), epsilon)
 
 
 @settings(max_examples=20)
-@given(law=laws())
-def test_a_million_repetitions_never_cross(law: tuple[np.ndarray, np.ndarray]) -> None:
-    up, down = pair_of(*law).repeat(10**6, UP), pair_of(*law).repeat(10**6, DOWN)
+@given(distribution=distributions())
+def test_a_million_repetitions_never_cross(distribution: tuple[np.ndarray, np.ndarray]) -> None:
+    up, down = pair_of(*distribution).repeat(10**6, UP), pair_of(*distribution).repeat(10**6, DOWN)
     for epsilon in (*EPSILONS, 100.0, 400.0):
         assert up.remove(epsilon) * (1 + 1e-7) >= down.remove(epsilon) * (1 - 1e-7)
         assert up.add(epsilon) * (1 + 1e-7) >= down.add(epsilon) * (1 - 1e-7)
 
 
-@given(law=laws(), times=st.integers(2, 50), more=st.integers(1, 50))
+@given(distribution=distributions(), times=st.integers(2, 50), more=st.integers(1, 50))
 def test_more_repetitions_never_show_less(
-    law: tuple[np.ndarray, np.ndarray], times: int, more: int
+    distribution: tuple[np.ndarray, np.ndarray], times: int, more: int
 ) -> None:
-    fewer = pair_of(*law).repeat(times, DOWN)
-    all_of_them = pair_of(*law).repeat(times + more, UP)
+    fewer = pair_of(*distribution).repeat(times, DOWN)
+    all_of_them = pair_of(*distribution).repeat(times + more, UP)
     for epsilon in EPSILONS:
         above(all_of_them, fewer.remove(epsilon), fewer.add(epsilon), epsilon)
 
@@ -253,7 +255,7 @@ def test_extreme_losses_neither_overflow_nor_vanish(local: float, times: int) ->
 
 
 def test_losses_next_to_zero_keep_their_relative_accuracy() -> None:
-    """Two laws that differ by 1e-12: R of them are a Gaussian of R times that variance."""
+    """Two distributions that differ by 1e-12: R of them are a Gaussian of R times that variance."""
     gap, times = 1e-12, 10**6
     once = from_ratios(np.array([1 - gap, 1 + gap]), np.array([-gap, gap]), np.array([0.5, 0.5]))
     up, down = once.repeat(times, UP), once.repeat(times, DOWN)
@@ -264,11 +266,11 @@ def test_losses_next_to_zero_keep_their_relative_accuracy() -> None:
     assert down.add(0.0) == pytest.approx(exact, rel=5e-3)
 
 
-@given(law=laws())
+@given(distribution=distributions())
 def test_losses_rise_and_are_the_logarithm_of_the_ratio(
-    law: tuple[np.ndarray, np.ndarray],
+    distribution: tuple[np.ndarray, np.ndarray],
 ) -> None:
-    pair = pair_of(*law)
+    pair = pair_of(*distribution)
     assert pair.losses == pytest.approx(np.log(pair.present / pair.absent), abs=1e-12)
     composed = pair.compose(pair, UP)
     assert np.all(np.diff(composed.losses) > 0)
@@ -344,11 +346,11 @@ def test_a_curve_of_one_point_is_all_or_nothing(hidden: float) -> None:
 # Into dp_accounting
 
 
-@given(law=laws(), interval=st.sampled_from([1e-3, 0.01, 0.3]))
+@given(distribution=distributions(), interval=st.sampled_from([1e-3, 0.01, 0.3]))
 def test_dp_accounting_says_no_less_of_the_same_pair(
-    law: tuple[np.ndarray, np.ndarray], interval: float
+    distribution: tuple[np.ndarray, np.ndarray], interval: float
 ) -> None:
-    pair = pair_of(*law)
+    pair = pair_of(*distribution)
     if not len(pair.absent):
         return
     theirs = pair.to_dp_accounting(interval=interval)
@@ -371,7 +373,7 @@ def test_dp_accounting_is_close_on_a_fine_grid() -> None:
 
 @pytest.mark.parametrize("times", [2, 5, 30])
 def test_dp_accounting_composes_to_the_same(times: int) -> None:
-    campaign = pure.AddRemove(pure.PureCampaign(1.0, 20, 0.7), delta=1e-12).pair()
+    campaign = pure.PureAddRemove(pure.PureCampaign(1.0, 20, 0.7), delta=1e-12).pair()
     theirs = campaign.to_dp_accounting(interval=1e-4).self_compose(times)
     up, down = campaign.repeat(times, UP), campaign.repeat(times, DOWN)
     for epsilon in (0.0, 0.2, 0.5, 1.0):
