@@ -17,26 +17,27 @@ from numbers import Integral, Real
 from checkins.errors import InvalidValue
 
 MOST_CAMPAIGNS = 10**6
+"""Largest number of campaigns that is accounted for."""
 MOST_SLOTS = 10**12
-"""Largest count we account for: beyond it doubles no longer separate neighbouring slots."""
+"""Largest count that is accounted for: beyond it doubles no longer separate neighbouring slots."""
 
 
 def _each(values: dict[str, object], fits: Callable[[float], bool], expected: str) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not fits(_float(value)):
-            raise InvalidValue(name, _told(value), expected)
+            raise InvalidValue(name, _printable(value), expected)
 
 
 def _float(value: Real) -> float:
-    """The value as a float; an integer or fraction that no float holds is infinite."""
+    """Return the value as a float; an integer or fraction that no float holds is infinite."""
     try:
         return float(value)
     except OverflowError:
         return -math.inf if value < 0 else math.inf
 
 
-def _told(value: object) -> object:
-    """The value for a message: Python refuses to print integers of thousands of digits."""
+def _printable(value: object) -> object:
+    """Return the value for a message: Python refuses to print integers of thousands of digits."""
     if isinstance(value, Real) and math.isinf(_float(value)):
         return _float(value)
     return value
@@ -65,9 +66,9 @@ def probability(**values: object) -> None:
 def count(*, most: int = MOST_SLOTS, **values: object) -> None:
     """Refuse anything but an integer from 1 to ``most``."""
     for name, value in values.items():
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not whole or not 1 <= int(value) <= most:  # type: ignore[call-overload]  # whole implies int
-            raise InvalidValue(name, _told(value), f"must be an integer from 1 to {most:,}")
+        integer = isinstance(value, Integral) and not isinstance(value, bool)
+        if not integer or not 1 <= int(value) <= most:  # type: ignore[call-overload]  # it is an int
+            raise InvalidValue(name, _printable(value), f"must be an integer from 1 to {most:,}")
 
 
 def one_of(kinds: type | tuple[type, ...], **values: object) -> None:

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
+from checkins.accounting.design import LEAST_NOISE, MOST_NOISE
 from checkins.accounting.exact.gaussian import (
-    LEAST_NOISE,
-    MOST_NOISE,
     GaussianAddRemove,
     GaussianCampaign,
     GaussianReplaceOne,

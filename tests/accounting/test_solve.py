@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkins.accounting.design import MOST_EPSILON
 from checkins.accounting.exact.campaign_divergence import UnlessOverflow
 from checkins.accounting.solve import (
-    MOST_EPSILON,
     Interval,
     crossing,
 )

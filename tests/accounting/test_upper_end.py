@@ -14,7 +14,7 @@ from checkins.accounting import (
     Protocol,
     composition,
 )
-from checkins.accounting.bounds import Question
+from checkins.accounting.bounds import Campaigns
 from checkins.accounting.exact import campaign_divergence
 
 DELTA = 1e-6
@@ -62,12 +62,12 @@ def test_it_is_so_for_several_campaigns(name: str) -> None:
 @pytest.mark.parametrize("name", ["gaussian", "pure"])
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_a_quick_look_never_rules_out_what_is_proven(name: str, adjacency: Adjacency) -> None:
-    question = Question((DESIGNS[name],), adjacency, 1)
-    least = min(bound.epsilon.upper for bound in question.bounds(DELTA))
-    assert not question.surely_above(least, DELTA)
-    assert question.surely_above(0.5 * least, DELTA)
+    mechanism = Campaigns((DESIGNS[name],), adjacency, 1)
+    least = min(bound.epsilon.upper for bound in mechanism.bounds(DELTA))
+    assert not mechanism.surely_above(least, DELTA)
+    assert mechanism.surely_above(0.5 * least, DELTA)
 
 
 def test_several_campaigns_are_never_ruled_out_by_it() -> None:
-    question = Question((DESIGNS["gaussian"],), Adjacency.ADD_REMOVE, 3)
-    assert not question.surely_above(1e-3, DELTA)
+    mechanism = Campaigns((DESIGNS["gaussian"],), Adjacency.ADD_REMOVE, 3)
+    assert not mechanism.surely_above(1e-3, DELTA)

@@ -23,6 +23,7 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
+from checkins.accounting.precision import Precision, delta_at, epsilon_at
 
 __all__ = [
     "METHODS",
@@ -36,9 +37,12 @@ __all__ = [
     "NoiseAt",
     "Parameter",
     "Population",
+    "Precision",
     "Protocol",
     "calibrate",
     "certify",
     "certify_heterogeneous",
+    "delta_at",
+    "epsilon_at",
     "loss_distribution",
 ]

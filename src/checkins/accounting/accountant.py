@@ -1,4 +1,4 @@
-"""From a description to a certificate: every method that applies, the smallest valid epsilon.
+"""From a design to a certificate: every method that applies, the smallest epsilon proved.
 
 >>> design = Design(
 ...     Protocol.FIXED, slots=1000, participation=1.0, randomizer=LocalRandomizer(1.0)
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from checkins import validate
 from checkins.accounting import total_variation
 from checkins.accounting.adversaries import AgainstServer, against_curious, against_server
-from checkins.accounting.bounds import Bound, HeterogeneousClients, Question
+from checkins.accounting.bounds import Bound, Campaigns, HeterogeneousClients
 from checkins.accounting.certificate import (
     OF_DESIGN,
     OF_KINDS,
@@ -33,6 +33,7 @@ from checkins.accounting.certificate import (
 )
 from checkins.accounting.comparisons import comparisons
 from checkins.accounting.design import (
+    MOST_EPSILON,
     Adjacency,
     Design,
     LocalRandomizer,
@@ -40,7 +41,6 @@ from checkins.accounting.design import (
 )
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
-from checkins.accounting.solve import MOST_EPSILON
 from checkins.errors import InvalidValue, NotCovered
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ METHODS = {
     "filter-gaussian": "a Gaussian filter: campaigns may be chosen after earlier releases",
     "filter-renyi": "a Renyi filter: campaigns may be chosen after earlier releases",
     "paper": "the paper's theorem for the protocol",
-    "no-amplification": "what holds even if the client's slot were known",
+    "no-amplification": "the bound if the client's slot were known",
     "poisson": "Poisson subsampling, as DP-SGD libraries assume",
     "shuffling-best": "shuffling, by the exact accountant",
     "shuffling-paper": "shuffling, by the paper's theorem",
     "shuffling-efmrtt19": "shuffling, by the earlier theorem the paper improves",
 }
-"""What each method name in a certificate means."""
+"""The methods that a certificate names, and what each of them is."""
 
 _Found = tuple[list[Bound], Bound]
 """Every bound, and the best of them."""
@@ -74,14 +74,14 @@ def certify(
     variation: float = 0.0,
     curious: int = 0,
 ) -> Certificate:
-    """The smallest epsilon proven for the design, with everything it rests on.
+    """Certify the smallest epsilon proved for the design, with its assumptions.
 
     A sequence of designs is run one after the other, and all of it ``campaigns`` times over.
     ``compare=False`` leaves out the comparisons that prove nothing about the design. ``variation``
     bounds the total variation between what runs, all releases together, and some function of the
-    design's releases, such as their rounding; it is paid for in delta. ``epsilon_lower`` is about
-    the design: what is rounded may be a little more private. ``curious`` clients follow the
-    protocol and disclose what they see (``accounting.curious``).
+    design's releases, such as their rounding; it is charged to delta. ``epsilon_lower`` is about
+    the design: what is rounded may be a little more private. ``curious`` is the number of clients
+    that follow the protocol and disclose what they see (``adversaries.against_curious``).
 
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
     """
@@ -89,14 +89,14 @@ def certify(
     designs = (design,) if isinstance(design, Design) else tuple(design)
     check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
     total_variation.check(variation)
-    question = Question(designs, adjacency, campaigns)
-    priced, exposure = _against_curious(question, curious, delta)
-    found, best = _charged(priced, delta, variation, exposure)
+    mechanism = Campaigns(designs, adjacency, campaigns)
+    bounded, exposure = _against_curious(mechanism, curious, delta)
+    found, best = _charged(bounded, delta, variation, exposure)
     compared: list[Alternative] = []
     if compare and len(designs) == 1 and designs[0].participation > 0.0:
         compared = list(comparisons(designs[0], adjacency, campaigns=campaigns, delta=delta))
     certificate = _certificate(
-        question, found, best, delta=delta, variation=variation, exposure=exposure, curious=curious
+        mechanism, found, best, delta=delta, variation=variation, exposure=exposure, curious=curious
     )
     return replace(
         certificate,
@@ -105,19 +105,19 @@ def certify(
     )
 
 
-def _against_curious(question: Question, curious: int, delta: float) -> tuple[Question, float]:
-    """What is left to price against curious clients, and the exposure that delta pays for."""
+def _against_curious(mechanism: Campaigns, curious: int, delta: float) -> tuple[Campaigns, float]:
+    """Return the mechanism against curious clients, and the exposure that is charged to delta."""
     if curious == 0 and curious is not False:
-        return question, 0.0
+        return mechanism, 0.0
     validate.count(curious=curious)
     designs, exposure = against_curious(
-        question.designs, curious, delta=delta, campaigns=question.campaigns
+        mechanism.designs, curious, delta=delta, campaigns=mechanism.campaigns
     )
-    return replace(question, designs=designs, curious=True), exposure
+    return replace(mechanism, designs=designs, curious=True), exposure
 
 
 def _certificate(
-    question: Question | HeterogeneousClients,
+    mechanism: Campaigns | HeterogeneousClients,
     found: Sequence[Bound],
     best: Bound,
     *,
@@ -126,47 +126,47 @@ def _certificate(
     exposure: float = 0.0,
     curious: int = 0,
 ) -> Certificate:
-    """The certificate of the best bound; ``question`` is the one that lower ends are about."""
-    designs, epsilon = question.designs, best.epsilon.upper
-    if curious:  # what is priced is weaker than what runs: a lower end is about what runs
-        lower = max(one.epsilon.lower for one in question.bounds(delta))
+    """Return the certificate of the best bound; lower ends are about ``mechanism``."""
+    designs, epsilon = mechanism.designs, best.epsilon.upper
+    if curious:  # the bounds are about a weaker mechanism: a lower end is about what runs
+        lower = max(one.epsilon.lower for one in mechanism.bounds(delta))
     else:
         lower = max(bound.epsilon.lower for bound in found)
     if variation > 0.0:
         above = total_variation.widened(delta=delta, epsilon=epsilon, variation=variation)
-        lower = question.too_small(above, at_most=lower)
+        lower = mechanism.too_small(above, at_most=lower)
     return Certificate(
         epsilon=epsilon,
         epsilon_lower=min(lower, epsilon),
         epsilon_lower_of=lower_of(designs),
         delta=delta,
-        adjacency=question.adjacency,
+        adjacency=mechanism.adjacency,
         method=best.method,
         assumptions=(
-            *_assumed(question, best, curious),
+            *_assumed(mechanism, best, curious),
             *charged_to_delta(variation=variation, epsilon=epsilon, exposure=exposure),
         ),
         alternatives=tuple(_alternative(bound) for bound in found),
-        campaigns=question.campaigns,
+        campaigns=mechanism.campaigns,
         curious=curious,
         variation=variation,
-        against_server=_against_server(question, delta),
+        against_server=_against_server(mechanism, delta),
         versions=versions("checkins", "numpy", "scipy", "dp-accounting"),
     )
 
 
 def lower_of(designs: Sequence[Design]) -> str:
-    """What no epsilon below the lower end is true of."""
+    """Return the mechanism for which no epsilon below the lower end holds."""
     local = any(isinstance(design.randomizer, LocalRandomizer) for design in designs)
     return OF_SOME_RANDOMIZER if local else OF_DESIGN
 
 
-def _against_server(question: Question | HeterogeneousClients, delta: float) -> AgainstServer:
-    if isinstance(question, Question):
-        return against_server(question.designs, delta=delta, campaigns=question.campaigns)
+def _against_server(mechanism: Campaigns | HeterogeneousClients, delta: float) -> AgainstServer:
+    if isinstance(mechanism, Campaigns):
+        return against_server(mechanism.designs, delta=delta, campaigns=mechanism.campaigns)
     each = (
-        against_server((kind,), delta=delta, campaigns=question.campaigns)
-        for kind in question.designs
+        against_server((kind,), delta=delta, campaigns=mechanism.campaigns)
+        for kind in mechanism.designs
     )
     return max(each, key=lambda one: one.epsilon)
 
@@ -179,24 +179,24 @@ def smallest_epsilon(
     campaigns: int = 1,
     variation: float = 0.0,
 ) -> float:
-    """The epsilon of the certificate, without the rest of it; infinity where none is proved."""
+    """Return the epsilon that ``certify`` would, without the certificate; infinity if none."""
     check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
     total_variation.check(variation)
     try:
-        question = Question(tuple(designs), adjacency, campaigns)
-        _, best = _charged(question, delta, variation, 0.0)
+        mechanism = Campaigns(tuple(designs), adjacency, campaigns)
+        _, best = _charged(mechanism, delta, variation, 0.0)
     except NotCovered:
         return math.inf
     return best.epsilon.upper
 
 
 def _charged(
-    question: Question | HeterogeneousClients, delta: float, variation: float, exposure: float
+    mechanism: Campaigns | HeterogeneousClients, delta: float, variation: float, exposure: float
 ) -> _Found:
-    """Every bound at the largest share of delta that leaves enough for the charges."""
+    """Return every bound at the largest share of delta that leaves enough for the charges."""
     if variation == 0.0 and exposure == 0.0:
-        found = question.bounds(delta)
-        return found, _best(found, question.designs, delta)
+        found = mechanism.bounds(delta)
+        return found, _best(found, mechanism.designs, delta)
 
     def fits(share: float, epsilon: float) -> bool:
         return total_variation.fits(
@@ -207,31 +207,31 @@ def _charged(
     for share in total_variation.shares(delta):
         if not fits(share, least):
             continue  # nor would it at the epsilon of this share, which is no smaller
-        if question.surely_above(_most_charged(share, delta, variation + exposure), share):
+        if mechanism.surely_above(_most_charged(share, delta, variation + exposure), share):
             continue
-        found = question.bounds(share)
-        best = _best(found, question.designs, delta)
+        found = mechanism.bounds(share)
+        best = _best(found, mechanism.designs, delta)
         least = max(least, best.epsilon.upper)
         if fits(share, least):
             if exposure > 0.0:  # it may take much of delta: the coarse share would waste it
-                return _refined(question, (found, best), delta, variation, exposure)
+                return _refined(mechanism, (found, best), delta, variation, exposure)
             return found, best
     raise total_variation.exhausted(delta, variation, exposure)
 
 
 def _refined(
-    question: Question | HeterogeneousClients,
+    mechanism: Campaigns | HeterogeneousClients,
     known: _Found,
     delta: float,
     variation: float,
     exposure: float,
 ) -> _Found:
-    """Findings at all of delta that the charges at a proven epsilon leave, twice over."""
+    """Bound epsilon at all of delta that the charges at a proved epsilon leave, twice over."""
     for _ in range(2):
         epsilon = known[1].epsilon.upper
         charge = total_variation.charge(epsilon=epsilon, variation=variation, exposure=exposure)
-        found = question.bounds(math.nextafter(delta - charge, 0.0))
-        best = _best(found, question.designs, delta)
+        found = mechanism.bounds(math.nextafter(delta - charge, 0.0))
+        best = _best(found, mechanism.designs, delta)
         if not best.epsilon.upper < epsilon:
             break
         known = found, best
@@ -239,7 +239,7 @@ def _refined(
 
 
 def _most_charged(share: float, delta: float, charged: float) -> float:
-    """An epsilon from which on ``share`` and e^epsilon times ``charged`` exceed ``delta``."""
+    """Return an epsilon above which ``share`` and e^epsilon times ``charged`` exceed ``delta``."""
     room = (Fraction(delta) - Fraction(share)) / Fraction(charged)
     return math.log1p(2.0 * float(min(room, Fraction(10) ** 300)))
 
@@ -259,11 +259,11 @@ def certify_heterogeneous(
     campaigns: int = 1,
     variation: float = 0.0,
 ) -> Certificate:
-    """Campaigns whose clients differ in window or participation: what holds for every client.
+    """Certify campaigns whose clients differ in window or participation, for every client.
 
-    In one campaign that is the largest price of any kind. Over several a client may be of another
-    kind in each, which can cost more than any kind by itself: the largest divergence of the kinds
-    is composed. Capacity is priced without regard to a population.
+    For one campaign epsilon is the largest of any kind. Over several a client may be of another
+    kind in each, and epsilon may exceed that of every kind alone: the largest divergence of the
+    kinds is composed. A declared population is not used.
 
     Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
@@ -285,14 +285,14 @@ def certify_heterogeneous(
             compare=False,
             variation=variation,
         )
-    question = HeterogeneousClients(distinct, adjacency, campaigns)
-    found, best = _charged(question, delta, variation, 0.0)
-    certificate = _certificate(question, found, best, delta=delta, variation=variation)
+    mechanism = HeterogeneousClients(distinct, adjacency, campaigns)
+    found, best = _charged(mechanism, delta, variation, 0.0)
+    certificate = _certificate(mechanism, found, best, delta=delta, variation=variation)
     return replace(certificate, seconds=time.perf_counter() - started)
 
 
 def _without_population(design: Design) -> Design:
-    """How often a slot overflows depends on all kinds together: no kind may count on its own."""
+    """Drop the population: how often a slot overflows depends on all kinds together."""
     averaged = design.protocol is Protocol.AVERAGED
     return design if averaged else replace(design, population=None)
 
@@ -300,7 +300,7 @@ def _without_population(design: Design) -> Design:
 def loss_distribution(
     design: Design, *, delta: float, adjacency: Adjacency, interval: float
 ) -> PrivacyLossDistribution:
-    """One campaign as dp_accounting's privacy loss distribution, to compose with others there.
+    """Return one campaign as dp_accounting's privacy loss distribution, to compose with others.
 
     ``delta`` is the smallest one of interest, ``interval`` the spacing of the losses. A declared
     population is not used.
@@ -310,7 +310,9 @@ def loss_distribution(
     check((design,), delta=delta, adjacency=adjacency, campaigns=1)
     validate.positive(interval=interval)
     if interval > 1.0:
-        raise InvalidValue("interval", interval, "must be at most 1: losses would drown in it")
+        raise InvalidValue(
+            "interval", interval, "must be at most 1: coarser intervals bound nothing"
+        )
     rounding = Rounding(
         side=Side.UP, cells=campaign_divergence.CELLS, tolerance=max(1e-9 * delta, SMALLEST)
     )
@@ -319,7 +321,7 @@ def loss_distribution(
 
 
 def check(designs: Sequence[Design], *, delta: float, adjacency: Adjacency, campaigns: int) -> None:
-    """Refuse what no certificate can be asked for."""
+    """Refuse arguments for which there can be no certificate."""
     for design in designs:
         validate.one_of(Design, design=design)
     validate.open_unit(delta=delta)
@@ -329,12 +331,7 @@ def check(designs: Sequence[Design], *, delta: float, adjacency: Adjacency, camp
     if not designs:
         raise InvalidValue("design", designs, "must name at least one campaign")
     for design in designs:
-        if design.protocol is Protocol.AVERAGED and adjacency is Adjacency.ADD_REMOVE:
-            raise NotCovered(
-                "adjacency",
-                str(adjacency),
-                "a lone client shows in averaged updates (delta = 1): use replace-one",
-            )
+        design.check_adjacency(adjacency)
 
 
 def _alternative(bound: Bound) -> Alternative:
@@ -344,19 +341,19 @@ def _alternative(bound: Bound) -> Alternative:
 
 
 def _assumed(
-    question: Question | HeterogeneousClients, best: Bound, curious: int
+    mechanism: Campaigns | HeterogeneousClients, best: Bound, curious: int
 ) -> tuple[str, ...]:
     uses_population = best.method == "exact-population"
-    together = isinstance(question, Question)
+    together = isinstance(mechanism, Campaigns)
     lines = [
         line
-        for design in question.designs
+        for design in mechanism.designs
         for line in assumptions(
             design,
-            adjacency=question.adjacency,
+            adjacency=mechanism.adjacency,
             uses_population=uses_population,
-            campaigns=question.campaigns,
-            designs=len(question.designs) if together else 1,
+            campaigns=mechanism.campaigns,
+            designs=len(mechanism.designs) if together else 1,
             curious=curious,
         )
     ]

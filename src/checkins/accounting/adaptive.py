@@ -22,9 +22,8 @@ from checkins.accounting.certificate import (
     charged_to_delta,
     versions,
 )
-from checkins.accounting.design import Adjacency, Design
+from checkins.accounting.design import MOST_EPSILON, Adjacency, Design
 from checkins.accounting.filters import Block, Filter, filtered_epsilon
-from checkins.accounting.solve import MOST_EPSILON
 from checkins.errors import InvalidValue, NotCovered
 
 BEFOREHAND = "parameters fixed beforehand"

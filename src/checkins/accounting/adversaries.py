@@ -43,7 +43,7 @@ NO_BOUND = "no bound at this delta: the local deltas of its reports exceed it"
 class AgainstServer:
     """Epsilon of one client's reports by themselves, at the certificate's delta.
 
-    ``epsilon`` is infinite if nothing holds.
+    ``epsilon`` is infinite if no bound holds.
     """
 
     epsilon: float
@@ -58,10 +58,10 @@ class AgainstServer:
 
 
 def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 1) -> AgainstServer:
-    """The guarantee of a client's reports alone, one in every campaign.
+    """Return the guarantee of a client's reports alone, one in every campaign.
 
     Gaussian reports are one Gaussian report with the sum of their precisions. Equal local
-    randomizers are composed, different ones added up.
+    randomizers are composed, different ones summed.
 
     Theorem:     [BW18, Thm 8], arXiv:1805.06530v2; [KOV17], ``paper.kov_composition``.
     Neighbours:  replace-one: two values of the client's data.
@@ -95,7 +95,7 @@ def _summed(local: Counter[LocalRandomizer]) -> float:
 
 
 def _composed(local: Counter[LocalRandomizer], delta: float) -> float:
-    """Epsilon of all reports together, at most their sum; a single one spends no delta."""
+    """Return epsilon of all reports together, at most their sum; a single one spends no delta."""
     added = _summed(local)
     if local.total() == 1 or len(local) > 1:
         return added
@@ -107,15 +107,15 @@ def _composed(local: Counter[LocalRandomizer], delta: float) -> float:
 
 
 _SHARE = 0.01
-"""Largest part of delta spent on slots in which more curious clients meet than are allowed for."""
+"""Largest part of delta charged for slots in which more curious clients meet than allowed for."""
 
 
 def against_curious(
     designs: Sequence[Design], curious: int, *, delta: float, campaigns: int
 ) -> tuple[tuple[Design, ...], float]:
-    """The designs that are left to price against ``curious`` clients, and their exposure h.
+    """Return the designs to account for against ``curious`` clients, and their exposure h.
 
-    e^ε h of delta is charged for all campaigns together (``variation.charge``).
+    e^ε h of delta is charged for all campaigns together (``total_variation.charge``).
 
     Neighbours:  any.
     Rounding:    h up.
@@ -127,27 +127,27 @@ def against_curious(
         left.append(_without(design, curious, met))
         exposures.append(_displaced(design, curious) + probability)
     total = campaigns * math.fsum(exposures)
-    if runs > 1:  # where one client is replaced; the theorem says why
+    if runs > 1:  # for replace-one; the theorem says why
         total *= 1.0 + 2.0 * delta
     return tuple(left), min(1.0, total * (1.0 + 1e-12))
 
 
 def _displaced(design: Design, curious: int) -> float:
-    """An upper bound c p0/(m (K+1)) on the probability that the client displaces a curious one."""
+    """Return c p0/(m (K+1)), a bound on the probability that the client displaces a curious one."""
     if not chooses(design):
         return 0.0
     return curious * design.participation / (design.choices * ((design.capacity or 1) + 1))
 
 
 def chooses(design: Design) -> bool:
-    """Whether the server may turn away a client that checked in."""
+    """Return whether the server may turn away a client that checked in."""
     if design.protocol is Protocol.AVERAGED:
         return False
     return isinstance(design.randomizer, LocalRandomizer) or design.capacity is not None
 
 
 def _in_one_slot(design: Design, curious: int, *, most: float) -> tuple[int, float]:
-    """How many curious clients a slot is priced with, and the probability that more meet."""
+    """Return how many curious clients a slot allows for, and the probability that more meet."""
     if not _noise_is_shared(design):
         return 0, 0.0
     slots, probability = design.choices, design.participation / design.choices
@@ -164,7 +164,7 @@ def _in_one_slot(design: Design, curious: int, *, most: float) -> tuple[int, flo
 
 
 def _noise_is_shared(design: Design) -> bool:
-    """Whether the noise that hides a report is partly that of other clients."""
+    """Return whether part of the noise that hides a report is that of other clients."""
     noise = design.randomizer
     return (
         isinstance(noise, GaussianNoise)
@@ -174,7 +174,7 @@ def _noise_is_shared(design: Design) -> bool:
 
 
 def _without(design: Design, curious: int, met: int) -> Design:
-    """The design with the reports and the noise of curious clients known."""
+    """Return the design with the reports and the noise of curious clients known."""
     randomizer = design.randomizer
     if isinstance(randomizer, LocalRandomizer) and not randomizer.is_pure:
         raise NotCovered(

@@ -1,6 +1,6 @@
-"""Every method that proves something about a design, at one delta: what a certificate chooses from.
+"""Every bound on epsilon at one delta: a certificate takes the best of them.
 
-The smallest upper end is the certificate's epsilon, the largest lower end what no epsilon may beat.
+The smallest upper end is the certificate's epsilon, the largest lower end its ``epsilon_lower``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from checkins.accounting.paper_bounds import (
 from checkins.accounting.solve import DeltaBounds, Interval
 from checkins.errors import NotCovered
 
-_FEW, _MOST_LOOKED_AT = 100, 100.0
-"""Cells of a quick look, and the largest epsilon that is worth one."""
+_COARSE_CELLS, _MOST_COARSE_EPSILON = 100, 100.0
+"""Cells of a coarse grid, and the largest epsilon that is tried on it."""
+_MOST_SEQUENCES = 16
+"""Largest number of sequences of kinds that are tried for a lower end; else those of one kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What one method says of a design."""
+    """The interval that one method proves for epsilon."""
 
     method: str
     epsilon: Interval
@@ -37,14 +39,14 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is run; the delta that it may spend is another matter."""
+class Campaigns:
+    """``designs`` run one after the other, all of them ``campaigns`` times over."""
 
     designs: tuple[Design, ...]
     adjacency: Adjacency
     campaigns: int
     curious: bool = False
-    """Whether clients disclose what they see: then only the exact accountant proves something."""
+    """Whether clients disclose what they see: then only exact bounds hold."""
 
     @property
     def alone(self) -> bool:
@@ -52,10 +54,11 @@ class Question:
 
     @property
     def participation(self) -> float:
-        """How often a client takes part in all of it, on average: a delta that always holds."""
+        """The expected number of times that a client takes part: a delta that always holds."""
         return self.campaigns * math.fsum(design.participation for design in self.designs)
 
     def bounds(self, delta: float) -> list[Bound]:
+        """Return the bounds of every method that applies."""
         if self.alone:
             found = list(_one(self.designs[0], self.adjacency, delta))
         else:
@@ -65,16 +68,20 @@ class Question:
         return found
 
     def surely_above(self, epsilon: float, delta: float) -> bool:
-        """Whether a quick look proves that every true epsilon of one campaign is above this one."""
-        if not self.alone or epsilon > _MOST_LOOKED_AT or self.designs[0].participation <= delta:
+        """Return whether a coarse grid proves that no epsilon up to this one holds."""
+        if (
+            not self.alone
+            or epsilon > _MOST_COARSE_EPSILON
+            or self.designs[0].participation <= delta
+        ):
             return False
-        known = _lower_bounds(self.designs[0], self.adjacency, delta, cells=_FEW)
+        known = _lower_bounds(self.designs[0], self.adjacency, delta, cells=_COARSE_CELLS)
         return any(bound.lower(epsilon) > delta for bound in known)
 
     def too_small(self, delta: float, *, at_most: float) -> float:
-        """An epsilon of at most ``at_most`` that is proved too small at this delta.
+        """Return an epsilon of at most ``at_most`` that is proved too small at this delta.
 
-        ``at_most`` is one for a delta that hardly differs: it is tried first, with no search.
+        ``at_most`` is proved for a delta that hardly differs: it is tried first, with no search.
         """
         if at_most == 0.0 or not delta < 1.0:
             return 0.0
@@ -83,16 +90,16 @@ class Question:
             for epsilon in (at_most, at_most * (1.0 - 1e-6), at_most * (1.0 - 1e-4)):
                 if any(bound.lower(epsilon) > delta for bound in known):
                     return epsilon
-            return min(at_most, max(finding.epsilon.lower for finding in self.bounds(delta)))
+            return min(at_most, max(one.epsilon.lower for one in self.bounds(delta)))
         return min(at_most, _several_at_least(self, delta))
 
 
-def _several_at_least(question: Question, delta: float) -> float:
-    """The largest lower end of what is proved about several campaigns."""
-    if question.participation <= delta:
+def _several_at_least(mechanism: Campaigns, delta: float) -> float:
+    """Return the largest lower end that is proved for several campaigns; 0 if none is."""
+    if mechanism.participation <= delta:
         return 0.0
     try:
-        return _composed(question.designs, question.adjacency, question.campaigns, delta).lower
+        return _composed(mechanism.designs, mechanism.adjacency, mechanism.campaigns, delta).lower
     except NotCovered:
         return 0.0
 
@@ -115,15 +122,15 @@ def _lower_bounds(
 
 
 def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
-    """Every method that proves something about one campaign."""
+    """Yield the bounds of every method that covers one campaign."""
     if design.participation <= delta:
         yield Bound("exact", Interval(0.0, 0.0), "participation is no larger than delta")
         return
     try:
         found = campaign_divergence.divergence(design, adjacency, delta=delta).epsilon(delta)
-        true_of_all = campaign_divergence.attaining_design(design) == design
-        if not true_of_all:
-            lower = _true_at_least(design, adjacency, delta)
+        is_attained = campaign_divergence.attaining_design(design) == design
+        if not is_attained:
+            lower = _attained_lower(design, adjacency, delta)
             found = replace(found, lower=min(lower, found.upper))
         averaged = design.protocol is Protocol.AVERAGED
         needs = (
@@ -135,36 +142,36 @@ def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
             note = f"needs that at most {design.population.most:,} clients exist"
             found = bounded.epsilon(delta)
             yield Bound(
-                "exact-population", found if true_of_all else replace(found, lower=0.0), note
+                "exact-population", found if is_attained else replace(found, lower=0.0), note
             )
     except NotCovered:
-        yield from _witness(design, adjacency, delta)
+        yield from _pure_lower_bound(design, adjacency, delta)
     if covers(design):
         yield Bound("paper", Interval(0.0, paper_epsilon(design, delta=delta)), "as published")
     unamplified = _no_amplification(design, adjacency, campaigns=1, delta=delta)
     yield Bound("no-amplification", Interval(0.0, unamplified), "needs no random slots")
 
 
-def _true_at_least(design: Design, adjacency: Adjacency, delta: float) -> float:
-    """What some client of the design really gives away."""
-    true = campaign_divergence.attaining_design(design)
-    if true.participation <= delta:
+def _attained_lower(design: Design, adjacency: Adjacency, delta: float) -> float:
+    """Return a lower end of epsilon that some client of the design attains."""
+    attaining = campaign_divergence.attaining_design(design)
+    if attaining.participation <= delta:
         return 0.0
-    return campaign_divergence.divergence(true, adjacency, delta=delta).epsilon(delta).lower
+    return campaign_divergence.divergence(attaining, adjacency, delta=delta).epsilon(delta).lower
 
 
-def _witness(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
-    """A lower bound where no exact upper one exists: a pure randomizer is approximate too."""
+def _pure_lower_bound(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
+    """Yield a lower bound if no exact upper one exists: a pure randomizer is approximate too."""
     if isinstance(design.randomizer, LocalRandomizer):
         pure = replace(design, randomizer=LocalRandomizer(design.randomizer.local_epsilon))
-        lower = _true_at_least(pure, adjacency, delta)
+        lower = _attained_lower(pure, adjacency, delta)
         yield Bound("exact", Interval(lower, math.inf), "a pure randomizer attains it")
 
 
-def _several(question: Question, delta: float) -> Iterator[Bound]:
-    """Every method that proves something about several campaigns."""
-    designs, adjacency, campaigns = question.designs, question.adjacency, question.campaigns
-    if question.participation <= delta:
+def _several(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
+    """Yield the bounds of every method that covers several campaigns."""
+    designs, adjacency, campaigns = mechanism.designs, mechanism.adjacency, mechanism.campaigns
+    if mechanism.participation <= delta:
         yield Bound("exact", Interval(0.0, 0.0), "participation is no larger than delta")
         return
     try:
@@ -189,32 +196,38 @@ def _several(question: Question, delta: float) -> Iterator[Bound]:
 def _composed(
     designs: Sequence[Design], adjacency: Adjacency, campaigns: int, delta: float
 ) -> Interval:
-    """Losses composed; below, what one campaign gives away by itself counts too."""
+    """Compose losses; a lower end of one campaign alone is one of all of them too."""
     found = composition.composed(designs, adjacency, campaigns=campaigns, delta=delta)
-    alone = max(_true_beyond(one, adjacency, delta, found.lower) for one in set(designs))
+    alone = max(_attained_lower_above(one, adjacency, delta, found.lower) for one in set(designs))
     return replace(found, lower=min(max(found.lower, alone), found.upper))
 
 
-def _true_beyond(design: Design, adjacency: Adjacency, delta: float, known: float) -> float:
-    """``_true_at_least``, or 0 where a quick look shows that it is no more than ``known``."""
-    true = campaign_divergence.attaining_design(design)
-    if true.participation <= delta:
+def _attained_lower_above(
+    design: Design, adjacency: Adjacency, delta: float, known: float
+) -> float:
+    """Return ``_attained_lower``, or 0 if a coarse grid proves that it is at most ``known``."""
+    attaining = campaign_divergence.attaining_design(design)
+    if attaining.participation <= delta:
         return 0.0
     if (
-        campaign_divergence.divergence(true, adjacency, delta=delta, cells=_FEW).upper(known)
+        campaign_divergence.divergence(
+            attaining, adjacency, delta=delta, cells=_COARSE_CELLS
+        ).upper(known)
         <= delta
     ):
         return 0.0
-    return _true_at_least(design, adjacency, delta)
+    return _attained_lower(design, adjacency, delta)
 
 
 def _no_amplification(
     design: Design, adjacency: Adjacency, *, campaigns: int, delta: float
 ) -> float:
-    """Epsilon if the adversary knew which slot the client would take, if it takes part."""
+    """Return epsilon against an adversary who knows the client's slot; infinity if none."""
     if campaigns == 1 and isinstance(design.randomizer, LocalRandomizer):
         return local_epsilon(design, design.randomizer, delta=delta)
-    averaged = design.protocol is Protocol.AVERAGED  # each report is seen with its own noise
+    averaged = (
+        design.protocol is Protocol.AVERAGED
+    )  # the adversary sees each report with its own noise
     window = None if design.window is None else 1
     known = replace(
         campaign_divergence.uncapped(design) if averaged else design, slots=1, window=window
@@ -233,10 +246,6 @@ def _no_amplification(
         return added
 
 
-_MOST_SEQUENCES = 16
-"""How many sequences of kinds are tried for a lower end; beyond that, those of one kind."""
-
-
 @dataclass(frozen=True, slots=True)
 class HeterogeneousClients:
     """Campaigns in each of which a client is of any one of the kinds ``designs``."""
@@ -246,9 +255,9 @@ class HeterogeneousClients:
     campaigns: int
 
     def bounds(self, delta: float) -> list[Bound]:
-        """One campaign: the largest price of a kind. Several: the largest divergence, composed."""
+        """Bound one campaign by the worst kind, several by the largest divergence, composed."""
         if self.campaigns == 1:
-            return [self._dearest(delta)]
+            return [self._worst_kind(delta)]
         upper = composition.composed_kinds(
             self.designs, self.adjacency, campaigns=self.campaigns, delta=delta
         )
@@ -256,12 +265,12 @@ class HeterogeneousClients:
         note = "the largest divergence of all kinds of clients, composed"
         return [Bound("exact", Interval(lower, upper), note)]
 
-    def _dearest(self, delta: float) -> Bound:
-        """The kind whose smallest proven epsilon is largest; below, the largest lower end."""
+    def _worst_kind(self, delta: float) -> Bound:
+        """Return the bound of the kind whose smallest proved epsilon is largest."""
         worst: Bound | None = None
         lower = 0.0
         for kind in self.designs:
-            found = Question((kind,), self.adjacency, 1).bounds(delta)
+            found = Campaigns((kind,), self.adjacency, 1).bounds(delta)
             best = min(found, key=lambda one: one.epsilon.upper)
             lower = max(lower, *(one.epsilon.lower for one in found))
             if worst is None or best.epsilon.upper > worst.epsilon.upper:
@@ -278,12 +287,12 @@ class HeterogeneousClients:
         return False
 
     def too_small(self, delta: float, *, at_most: float) -> float:
-        """An epsilon of at most ``at_most`` that is proved too small for some client."""
+        """Return an epsilon of at most ``at_most`` that is proved too small for some client."""
         found = 0.0
         for sequence in self._sequences():
             runs = self.campaigns if len(sequence) == 1 else 1
-            question = Question(sequence, self.adjacency, runs)
-            found = max(found, question.too_small(delta, at_most=at_most))
+            mechanism = Campaigns(sequence, self.adjacency, runs)
+            found = max(found, mechanism.too_small(delta, at_most=at_most))
         return found
 
     def _sequences(self) -> list[tuple[Design, ...]]:

@@ -95,6 +95,20 @@ class Certificate:
         }
 
 
+CERTIFICATE_FIELDS = frozenset(
+    Certificate(
+        epsilon=0.0,
+        epsilon_lower=0.0,
+        delta=0.5,
+        adjacency=Adjacency.REPLACE_ONE,
+        method="",
+        assumptions=(),
+        alternatives=(),
+    ).as_dict()
+)
+"""The keys of a certificate in JSON."""
+
+
 def versions(*packages: str) -> dict[str, str]:
     """Return the versions of Python and of the packages that computed a number."""
     found = {"python": platform.python_version()}

@@ -17,6 +17,8 @@ LEAST_NOISE, MOST_NOISE = 0.2, 1e6
 """Smallest and largest noise of a slot, over the clip: beyond these, doubles overflow or cancel."""
 MOST_LOCAL_EPSILON = 100.0
 """Largest local epsilon that is accounted for."""
+MOST_EPSILON = 500.0
+"""Largest epsilon that is searched: a guarantee with epsilon = 500 promises nothing."""
 
 
 class Protocol(StrEnum):
@@ -185,6 +187,15 @@ class Design:
         if noise.at is NoiseAt.SERVER or self.capacity is None:
             return noise.noise_multiplier
         return math.sqrt(self.capacity) * noise.noise_multiplier
+
+    def check_adjacency(self, adjacency: Adjacency) -> None:
+        """Refuse neighbours that no theorem covers for this protocol."""
+        if self.protocol is Protocol.AVERAGED and adjacency is Adjacency.ADD_REMOVE:
+            raise NotCovered(
+                "adjacency",
+                str(adjacency),
+                "a lone client is visible in averaged updates (delta = 1): use replace-one",
+            )
 
     @property
     def choices(self) -> int:

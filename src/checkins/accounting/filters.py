@@ -28,12 +28,12 @@ from scipy.special import ndtr
 from checkins import validate
 from checkins.accounting import total_variation
 from checkins.accounting.composition import Delta, composed_curve
-from checkins.accounting.design import Adjacency, Design, Protocol
+from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, Protocol
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import ROUND_OFF
 from checkins.accounting.exact.gaussian import shifted_delta
 from checkins.accounting.exact.slot_ratio import FloatArray
-from checkins.accounting.solve import MOST_EPSILON, crossing, first_true
+from checkins.accounting.solve import crossing, first_true
 from checkins.errors import InvalidValue, NotCovered
 
 SLACK_SHARE = 0.2

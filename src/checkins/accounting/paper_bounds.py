@@ -1,4 +1,4 @@
-"""The paper's own theorem for a described design, made comparable: one delta in all.
+"""The paper's theorem for a design, at one total delta.
 
 A Gaussian randomizer is (eps0, delta0)-DP for every delta0; the best delta0 is taken.
 """
@@ -23,7 +23,7 @@ from checkins.errors import NotCovered
 
 
 def paper_epsilon(design: Design, *, delta: float) -> float:
-    """Epsilon by the theorem of the design's protocol; infinity where it says nothing.
+    """Return epsilon by the theorem of the design's protocol; infinity if it gives no bound.
 
     Theorem:     [BKMTT20, Thm 3.2] fixed, [BKMTT20, Thm 4.1] averaged, [BKMTT20, Thm 4.3] sliding.
     Neighbours:  replace-one; add/remove too for fixed and sliding.
@@ -45,7 +45,7 @@ def paper_epsilon(design: Design, *, delta: float) -> float:
 
 
 def covers(design: Design) -> bool:
-    """Whether the paper's theorem speaks of this design at all: one report a slot, local noise."""
+    """Return whether the paper's theorem covers this design: one report a slot, local noise."""
     if isinstance(design.randomizer, GaussianNoise) and design.randomizer.at is NoiseAt.SERVER:
         return False
     if design.protocol is Protocol.SLIDING and design.participation != 1.0:
@@ -89,7 +89,7 @@ def _theorem(design: Design, randomizer: LocalRandomizer) -> Callable[[float], f
 
 
 def local_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
-    """What holds with no amplification at all; infinity where nothing does."""
+    """Return the epsilon that holds with no amplification; infinity if none does."""
     amplified = design.protocol is not Protocol.AVERAGED
     return held_locally(
         local_epsilon=randomizer.local_epsilon,
@@ -102,7 +102,7 @@ def local_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: float) 
 def composed_local_epsilon(
     design: Design, randomizer: LocalRandomizer, *, campaigns: int, delta: float
 ) -> float:
-    """What holds for several campaigns with no amplification, by [KOV17] or by adding up."""
+    """Return epsilon of several campaigns with no amplification, by [KOV17] or by summing."""
     left = delta - campaigns * randomizer.local_delta
     if left <= 0.0:
         return math.inf
@@ -111,7 +111,7 @@ def composed_local_epsilon(
 
 
 def composed_paper_epsilon(designs: Sequence[Design], *, campaigns: int, delta: float) -> float:
-    """The paper's bounds of several campaigns, composed by [KOV17]: half of delta for each part."""
+    """Compose the paper's bounds of several campaigns by [KOV17], half of delta for each part."""
     runs = len(designs) * campaigns
     each = [paper_epsilon(design, delta=delta / (2 * runs)) for design in designs]
     if not all(map(math.isfinite, each)):

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from enum import IntEnum, StrEnum
 
-from checkins.accounting import composition, total_variation
+from checkins.accounting import composition
 from checkins.accounting.adversaries import against_server
 from checkins.accounting.certificate import (
     Alternative,
@@ -167,11 +167,6 @@ def certify_at(
         seconds=time.perf_counter() - started,
         versions=versions("checkins", "numpy", "scipy"),
     )
-
-
-def delta_left(*, delta: float, epsilon: float, variation: float) -> float:
-    """Return the part of ``delta`` that the charge for ``variation`` leaves to the design."""
-    return total_variation.share(delta=delta, epsilon=epsilon, variation=variation)
 
 
 def _accounted(design: Design, *, delta: float, campaigns: int) -> tuple[Design, float]:

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from checkins.accounting.design import MOST_EPSILON
 from checkins.errors import ComputationFailed
 
-MOST_EPSILON = 500.0
-"""Largest epsilon that is searched: a guarantee with epsilon = 500 promises nothing."""
 _MOST_TURNS = 200
 _Number = TypeVar("_Number", int, float)
 

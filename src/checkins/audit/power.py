@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 
-from checkins.accounting.exact.grid_distribution import Rounding, Side, discretise_up, sum_of
-from checkins.accounting.exact.slot_ratio import Diluted, Shifted, SlotRatio
+from checkins.accounting.exact.gaussian import outcome_masses
 from checkins.audit.bounds import Direction, ends_of
 from checkins.audit.canaries.canary import Canary, ResponseCanary, SumCanary
 from checkins.audit.canaries.noise import GaussianSum
@@ -135,13 +134,14 @@ def _sum_rates(canary: SumCanary) -> tuple[Rates, ...] | None:
     if not full and canary.others:
         return None
     shift = (canary.first - (canary.level if full else 0.0)) / noise.deviation
-    ratio: SlotRatio = Shifted(shift)
+    chosen = None
     if full and world.capacity is not None:
-        ratio = Diluted(ratio, world.capacity / (canary.others + 1.0))
-    rounding = Rounding(side=Side.UP, cells=_CELLS, tolerance=1e-18)
-    law = sum_of(world.slots, discretise_up(ratio, rounding), mean=1.0, rounding=rounding)
-    ratios = 1.0 - world.reach + world.reach / world.slots * (law.values + law.origin)
-    return rates_of(law.masses * ratios, law.masses)
+        chosen = world.capacity / (canary.others + 1.0)
+    return rates_of(
+        *outcome_masses(
+            shift=shift, chosen=chosen, slots=world.slots, participation=world.reach, cells=_CELLS
+        )
+    )
 
 
 def rates_of(present: FloatArray, missing: FloatArray) -> tuple[Rates, ...]:

@@ -1,7 +1,7 @@
 """Runs of campaigns as far as they have gone, and what the accountant is told of them.
 
 What devices draw on a grid is not quite what is priced: the difference is charged to delta
-(``accounting.variation``).
+(``accounting.total_variation``).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ probability p0 k/m (``Design.after``). Runs with fresh coins compose. The runs o
 declared together, and compose as fixed beforehand. Another campaign on the same population may have
 been chosen after earlier releases: then every campaign is charged by a filter that was fixed before
 the first release, with all the repeats that it declared. What devices draw on a grid is not quite
-what is priced: the difference is charged to delta (``accounting.variation``).
+what is priced: the difference is charged to delta (``accounting.total_variation``).
 
 Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md,
              docs/theory/total-variation.md.

@@ -156,7 +156,7 @@ class _Checked:
 
     def excess(self) -> str:
         """What is wrong with the budget, by its line."""
-        from checkins.accounting.solve import MOST_EPSILON
+        from checkins.accounting.design import MOST_EPSILON
         from checkins.cli import digits
         from checkins.errors import InvalidValue
 

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from checkins import validate
-from checkins.accounting import Adjacency, Certificate
+from checkins.accounting import Adjacency
+from checkins.accounting.certificate import CERTIFICATE_FIELDS
 from checkins.accounting.filters import Filter
 from checkins.errors import InvalidValue
 
@@ -28,19 +29,6 @@ MOST_NUMBERS = 2**24
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SEAL = re.compile(r"sha256:[0-9a-f]{64}")
-
-CERTIFICATE_FIELDS = frozenset(
-    Certificate(
-        epsilon=0.0,
-        epsilon_lower=0.0,
-        delta=0.5,
-        adjacency=Adjacency.REPLACE_ONE,
-        method="",
-        assumptions=(),
-        alternatives=(),
-    ).as_dict()
-)
-"""What a stated certificate may say; delta, epsilon and adjacency it must."""
 
 
 class Units(StrEnum):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from checkins.accounting import Adjacency, Certificate, Protocol
-from checkins.accounting.precision import Precision, certify_at, delta_left
+from checkins.accounting import Adjacency, Certificate, Protocol, total_variation
+from checkins.accounting.precision import Precision, certify_at
 from checkins.campaign import Campaign, PartialRun, price
 from checkins.errors import NotCovered
 from checkins.planning.campaign import campaign_of
@@ -75,7 +75,9 @@ def _at(design: PricedDesign, level: float) -> tuple[PricedDesign, PartialRun]:
 
 
 def _left(target: Target, run: PartialRun) -> float:
-    return delta_left(delta=target.delta, epsilon=target.epsilon, variation=run.variation)
+    return total_variation.share(
+        delta=target.delta, epsilon=target.epsilon, variation=run.variation
+    )
 
 
 def precision_for(shape: DesignCandidate, target: Target) -> Precision:

@@ -25,8 +25,7 @@ from checkins.accounting import (
     calibrate,
 )
 from checkins.accounting.comparisons import poisson, shuffled
-from checkins.accounting.design import LEAST_NOISE, MOST_NOISE
-from checkins.accounting.solve import MOST_EPSILON
+from checkins.accounting.design import LEAST_NOISE, MOST_EPSILON, MOST_NOISE
 from checkins.errors import InvalidValue, NotCovered
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, Randomizer
 from checkins.simulation.mechanism import Mechanism

@@ -70,12 +70,7 @@ def gaussian_campaign(design: Design, noise: GaussianNoise) -> gaussian.Gaussian
 
 
 def _check(design: Design, adjacency: Adjacency) -> None:
-    if design.protocol is Protocol.AVERAGED and adjacency is Adjacency.ADD_REMOVE:
-        raise NotCovered(
-            "adjacency",
-            str(adjacency),
-            "a lone client shows in averaged updates (delta = 1): use replace-one",
-        )
+    design.check_adjacency(adjacency)
     if isinstance(design.randomizer, GaussianNoise):
         if design.protocol is Protocol.AVERAGED:
             raise NotCovered(

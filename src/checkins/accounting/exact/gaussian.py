@@ -73,6 +73,24 @@ def report_epsilon(noise_multiplier: float, local_delta: float) -> float:
     return root_above(excess, low=1e-12, high=high)
 
 
+def outcome_masses(
+    *, shift: float, chosen: float | None, slots: int, participation: float, cells: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return the masses of all outcomes of a campaign, with the client and without it.
+
+    The client shifts its slot's output by ``shift`` deviations, with probability ``chosen`` given
+    that it checks in; None means always.
+
+    Theorem:     docs/theory/gaussian.md.
+    Rounding:    up onto a grid of ``cells``, for estimates: no round-off is added.
+    """
+    ratio: SlotRatio = Shifted(shift) if chosen is None else Diluted(Shifted(shift), chosen)
+    rounding = Rounding(side=Side.UP, cells=cells, tolerance=1e-18)
+    total = sum_of(slots, discretise_up(ratio, rounding), mean=1.0, rounding=rounding)
+    ratios = 1.0 - participation + participation / slots * (total.values + total.origin)
+    return total.masses * ratios, total.masses
+
+
 def _log_terms(shift: float, epsilons: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the logarithms of the two terms of Φ(s/2 − ε/s) − e^ε Φ(−s/2 − ε/s)."""
     upper = log_ndtr(shift / 2 - epsilons / shift)

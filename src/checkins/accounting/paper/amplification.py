@@ -135,7 +135,7 @@ def smallest_distance(*, local_epsilon: float, local_delta: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ApproximateBound:
-    """What an approximate theorem promises: ε′, and the total δ′ that goes with it."""
+    """The ε′ of an approximate theorem, and the total δ′ that goes with it."""
 
     epsilon: float
     delta: float
@@ -245,7 +245,7 @@ def smallest_within(*, spread: float, log_replaced: float, total: float) -> floa
 def held_locally(
     *, local_epsilon: float, local_delta: float, delta: float, participation: float = 1.0
 ) -> float:
-    """ε that holds without amplification; infinity where nothing holds at this δ.
+    """Return the ε that holds without amplification; infinity if none does at this δ.
 
     log(1 + p₀(e^ε₀ − 1)) for a pure randomizer (δ₀ = 0); ε₀ for an (ε₀, δ₀)-DP one, where δ ≥ δ₀.
 
@@ -276,7 +276,7 @@ def locally(
     delta: float,
     participation: float = 1.0,
 ) -> float:
-    """The smaller of a theorem's ε and what holds locally; a refusal stands if neither holds.
+    """Return the smaller of a theorem's ε and the local one; raise the refusal if neither holds.
 
     ``participation`` below 1 is for the fixed window (and other protocols in which a client that
     abstains leaves no trace).

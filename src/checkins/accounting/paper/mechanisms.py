@@ -277,11 +277,12 @@ def shuffling_earlier(*, local_epsilon: float, delta: float, clients: int) -> fl
     validate.non_negative(local_epsilon=local_epsilon)
     validate.open_unit(delta=delta)
     validate.count(clients=clients)
-    whole = 2.0 * exponential(2.0 * local_epsilon + log_gap(local_epsilon))
-    step = whole / clients
-    if math.isinf(whole) or step > 700.0:
+    all_steps = 2.0 * exponential(2.0 * local_epsilon + log_gap(local_epsilon))
+    step = all_steps / clients
+    if math.isinf(all_steps) or step > 700.0:
         return math.inf
-    return (whole * math.expm1(step) + whole * math.sqrt(2.0 * log_inverse(delta) / clients)) * UP
+    tail = all_steps * math.sqrt(2.0 * log_inverse(delta) / clients)
+    return (all_steps * math.expm1(step) + tail) * UP
 
 
 def simplified(*, local_epsilon: float, delta: float, scale: float) -> float:

@@ -17,7 +17,7 @@ _DEVIATIONS = 12.0
 
 
 def empty_probability(*, clients: int, slots: int, participation: float) -> float:
-    """(1 − p₀/m)^n: the probability that nobody checks in to a given slot.
+    """(1 − p₀/m)^n: the probability that no client checks in to a given slot.
 
     Theorem:     proof of [BKMTT20, Prop 3.4], arXiv:2007.06605v2. Exact.
     Neighbours:  none.
@@ -136,7 +136,7 @@ def expected_inverse_load(*, clients: int, slots: int) -> float:
 
 
 def overflow_probability(*, clients: int, slots: int, participation: float, capacity: int) -> float:
-    """Probability that some slot gets K or more of a client's n − 1 fellows (union bound).
+    """Probability that some slot gets K or more of the n − 1 other clients (union bound).
 
     min(1, m · Pr[Binomial(n − 1, p₀/m) ≥ K]): where it fails, a slot can hold one check-in more
     than its capacity, so that one client may displace another.

@@ -1,6 +1,6 @@
 """One epoch in n/m runs: the fixed window with p₀ = m/n, repeated n/m times adaptively.
 
-Where m does not divide n, ⌊n/m⌋ whole runs are made, and the bounds for n/m cover them.
+Where m does not divide n, ⌊n/m⌋ complete runs are made, and the bounds for n/m cover them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def one_run(*, local_epsilon: float, beta: float, clients: int, slots: int) -> f
 
 
 def one_run_bound(*, local_epsilon: float, beta: float, clients: int, slots: int) -> float:
-    """ε₁ ≤ 2(e^ε₀ − 1)√(2 m e^ε₀ log(1/β))/n: the closed form the corollary goes on with.
+    """ε₁ ≤ 2(e^ε₀ − 1)√(2 m e^ε₀ log(1/β))/n: the closed form that the corollary uses.
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, second line. Above ``one_run``
                  under the corollary's preconditions.
@@ -52,7 +52,7 @@ def one_run_bound(*, local_epsilon: float, beta: float, clients: int, slots: int
 
 
 def total_delta(*, delta: float, beta: float, clients: int, slots: int) -> float:
-    """δ + nβ/m: what all runs together may fail with.
+    """δ + nβ/m: the total δ of all runs.
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2.
     Neighbours:  replace-one.

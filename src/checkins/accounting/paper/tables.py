@@ -42,7 +42,7 @@ def table1(*, clients: int, slots: int, local_epsilon: float, delta: float) -> t
 
     Theorem:     [BKMTT20, Table 1], arXiv:2007.06605v2. Check-ins: n/m runs of m slots.
     Neighbours:  replace-one.
-    Rounding:    up. Bounds above ε₀ are vacuous and are shown as they are.
+    Rounding:    up. Bounds above ε₀ are vacuous and are listed all the same.
 
     >>> [round(row.epsilon, 3) for row in
     ...  table1(clients=100_000, slots=1000, local_epsilon=2.0, delta=1e-6)]

@@ -63,8 +63,8 @@ def last_iterate_risk(
 
     Theorem:     this module's docstring, after [SZ13, Thm 2].
     Neighbours:  none; expectation over data, check-ins and noise.
-    Rounding:    up; infinity if nobody can check in.
-    Differs:     [BKMTT20, Thm 3.5 and 4.2] take every slot as unbiased; here empty slots cost a
+    Rounding:    up; infinity if no client can check in.
+    Differs:     [BKMTT20, Thm 3.5 and 4.2] take every slot as unbiased; here empty slots add a
                  factor, at most 1/(1 − (1 − p₀/m)^n), and no rescaling is needed.
 
     >>> given = dict(clients=1000, slots=100, participation=1.0)
@@ -102,9 +102,9 @@ def fixed_window_rate(
     >>> round(fixed_window_rate(clients=1000, slots=100, participation=1.0, **given), 4)
     0.9534
     """
-    kept = _kept(clients=clients, slots=slots, participation=participation)
+    shrinkage = _shrinkage(clients=clients, slots=slots, participation=participation)
     validate.positive(diameter=diameter)
-    return diameter * kept / math.sqrt(_report_moment(lipschitz, dimension, noise_std))
+    return diameter * shrinkage / math.sqrt(_report_moment(lipschitz, dimension, noise_std))
 
 
 def fixed_window_risk(
@@ -131,10 +131,10 @@ def fixed_window_risk(
     >>> round(fixed_window_risk(clients=1000, slots=100, participation=1.0, **given), 4)
     1.3856
     """
-    kept = _kept(clients=clients, slots=slots, participation=participation)
+    shrinkage = _shrinkage(clients=clients, slots=slots, participation=participation)
     validate.positive(diameter=diameter)
     scale = diameter * math.sqrt(_report_moment(lipschitz, dimension, noise_std))
-    return 2.0 * scale / kept * (2.0 + math.log(slots)) / math.sqrt(slots) * UP
+    return 2.0 * scale / shrinkage * (2.0 + math.log(slots)) / math.sqrt(slots) * UP
 
 
 def averaged_rate(
@@ -178,7 +178,7 @@ def averaged_risk(
     Theorem:     [BKMTT20, Thm 4.2], arXiv:2007.06605v2; ``last_iterate_risk``. Participation 1.
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up.
-    Differs:     skipped slots are paid for and E[1/S | S > 0] is exact; the paper's proof takes
+    Differs:     skipped slots are counted and E[1/S | S > 0] is exact; the paper's proof takes
                  every slot as unbiased and m/n for the mean.
 
     >>> given = dict(lipschitz=1.0, diameter=1.0, dimension=10, noise_std=0.1)
@@ -245,7 +245,7 @@ def averaged_smooth_risk(
     Theorem:     [BKMTT20, Thm 4.2], arXiv:2007.06605v2, "furthermore"; [B15, Thm 6.3].
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up.
-    Differs:     skipped slots (q) and θ₁, which [B15] leaves out of its mean, are paid for.
+    Differs:     skipped slots (q) and θ₁, which [B15] leaves out of its mean, are counted.
 
     >>> given = dict(lipschitz=1.0, smoothness=1.0, diameter=1.0, dimension=10, noise_std=0.1)
     >>> round(averaged_smooth_risk(clients=1000, slots=100, **given), 4)
@@ -259,8 +259,8 @@ def averaged_smooth_risk(
     return (noise + start / (used * slots)) * UP
 
 
-def _kept(*, clients: int, slots: int, participation: float) -> float:
-    """1 − 2e^(−np₀/m), refused where it is not positive."""
+def _shrinkage(*, clients: int, slots: int, participation: float) -> float:
+    """Return 1 − 2e^(−np₀/m); refuse if it is not positive."""
     validate.count(clients=clients, slots=slots)
     validate.probability(participation=participation)
     load = clients * participation / slots
