@@ -114,9 +114,9 @@ def _page(value: object, digits: int, rounding: str) -> str:
     if number is None:
         return MISSING
     short = _significant(number, digits, rounding)
-    if number == 0.0 or 1e-4 <= abs(short) < 1e7:
-        return f"{short.normalize():,f}"
     power = short.adjusted()
+    if number == 0.0 or -4 <= power < 7:
+        return f"{short.normalize():,f}"
     head = f"{short.scaleb(-power).normalize():f}"
     tail = f"10{str(power).translate(SUPERSCRIPTS)}"
     return tail if head == "1" else f"{head}·{tail}"
