@@ -98,7 +98,7 @@ def met_and_tight(
 ) -> Calibration:
     """The target is met, and missed a little to the loose side.
 
-    The search's grid is coarser than the certificate's: of whole numbers 1 % is allowed too.
+    The search's grid is coarser than the certificate's: of integers 1 % is allowed too.
     """
     found = solve(design, parameter, epsilon, adjacency, campaigns=campaigns)
     assert found.certificate.epsilon <= epsilon

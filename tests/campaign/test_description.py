@@ -171,7 +171,7 @@ def test_a_number_that_no_float_holds_is_refused_like_any_other(huge: object) ->
     ):
         with pytest.raises(InvalidValue, match=r"^x = -?inf: must"):
             refuses(x=huge)
-    with pytest.raises(InvalidValue, match=r"^minibatch = .*: must be a whole number"):
+    with pytest.raises(InvalidValue, match=r"^minibatch = .*: must be an integer"):
         Optimizer(rate=0.5, minibatch=huge)
 
 

@@ -92,8 +92,8 @@ def test_what_does_not_change_the_price_may_be_left_out() -> None:
         ("schema", "schema = 2", "c.toml:7: schema = 2: must be 1"),
         ("schema", "", "c.toml: schema: is missing; it has no default"),
         ("slots", "slots = 0", "c.toml:19: [protocol] slots = 0: must be an integer from 1 to"),
-        ("slots", "slots = 1.5", "c.toml:19: [protocol] slots = 1.5: must be a whole number"),
-        ("slots", "slots = true", "c.toml:19: [protocol] slots = true: must be a whole number"),
+        ("slots", "slots = 1.5", "c.toml:19: [protocol] slots = 1.5: must be an integer"),
+        ("slots", "slots = true", "c.toml:19: [protocol] slots = true: must be an integer"),
         ("slots", "", "c.toml:17: [protocol] slots: is missing; it has no default"),
         (
             "slots",
@@ -120,7 +120,7 @@ def test_what_does_not_change_the_price_may_be_left_out() -> None:
         ("participation", "", "c.toml:17: [protocol] participation: is missing"),
         ("capacity", 'capacity = "all"', 'c.toml:21: [protocol] capacity = "all": goes with'),
         ("capacity", "", "c.toml:17: [protocol] capacity: Gaussian noise at the client needs it"),
-        ("repeats", "repeats = 0", "c.toml:22: [protocol] repeats = 0: must be a whole number"),
+        ("repeats", "repeats = 0", "c.toml:22: [protocol] repeats = 0: must be an integer"),
         ("repeats", "window = 5", "c.toml:22: [protocol] window = 5: goes with the sliding"),
         ("noise_at", "", "c.toml:24: [randomizer] noise_at: is missing; it has no default"),
         (
@@ -179,7 +179,7 @@ OPTIMIZER = "c.toml:35: [task] optimizer."
         ("data", "data = { features = [1] }", "c.toml:32: [task] data.features = [1]: must be a"),
         ("model", "model = 3", "c.toml:33: [task] model = 3: must be a text in quotes"),
         ("model", 'model = "x y"', 'c.toml:33: [task] model = "x y": must be logistic, '),
-        ("local_steps", "local_steps = 0", "c.toml:34: [task] local_steps = 0: must be a whole"),
+        ("local_steps", "local_steps = 0", "c.toml:34: [task] local_steps = 0: must be an int"),
         ("optimizer", "optimizer = 3", "c.toml:35: [task] optimizer = 3: must be a table, "),
         ("optimizer", "", "c.toml:31: [task] optimizer: is missing; it has no default"),
         ("optimizer", "optimizer = { rate = 1 }", f"{OPTIMIZER}kind: is missing"),

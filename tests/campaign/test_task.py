@@ -200,9 +200,9 @@ def test_a_table_may_say_its_classes_and_what_is_held_out() -> None:
     ("given", "message"),
     [
         ("classes = 1", "classes = 1: must be at least 2"),
-        ("classes = 1_000_001", "classes = 1000001: must be a whole number"),
-        ("classes = 2.0", "classes = 2.0: must be a whole number"),
-        ("classes = true", "classes = true: must be a whole number"),
+        ("classes = 1_000_001", "classes = 1000001: must be an integer"),
+        ("classes = 2.0", "classes = 2.0: must be an integer"),
+        ("classes = true", "classes = true: must be an integer"),
         ("holdout = 1", "holdout = 1: must be below 1"),
         ("holdout = -0.1", "holdout = -0.1: must lie in [0, 1]"),
         ("holdout = nan", "holdout = nan: must lie in [0, 1]"),

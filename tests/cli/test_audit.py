@@ -184,7 +184,7 @@ def test_a_campaign_that_no_machine_runs_says_so(checkins, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--trials", "0"], "--trials 0: must be a whole number"),
+        (["--trials", "0"], "--trials 0: must be an integer"),
         (["--trials", "2.5"], "--trials 2.5"),
         (["--seconds", "-1"], "--seconds -1"),
         (["--confidence", "1"], "--confidence 1"),

@@ -7,7 +7,7 @@ import re
 import pytest
 
 COUNT = "must be an integer from 1 to 1,000,000,000,000"
-RANGE = "must be a whole number or LO..HI, from 1 to 1,000,000,000,000"
+RANGE = "must be an integer or LO..HI, from 1 to 1,000,000,000,000"
 UNIT = "must lie strictly between 0 and 1"
 
 PURE = {

@@ -115,5 +115,5 @@ def test_a_measurement_above_its_bound_fails_the_command(checkins, monkeypatch) 
 def test_utility_refuses_what_it_cannot_measure(checkins, wrong: str) -> None:
     outcome = checkins(f"paper utility {wrong}")
     assert outcome.code == 2
-    assert outcome.err.startswith(f"checkins: {wrong}: must be a whole number from")
+    assert outcome.err.startswith(f"checkins: {wrong}: must be an integer from")
     assert outcome.err.count("\n") == 1

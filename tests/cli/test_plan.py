@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGET = ["--epsilon", "1", "--delta", "1e-6", "--adjacency", "add-remove"]
 ASKED = ["--population", "9000..11000", *BUDGET, "--dimension", "14"]
 CAPACITY = "must be an integer from 1 to 1,000,000,000,000, or all"
-CLIENTS = "must be a whole number or LO..HI, from 1 to 10,000,000,000"
+CLIENTS = "must be an integer or LO..HI, from 1 to 10,000,000,000"
 QUICK = ["--slots", "50", "--campaigns", "1", "--participation", "1"]
 
 
@@ -116,7 +116,7 @@ def test_nothing_that_privacy_depends_on_has_a_default(checkins, missing: str) -
 @pytest.mark.parametrize(
     ("words", "starts"),
     [
-        (["--dimension", "0"], "--dimension 0: must be a whole number"),
+        (["--dimension", "0"], "--dimension 0: must be an integer"),
         (["--duration", "2x"], "--duration 2x: must be a time above 0"),
         (["--availability", "0h"], "--availability 0h: must be a time above 0"),
         (["--uplink", "fast"], "--uplink"),
@@ -127,7 +127,7 @@ def test_nothing_that_privacy_depends_on_has_a_default(checkins, missing: str) -
         (["--window", "5", "--protocol", "fixed"], "--window 5: goes with the sliding"),
         (["--capacity", "all", "--noise-at", "client"], "--capacity all: goes with Gaussian"),
         (["--randomizer", "randomized-response"], "--randomizer randomized-response: must be"),
-        (["--campaigns", "1e9"], "--campaigns 1e9: must be a whole number"),
+        (["--campaigns", "1e9"], "--campaigns 1e9: must be an integer"),
         (["--duration", "1"], "--duration 1: leaves no time"),
         (["--uplink", "1"], "--duration 1d (the default): leaves no time"),
         (["--delta", "1e-300"], "--delta 1e-300: is too small"),

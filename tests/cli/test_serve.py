@@ -196,7 +196,7 @@ def test_a_postgresql_that_stays_away_is_told_in_one_line(
 
 @pytest.mark.parametrize("text", ["-1", "65536", "http"])
 def test_a_port_is_a_number(checkins, file: Path, text: str) -> None:
-    refused(checkins("serve", str(file), "--port", text), says="must be a whole number from 0")
+    refused(checkins("serve", str(file), "--port", text), says="must be an integer from 0")
 
 
 def test_now_is_not_over_when_the_campaign_is_priced(

@@ -123,7 +123,7 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --state {folder} --row 1 --key-file nowhere", "--key-file nowhere: cannot"),
         ("join nowhere --state {folder} --row 1", "must be http://HOST"),
         ("swarm {url}", "--clients: is missing"),
-        ("swarm {url} --clients none", "--clients none: must be a whole number"),
+        ("swarm {url} --clients none", "--clients none: must be an integer"),
         ("swarm {url} --clients 2 --data x.csv", "--data x.csv: the campaign has data of its own"),
     ],
 )

@@ -77,7 +77,7 @@ def test_nothing_set_is_the_same_campaign() -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"protocol.slots": 0}, "sweep = 'protocol.slots=0': .*slots: must be a whole number"),
+        ({"protocol.slots": 0}, "sweep = 'protocol.slots=0': .*slots: must be an integer"),
         ({"protocol.slot": 5}, "did you mean slots"),
         ({"nowhere.slots": 5}, "the file has no table 'nowhere'"),
         ({"protocol.slots.deeper": 5}, "the file has no table 'protocol.slots'"),

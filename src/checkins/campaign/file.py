@@ -173,7 +173,7 @@ def _population(source: TomlSource) -> Population | None:
     most = validate.MOST_SLOTS
     whole = all(type(one) is int and 1 <= one <= most for one in bounds)
     if len(bounds) != 2 or not whole:
-        expected = f"must be a whole number or [LO, HI], from 1 to {most:,}"
+        expected = f"must be an integer or [LO, HI], from 1 to {most:,}"
         source.refuse("budget", "population", expected)
     return Population(*bounds)
 

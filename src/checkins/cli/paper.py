@@ -190,9 +190,7 @@ def utility(
     setting = _numbers(given, slots=4_096, seeds=128)
     for name, (fewest, most) in paper_utility.LIMITS.items():
         if not fewest <= setting[name] <= most:
-            raise given.contradiction(
-                name, f"must be a whole number from {fewest:,} to {most:,} here"
-            )
+            raise given.contradiction(name, f"must be an integer from {fewest:,} to {most:,} here")
     found = paper_utility.measured(int(setting["slots"]), int(setting["seeds"]), quiet=json)
     saved = _drawn(out, "utility.png", lambda path: paper_utility.draw(found, path))
     _answer(

@@ -29,7 +29,7 @@ from checkins.planning.question import (
 if TYPE_CHECKING:
     from checkins.campaign import Task
 
-POPULATION = "must be a whole number or LO..HI"
+POPULATION = "must be an integer or LO..HI"
 OPTION = {
     "availability_s": "availability",
     "uplink_bytes_per_s": "uplink",
@@ -107,7 +107,7 @@ def _learning(given: Given) -> tuple[Learning, int, Campaign | None]:
         dimension = values.whole("dimension", given.texts["dimension"], most=MOST_DIMENSION)
     if "task" not in given:
         if dimension is None:
-            given.need("dimension", "must be a whole number, or name a --task")
+            given.need("dimension", "must be an integer, or name a --task")
         return Learning(), dimension or 1, None
     campaign, folder = known_campaign(given.texts["task"])
     task = campaign.task

@@ -327,7 +327,7 @@ def _whole(given: Given, name: str, default: int, *, least: int = 1, most: int =
     except ValueError:
         number = -1
     if not least <= number <= most:
-        raise InvalidValue(name, text, f"must be a whole number from {least} to {most:,}")
+        raise InvalidValue(name, text, f"must be an integer from {least} to {most:,}")
     return number
 
 

@@ -81,7 +81,7 @@ def population(text: str, *, most: int = validate.MOST_SLOTS) -> Population:
         largest = whole("population", high, most=most) if dots else fewest
     except InvalidValue:
         raise InvalidValue(
-            "population", text, f"must be a whole number or LO..HI, from 1 to {most:,}"
+            "population", text, f"must be an integer or LO..HI, from 1 to {most:,}"
         ) from None
     return Population(fewest, largest)
 

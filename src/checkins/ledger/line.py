@@ -94,7 +94,7 @@ class Line:
             raise InvalidLedger(f"{error.name}{_said(error.value)}: {error.expected}") from error
         number, previous = found["entry"], found["previous"]
         if isinstance(number, bool) or not isinstance(number, int):
-            raise InvalidLedger("entry must be a whole number")
+            raise InvalidLedger("entry must be an integer")
         if not isinstance(previous, str) or not SHA256.fullmatch(previous):
             raise InvalidLedger("previous must be 64 hexadecimal digits")
         line = cls.of(entry, number=number, previous=previous)
@@ -156,7 +156,7 @@ def _entry(found: Mapping[str, Any]) -> Entry:
     if kind == "closed":
         return Closed(_choice(Reason, "reason", found), found["certificate"])
     if found.get("contributors", 0) is None:
-        raise InvalidLedger("contributors must be a whole number, or absent")
+        raise InvalidLedger("contributors must be an integer, or absent")
     return SlotClosed(
         found["slot"],
         None if found["total"] is None else _bytes("total", found),

@@ -268,7 +268,7 @@ def _safe(headers: Iterable[tuple[bytes, bytes]], *, close: bool) -> Headers:
 
 def _length_problem(length: bytes, limit: int) -> Problem | None:
     if not length.isdigit():
-        return Problem("invalid", "Content-Length must be a whole number")
+        return Problem("invalid", "Content-Length must be an integer")
     if len(length) > 18 or int(length) > limit:
         return Problem("too-large", f"send at most {limit:,} bytes here")
     return None

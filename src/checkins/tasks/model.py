@@ -66,7 +66,7 @@ def check_classes(classes: int, *, most: int = 10**6) -> None:
     """Refuse to predict fewer than two classes, or more than ``most``."""
     validate.count(most=most, classes=classes)
     if classes < 2:
-        raise InvalidValue("classes", classes, f"must be a whole number from 2 to {most:,}")
+        raise InvalidValue("classes", classes, f"must be an integer from 2 to {most:,}")
 
 
 def flat_rows(features: Rows, count: int, dtype: Any) -> Rows:

@@ -183,7 +183,7 @@ def _labels(
     if not whole.all():
         row = int(np.argmin(whole))
         raise bad_cell(
-            column, row + 1, float(raw[row]), "is no label: must be a whole number 0, 1, 2, ..."
+            column, row + 1, float(raw[row]), "is no label: must be an integer 0, 1, 2, ..."
         )
     labels = raw.astype(np.int64)
     if classes is not None and not np.max(labels) < classes:

@@ -58,6 +58,27 @@ def log_inverse(delta: float) -> float:
     return -math.log(delta)
 
 
+SHARES = 32
+"""A total δ is split between two events in steps of 1/SHARES; the best split is reported."""
+
+
+def best_split(bound: Callable[[float], float], *, delta: float) -> float:
+    """Return the smallest bound(part) over the SHARES − 1 parts of a total δ.
+
+    Parts at which the bound is refused are left out; the first refusal is raised if all are.
+    """
+    validate.open_unit(delta=delta)
+    best, refusal = math.inf, None
+    for share in range(1, SHARES):
+        try:
+            best = min(best, bound(delta * share / SHARES))
+        except NotCovered as error:
+            refusal = refusal or error
+    if refusal is not None and math.isinf(best):
+        raise refusal
+    return best
+
+
 MAGNIFICATION = 8.0
 """The pure randomizer is ``MAGNIFICATION`` · ε₀-DP."""
 

@@ -41,7 +41,7 @@ def random_replacement(
     >>> round(random_replacement(local_epsilon=1.0, delta=1e-6, slots=1000, largest_weight=1.0), 4)
     0.4749
     """
-    theorem = _replacement(slots=slots, largest_weight=largest_weight)
+    theorem = replacement_theorem(slots=slots, largest_weight=largest_weight)
     return theorem.epsilon(local_epsilon=local_epsilon, delta=delta)
 
 
@@ -59,7 +59,7 @@ def random_replacement_simplified(
     >>> round(random_replacement_simplified(largest_weight=1.0, **given), 4)
     0.8228
     """
-    _replacement(slots=slots, largest_weight=largest_weight)
+    replacement_theorem(slots=slots, largest_weight=largest_weight)
     return simplified(
         local_epsilon=local_epsilon, delta=delta, scale=largest_weight / math.sqrt(slots)
     )
@@ -79,7 +79,7 @@ def random_replacement_approximate(
     >>> round(found.epsilon, 4), f"{found.delta:.4e}"
     (0.01, '1.0000e-06')
     """
-    theorem = _replacement(slots=slots, largest_weight=largest_weight)
+    theorem = replacement_theorem(slots=slots, largest_weight=largest_weight)
     return theorem.approximate(local_epsilon=local_epsilon, local_delta=local_delta, delta=delta)
 
 
@@ -96,7 +96,7 @@ def random_replacement_approximate_total(
     >>> round(random_replacement_approximate_total(slots=1000, largest_weight=0.1, **given), 4)
     0.01
     """
-    theorem = _replacement(slots=slots, largest_weight=largest_weight)
+    theorem = replacement_theorem(slots=slots, largest_weight=largest_weight)
     return theorem.approximate_total(
         local_epsilon=local_epsilon, local_delta=local_delta, delta=delta
     )
@@ -306,7 +306,8 @@ def checked_loads(loads: Loads) -> NDArray[np.float64]:
     return sizes.astype(np.float64)
 
 
-def _replacement(*, slots: int, largest_weight: float) -> Amplification:
+def replacement_theorem(*, slots: int, largest_weight: float) -> Amplification:
+    """Return the theorem of random replacement into ``slots`` slots."""
     validate.count(slots=slots)
     validate.probability(largest_weight=largest_weight)
     return Amplification(power=0.5, scale=largest_weight / math.sqrt(slots), randomizers=slots)

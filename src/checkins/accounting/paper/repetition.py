@@ -6,14 +6,18 @@ Where m does not divide n, ⌊n/m⌋ complete runs are made, and the bounds for 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from checkins import validate
-from checkins.accounting.paper.amplification import UP, exponential, log_gap, log_inverse
+from checkins.accounting.paper.amplification import (
+    UP,
+    best_split,
+    exponential,
+    log_gap,
+    log_inverse,
+)
 from checkins.accounting.paper.statements import fixed_window
 from checkins.errors import InvalidValue, NotCovered
-
-SHARES = 32
-"""A total δ is split between δ and nβ/m in steps of 1/SHARES; the best split is reported."""
 
 
 def one_run(*, local_epsilon: float, beta: float, clients: int, slots: int) -> float:
@@ -125,9 +129,10 @@ def repeated_total(*, local_epsilon: float, delta: float, clients: int, slots: i
     >>> round(repeated_total(local_epsilon=1.0, delta=1e-6, clients=10_000, slots=100), 4)
     0.9744
     """
-    return min(
-        repeated(local_epsilon=local_epsilon, delta=rest, beta=beta, clients=clients, slots=slots)
-        for rest, beta in _splits(delta=delta, clients=clients, slots=slots)
+    _check(clients=clients, slots=slots)
+    bound = partial(repeated, local_epsilon=local_epsilon, clients=clients, slots=slots)
+    return best_split(
+        lambda part: bound(delta=part, beta=(delta - part) * slots / clients), delta=delta
     )
 
 
@@ -143,20 +148,11 @@ def repeated_explicit_total(
     >>> round(repeated_explicit_total(local_epsilon=1.0, delta=1e-6, clients=10_000, slots=100), 4)
     2.071
     """
-    best = math.inf
-    refusal: NotCovered | None = None
-    for rest, beta in _splits(delta=delta, clients=clients, slots=slots):
-        try:
-            found = repeated_explicit(
-                local_epsilon=local_epsilon, delta=rest, beta=beta, clients=clients, slots=slots
-            )
-        except NotCovered as error:
-            refusal = refusal or error  # the first split has the largest β, the easiest to admit
-        else:
-            best = min(best, found)
-    if refusal is not None and math.isinf(best):
-        raise refusal
-    return best
+    _check(clients=clients, slots=slots)
+    bound = partial(repeated_explicit, local_epsilon=local_epsilon, clients=clients, slots=slots)
+    return best_split(
+        lambda part: bound(delta=part, beta=(delta - part) * slots / clients), delta=delta
+    )
 
 
 def _log_growth(local_epsilon: float) -> float:
@@ -197,10 +193,3 @@ def _check_corollary(*, local_epsilon: float, beta: float, clients: int, slots: 
         )
     if not exact <= bound:
         raise NotCovered("beta", beta, "is so near 1 that the closed form of epsilon_1 fails")
-
-
-def _splits(*, delta: float, clients: int, slots: int) -> list[tuple[float, float]]:
-    validate.open_unit(delta=delta)
-    _check(clients=clients, slots=slots)
-    parts = (delta * share / SHARES for share in range(1, SHARES))
-    return [(part, (delta - part) * slots / clients) for part in parts]

@@ -8,15 +8,9 @@ capped by what holds without amplification: see ``amplification.locally``.
 
 from __future__ import annotations
 
-import math
-
 from checkins import validate
 from checkins.accounting.paper import mechanisms, occupancy
-from checkins.accounting.paper.amplification import Amplification, ApproximateBound
-from checkins.errors import NotCovered
-
-SHARES = 32
-"""A total δ is split between two events in steps of 1/SHARES; the best split is reported."""
+from checkins.accounting.paper.amplification import Amplification, ApproximateBound, best_split
 
 
 def fixed_window(*, local_epsilon: float, delta: float, slots: int, participation: float) -> float:
@@ -32,10 +26,7 @@ def fixed_window(*, local_epsilon: float, delta: float, slots: int, participatio
     >>> round(fixed_window(local_epsilon=1.0, delta=1e-6, slots=10_000, participation=0.1), 4)
     0.0149
     """
-    validate.probability(participation=participation)
-    return mechanisms.random_replacement(
-        local_epsilon=local_epsilon, delta=delta, slots=slots, largest_weight=participation
-    )
+    return _fixed(slots, participation).epsilon(local_epsilon=local_epsilon, delta=delta)
 
 
 def fixed_window_simplified(
@@ -71,14 +62,8 @@ def fixed_window_approximate(
     >>> round(found.epsilon, 4), f"{found.delta:.4e}"
     (0.3056, '1.0004e-06')
     """
-    validate.probability(participation=participation)
-    return mechanisms.random_replacement_approximate(
-        local_epsilon=local_epsilon,
-        local_delta=local_delta,
-        delta=delta,
-        slots=slots,
-        largest_weight=participation,
-    )
+    theorem = _fixed(slots, participation)
+    return theorem.approximate(local_epsilon=local_epsilon, local_delta=local_delta, delta=delta)
 
 
 def fixed_window_approximate_total(
@@ -94,13 +79,9 @@ def fixed_window_approximate_total(
     >>> round(fixed_window_approximate_total(delta=1e-6, **given), 4)
     0.3056
     """
-    validate.probability(participation=participation)
-    return mechanisms.random_replacement_approximate_total(
-        local_epsilon=local_epsilon,
-        local_delta=local_delta,
-        delta=delta,
-        slots=slots,
-        largest_weight=participation,
+    theorem = _fixed(slots, participation)
+    return theorem.approximate_total(
+        local_epsilon=local_epsilon, local_delta=local_delta, delta=delta
     )
 
 
@@ -133,16 +114,15 @@ def averaged_total(*, local_epsilon: float, delta: float, clients: int, slots: i
     >>> round(averaged_total(local_epsilon=0.5, delta=1e-6, clients=100_000, slots=1000), 4)
     0.416
     """
-    validate.open_unit(delta=delta)
-    return min(
-        averaged(
+    return best_split(
+        lambda load_delta: averaged(
             local_epsilon=local_epsilon,
             delta=delta - load_delta,
             load_delta=load_delta,
             clients=clients,
             slots=slots,
-        )
-        for load_delta in _splits(delta)
+        ),
+        delta=delta,
     )
 
 
@@ -186,22 +166,14 @@ def averaged_approximate_total(
     >>> round(averaged_approximate_total(clients=1000, slots=100, **given), 4)
     1.356
     """
-    validate.open_unit(delta=delta)
-    best = math.inf
-    refusal: NotCovered | None = None
-    for load_delta in _splits(delta):
+
+    def bound(load_delta: float) -> float:
         theorem = _averaged(clients=clients, slots=slots, load_delta=load_delta)
-        try:
-            found = theorem.approximate_total(
-                local_epsilon=local_epsilon, local_delta=local_delta, delta=delta - load_delta
-            )
-        except NotCovered as error:
-            refusal = refusal or error  # the first split leaves most of δ to the randomizers
-        else:
-            best = min(best, found)
-    if refusal is not None and math.isinf(best):
-        raise refusal
-    return best
+        return theorem.approximate_total(
+            local_epsilon=local_epsilon, local_delta=local_delta, delta=delta - load_delta
+        )
+
+    return best_split(bound, delta=delta)
 
 
 def sliding_window(*, local_epsilon: float, delta: float, window: int) -> float:
@@ -217,8 +189,7 @@ def sliding_window(*, local_epsilon: float, delta: float, window: int) -> float:
     >>> round(sliding_window(local_epsilon=1.0, delta=1e-6, window=1000), 4)
     0.4749
     """
-    validate.count(window=window)
-    return fixed_window(local_epsilon=local_epsilon, delta=delta, slots=window, participation=1.0)
+    return _sliding(window).epsilon(local_epsilon=local_epsilon, delta=delta)
 
 
 def sliding_window_simplified(*, local_epsilon: float, delta: float, window: int) -> float:
@@ -252,14 +223,8 @@ def sliding_window_approximate(
     >>> round(found.epsilon, 4), f"{found.delta:.4e}"
     (0.1, '1.0000e-06')
     """
-    validate.count(window=window)
-    return fixed_window_approximate(
-        local_epsilon=local_epsilon,
-        local_delta=local_delta,
-        delta=delta,
-        slots=window,
-        participation=1.0,
-    )
+    theorem = _sliding(window)
+    return theorem.approximate(local_epsilon=local_epsilon, local_delta=local_delta, delta=delta)
 
 
 def sliding_window_approximate_total(
@@ -275,21 +240,23 @@ def sliding_window_approximate_total(
     >>> round(sliding_window_approximate_total(window=1000, **given), 4)
     0.1
     """
-    validate.count(window=window)
-    return fixed_window_approximate_total(
-        local_epsilon=local_epsilon,
-        local_delta=local_delta,
-        delta=delta,
-        slots=window,
-        participation=1.0,
+    theorem = _sliding(window)
+    return theorem.approximate_total(
+        local_epsilon=local_epsilon, local_delta=local_delta, delta=delta
     )
+
+
+def _fixed(slots: int, participation: float) -> Amplification:
+    validate.probability(participation=participation)
+    return mechanisms.replacement_theorem(slots=slots, largest_weight=participation)
+
+
+def _sliding(window: int) -> Amplification:
+    validate.count(window=window)
+    return _fixed(window, 1.0)
 
 
 def _averaged(*, clients: int, slots: int, load_delta: float) -> Amplification:
     validate.open_unit(load_delta=load_delta)
     norm = occupancy.load_norm(clients=clients, slots=slots, delta=load_delta)
     return Amplification(power=2.0, scale=norm / clients, randomizers=clients)
-
-
-def _splits(delta: float) -> list[float]:
-    return [delta * share / SHARES for share in range(1, SHARES)]

@@ -42,7 +42,7 @@ class Adversity:
         for name in self.__slots__:
             value = getattr(self, name)
             if not isinstance(value, int) or not 0 <= value <= 1000:
-                raise InvalidValue(name, value, "must be a whole number from 0 to 1,000")
+                raise InvalidValue(name, value, "must be an integer from 0 to 1,000")
 
 
 SMOOTH = Adversity()

@@ -37,7 +37,7 @@ class Number:
     required: bool = False
 
     def schema(self) -> dict[str, Any]:
-        kind = "integer" if self.whole else "number"
+        kind = "an integer" if self.whole else "a number"
         return {"type": kind, "minimum": self.least, "maximum": self.most}
 
     def read(self, name: str, text: str) -> float:
@@ -45,8 +45,8 @@ class Number:
             value = int(text) if self.whole else float(text)
             if self.least <= value <= self.most:
                 return value
-        kind = "whole number" if self.whole else "number"
-        raise Problem("invalid", f"{name}: must be a {kind} from {self.least:,} to {self.most:,}")
+        kind = "an integer" if self.whole else "a number"
+        raise Problem("invalid", f"{name}: must be {kind} from {self.least:,} to {self.most:,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Population:
         if not (1 <= low <= MOST_CLIENTS and 1 <= high <= MOST_CLIENTS):
             raise Problem(
                 "invalid",
-                f"{name}: must be a whole number or LO..HI, from 1 to {MOST_CLIENTS:,}",
+                f"{name}: must be an integer or LO..HI, from 1 to {MOST_CLIENTS:,}",
             )
         if low > high:
             raise Problem(
