@@ -108,7 +108,7 @@ def _as_fixed(campaign: Campaign) -> Constraints:
         window=design.window,
         repeats=campaign.repeats,
         minibatch=1,
-        noise_at=campaign.randomizer.noise_at,
+        noise_at=campaign.noise_at,
         randomizer=campaign.randomizer.kind,
     )
 

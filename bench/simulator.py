@@ -69,12 +69,7 @@ def ours(*, per_slot: int, slots: int, rows: int = bare.ROWS) -> Outcome:
             capacity=per_slot,
         ),
         1,
-        RandomizerConfig(
-            RandomizerKind.GAUSSIAN,
-            clip=bare.CLIP,
-            noise_multiplier=noise,
-            noise_at=NoiseAt.CLIENT,
-        ),
+        RandomizerConfig(RandomizerKind.GAUSSIAN, clip=bare.CLIP),
         Task("synthetic", "softmax", Optimizer(bare.RATE)),
     )
     # So many check in that a slot falls short with a chance of one in a million at most.

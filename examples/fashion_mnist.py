@@ -31,7 +31,7 @@ CAPACITY = 8_200
 
 def noise_at_clients(campaign: Campaign) -> Campaign:
     """The same noise on a slot's sum, carried by the reports and dummies that fill it."""
-    one_report = campaign.randomizer.noise_multiplier / math.sqrt(CAPACITY)
+    one_report = campaign.noise_multiplier / math.sqrt(CAPACITY)
     return replace(
         campaign,
         name=f"{campaign.name}-noise-at-clients",
@@ -40,9 +40,6 @@ def noise_at_clients(campaign: Campaign) -> Campaign:
             capacity=CAPACITY,
             population=Population(60_000, 60_000),
             randomizer=GaussianNoise(one_report, NoiseAt.CLIENT),
-        ),
-        randomizer=replace(
-            campaign.randomizer, noise_at=NoiseAt.CLIENT, noise_multiplier=one_report
         ),
     )
 

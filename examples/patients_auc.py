@@ -53,8 +53,7 @@ def calibrated(name: str, epsilon: float) -> tuple[Campaign, Calibration]:
     knob = Parameter.LOCAL_EPSILON if "PrivUnit" in name else Parameter.NOISE_MULTIPLIER
     promise = {"delta": campaign.budget.delta, "adjacency": campaign.budget.adjacency}
     found = calibrate(campaign.design, parameter=knob, epsilon=epsilon, **promise)
-    reports = replace(campaign.randomizer, **{knob.replace("-", "_"): found.value})
-    return replace(campaign, design=found.design, randomizer=reports), found
+    return replace(campaign, design=found.design), found
 
 
 def said(auc: list[float]) -> str:

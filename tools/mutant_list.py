@@ -7,7 +7,7 @@ from tools.mutants import Change, Mutant
 HISTORIES = "tests/protocol/test_histories.py::test_the_invariants_hold_in_every_history"
 SLOT, PARTICIPANT = "tests/protocol/test_slot.py", "tests/protocol/test_participant.py"
 DISTRIBUTIONS = "tests/protocol/test_distributions.py"
-ROLES = "tests/protocol/test_roles.py"
+FACTORIES = "tests/protocol/test_factories.py"
 CLOCK, CLOCK_WATCH = "tests/service/test_clock.py", "tests/service/test_clock_watch.py"
 ADAPTIVE = "tests/ledger/test_adaptive.py"
 FILTERS = "tests/accounting/test_filters.py"
@@ -372,7 +372,7 @@ MUTANTS = (
                 "        if False:\n",
             ),
         ),
-        (f"{ROLES}::test_without_noise_of_its_own_a_report_is_no_longer_than_the_clip",),
+        (f"{FACTORIES}::test_without_noise_of_its_own_a_report_is_no_longer_than_the_clip",),
     ),
     Mutant(
         "honest-report-refused",
@@ -455,7 +455,7 @@ MUTANTS = (
         "a campaign file is parsed whatever it holds, for minutes",
         (
             Change(
-                "campaign/toml_source.py",
+                "campaign/toml.py",
                 "        if beyond is not None:\n",
                 "        if False:\n",
             ),
@@ -473,12 +473,12 @@ MUTANTS = (
         "a server spends the whole budget, whatever its population has spent before",
         (
             Change(
-                "protocol/factories.py",
-                "spending_of(ledger, campaign).affordable()",
-                "spending_of(Ledger(), campaign).affordable()",
+                "ledger/price.py",
+                "return Spending(campaign, earlier_of(ledger), ledger.filter)",
+                "return Spending(campaign, (), ledger.filter)",
             ),
         ),
-        (f"{ROLES}::test_what_earlier_campaigns_of_the_population_spent_is_gone",),
+        (f"{FACTORIES}::test_what_earlier_campaigns_of_the_population_spent_is_gone",),
     ),
     Mutant(
         "kinds-unmixed",
@@ -612,7 +612,7 @@ MUTANTS = (
                 "        if slot > most + 1:\n",
             ),
         ),
-        (f"{ROLES}::test_a_ledger_refuses_a_slot_that_its_budget_does_not_pay_for",),
+        (f"{FACTORIES}::test_a_ledger_refuses_a_slot_that_its_budget_does_not_pay_for",),
     ),
     Mutant(
         "clip-after-noise",

@@ -78,3 +78,22 @@ def one_of(kinds: type | tuple[type, ...], **values: object) -> None:
         if not isinstance(value, listed):
             names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in listed)
             raise InvalidValue(name, value, f"must be a {names}")
+
+
+LONGEST_TEXT = 200
+"""Largest number of characters of a name or of another text in a description."""
+
+
+def text(**values: object) -> None:
+    """Refuse anything but a text of 1 to 200 printable characters.
+
+    >>> text(name="")
+    Traceback (most recent call last):
+        ...
+    checkins.errors.InvalidValue: name = '': must be a text of 1 to 200 printable characters
+    """
+    for name, value in values.items():
+        fits = isinstance(value, str) and 1 <= len(value) <= LONGEST_TEXT
+        if not fits or not str(value).isprintable():
+            expected = f"must be a text of 1 to {LONGEST_TEXT} printable characters"
+            raise InvalidValue(name, value, expected)

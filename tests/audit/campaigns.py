@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from checkins.accounting import Adjacency, Design, NoiseAt, Population, Protocol
+from checkins.accounting import (
+    Adjacency,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Population,
+    Protocol,
+)
 from checkins.campaign import Budget, Campaign, RandomizerConfig, RandomizerKind
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
@@ -23,7 +31,7 @@ def pure(
 ) -> Campaign:
     """Randomized response, or Laplace noise without a clip, whose worst case is the same."""
     kind = RandomizerKind.LAPLACE if categories is None else RandomizerKind.RANDOMIZED_RESPONSE
-    choice = RandomizerConfig(kind, local_epsilon=local_epsilon, categories=categories)
+    choice = RandomizerConfig(kind, categories=categories)
     protocol = Protocol.FIXED if window is None else Protocol.SLIDING
     population = None
     if contributors is not None:
@@ -33,7 +41,7 @@ def pure(
         protocol,
         slots=slots,
         participation=participation,
-        randomizer=choice.promise,
+        randomizer=LocalRandomizer(local_epsilon),
         capacity=capacity,
         window=window,
         population=population,
@@ -55,15 +63,13 @@ def gaussian(
     averaged: bool = False,
     repeats: int = 1,
 ) -> Campaign:
-    choice = RandomizerConfig(
-        RandomizerKind.GAUSSIAN, clip=1.0, noise_multiplier=noise, noise_at=at
-    )
+    choice = RandomizerConfig(RandomizerKind.GAUSSIAN, clip=1.0)
     protocol = Protocol.AVERAGED if averaged else Protocol.FIXED
     design = Design(
         Protocol.SLIDING if window is not None else protocol,
         slots=slots,
         participation=participation,
-        randomizer=choice.promise,
+        randomizer=GaussianNoise(noise, at),
         capacity=capacity,
         window=window,
         population=population,

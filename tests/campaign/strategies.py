@@ -16,14 +16,11 @@ from checkins.accounting import (
     NoiseAt,
     Protocol,
 )
-from checkins.campaign.description import (
-    MOST_SUMMED,
+from checkins.campaign import (
     Budget,
     Campaign,
     DataFile,
-    DataSet,
     Features,
-    Model,
     Optimizer,
     RandomizerConfig,
     RandomizerKind,
@@ -31,6 +28,8 @@ from checkins.campaign.description import (
     StepSizes,
     Task,
 )
+from checkins.campaign.model import MOST_SUMMED
+from checkins.campaign.task import DataSet, Model
 from tests.strategies import (
     _powers,
     adjacencies,
@@ -134,35 +133,31 @@ def grids(*, clip: float, shortest: float, longest: float) -> SearchStrategy[flo
 
 
 @st.composite
-def randomizer_choices(draw: st.DrawFn) -> RandomizerConfig:
+def randomizers(draw: st.DrawFn) -> tuple[RandomizerConfig, LocalRandomizer | GaussianNoise]:
+    """A randomizer with a noise that it takes."""
     kind = draw(st.sampled_from(RandomizerKind))
     if kind is RandomizerKind.GAUSSIAN:
         clip, noise = draw(lengths), draw(noise_multipliers)
-        return RandomizerConfig(
-            kind,
-            clip=clip,
-            grid=draw(grids(clip=clip, shortest=noise * clip / 3, longest=clip * (1 + 14 * noise))),
-            noise_multiplier=noise,
-            noise_at=draw(st.sampled_from(NoiseAt)),
-        )
+        step = draw(grids(clip=clip, shortest=noise * clip / 3, longest=clip * (1 + 14 * noise)))
+        gaussian = GaussianNoise(noise, draw(st.sampled_from(NoiseAt)))
+        return RandomizerConfig(kind, clip=clip, grid=step), gaussian
     local_epsilon = draw(local_epsilons)
+    pure = LocalRandomizer(local_epsilon)
     if kind is RandomizerKind.RANDOMIZED_RESPONSE:
-        return RandomizerConfig(
-            kind, local_epsilon=local_epsilon, categories=draw(st.integers(2, 1000))
-        )
+        return RandomizerConfig(kind, categories=draw(st.integers(2, 1000))), pure
     some_clip = draw(st.none() | lengths)
     grid = None
     if kind is RandomizerKind.LAPLACE and some_clip is not None:
         longest = some_clip * (1 + 184 / local_epsilon)
         grid = draw(grids(clip=some_clip, shortest=some_clip, longest=longest))
-    return RandomizerConfig(kind, clip=some_clip, grid=grid, local_epsilon=local_epsilon)
+    return RandomizerConfig(kind, clip=some_clip, grid=grid), pure
 
 
 @st.composite
 def campaign_designs(
-    draw: st.DrawFn, promise: LocalRandomizer | GaussianNoise, most_slots: int = MOST_SLOTS
+    draw: st.DrawFn, noise: LocalRandomizer | GaussianNoise, most_slots: int = MOST_SLOTS
 ) -> Design:
-    at_server = isinstance(promise, GaussianNoise) and promise.at is NoiseAt.SERVER
+    at_server = isinstance(noise, GaussianNoise) and noise.at is NoiseAt.SERVER
     protocols = [Protocol.FIXED, Protocol.SLIDING] + [Protocol.AVERAGED] * (not at_server)
     protocol = draw(st.sampled_from(protocols))
     slots = draw(counts(most_slots))
@@ -171,17 +166,17 @@ def campaign_designs(
             protocol,
             slots=slots,
             participation=1.0,
-            randomizer=promise,
+            randomizer=noise,
             population=draw(populations()),
         )
     capacities: SearchStrategy[int | None] = counts(MOST_CAPACITY)
-    if not isinstance(promise, GaussianNoise) or at_server:
+    if not isinstance(noise, GaussianNoise) or at_server:
         capacities = st.none() | capacities
     return Design(
         protocol,
         slots=slots,
         participation=draw(participations),
-        randomizer=promise,
+        randomizer=noise,
         capacity=draw(capacities),
         window=draw(counts(slots)) if protocol is Protocol.SLIDING else None,
         population=draw(st.none() | populations()),
@@ -191,8 +186,8 @@ def campaign_designs(
 @st.composite
 def campaigns(draw: st.DrawFn, most_slots: int = MOST_SLOTS) -> Campaign:
     """Any campaign that is not refused."""
-    randomizer = draw(randomizer_choices())
-    design = draw(campaign_designs(randomizer.promise, most_slots))
+    randomizer, noise = draw(randomizers())
+    design = draw(campaign_designs(noise, most_slots))
     budget = draw(budgets)
     averaged = design.protocol is Protocol.AVERAGED
     if averaged:
@@ -222,7 +217,7 @@ DESCRIPTIONS: dict[type, SearchStrategy[object]] = {
     Campaign: campaigns(),
     DataFile: data_files(),
     Optimizer: optimizers(),
-    RandomizerConfig: randomizer_choices(),
+    RandomizerConfig: randomizers().map(lambda both: both[0]),
     Schedule: schedules(),
     Task: tasks(),
 }

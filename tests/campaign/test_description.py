@@ -19,7 +19,7 @@ from checkins.accounting import (
     Population,
     Protocol,
 )
-from checkins.campaign.description import (
+from checkins.campaign import (
     Budget,
     Campaign,
     DataFile,
@@ -30,15 +30,14 @@ from checkins.campaign.description import (
     StepSizes,
     Task,
 )
+from checkins.campaign.randomizer_config import noise_of_kind
 from checkins.errors import InvalidValue, NotCovered
-from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse
+from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, Randomizer
 from checkins.randomizers.grid import Grid
-from tests.campaign.strategies import campaigns, randomizer_choices
+from tests.campaign.strategies import campaigns, randomizers
 
 NOISE = GaussianNoise(0.5, NoiseAt.CLIENT)
-CHOICE = RandomizerConfig(
-    RandomizerKind.GAUSSIAN, clip=1.0, grid=1e-4, noise_multiplier=0.5, noise_at=NoiseAt.CLIENT
-)
+RANDOMIZER = RandomizerConfig(RandomizerKind.GAUSSIAN, clip=1.0, grid=1e-4)
 DESIGN = Design(Protocol.FIXED, slots=10, participation=1.0, randomizer=NOISE, capacity=9)
 TASK = Task("patients", "logistic", Optimizer(rate=0.5))
 SCHEDULE = Schedule(datetime(2030, 1, 1, tzinfo=UTC), slot_s=60.0, choose_s=20.0)
@@ -48,13 +47,13 @@ CAMPAIGN = Campaign(
     budget=Budget(1.0, 1e-6, Adjacency.ADD_REMOVE),
     design=DESIGN,
     repeats=1,
-    randomizer=CHOICE,
+    randomizer=RANDOMIZER,
     task=TASK,
     schedule=SCHEDULE,
 )
 LOCAL = replace(
     CAMPAIGN,
-    randomizer=RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, grid=1e-4, local_epsilon=1.0),
+    randomizer=RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, grid=1e-4),
     design=Design(Protocol.FIXED, slots=10, participation=1.0, randomizer=LocalRandomizer(1.0)),
 )
 AVERAGED = replace(
@@ -72,26 +71,31 @@ AVERAGED = replace(
 
 
 @given(campaign=campaigns())
-def test_a_campaign_promises_what_its_randomizer_promises(campaign: Campaign) -> None:
-    assert campaign.design.randomizer == campaign.randomizer.promise
+def test_the_noise_of_a_campaign_is_that_of_its_design(campaign: Campaign) -> None:
+    noise = campaign.design.randomizer
+    if isinstance(noise, GaussianNoise):
+        levels = (noise.noise_multiplier, noise.at, None)
+    else:
+        levels = (None, None, noise.local_epsilon)
+    assert (campaign.noise_multiplier, campaign.noise_at, campaign.local_epsilon) == levels
 
 
-def test_a_design_with_another_promise_than_the_randomizer_is_refused() -> None:
-    other = replace(DESIGN, randomizer=GaussianNoise(0.6, NoiseAt.CLIENT))
-    with pytest.raises(InvalidValue, match="randomizer"):
-        replace(CAMPAIGN, design=other)
+def test_a_noise_of_another_kind_than_the_randomizer_is_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"randomizer .* needs Gaussian noise"):
+        replace(CAMPAIGN, randomizer=RANDOMIZER, design=LOCAL.design)
+    with pytest.raises(InvalidValue, match=r"randomizer .* needs a local epsilon"):
+        replace(CAMPAIGN, randomizer=LOCAL.randomizer)
+    with pytest.raises(InvalidValue, match=r"randomizer .* has no local delta"):
+        LOCAL.randomizer.check_noise(LocalRandomizer(1.0, 1e-6))
 
 
 def test_a_sum_is_divided_by_the_capacity_unless_another_count_is_given() -> None:
     assert CAMPAIGN.task.optimizer.divide_by == 9
     own = replace(TASK, optimizer=Optimizer(rate=0.5, divide_by=5))
     assert replace(CAMPAIGN, task=own).task.optimizer.divide_by == 5
-    server = replace(CHOICE, noise_at=NoiseAt.SERVER)
+    at_server = GaussianNoise(0.5, NoiseAt.SERVER)
     uncapped = replace(
-        CAMPAIGN,
-        task=TASK,
-        randomizer=server,
-        design=replace(DESIGN, randomizer=server.promise, capacity=None),
+        CAMPAIGN, task=TASK, design=replace(DESIGN, randomizer=at_server, capacity=None)
     )
     assert uncapped.task.optimizer.divide_by == 1
 
@@ -117,14 +121,14 @@ def test_a_minibatch_longer_than_the_campaign_is_refused() -> None:
 
 def test_what_is_missing_before_clients_can_join_is_named() -> None:
     assert CAMPAIGN.missing == ()
-    bare = replace(CAMPAIGN, task=None, schedule=None, randomizer=replace(CHOICE, grid=None))
+    bare = replace(CAMPAIGN, task=None, schedule=None, randomizer=replace(RANDOMIZER, grid=None))
     assert bare.missing == ("[randomizer] grid", "[task]", "[schedule]")
-    unclipped = RandomizerConfig(RandomizerKind.LAPLACE, local_epsilon=1.0)
+    unclipped = RandomizerConfig(RandomizerKind.LAPLACE)
     assert replace(LOCAL, randomizer=unclipped).missing == (
         "[randomizer] clip",
         "[randomizer] grid",
     )
-    answer = RandomizerConfig(RandomizerKind.RANDOMIZED_RESPONSE, local_epsilon=1.0, categories=3)
+    answer = RandomizerConfig(RandomizerKind.RANDOMIZED_RESPONSE, categories=3)
     stepless = replace(LOCAL, randomizer=answer)
     assert stepless.missing == ("[randomizer] kind = gaussian, laplace or privunit",)
     assert replace(stepless, task=None).missing == ("[task]",)
@@ -149,7 +153,7 @@ def test_sums_of_reports_on_a_grid_fit_64_bits() -> None:
     assert summing(most // 10, minibatch=10).design.capacity == most // 10
     with pytest.raises(InvalidValue, match="at most 429,496,729 with minibatch = 10, or sums"):
         summing(most // 10 + 1, minibatch=10)
-    simulated = replace(CHOICE, grid=None)
+    simulated = replace(RANDOMIZER, grid=None)
     design = replace(DESIGN, capacity=10**12)
     assert replace(CAMPAIGN, randomizer=simulated, design=design).design.capacity == 10**12
 
@@ -175,17 +179,19 @@ def test_a_number_that_no_float_holds_is_refused_like_any_other(huge: object) ->
         Optimizer(rate=0.5, minibatch=huge)
 
 
-def test_a_choice_becomes_a_mechanism_once_the_dimension_is_known() -> None:
-    def of(kind: RandomizerKind, **values: float) -> RandomizerConfig:
-        return RandomizerConfig(kind, local_epsilon=2.0, **values)
+def test_a_randomizer_becomes_a_mechanism_once_the_dimension_is_known() -> None:
+    def of(kind: RandomizerKind, **values: float) -> Randomizer:
+        return RandomizerConfig(kind, **values).mechanism(LocalRandomizer(2.0), dimension=7)
 
-    assert CHOICE.describe(7) == Gaussian(1.0, 0.5)
-    assert of(RandomizerKind.LAPLACE, clip=3.0).describe(7) == Laplace(3.0, 2.0)
-    assert of(RandomizerKind.PRIVUNIT, clip=3.0).describe(7) == PrivUnit(3.0, 2.0, 7)
-    response = of(RandomizerKind.RANDOMIZED_RESPONSE, categories=4)
-    assert response.describe(4) == RandomizedResponse(4, 2.0)
-    with pytest.raises(InvalidValue, match=r"clip.*priced, not run"):
-        of(RandomizerKind.LAPLACE).describe(7)
+    assert CAMPAIGN.mechanism(7) == Gaussian(1.0, 0.5)
+    assert of(RandomizerKind.LAPLACE, clip=3.0) == Laplace(3.0, 2.0)
+    assert of(RandomizerKind.PRIVUNIT, clip=3.0) == PrivUnit(3.0, 2.0, 7)
+    assert of(RandomizerKind.RANDOMIZED_RESPONSE, categories=4) == RandomizedResponse(4, 2.0)
+    with pytest.raises(InvalidValue, match=r"clip.*certified, not run"):
+        of(RandomizerKind.LAPLACE)
+
+
+LEVELS = ("noise_multiplier", "noise_at", "local_epsilon")
 
 
 @pytest.mark.parametrize(
@@ -209,21 +215,29 @@ def test_a_choice_becomes_a_mechanism_once_the_dimension_is_known() -> None:
 def test_each_kind_takes_its_own_values_and_no_others(
     kind: str, values: dict[str, object], message: str
 ) -> None:
+    def randomizer() -> None:
+        levels = {name: value for name, value in values.items() if name in LEVELS}
+        others = {name: value for name, value in values.items() if name not in LEVELS}
+        noise_of_kind(RandomizerKind(kind), **levels)
+        RandomizerConfig(RandomizerKind(kind), **others)
+
     with pytest.raises(InvalidValue, match=message):
-        RandomizerConfig(RandomizerKind(kind), **values)
+        randomizer()
 
 
 def test_a_grid_is_fine_enough_for_sums_of_noises_and_coarse_enough_for_32_bits() -> None:
-    assert replace(CHOICE, grid=0.5 / 3.0).grid == 0.5 / 3.0
+    def on(campaign: Campaign, grid: float) -> Campaign:
+        return replace(campaign, randomizer=replace(campaign.randomizer, grid=grid))
+
+    assert on(CAMPAIGN, 0.5 / 3.0).randomizer.grid == 0.5 / 3.0
     with pytest.raises(InvalidValue, match=r"grid = 0\.17: must be at most a third of the noise"):
-        replace(CHOICE, grid=0.17)
+        on(CAMPAIGN, 0.17)
     with pytest.raises(InvalidValue, match=r"grid = 1e-09: must be at least .* 32 bits"):
-        replace(CHOICE, grid=1e-9)
+        on(CAMPAIGN, 1e-9)
     with pytest.raises(InvalidValue, match=r"grid = 2\.0: is too coarse"):
-        replace(CHOICE, grid=2.0)
-    laplace = RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, local_epsilon=1.0, grid=1e-6)
+        on(CAMPAIGN, 2.0)
     with pytest.raises(InvalidValue, match=r"grid = 1e-08: must be at least .* 32 bits"):
-        replace(laplace, grid=1e-8)
+        on(LOCAL, 1e-8)
 
 
 @pytest.mark.parametrize("exponent", [-9.5, -9.0, -8.6, -8.45, -8.4, -8.0, -4.0, -1.0, -0.78, -0.7])
@@ -231,11 +245,9 @@ def test_a_grid_is_fine_enough_for_sums_of_noises_and_coarse_enough_for_32_bits(
 def test_a_campaign_takes_the_grids_that_a_device_takes(
     kind: RandomizerKind, exponent: float
 ) -> None:
-    if kind is RandomizerKind.GAUSSIAN:
-        choice, mechanism = replace(CHOICE, grid=None), Gaussian(1.0, 0.5)
-    else:
-        choice = RandomizerConfig(kind, clip=1.0, local_epsilon=50.0)
-        mechanism = Laplace(1.0, 50.0)
+    gaussian = kind is RandomizerKind.GAUSSIAN
+    noise = NOISE if gaussian else LocalRandomizer(50.0)
+    mechanism = Gaussian(1.0, 0.5) if gaussian else Laplace(1.0, 50.0)
 
     def refused(what: object) -> bool:
         try:
@@ -245,14 +257,17 @@ def test_a_campaign_takes_the_grids_that_a_device_takes(
         return False
 
     grid = 10.0**exponent
-    assert refused(lambda: replace(choice, grid=grid)) == refused(
+    randomizer = RandomizerConfig(kind, clip=1.0, grid=grid)
+    assert refused(lambda: randomizer.check_noise(noise)) == refused(
         lambda: Grid(grid).noise(mechanism)
     )
 
 
-@given(choice=randomizer_choices())
-def test_a_choice_is_the_same_built_again_from_its_own_fields(choice: RandomizerConfig) -> None:
-    assert replace(choice) == choice
+@given(both=randomizers())
+def test_a_randomizer_is_the_same_built_again_from_its_own_fields(
+    both: tuple[RandomizerConfig, LocalRandomizer | GaussianNoise],
+) -> None:
+    assert replace(both[0]) == both[0]
 
 
 @pytest.mark.parametrize("text", ["", "two\nlines", "a" * 201, "\x00", "\ud800", 3, None])

@@ -10,18 +10,20 @@ from pathlib import Path
 import pytest
 
 from checkins.accounting import Adjacency, GaussianNoise, LocalRandomizer, NoiseAt, Population
-from checkins.campaign import toml_bounds, toml_source
-from checkins.campaign.description import (
+from checkins.campaign import (
     Budget,
     DataFile,
+    InvalidCampaign,
     Optimizer,
     Schedule,
     StepSizes,
     Task,
+    parse_campaign,
+    read_campaign,
+    toml,
 )
-from checkins.campaign.file import InvalidCampaign, parse_campaign, read_campaign
 from checkins.campaign.templates import Template, template_text
-from checkins.campaign.toml_source import line_numbers
+from checkins.campaign.toml import line_numbers
 
 PATIENTS = Path(__file__).resolve().parents[2] / "examples" / "patients.toml"
 TEXT = PATIENTS.read_text(encoding="utf-8")
@@ -156,7 +158,7 @@ OPTIMIZER = "c.toml:35: [task] optimizer."
         ("data", 'data = "mnist"', 'c.toml:32: [task] data = "mnist": must be patients, '),
         ("data", "", "c.toml:31: [task] data: is missing; it has no default"),
         ("data", "dta = 1", "c.toml:32: [task] dta = 1: is not a known key; did you mean data?"),
-        ("data", 'data = { file = "x" }', "c.toml:32: [task] data.features: is missing"),
+        ("data", 'data = { file = "x" }', "c.toml:32: [task] data.client_column: is missing"),
         ("data", "data = { fil = 1 }", "c.toml:32: [task] data.fil = 1: is not a known key"),
         (
             "data",
@@ -400,7 +402,7 @@ def test_a_text_beyond_the_limits_is_refused_before_it_is_parsed(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parsing some of these takes minutes."""
-    monkeypatch.setattr(toml_source.tomllib, "loads", lambda text: pytest.fail("it was parsed"))
+    monkeypatch.setattr(toml.tomllib, "loads", lambda text: pytest.fail("it was parsed"))
     assert re.search(r"^c.toml(:\d+)?: (must have at most|is nested too deeply)", refusal(text))
 
 
@@ -416,7 +418,7 @@ def test_a_text_beyond_the_limits_is_refused_before_it_is_parsed(
     ],
 )
 def test_strings_and_comments_may_hold_anything(harmless: str) -> None:
-    assert toml_bounds.excess(harmless) is None
+    assert toml.excess(harmless) is None
     tomllib.loads(harmless)
 
 

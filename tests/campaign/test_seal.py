@@ -10,8 +10,15 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 
-from checkins.accounting import Adjacency, GaussianNoise, NoiseAt, Population, Protocol
-from checkins.campaign.description import (
+from checkins.accounting import (
+    Adjacency,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Population,
+    Protocol,
+)
+from checkins.campaign import (
     Budget,
     Campaign,
     DataFile,
@@ -22,9 +29,10 @@ from checkins.campaign.description import (
     Schedule,
     StepSizes,
     Task,
+    campaign_from_canonical,
+    parse_campaign,
 )
-from checkins.campaign.file import parse_campaign
-from checkins.campaign.seal import campaign_from_canonical, sealed
+from checkins.campaign.seal import sealed
 from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue
 from tests.campaign.strategies import campaigns
@@ -78,10 +86,7 @@ def designed(**changes: object) -> Campaign:
 
 
 def randomized(**changes: object) -> Campaign:
-    chosen = replace(PATIENTS.randomizer, **changes)
-    return replace(
-        PATIENTS, randomizer=chosen, design=replace(PATIENTS.design, randomizer=chosen.promise)
-    )
+    return replace(PATIENTS, randomizer=replace(PATIENTS.randomizer, **changes))
 
 
 def tasked(**changes: object) -> Campaign:
@@ -100,11 +105,9 @@ def from_file(**changes: object) -> Campaign:
     return replace(FILE, task=replace(FILE.task, data=replace(FILE.task.data, **changes)))
 
 
-def as_kind(kind: RandomizerKind, **values: object) -> Campaign:
-    chosen = RandomizerConfig(kind, **values)
-    return replace(
-        SYNTHETIC, randomizer=chosen, design=replace(SYNTHETIC.design, randomizer=chosen.promise)
-    )
+def as_kind(kind: RandomizerKind, local_epsilon: float, **values: object) -> Campaign:
+    design = replace(SYNTHETIC.design, randomizer=LocalRandomizer(local_epsilon))
+    return replace(SYNTHETIC, randomizer=RandomizerConfig(kind, **values), design=design)
 
 
 CHANGED = {
@@ -125,12 +128,8 @@ CHANGED = {
     "clip": randomized(clip=2.0),
     "grid": randomized(grid=2e-6),
     "no grid": randomized(grid=None),
-    "noise_multiplier": randomized(noise_multiplier=0.2),
-    "noise_at": replace(
-        PATIENTS,
-        randomizer=replace(PATIENTS.randomizer, noise_at=NoiseAt.SERVER, noise_multiplier=1.0),
-        design=replace(PATIENTS.design, randomizer=GaussianNoise(1.0, NoiseAt.SERVER)),
-    ),
+    "noise_multiplier": designed(randomizer=GaussianNoise(0.2, NoiseAt.CLIENT)),
+    "noise_at": designed(randomizer=GaussianNoise(1.0, NoiseAt.SERVER)),
     "laplace": as_kind(RandomizerKind.LAPLACE, local_epsilon=2.0, clip=1.0),
     "privunit": as_kind(RandomizerKind.PRIVUNIT, local_epsilon=2.0, clip=1.0),
     "local_epsilon": as_kind(RandomizerKind.LAPLACE, local_epsilon=3.0, clip=1.0),
@@ -271,7 +270,7 @@ def test_no_number_that_is_not_finite_gets_into_a_campaign(bad: float) -> None:
         lambda: designed(participation=bad),
         lambda: randomized(clip=bad),
         lambda: randomized(grid=bad),
-        lambda: randomized(noise_multiplier=bad),
+        lambda: designed(randomizer=GaussianNoise(bad, NoiseAt.CLIENT)),
         lambda: optimized(rate=bad),
         lambda: optimized(diameter=bad),
         lambda: optimized(momentum=bad),

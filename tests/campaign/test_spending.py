@@ -17,13 +17,7 @@ from checkins.accounting import (
     Protocol,
     certify,
 )
-from checkins.campaign.description import (
-    Budget,
-    Campaign,
-    RandomizerConfig,
-    RandomizerKind,
-)
-from checkins.campaign.file import parse_campaign
+from checkins.campaign import Budget, Campaign, RandomizerConfig, RandomizerKind, parse_campaign
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import ONLY_SIMULATED, Spending, price
 from checkins.campaign.templates import Template, template_text
@@ -42,9 +36,6 @@ def local(
     grid: float | None = 1e-4,
     adjacency: Adjacency = Adjacency.REPLACE_ONE,
 ) -> Campaign:
-    randomizer = RandomizerConfig(
-        RandomizerKind.LAPLACE, clip=1.0, grid=grid, local_epsilon=local_epsilon
-    )
     averaged = protocol is Protocol.AVERAGED
     return Campaign(
         name="local",
@@ -59,7 +50,7 @@ def local(
             population=Population(1000, 2000) if averaged else None,
         ),
         repeats=repeats,
-        randomizer=randomizer,
+        randomizer=RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, grid=grid),
     )
 
 
@@ -69,13 +60,7 @@ def server(*, sigma: float = 1.0, epsilon: float = 0.5, grid: float | None = Non
         local(),
         budget=Budget(epsilon, 1e-6, Adjacency.ADD_REMOVE),
         design=Design(Protocol.FIXED, slots=40, participation=1.0, randomizer=noise),
-        randomizer=RandomizerConfig(
-            RandomizerKind.GAUSSIAN,
-            clip=1.0,
-            grid=grid,
-            noise_multiplier=sigma,
-            noise_at=NoiseAt.SERVER,
-        ),
+        randomizer=RandomizerConfig(RandomizerKind.GAUSSIAN, clip=1.0, grid=grid),
     )
 
 
@@ -243,7 +228,6 @@ def test_every_noise_that_is_drawn_is_charged() -> None:
     at_clients = replace(
         at_server,
         design=Design(Protocol.FIXED, slots=40, participation=1.0, randomizer=noise, capacity=50),
-        randomizer=replace(at_server.randomizer, noise_at=NoiseAt.CLIENT),
     )
     one, fifty = (PartialRun.whole(campaign).variation for campaign in (at_server, at_clients))
     assert fifty >= 50 * one * (1 - 1e-12) > 0.0
@@ -254,14 +238,12 @@ def test_a_campaign_without_a_grid_says_that_it_can_only_be_simulated() -> None:
     assert ONLY_SIMULATED[0] not in Spending(local()).after(40).assumptions
     privunit = replace(
         local(),
-        randomizer=RandomizerConfig(RandomizerKind.PRIVUNIT, clip=1.0, local_epsilon=2.0),
+        randomizer=RandomizerConfig(RandomizerKind.PRIVUNIT, clip=1.0),
     )
     assert ONLY_SIMULATED[1] in Spending(privunit).after(40).assumptions
     response = replace(
         local(),
-        randomizer=RandomizerConfig(
-            RandomizerKind.RANDOMIZED_RESPONSE, local_epsilon=2.0, categories=3
-        ),
+        randomizer=RandomizerConfig(RandomizerKind.RANDOMIZED_RESPONSE, categories=3),
     )
     assert not set(ONLY_SIMULATED) & set(Spending(response).after(40).assumptions)
     assert PartialRun.whole(response).variation == 0.0

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from checkins.campaign.description import Campaign
-from checkins.campaign.file import parse_campaign
+from checkins.campaign import Campaign, campaign_text, parse_campaign
+from checkins.campaign.file import WIDTH
 from checkins.campaign.templates import Template, template_text
-from checkins.campaign.writing import WIDTH, campaign_text
 from tests.campaign.strategies import campaigns
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

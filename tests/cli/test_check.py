@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from checkins.accounting import Adjacency
-from checkins.campaign.file import parse_campaign
+from checkins.campaign import campaign_text, parse_campaign
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import price
 from checkins.campaign.templates import Template, template_text
-from checkins.campaign.writing import campaign_text
 from checkins.cli import check as check_command
 from tests.ledger.ledgers import Book, campaign
 

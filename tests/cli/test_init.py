@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkins.campaign.file import parse_campaign, read_campaign
+from checkins.campaign import parse_campaign, read_campaign
 from checkins.campaign.templates import Template, template_text
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from checkins.campaign.file import parse_campaign, read_campaign
+from checkins.campaign import parse_campaign, read_campaign
 from checkins.cli import plan as command
 from checkins.cli.plan_question import seconds
 from checkins.errors import InvalidValue

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from checkins.accounting import Adjacency, Design, LocalRandomizer, Population, Protocol
-from checkins.campaign.description import (
+from checkins.campaign import (
     Budget,
     Campaign,
     Optimizer,
@@ -62,9 +62,7 @@ def campaign(
             population=Population(fewest, 1000) if averaged else None,
         ),
         repeats=repeats,
-        randomizer=RandomizerConfig(
-            RandomizerKind.LAPLACE, clip=1.0, grid=grid, local_epsilon=local_epsilon
-        ),
+        randomizer=RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, grid=grid),
         task=Task(
             "patients",
             "logistic",

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency, Protocol
-from checkins.campaign.description import RandomizerConfig, RandomizerKind
+from checkins.campaign import RandomizerConfig, RandomizerKind
 from checkins.errors import InvalidValue
 from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import (
@@ -217,8 +217,7 @@ def test_floats_are_for_simulations_only() -> None:
 
 
 def test_a_randomizer_without_a_device_sampler_is_simulated_only() -> None:
-    choice = RandomizerConfig(RandomizerKind.PRIVUNIT, clip=1.0, local_epsilon=1.0)
-    privunit = replace(FIXED, randomizer=choice)
+    privunit = replace(FIXED, randomizer=RandomizerConfig(RandomizerKind.PRIVUNIT, clip=1.0))
     assert Book().open(privunit, simulated=True).ledger.entries == 1
     with pytest.raises(InvalidLedger, match="privunit has no exact device sampler"):
         Book().open(privunit)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.accounting import Adjacency, Population, Protocol, certify
-from checkins.campaign.description import Campaign
+from checkins.campaign import Campaign
 from checkins.campaign.spending import Spending
 from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import Closed, Reason, SlotClosed, hashed

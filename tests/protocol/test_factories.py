@@ -89,7 +89,7 @@ class SystemDice:
 
 def played(of: Campaign, clients: int = 20) -> Rehearsal:
     sampler = sampler_of(of, dimension=2)
-    encode = of.randomizer.noise_at == "server"
+    encode = of.noise_at == "server"
     make = sampler.encode if encode else sampler.privatize
     return rehearse(
         real_server(of),

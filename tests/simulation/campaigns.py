@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from checkins.accounting import (
     Adjacency,
     Design,
+    GaussianNoise,
     LocalRandomizer,
     NoiseAt,
     Population,
@@ -22,6 +24,7 @@ from checkins.campaign import (
     RandomizerKind,
     Task,
 )
+from checkins.campaign.randomizer_config import noise_of_kind
 from checkins.tasks.dataset import Dataset
 from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.model import Model
@@ -29,18 +32,35 @@ from checkins.tasks.softmax import Softmax
 
 FEATURES, CLASSES = 5, 3
 
-GAUSSIAN = RandomizerConfig(
-    RandomizerKind.GAUSSIAN, clip=0.7, noise_multiplier=0.8, noise_at=NoiseAt.CLIENT
-)
-AT_SERVER = RandomizerConfig(
-    RandomizerKind.GAUSSIAN, clip=0.7, noise_multiplier=0.8, noise_at=NoiseAt.SERVER
-)
-LAPLACE = RandomizerConfig(RandomizerKind.LAPLACE, clip=0.7, local_epsilon=2.0)
-PRIVUNIT = RandomizerConfig(RandomizerKind.PRIVUNIT, clip=0.7, local_epsilon=4.0)
+
+@dataclass(frozen=True)
+class Randomization:
+    """A randomizer with its noise."""
+
+    kind: RandomizerKind
+    clip: float = 0.7
+    noise_multiplier: float | None = None
+    noise_at: NoiseAt | None = None
+    local_epsilon: float | None = None
+
+    @property
+    def noise(self) -> GaussianNoise | LocalRandomizer:
+        return noise_of_kind(
+            self.kind,
+            noise_multiplier=self.noise_multiplier,
+            noise_at=self.noise_at,
+            local_epsilon=self.local_epsilon,
+        )
+
+
+GAUSSIAN = Randomization(RandomizerKind.GAUSSIAN, noise_multiplier=0.8, noise_at=NoiseAt.CLIENT)
+AT_SERVER = replace(GAUSSIAN, noise_at=NoiseAt.SERVER)
+LAPLACE = Randomization(RandomizerKind.LAPLACE, local_epsilon=2.0)
+PRIVUNIT = Randomization(RandomizerKind.PRIVUNIT, local_epsilon=4.0)
 
 
 def campaign(
-    randomizer: RandomizerConfig = GAUSSIAN,
+    randomizer: Randomization = GAUSSIAN,
     *,
     protocol: Protocol = Protocol.FIXED,
     slots: int = 12,
@@ -59,7 +79,7 @@ def campaign(
         protocol,
         slots=slots,
         participation=participation,
-        randomizer=randomizer.promise,
+        randomizer=randomizer.noise,
         capacity=None if averaged else capacity,
         window=window,
         population=Population(1, 10**6) if averaged else None,
@@ -72,7 +92,7 @@ def campaign(
         Budget(100.0, 1e-6, adjacency),
         design,
         repeats,
-        randomizer,
+        RandomizerConfig(randomizer.kind, clip=randomizer.clip),
         Task("synthetic", model, steps, local_steps=local_steps, local_rate=local_rate),
     )
 

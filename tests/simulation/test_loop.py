@@ -123,10 +123,10 @@ class Play:
             slope = self.lesson.model.gradient(here, data.features[rows], data.labels[rows])
             here = here - size * slope
         update = (flat - here) / size if task.local_steps > 1 else slope
-        clip = clip_l1 if self.campaign.randomizer.noise_multiplier is None else clip_l2
+        clip = clip_l1 if self.campaign.noise_multiplier is None else clip_l2
         report = clip(update, self.campaign.randomizer.clip or 1.0)
         mine = self.trained.setdefault(slot, [])
-        if self.campaign.randomizer.noise_at is not NoiseAt.SERVER:
+        if self.campaign.noise_at is not NoiseAt.SERVER:
             report = report + self.noise[slot - 1][len(mine)]
         mine.append(who)
         return Report.from_simulation(report)

@@ -31,9 +31,7 @@ from checkins.audit.guessing import GuessedBound
 from checkins.audit.machines.attacks import Noise
 from checkins.audit.trials import Trials
 from checkins.audit.verdict import Verdict
-from checkins.campaign import Campaign, Schedule, campaign_text
-from checkins.campaign.description import Budget
-from checkins.campaign.optimizer import Optimizer
+from checkins.campaign import Budget, Campaign, Optimizer, Schedule, campaign_text
 from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
 from checkins.campaign.task import DataFile, Model, Task
 from checkins.client.answers import fetch_async
@@ -121,13 +119,7 @@ class LivePlan:
                 capacity=self.capacity,
             ),
             repeats=1,
-            randomizer=RandomizerConfig(
-                RandomizerKind.GAUSSIAN,
-                clip=CLIP,
-                grid=GRID,
-                noise_multiplier=self.noise_multiplier,
-                noise_at=at,
-            ),
+            randomizer=RandomizerConfig(RandomizerKind.GAUSSIAN, clip=CLIP, grid=GRID),
             task=Task(data, Model.LOGISTIC, Optimizer(1.0)),
             schedule=Schedule(start, self.slot_s, self.choose_s),
         )

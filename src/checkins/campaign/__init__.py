@@ -1,15 +1,18 @@
-"""What a campaign is: every public parameter, the file that says it, its seal, what it spends."""
+"""Campaigns: every public parameter, the campaign file, the seal, and the budget spent."""
 
-from checkins.campaign.description import Budget, Campaign, Schedule
-from checkins.campaign.file import CampaignFile, parse_campaign, read_campaign
-from checkins.campaign.optimizer import Optimizer, StepSizes
+from checkins.campaign.file import (
+    CampaignFile,
+    campaign_from_canonical,
+    campaign_text,
+    parse_campaign,
+    read_campaign,
+)
+from checkins.campaign.model import Budget, Campaign, Schedule
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
-from checkins.campaign.seal import campaign_from_canonical
 from checkins.campaign.spending import Spending, price
-from checkins.campaign.task import DataFile, Features, Task
-from checkins.campaign.toml_source import InvalidCampaign
-from checkins.campaign.writing import campaign_text
+from checkins.campaign.task import DataFile, Features, Optimizer, StepSizes, Task
+from checkins.campaign.toml import InvalidCampaign
 
 __all__ = [
     "Budget",

@@ -1,87 +1,48 @@
-"""campaign.toml, schema 1: read whole, or refused with file, line and key.
+"""Read and write campaign.toml, by the keys that ``fields`` declares.
 
-Nothing that privacy depends on has a default. ``[task]`` and ``[schedule]`` may be absent: such a
-campaign can be priced and not run.
+A file is read whole, or refused with file, line and key. Nothing that privacy depends on has a
+default. ``[task]`` and ``[schedule]`` may be absent: such a campaign can be certified and not run.
+What is written reads back as the same campaign; a default that does not affect privacy is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any, NoReturn
 
-from checkins import validate
-from checkins.accounting import Adjacency, Design, NoiseAt, Population, Protocol
-from checkins.campaign.description import (
-    Budget,
-    Campaign,
-    DataFile,
-    Features,
-    Optimizer,
-    RandomizerConfig,
-    RandomizerKind,
-    Schedule,
-    StepSizes,
-    Task,
-)
-from checkins.campaign.optimizer import Argument, argument, require_kind
-from checkins.campaign.task import MOST_CLASSES, MOST_LOCAL_STEPS, NOT_PICTURES, fits
-from checkins.campaign.toml_source import InvalidCampaign, TomlSource
+from checkins.accounting import Design
+from checkins.campaign import fields
+from checkins.campaign.field_types import Default, Key, Section, check_schema, plain
+from checkins.campaign.model import Budget, Campaign, Schedule
+from checkins.campaign.randomizer_config import RandomizerConfig, noise_of_kind
+from checkins.campaign.task import DataFile, Optimizer, Task
+from checkins.campaign.toml import InvalidCampaign, TomlSource
 from checkins.errors import InvalidValue
 
-__all__ = ["CampaignFile", "InvalidCampaign", "campaign_of", "parse_campaign", "read_campaign"]
-
-SCHEMA = 1
-
-SECTIONS: Mapping[str, frozenset[str]] = {
-    "budget": frozenset({"epsilon", "delta", "adjacency", "population"}),
-    "protocol": frozenset({"kind", "slots", "participation", "capacity", "window", "repeats"}),
-    "randomizer": frozenset(
-        {"kind", "noise_at", "noise_multiplier", "clip", "grid", "local_epsilon", "categories"}
-    ),
-}
-OPTIONAL_SECTIONS: Mapping[str, frozenset[str]] = {
-    "task": frozenset({"data", "features", "model", "local_steps", "local_rate", "optimizer"}),
-    "schedule": frozenset({"start", "slot_s", "choose_s"}),
-}
-TABLES: Mapping[str, frozenset[str]] = {
-    "task.optimizer": frozenset(
-        {"kind", "rate", "minibatch", "schedule", "diameter", "divide_by"}
-        | {"momentum", "nesterov", "arguments"}
-    ),
-    "task.data": frozenset(
-        {"file", "client_column", "label_column", "features", "ranges", "classes", "holdout"}
-    ),
-}
-TOP = frozenset({"schema", "name", "population_id", *SECTIONS, *OPTIONAL_SECTIONS})
-
-PLACES: Mapping[str, tuple[str, str]] = {
-    **{
-        key: (section, key)
-        for section, keys in {**SECTIONS, **TABLES, **OPTIONAL_SECTIONS}.items()
-        for key in keys - {"kind"}
-    },
-    "name": ("", "name"),
-    "population_id": ("", "population_id"),
-    "features": ("task.data", "features"),
-    "schedule": ("task.optimizer", "schedule"),
-    "protocol": ("protocol", "kind"),
-    "campaigns": ("protocol", "repeats"),
-    "variation": ("randomizer", "grid"),
-}
-"""Where an argument of the description or of the accountant stands in the file."""
+LONGEST_CANONICAL = 2_000_000
+"""Largest number of characters of a canonical form; ten thousand features fit."""
+COMMENT_COLUMN = 30
+"""The column at which a comment of a written file begins."""
+WIDTH = 100
+"""Largest number of characters of a written line."""
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignFile:
-    """A campaign with the file it was read from, to tell a refusal by its line."""
+    """A campaign with the file that it was read from, which gives the lines of refused values."""
 
     path: str
     source: TomlSource
     campaign: Campaign
 
     def refusal(self, error: InvalidValue) -> InvalidCampaign:
-        """A refusal of the accountant, with the line that it is about."""
+        """Return a refusal of the accountant with the line of the value that it is about."""
         return _placed(error, self.source)
 
 
@@ -97,190 +58,183 @@ def parse_campaign(text: str, *, path: str = "campaign.toml") -> CampaignFile:
     >>> parse_campaign("schema = 2")
     Traceback (most recent call last):
         ...
-    checkins.campaign.toml_source.InvalidCampaign: campaign.toml:1: schema = 2: must be 1
+    checkins.campaign.toml.InvalidCampaign: campaign.toml:1: schema = 2: must be 1
     """
     source = TomlSource.parse(text, path=path)
     return CampaignFile(path, source, campaign_of(source))
 
 
-def campaign_of(source: TomlSource) -> Campaign:
-    """The campaign that the values of a file describe; every refusal names its place."""
-    if source.need("", "schema") != SCHEMA or source.get("", "schema") is True:
-        source.refuse("", "schema", f"must be {SCHEMA}")
-    source.check_keys("", TOP)
-    for section, keys in SECTIONS.items():
-        source.check_keys(section, keys)
-    for section, keys in OPTIONAL_SECTIONS.items():
-        if source.has(section):
-            source.check_keys(section, keys)
+def campaign_from_canonical(text: str) -> Campaign:
+    """Return the campaign of a canonical form; refuse any other spelling of it."""
+    if not isinstance(text, str) or len(text) > LONGEST_CANONICAL:
+        expected = f"must be a text of at most {LONGEST_CANONICAL:,} characters"
+        raise InvalidValue("campaign", "...", expected)
     try:
-        return _campaign(source)
+        values = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue("campaign", text[:60], "is not JSON") from error
+    if not isinstance(values, dict):
+        raise InvalidValue("campaign", text[:60], "must be a JSON object")
+    schedule = values.get("schedule")
+    if isinstance(schedule, dict) and isinstance(schedule.get("start"), str):
+        schedule["start"] = _date_time(schedule["start"])
+    campaign = campaign_of(TomlSource("campaign", values, {}))
+    if campaign.canonical() != text:
+        raise InvalidValue("campaign", text[:60], "is not in canonical form")
+    return campaign
+
+
+def _date_time(text: str) -> object:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text  # refused with its key by the reader
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def campaign_of(source: TomlSource) -> Campaign:
+    """Return the campaign that the values of a file describe; refuse a value with its place."""
+    check_schema(source)
+    sections = [section for section in fields.SECTIONS if _is_given(section, source)]
+    for section in sections:
+        names = {key.name for key in section.keys}
+        source.check_keys(section.name, names | _TOP_SECTIONS if section.name == "" else names)
+    try:
+        return _campaign(source, sections)
     except InvalidCampaign:
         raise
     except InvalidValue as error:
         raise _placed(error, source) from error
 
 
+_TOP_SECTIONS = {section.name for section in fields.SECTIONS if "." not in section.name} - {""}
+
+
+def _is_given(section: Section, source: TomlSource) -> bool:
+    """Return whether a section is required, or optional and in the file."""
+    if section.owner is None:
+        return True
+    top, _, table = section.name.partition(".")
+    if not source.has(top) or not table:
+        return source.has(top)
+    return section.inline or not isinstance(source.get(top, table), str)
+
+
 def _placed(error: InvalidValue, source: TomlSource) -> InvalidCampaign:
-    if error.name in PLACES:
-        return source.refusal(*PLACES[error.name], error.expected)
+    place = fields.places().get(error.name)
+    if place is not None:
+        return source.refusal(*place, error.expected)
     return InvalidCampaign(f"{source.path}: {error.name}", error.value, error.expected)
 
 
-def _campaign(source: TomlSource) -> Campaign:
-    randomizer = _randomizer(source)
-    most = validate.MOST_CAMPAIGNS
-    repeated = source.get("protocol", "repeats") is not None
+def _campaign(source: TomlSource, sections: Sequence[Section]) -> Campaign:
+    parts: dict[str, dict[str, Any]] = defaultdict(dict)
+    for section in sections:
+        given = source.section(section.name)
+        for key in sorted(section.keys, key=lambda key: key.name not in given):
+            if key.read is not None:
+                owner, _, name = key.path.rpartition(".")
+                parts[owner][name] = _read(key, source)
+    top, randomizer = parts[""], parts["randomizer"]
+    if top["name"] is None:
+        top["name"] = Path(source.path).stem
+    levels = {name: top.pop(name) for name in ("noise_at", "noise_multiplier", "local_epsilon")}
+    noise = noise_of_kind(randomizer["kind"], **levels)
+    del top["schema"]
     return Campaign(
-        name=source.word("", "name") if source.has("name") else Path(source.path).stem,
-        population_id=source.word("", "population_id") if source.has("population_id") else None,
-        budget=Budget(
-            source.number("budget", "epsilon"),
-            source.number("budget", "delta"),
-            Adjacency(source.choice("budget", "adjacency", Adjacency)),
-        ),
-        design=_design(source, randomizer),
-        repeats=source.count("protocol", "repeats", most=most) if repeated else 1,
-        randomizer=randomizer,
-        task=_task(source) if source.has("task") else None,
-        schedule=_schedule(source) if source.has("schedule") else None,
+        **top,
+        randomizer=RandomizerConfig(**randomizer),
+        budget=Budget(**parts["budget"]),
+        design=Design(**parts["design"], randomizer=noise),
+        task=_task(parts) if "task" in parts else None,
+        schedule=Schedule(**parts["schedule"]) if "schedule" in parts else None,
     )
 
 
-def _design(source: TomlSource, randomizer: RandomizerConfig) -> Design:
-    capacity = source.get("protocol", "capacity")
-    if capacity == "all":
-        if randomizer.noise_at is not NoiseAt.SERVER:
-            source.refuse("protocol", "capacity", 'goes with noise_at = "server" only')
-        capacity = None
-    window = source.get("protocol", "window")
-    return Design(
-        Protocol(source.choice("protocol", "kind", Protocol)),
-        slots=source.count("protocol", "slots"),
-        participation=source.number("protocol", "participation"),
-        randomizer=randomizer.promise,
-        capacity=None if capacity is None else source.count("protocol", "capacity"),
-        window=None if window is None else source.count("protocol", "window"),
-        population=_population(source),
+def _read(key: Key, source: TomlSource) -> Any:
+    absent = key.name not in source.section(key.section)
+    if key.read is None or (absent and key.default is not Default.REQUIRED):
+        return key.default
+    return key.read(source, key.section, key.name)
+
+
+def _task(parts: dict[str, dict[str, Any]]) -> Task:
+    task = dict(parts["task"])
+    if task["data"] is None:
+        task["data"] = DataFile(**parts["task.data"])
+    return Task(**task, optimizer=Optimizer(**parts["task.optimizer"]))
+
+
+def campaign_text(campaign: Campaign, *, head: Sequence[str] = ()) -> str:
+    """Return the text of a commented campaign file; ``head`` are lines of a comment at its top."""
+    lines = [f"# {line}".rstrip() for line in head]
+    for section in fields.SECTIONS:
+        if section.is_in(campaign) and not section.inline:
+            lines += [*([""] if lines else []), *_section_lines(section, campaign)]
+    return "\n".join(lines) + "\n"
+
+
+def _section_lines(section: Section, campaign: Campaign) -> Iterator[str]:
+    if section.name:
+        yield f"[{section.name}]"
+    for key in section.keys:
+        if key.read is None:
+            yield _line(key.name, _inline_table(f"{section.name}.{key.name}", campaign))
+            continue
+        value, comment = key.written_value(campaign), key.comment_for
+        if isinstance(value, dict):
+            yield ""
+            yield _commented_line(f"[{section.name}.{key.name}]", comment(campaign))
+            yield from (_line(_key(name), each) for name, each in value.items())
+        elif value is not None:
+            yield _line(key.name, value, comment(campaign))
+
+
+def _inline_table(name: str, campaign: Campaign) -> dict[str, Any]:
+    (section,) = (section for section in fields.SECTIONS if section.name == name)
+    values = {key.name: key.written_value(campaign) for key in section.keys}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _line(key: str, value: object, comment: str = "") -> str:
+    return _commented_line(f"{key} = {_value(value)}", comment)
+
+
+def _commented_line(text: str, comment: str) -> str:
+    if not comment:
+        return text
+    line = (
+        f"{text:<{COMMENT_COLUMN}}# {comment}"
+        if len(text) < COMMENT_COLUMN
+        else f"{text}  # {comment}"
     )
+    return line if len(line) <= WIDTH else f"# {comment}\n{text}"
 
 
-def _population(source: TomlSource) -> Population | None:
-    value = source.get("budget", "population")
-    if value is None:
-        return None
-    bounds = value if isinstance(value, list) else [value, value]
-    most = validate.MOST_SLOTS
-    whole = all(type(one) is int and 1 <= one <= most for one in bounds)
-    if len(bounds) != 2 or not whole:
-        expected = f"must be an integer or [LO, HI], from 1 to {most:,}"
-        source.refuse("budget", "population", expected)
-    return Population(*bounds)
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
 
 
-def _randomizer(source: TomlSource) -> RandomizerConfig:
-    def number(key: str) -> float | None:
-        present = source.get("randomizer", key) is not None
-        return source.number("randomizer", key) if present else None
+def _value(value: object) -> str:
+    """Return a value in TOML.
 
-    categories, noise_at = (source.get("randomizer", key) for key in ("categories", "noise_at"))
-    return RandomizerConfig(
-        RandomizerKind(source.choice("randomizer", "kind", RandomizerKind)),
-        clip=number("clip"),
-        grid=number("grid"),
-        noise_multiplier=number("noise_multiplier"),
-        noise_at=None
-        if noise_at is None
-        else NoiseAt(source.choice("randomizer", "noise_at", NoiseAt)),
-        local_epsilon=number("local_epsilon"),
-        categories=None if categories is None else source.count("randomizer", "categories"),
-    )
-
-
-def _task(source: TomlSource) -> Task:
-    given = source.section("task")
-    named = isinstance(source.need("task", "data"), str)
-    data = source.word("task", "data") if named else _data(source)
-    features = None
-    if "features" in given:
-        features = Features(source.choice("task", "features", Features))
-        if not fits(features, data):
-            source.refuse("task", "features", NOT_PICTURES)  # a table has features too: not that
-    return Task(
-        data,
-        source.word("task", "model"),
-        _optimizer(source),
-        source.count("task", "local_steps", most=MOST_LOCAL_STEPS) if "local_steps" in given else 1,
-        source.number("task", "local_rate") if "local_rate" in given else None,
-        features,
-    )
-
-
-def _data(source: TomlSource) -> DataFile:
-    table = "task.data"
-    given = source.section(table)
-    source.check_keys(table, TABLES[table])
-    features = source.words(table, "features")
-    source.need(table, "ranges")
-    ranges = source.section(f"{table}.ranges")
-    source.check_keys(f"{table}.ranges", frozenset(features))
-    for feature in features:
-        ends = source.need(f"{table}.ranges", feature)
-        if not (isinstance(ends, list) and len(ends) == 2 and all(map(_is_number, ends))):
-            source.refuse(f"{table}.ranges", feature, "must be [LOW, HIGH]")
-    return DataFile(
-        source.word(table, "file"),
-        source.word(table, "client_column"),
-        source.word(table, "label_column"),
-        features,
-        tuple(tuple(ranges[feature]) for feature in features),  # type: ignore[arg-type, misc]  # checked above
-        source.count(table, "classes", most=MOST_CLASSES) if "classes" in given else None,
-        source.number(table, "holdout") if "holdout" in given else 0.0,
-    )
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return isinstance(value, float) or abs(value) <= 2**1000  # beyond, no float holds it
-
-
-def _optimizer(source: TomlSource) -> Optimizer:
-    table = "task.optimizer"
-    source.check_keys(table, TABLES[table])
-    try:
-        require_kind(source.need(table, "kind"))
-    except InvalidValue as error:
-        source.refuse(table, "kind", error.expected)
-    given = source.section(table)
-    return Optimizer(
-        rate=source.number(table, "rate"),
-        minibatch=source.count(table, "minibatch") if "minibatch" in given else 1,
-        schedule=StepSizes(source.choice(table, "schedule", StepSizes))
-        if "schedule" in given
-        else StepSizes.CONSTANT,
-        diameter=source.number(table, "diameter") if "diameter" in given else None,
-        divide_by=source.count(table, "divide_by") if "divide_by" in given else None,
-        kind=source.word(table, "kind"),
-        momentum=source.number(table, "momentum") if "momentum" in given else None,
-        nesterov=source.truth(table, "nesterov") if "nesterov" in given else False,
-        arguments=_arguments(source) if "arguments" in given else (),
-    )
-
-
-def _arguments(source: TomlSource) -> tuple[Argument, ...]:
-    table, kept = "task.optimizer.arguments", []
-    for name, value in source.section(table).items():
-        try:
-            kept.append(argument(name, value))
-        except InvalidValue as error:
-            source.refuse(table, name, error.expected)
-    return tuple(kept)
-
-
-def _schedule(source: TomlSource) -> Schedule:
-    return Schedule(
-        source.instant("schedule", "start"),
-        source.number("schedule", "slot_s"),
-        source.number("schedule", "choose_s"),
-    )
+    >>> _value(1e-6), _value([1, 2]), _value({"kind": "sgd", "nesterov": True})
+    ('1e-6', '[1, 2]', '{ kind = "sgd", nesterov = true }')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)  # printable text: TOML escapes the same two
+    if isinstance(value, datetime):
+        return str(plain(value))
+    if isinstance(value, float):
+        return re.sub(r"e\+?(-?)0*", r"e\1", repr(value))
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        inside = ", ".join(f"{key} = {_value(item)}" for key, item in value.items())
+        return f"{{ {inside} }}"
+    return str(value)

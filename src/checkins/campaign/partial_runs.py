@@ -20,7 +20,7 @@ from checkins.accounting import (
     Population,
     Protocol,
 )
-from checkins.campaign.description import Budget, Campaign
+from checkins.campaign.model import Budget, Campaign
 from checkins.errors import InvalidValue
 from checkins.randomizers import grid
 
@@ -79,19 +79,19 @@ class PartialRun:
         Theorem:     MATH.md B8; ``checkins.randomizers.grid.variation``.
         Rounding:    up.
         """
-        randomizer, design = self.campaign.randomizer, self.campaign.design
-        if randomizer.grid is None:
+        campaign, design, step = self.campaign, self.campaign.design, self.campaign.randomizer.grid
+        if step is None:
             return 0.0
         together = 1  # reports that make one sum
         vectors = design.slots * self.times
         if design.protocol is Protocol.AVERAGED:
             declared = design.population.most if design.population else 1
             vectors = max(declared, self.contributors or 0) * self.times
-        elif randomizer.noise_at is not NoiseAt.SERVER:
+        elif campaign.noise_at is not NoiseAt.SERVER:
             together = design.capacity or 1
         one = grid.variation(
-            randomizer.describe(grid.MOST_DIMENSION),
-            grid.Grid(randomizer.grid),
+            campaign.mechanism(grid.MOST_DIMENSION),
+            grid.Grid(step),
             reports=together,
             capacity=together,
             dimension=grid.MOST_DIMENSION,

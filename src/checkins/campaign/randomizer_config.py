@@ -1,10 +1,13 @@
-"""Which randomizer a campaign uses, and on which grid: what its file says of it.
+"""Which randomizer a campaign uses, with its clip, grid and categories.
 
-The mechanism itself, which needs the dimension of a report, is in ``checkins.randomizers``.
+The level of its noise is part of the ``Design``, which the accountant certifies: a
+``GaussianNoise`` or a ``LocalRandomizer``. The two together give the mechanism of
+``checkins.randomizers``, once the dimension of a report is known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -18,9 +21,12 @@ from checkins.randomizers.normal import LEAST_SCALE
 from checkins.randomizers.response import MOST_CATEGORIES
 from checkins.randomizers.rounded import GAUSSIAN_CUT, LAPLACE_CUT
 
+Noise = LocalRandomizer | GaussianNoise
+"""The level of noise of a randomizer, as the accountant takes it."""
+
 
 class RandomizerKind(StrEnum):
-    """How a report is made private."""
+    """Which mechanism makes a report private."""
 
     GAUSSIAN = "gaussian"
     LAPLACE = "laplace"
@@ -30,61 +36,55 @@ class RandomizerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RandomizerConfig:
-    """The randomizer of a campaign; it becomes a mechanism once the model's dimension is known.
+    """The randomizer of a campaign, apart from the level of its noise.
 
-    Gaussian: ``noise_multiplier``, ``noise_at``, ``clip`` (L2). Laplace: ``local_epsilon``,
-    ``clip`` (L1). PrivUnit: ``local_epsilon``, ``clip`` (L2). Randomized response:
-    ``local_epsilon``, ``categories``. Without a ``grid``, on which reports are integers, Gaussian
-    and Laplace campaigns can be simulated and not run.
+    Gaussian and PrivUnit clip to an L2 norm of ``clip``, Laplace to an L1 norm; randomized response
+    has ``categories``. Reports are integer multiples of ``grid``; without one, Gaussian and Laplace
+    campaigns can be simulated and not run. None means that the value is not set.
     """
 
     kind: RandomizerKind
     clip: float | None = None
     grid: float | None = None
-    noise_multiplier: float | None = None
-    noise_at: NoiseAt | None = None
-    local_epsilon: float | None = None
     categories: int | None = None
 
     def __post_init__(self) -> None:
         validate.one_of(RandomizerKind, kind=self.kind)
-        wanted, allowed = _FIELDS[self.kind]
-        for name in ("clip", "grid", "noise_multiplier", "local_epsilon"):
+        for name in ("clip", "grid"):
             if getattr(self, name) is not None:
                 validate.positive(**{name: getattr(self, name)})
                 object.__setattr__(self, name, float(getattr(self, name)))
-        for name in _NAMES:
-            if getattr(self, name) is not None and name not in allowed:
-                raise InvalidValue(name, getattr(self, name), self._misfit(name))
-        for name in _NAMES:
-            if getattr(self, name) is None and name in wanted:
-                raise InvalidValue(name, None, "is missing; it has no default")
-        if self.noise_at is not None:
-            validate.one_of(NoiseAt, noise_at=self.noise_at)
+        _require_values_of_kind(
+            self.kind, {"categories": self.categories, "clip": self.clip, "grid": self.grid}
+        )
         if self.categories is not None:
             validate.count(most=MOST_CATEGORIES, categories=self.categories)
             if self.categories < 2:
                 raise InvalidValue("categories", self.categories, "must be at least 2")
-        if self.grid is not None:
-            self._check_grid(self.grid)
-        self.promise  # noqa: B018  # refuses an epsilon that no accountant takes
+        if self.grid is not None and self.clip is None:
+            raise InvalidValue("clip", None, "is missing; a grid goes with a clip")
 
-    def _misfit(self, name: str) -> str:
-        kinds = " or ".join(kind for kind in RandomizerKind if name in _FIELDS[kind][1])
-        why = _WHY_NOT.get((self.kind, name), f"it is for {kinds}")
-        return f'does not go with kind = "{self.kind}": {why}'
+    def check_noise(self, noise: Noise) -> None:
+        """Refuse a noise of another kind, or one that does not go with the grid."""
+        gaussian = self.kind is RandomizerKind.GAUSSIAN
+        if isinstance(noise, GaussianNoise) != gaussian:
+            expected = "Gaussian noise" if gaussian else "a local epsilon"
+            raise InvalidValue("randomizer", noise, f'kind = "{self.kind}" needs {expected}')
+        if isinstance(noise, LocalRandomizer) and not noise.is_pure:
+            raise InvalidValue("randomizer", noise, f"{self.kind} has no local delta")
+        if self.grid is not None and self.clip is not None:
+            self._check_grid(self.grid, self.clip, noise)
 
-    def _check_grid(self, grid: float) -> None:
+    def _check_grid(self, grid: float, clip: float, noise: Noise) -> None:
         """Fine enough that sums of rounded noises are Gaussian, coarse enough for 32-bit integers.
 
-        The device sampler's own conditions (MATH.md B8), in the same exact arithmetic.
+        These are the conditions of the device sampler, in the same exact arithmetic
+        (docs/theory/total-variation.md).
         """
-        if self.clip is None:
-            raise InvalidValue("clip", None, "is missing; a grid goes with a clip")
-        self.describe(1)  # refuses a noise that no float can hold
-        clip = Grid(grid).clip_units(self.clip)
-        if self.noise_multiplier is not None:
-            scale = Fraction(self.noise_multiplier) * clip
+        self.mechanism(noise, dimension=1)  # refuses a noise that no float can hold
+        clip_units = Grid(grid).clip_units(clip)
+        if isinstance(noise, GaussianNoise):
+            scale = Fraction(noise.noise_multiplier) * clip_units
             if scale < LEAST_SCALE:
                 most = float(scale * Fraction(grid) / LEAST_SCALE)
                 raise InvalidValue(
@@ -92,58 +92,78 @@ class RandomizerConfig:
                 )
             reach = GAUSSIAN_CUT * scale
         else:
-            reach = LAPLACE_CUT * 2 * clip / Fraction(self.local_epsilon or 1.0)
-        longest = clip + reach * Fraction(513, 512) + 2
+            reach = LAPLACE_CUT * 2 * clip_units / Fraction(noise.local_epsilon)
+        longest = clip_units + reach * Fraction(513, 512) + 2
         if longest > MOST_UNITS:
             least = float(Fraction(grid) * longest / MOST_UNITS)
             raise InvalidValue(
                 "grid", grid, f"must be at least {least * 1.01:.3g}, or reports outgrow 32 bits"
             )
 
-    @property
-    def promise(self) -> LocalRandomizer | GaussianNoise:
-        """What the accountant is told."""
-        if self.noise_multiplier is not None and self.noise_at is not None:
-            return GaussianNoise(self.noise_multiplier, self.noise_at)
-        if self.local_epsilon is None:
-            raise InvalidValue("local_epsilon", None, f"is missing; {self.kind} needs it")
-        return LocalRandomizer(self.local_epsilon)
-
-    def describe(self, dimension: int) -> Randomizer:
-        """The mechanism for reports of this dimension, as ``checkins.randomizers`` describes it."""
+    def mechanism(self, noise: Noise, *, dimension: int) -> Randomizer:
+        """Return the mechanism for reports of this dimension with this noise."""
         validate.count(dimension=dimension)
-        clip, local_epsilon = self.clip, self.local_epsilon
-        if clip is not None and self.noise_multiplier is not None:
-            return Gaussian(clip, self.noise_multiplier)
-        if self.categories is not None and local_epsilon is not None:
-            return RandomizedResponse(self.categories, local_epsilon)
-        if clip is None or local_epsilon is None:
-            raise InvalidValue("clip", clip, "is missing: this campaign can be priced, not run")
+        if isinstance(noise, LocalRandomizer) and self.categories is not None:
+            return RandomizedResponse(self.categories, float(noise.local_epsilon))
+        if self.clip is None:
+            raise InvalidValue("clip", None, "is missing: this campaign can be certified, not run")
+        if isinstance(noise, GaussianNoise):
+            return Gaussian(self.clip, float(noise.noise_multiplier))
         if self.kind is RandomizerKind.LAPLACE:
-            return Laplace(clip, local_epsilon)
-        return PrivUnit(clip, local_epsilon, dimension)
+            return Laplace(self.clip, float(noise.local_epsilon))
+        return PrivUnit(self.clip, float(noise.local_epsilon), dimension)
 
 
-_NAMES = ("noise_at", "noise_multiplier", "local_epsilon", "categories", "clip", "grid")
+def noise_of_kind(
+    kind: RandomizerKind,
+    *,
+    noise_at: NoiseAt | None = None,
+    noise_multiplier: float | None = None,
+    local_epsilon: float | None = None,
+) -> Noise:
+    """Return the noise that a kind of randomizer takes; refuse values of another kind.
 
-_FIELDS: dict[RandomizerKind, tuple[frozenset[str], frozenset[str]]] = {
+    >>> noise_of_kind(RandomizerKind.LAPLACE, local_epsilon=2.0)
+    LocalRandomizer(local_epsilon=2.0, local_delta=0.0)
+    """
+    validate.one_of(RandomizerKind, kind=kind)
+    levels = {"noise_multiplier": noise_multiplier, "local_epsilon": local_epsilon}
+    for name, value in levels.items():
+        if value is not None:
+            validate.positive(**{name: value})
+    _require_values_of_kind(kind, {"noise_at": noise_at, **levels})
+    if noise_multiplier is not None and noise_at is not None:
+        return GaussianNoise(float(noise_multiplier), noise_at)
+    return LocalRandomizer(float(local_epsilon or 0.0))
+
+
+def _require_values_of_kind(kind: RandomizerKind, values: Mapping[str, object]) -> None:
+    needed, optional = _KEYS[kind]
+    for name, value in values.items():
+        if value is not None and name not in needed | optional:
+            kinds = " or ".join(other for other, both in _KEYS.items() if name in both[0] | both[1])
+            why = _WHY_NOT.get((kind, name), f"it is for {kinds}")
+            raise InvalidValue(name, value, f'does not go with kind = "{kind}": {why}')
+    for name, value in values.items():
+        if value is None and name in needed:
+            raise InvalidValue(name, None, "is missing; it has no default")
+
+
+_KEYS: Mapping[RandomizerKind, tuple[frozenset[str], frozenset[str]]] = {
     RandomizerKind.GAUSSIAN: (
         frozenset({"noise_multiplier", "noise_at", "clip"}),
-        frozenset({"noise_multiplier", "noise_at", "clip", "grid"}),
+        frozenset({"grid"}),
     ),
-    RandomizerKind.LAPLACE: (
-        frozenset({"local_epsilon"}),
-        frozenset({"local_epsilon", "clip", "grid"}),
-    ),
-    RandomizerKind.PRIVUNIT: (frozenset({"local_epsilon"}), frozenset({"local_epsilon", "clip"})),
+    RandomizerKind.LAPLACE: (frozenset({"local_epsilon"}), frozenset({"clip", "grid"})),
+    RandomizerKind.PRIVUNIT: (frozenset({"local_epsilon"}), frozenset({"clip"})),
     RandomizerKind.RANDOMIZED_RESPONSE: (
         frozenset({"local_epsilon", "categories"}),
-        frozenset({"local_epsilon", "categories"}),
+        frozenset(),
     ),
 }
-"""What each kind needs, and what it may have."""
+"""The keys that each kind of randomizer needs, and those that it may have."""
 
-_WHY_NOT = {
+_WHY_NOT: Mapping[tuple[RandomizerKind, str], str] = {
     (RandomizerKind.PRIVUNIT, "grid"): "it has no exact device sampler, and can be simulated only",
-    (RandomizerKind.RANDOMIZED_RESPONSE, "grid"): "a category is a whole number already",
+    (RandomizerKind.RANDOMIZED_RESPONSE, "grid"): "a category is an integer already",
 }

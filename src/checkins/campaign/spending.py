@@ -27,8 +27,9 @@ from checkins.accounting import Certificate, Protocol, certify
 from checkins.accounting.accountant import smallest_epsilon
 from checkins.accounting.adaptive import certify_adaptive
 from checkins.accounting.filters import Block, Filter, filtered_epsilon
-from checkins.campaign.description import Campaign, RandomizerKind
+from checkins.campaign.model import Campaign
 from checkins.campaign.partial_runs import MOST_IN_A_LIST, Bill, PartialRun, added, shared_budget
+from checkins.campaign.randomizer_config import RandomizerKind
 from checkins.errors import DeltaExhausted, NotCovered
 
 ONLY_SIMULATED = (

@@ -1,6 +1,6 @@
 """Campaigns to start from, one for each kind of task.
 
-Their values are ours, and somebody must choose them anew for real people: the file says so.
+Their values are examples, and must be chosen again for real people: the file says so.
 """
 
 from __future__ import annotations
@@ -17,32 +17,23 @@ from checkins.accounting import (
     Population,
     Protocol,
 )
-from checkins.campaign.description import (
-    Budget,
-    Campaign,
-    DataFile,
-    DataSet,
-    Model,
-    Optimizer,
-    RandomizerConfig,
-    RandomizerKind,
-    Schedule,
-    StepSizes,
-    Task,
-)
-from checkins.campaign.writing import campaign_text
+from checkins.campaign.file import campaign_text
+from checkins.campaign.model import Budget, Campaign, Schedule
+from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
+from checkins.campaign.task import DataFile, DataSet, Model, Optimizer, StepSizes, Task
 
 SCHEDULE = Schedule(datetime(2030, 1, 1, tzinfo=UTC), slot_s=1.0, choose_s=0.3)
+GAUSSIAN = RandomizerConfig(RandomizerKind.GAUSSIAN, clip=1.0, grid=1e-6)
 CHOOSE = (
-    "Nothing that privacy depends on has a default: every such value stands here. Those marked",
-    "(choose) decide what is promised to people and what it costs. The values below are a place",
-    "to start and no advice: choose them before anyone takes part. What this file costs, and",
-    "whether it keeps its budget: checkins check FILE",
+    "Nothing that privacy depends on has a default: every such value is in this file. Those marked",
+    "(choose) decide the privacy guarantee. The values below are a place to start and no advice:",
+    "choose them before anyone takes part. The epsilon of this file, and whether it is within its",
+    "budget: checkins check FILE",
 )
 
 
 class Template(StrEnum):
-    """What a campaign file to start from learns."""
+    """The kinds of task for which there is a campaign file to start from."""
 
     PATIENTS = "patients"
     FASHION_MNIST = "fashion-mnist"
@@ -51,7 +42,7 @@ class Template(StrEnum):
 
 
 def template_text(template: Template) -> str:
-    """The commented campaign file for a kind of task."""
+    """Return the commented campaign file for a kind of task."""
     first, campaign = {
         Template.PATIENTS: _patients,
         Template.FASHION_MNIST: _fashion_mnist,
@@ -61,18 +52,7 @@ def template_text(template: Template) -> str:
     return campaign_text(campaign, head=(first, *CHOOSE))
 
 
-def _gaussian(noise: GaussianNoise) -> RandomizerConfig:
-    return RandomizerConfig(
-        RandomizerKind.GAUSSIAN,
-        clip=1.0,
-        grid=1e-6,
-        noise_multiplier=noise.noise_multiplier,
-        noise_at=noise.at,
-    )
-
-
 def _patients() -> tuple[str, Campaign]:
-    noise = GaussianNoise(0.1, NoiseAt.CLIENT)
     return (
         "One round of training on the records of a clinic's patients, one client each.",
         Campaign(
@@ -83,12 +63,12 @@ def _patients() -> tuple[str, Campaign]:
                 Protocol.FIXED,
                 slots=200,
                 participation=1.0,
-                randomizer=noise,
+                randomizer=GaussianNoise(0.1, NoiseAt.CLIENT),
                 capacity=176,
                 population=Population(15_000, 20_000),
             ),
             repeats=1,
-            randomizer=_gaussian(noise),
+            randomizer=GAUSSIAN,
             task=Task(DataSet.PATIENTS, Model.LOGISTIC, Optimizer(rate=5.0)),
             schedule=SCHEDULE,
         ),
@@ -105,7 +85,7 @@ def _fashion_mnist() -> tuple[str, Campaign]:
             budget=Budget(0.5, 1e-6, Adjacency.ADD_REMOVE),
             design=Design(Protocol.FIXED, slots=300, participation=1.0, randomizer=noise),
             repeats=1,
-            randomizer=_gaussian(noise),
+            randomizer=GAUSSIAN,
             task=Task(
                 DataSet.FASHION_MNIST,
                 Model.SOFTMAX,
@@ -129,7 +109,7 @@ def _synthetic() -> tuple[str, Campaign]:
             capacity=10,
         ),
         repeats=1,
-        randomizer=RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, grid=1e-5, local_epsilon=2.0),
+        randomizer=RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, grid=1e-5),
         task=Task(
             DataSet.SYNTHETIC,
             Model.LOGISTIC,
@@ -156,7 +136,7 @@ def _file() -> tuple[str, Campaign]:
             budget=Budget(0.5, 1e-6, Adjacency.ADD_REMOVE),
             design=Design(Protocol.FIXED, slots=300, participation=1.0, randomizer=noise),
             repeats=1,
-            randomizer=_gaussian(noise),
+            randomizer=GAUSSIAN,
             task=Task(data, Model.LOGISTIC, Optimizer(rate=0.5, divide_by=30)),
             schedule=SCHEDULE,
         ),

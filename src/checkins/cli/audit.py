@@ -18,7 +18,7 @@ from checkins.cli.verify import failed
 
 if TYPE_CHECKING:
     from checkins.audit import Audit, Settings
-    from checkins.campaign.file import CampaignFile
+    from checkins.campaign import CampaignFile
 
 RESULT = "audit.json"
 
@@ -107,7 +107,7 @@ def audit(
     if out is not None:
         places.check_folder(out)
     settings = _settings(given, delta or [], one_run=one_run, folder=str(Path(file).parent))
-    from checkins.campaign.file import read_campaign
+    from checkins.campaign import read_campaign
 
     found = read_campaign(file)
     with _progress(quiet=json) as told:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from checkins.accounting import Certificate
-    from checkins.campaign.description import Campaign
-    from checkins.campaign.file import CampaignFile
+    from checkins.campaign import Campaign, CampaignFile
     from checkins.campaign.spending import Spending
     from checkins.ledger.verification import Verification
 
@@ -52,7 +51,7 @@ def check(
     given = options.Given.of(context)
     path = ledger_file(given.texts["ledger"]) if "ledger" in given else None
     with screen.working("pricing the campaign", quiet=json):
-        from checkins.campaign.file import read_campaign
+        from checkins.campaign import read_campaign
         from checkins.errors import InvalidValue
 
         found = read_campaign(file)
@@ -245,17 +244,12 @@ def _remedy(campaign: Campaign) -> str | None:
             variation=PartialRun.whole(campaign).variation,
         )
         value = tables.safe_value(parameter, found.value)
-        kept = Spending(_with(campaign, key, float(value))).within_budget
+        noise = replace(campaign.design.randomizer, **{key: float(value)})  # type: ignore[arg-type]  # a float's key
+        other = replace(campaign, design=replace(campaign.design, randomizer=noise))
+        kept = Spending(other).within_budget
     except CheckinsError:
         return None
     return f"; {key} = {value} would keep it" if kept else None
-
-
-def _with(campaign: Campaign, key: str, value: float) -> Campaign:
-    """The campaign with another noise; refused where its grid does not go with that."""
-    chosen = replace(campaign.randomizer, **{key: value})  # type: ignore[arg-type]  # a float's key
-    design = replace(campaign.design, randomizer=chosen.promise)
-    return replace(campaign, randomizer=chosen, design=design)
 
 
 def _parts(checked: _Checked) -> Iterator[RenderableType]:

@@ -37,7 +37,7 @@ def init(
     takes part. An existing file is never overwritten without --force.
     """
     given = options.Given.of(context)
-    from checkins.campaign.file import parse_campaign
+    from checkins.campaign import parse_campaign
     from checkins.campaign.templates import Template, template_text
     from checkins.cli import values
 

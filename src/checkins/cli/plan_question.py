@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 
 from checkins import validate
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
-from checkins.campaign import Campaign, RandomizerKind, parse_campaign, read_campaign
+from checkins.campaign import (
+    Campaign,
+    InvalidCampaign,
+    RandomizerKind,
+    parse_campaign,
+    read_campaign,
+)
 from checkins.campaign.templates import Template, template_text
-from checkins.campaign.toml_source import InvalidCampaign
 from checkins.cli import values
 from checkins.cli.failures import Refused
 from checkins.cli.options import Given, option

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from checkins import validate
 from checkins.accounting import Adjacency, Certificate, Design, certify
-from checkins.campaign.file import CampaignFile, read_campaign
+from checkins.campaign import CampaignFile, read_campaign
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import price
 from checkins.cli import values

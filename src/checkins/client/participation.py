@@ -403,6 +403,6 @@ def make_report(view: CampaignView, trainer: Trainer, model: Any) -> DeviceRepor
     tensors: Mapping[str, Any] = unflatten(model, view.shapes)
     update = flatten(trainer.update(tensors), view.shapes)
     sampler = view.sampler()
-    if view.campaign.randomizer.noise_at is NoiseAt.SERVER:
+    if view.campaign.noise_at is NoiseAt.SERVER:
         return sampler.encode(update)
     return sampler.privatize(update)

@@ -18,8 +18,7 @@ from numpy.typing import ArrayLike
 
 from checkins.accounting import Design, Protocol
 from checkins.accounting.filters import Block, Filter, choose_filter
-from checkins.campaign.description import Budget, Campaign, RandomizerKind
-from checkins.campaign.seal import campaign_from_canonical
+from checkins.campaign import Budget, Campaign, RandomizerKind, campaign_from_canonical
 from checkins.ledger.entry import (
     Closed,
     Entry,

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from checkins.accounting import Certificate, Protocol
 from checkins.accounting.filters import Filter
-from checkins.campaign.description import Campaign
+from checkins.campaign import Campaign
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import Spending
 from checkins.ledger.chain import Ledger, Run

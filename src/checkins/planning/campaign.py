@@ -28,16 +28,14 @@ DIGITS = 3
 def campaign_of(design: PricedDesign) -> Campaign:
     """The campaign that runs this design."""
     question, shape = design.question, design.shape
-    chosen = _randomizer(design)
-    priced = replace(shape.design(design.level), randomizer=chosen.promise)
     slot_s = design.figures.turnout.slot_s
     return Campaign(
         name=question.name,
         population_id=question.population_id,
         budget=Budget(question.epsilon, question.delta, question.adjacency),
-        design=priced,
+        design=shape.design(design.level),
         repeats=shape.repeats,
-        randomizer=chosen,
+        randomizer=_randomizer(design),
         task=_task(design),
         schedule=Schedule(SCHEDULE.start, slot_s=slot_s, choose_s=round(CHOOSE_SHARE * slot_s, 6)),
     )
@@ -58,22 +56,15 @@ def written(design: PricedDesign, campaign: Campaign) -> str:
 def _randomizer(design: PricedDesign) -> RandomizerConfig:
     shape, clip = design.shape, design.question.learning.clip
     if shape.randomizer is RandomizerKind.PRIVUNIT:
-        return RandomizerConfig(shape.randomizer, clip=clip, local_epsilon=design.level)
-    grid = FINEST_GRID
+        return RandomizerConfig(shape.randomizer, clip=clip)
+    if not shape.is_gaussian:
+        clip = _digits(clip * math.sqrt(design.question.dimension))
+    noise, grid = shape.design(design.level).randomizer, FINEST_GRID
     while True:
         try:
-            if shape.is_gaussian:
-                return RandomizerConfig(
-                    shape.randomizer,
-                    clip=clip,
-                    grid=grid,
-                    noise_multiplier=design.level,
-                    noise_at=shape.noise_at,
-                )
-            wide = _digits(clip * math.sqrt(design.question.dimension))
-            return RandomizerConfig(
-                shape.randomizer, clip=wide, grid=grid, local_epsilon=design.level
-            )
+            chosen = RandomizerConfig(shape.randomizer, clip=clip, grid=grid)
+            chosen.check_noise(noise)
+            return chosen
         except InvalidValue as error:
             if error.name != "grid" or grid >= COARSEST_GRID:
                 raise

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from checkins import validate
 from checkins.campaign import Features, Task
 from checkins.campaign.task import DataSet, Model
-from checkins.campaign.validators import require_text
 
 RAMP_STEPS = 10
 MOST_MEMORY = 10.0
@@ -38,7 +37,7 @@ class Learning:
 
     def __post_init__(self) -> None:
         if self.name is not None:
-            require_text(name=self.name)
+            validate.text(name=self.name)
         validate.positive(clip=self.clip, radius=self.radius, steepest=self.steepest)
         validate.positive(spread=self.spread)
         validate.one_of((Task, type(None)), task=self.task)

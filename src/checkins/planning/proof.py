@@ -107,7 +107,7 @@ def is_quick(campaign: Campaign) -> bool:
     if campaign.budget.adjacency is Adjacency.ADD_REMOVE:
         return True
     design = campaign.design
-    gaussian = campaign.randomizer.noise_multiplier is not None
+    gaussian = campaign.noise_multiplier is not None
     if not gaussian:
         return campaign.repeats == 1
     alone = campaign.repeats == 1 and design.slots <= FULL_SLOTS

@@ -24,7 +24,7 @@ def sampler_of(campaign: Campaign, *, dimension: int) -> DeviceSampler:
         step = 1.0  # a category is a whole number
     if step is None:
         raise InvalidValue("grid", None, "reports of real clients are integers on a grid: give one")
-    return DeviceSampler(campaign.randomizer.describe(dimension), Grid(step), dimension)
+    return DeviceSampler(campaign.mechanism(dimension), Grid(step), dimension)
 
 
 def participant_of(campaign: Campaign) -> Participant:
@@ -55,7 +55,7 @@ def rules_of(campaign: Campaign, *, dimension: int, affordable: int) -> Rules:
         most_units=sampler.most_units,
         simulated=False,
         step=sampler.grid.step,
-        norm=sampler.bound(noise_at_server=campaign.randomizer.noise_at is NoiseAt.SERVER),
+        norm=sampler.bound(noise_at_server=campaign.noise_at is NoiseAt.SERVER),
     )
     return Rules.of(
         campaign.design, affordable=affordable, form=form, update=ModelUpdate.of(campaign)

@@ -16,7 +16,7 @@ from checkins import validate
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from checkins.campaign.description import Campaign
+    from checkins.campaign import Campaign
 
 Model = NDArray[np.float64]
 Total = NDArray[Any]

@@ -43,7 +43,7 @@ class Limits:
     """
 
     body_bytes: int = 16 * KIB
-    campaign_bytes: int = 200_000  # what toml_bounds allows
+    campaign_bytes: int = 200_000  # the limit of campaign.toml
     head_bytes: int = 32 * KIB
     requests_per_s: float = 1000.0  # of one address
     burst: int = 5000

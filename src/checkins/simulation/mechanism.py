@@ -49,8 +49,8 @@ class Mechanism:
         return cls(
             campaign.design,
             campaign.repeats,
-            campaign.randomizer.describe(dimension),
-            campaign.randomizer.noise_at or NoiseAt.CLIENT,
+            campaign.mechanism(dimension),
+            campaign.noise_at or NoiseAt.CLIENT,
             None if optimizer is None else optimizer.divide_by,
         )
 

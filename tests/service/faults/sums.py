@@ -39,7 +39,7 @@ class Sums:
         self.entries, self.findings = entries, findings
         self.room = room_of(campaign)
         self.averaged = campaign.design.protocol is Protocol.AVERAGED
-        grid, describe = campaign.randomizer.grid, campaign.randomizer.describe(opened.dimension)
+        grid, describe = campaign.randomizer.grid, campaign.mechanism(opened.dimension)
         self.scale = describe.scale / grid
         self.stories = [story for story in stories.values() if len(story.reports) == 1]
         self.by_slot: dict[int | None, list[Story]] = defaultdict(list)

@@ -123,7 +123,7 @@ def _own(campaign: Campaign, world: World, dimension: int | None) -> Canary | No
     if not described or (kind is RandomizerKind.PRIVUNIT and dimension is None):
         return None
     replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
-    match campaign.randomizer.describe(dimension or 1):
+    match campaign.mechanism(dimension or 1):
         case RandomizedResponse() as response:
             law = _own_response(response, replace_one=replace_one, averaged=world.averaged)
             return ResponseCanary("own response", "one category among uniform dummies", law, world)

@@ -81,26 +81,15 @@ def _campaign(
     *,
     grid: float = 1e-4,
 ) -> Campaign:
-    noise = design.randomizer
-    if isinstance(noise, GaussianNoise):
-        choice = RandomizerConfig(
-            RandomizerKind.GAUSSIAN,
-            clip=CLIP,
-            grid=grid,
-            noise_multiplier=noise.noise_multiplier,
-            noise_at=noise.at,
-        )
-    else:
-        choice = RandomizerConfig(
-            RandomizerKind.LAPLACE, clip=CLIP, grid=grid, local_epsilon=noise.local_epsilon
-        )
+    gaussian = isinstance(design.randomizer, GaussianNoise)
+    kind = RandomizerKind.GAUSSIAN if gaussian else RandomizerKind.LAPLACE
     return Campaign(
         name="drill",
         population_id=None,
         budget=Budget(PLENTY, delta, adjacency),
         design=design,
         repeats=1,
-        randomizer=choice,
+        randomizer=RandomizerConfig(kind, clip=CLIP, grid=grid),
         task=plain(None),
     )
 

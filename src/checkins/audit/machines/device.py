@@ -93,7 +93,7 @@ def device_stage(
     Its two updates are too long by far, in opposite directions. With ``odd`` they fit the clip
     and are an odd number of grid steps apart, which no rounding of the noise can hide.
     """
-    if campaign.randomizer.noise_at is NoiseAt.SERVER:
+    if campaign.noise_at is NoiseAt.SERVER:
         raise NotCovered("noise_at", "server", "a device then promises nothing by itself")
     single = _single(campaign)
     sampler = sampler_of(single, dimension=1)

@@ -20,9 +20,7 @@ from checkins.accounting import (
     Population,
     Protocol,
 )
-from checkins.campaign import Campaign
-from checkins.campaign.description import Budget
-from checkins.campaign.optimizer import Optimizer
+from checkins.campaign import Budget, Campaign, Optimizer
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import price
 from checkins.campaign.task import DataSet, Model, Task
@@ -63,17 +61,12 @@ def made_small(campaign: Campaign, *, delta: float = DELTA) -> SmallCampaign:
             "no device runs it in a campaign, so no machine does: it needs gaussian or laplace"
             " noise with a clip and a grid; audit it with the compiled engine",
         )
-    design = _small_design(campaign.design)
-    noise = design.randomizer
-    if isinstance(noise, GaussianNoise):
-        randomizer = replace(randomizer, noise_multiplier=noise.noise_multiplier)
     small = replace(
         campaign,
         population_id=None,
         budget=Budget(PLENTY, max(delta, campaign.budget.delta), campaign.budget.adjacency),
-        design=design,
+        design=_small_design(campaign.design),
         repeats=1,
-        randomizer=randomizer,
         task=plain(campaign.task),
     )
     return SmallCampaign(small, price((PartialRun.whole(small),)))

@@ -19,14 +19,35 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from checkins import validate
-from checkins.campaign import toml_bounds
-from checkins.campaign.toml_bounds import MOST_BYTES
 from checkins.errors import InvalidValue
 
 LONGEST_VALUE = 60
+"""Largest number of characters of a value that an error message quotes."""
+MOST_BYTES = 200_000
+MOST_KEYS = 20_000
+MOST_PARTS = 8
+"""Parts of a dotted key, such as task.optimizer.rate."""
+MOST_NESTING = 16
+"""Brackets inside brackets."""
 
 _KEY = re.compile(r"""^\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*(?:\.\s*([\w-]+)\s*)?=""")
 _NO_VALUE = re.compile(r"^[^=#]*=\s*(?:#.*)?$")
+
+# Strings and comments as the standard has them: what stands in one is neither key nor bracket.
+_TOKEN = re.compile(
+    r"""
+      (?P<blank> [ \t]++ | \#[^\n]*+ )
+    | (?P<part>
+          \"\"\" (?: [^"\\]++ | \\. | "{1,2}(?!") )*+ "{3,5}
+        | ''' (?: [^']++ | '{1,2}(?!') )*+ '{3,5}
+        | " (?: [^"\\\n]++ | \\. )*+ "
+        | ' [^'\n]*+ '
+        | [A-Za-z0-9_-]++
+      )
+    | (?P<mark> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 
 
 class InvalidCampaign(InvalidValue):
@@ -83,9 +104,9 @@ class TomlSource:
     def parse(cls, text: str, *, path: str) -> TomlSource:
         """The values of a text; ``path`` is for messages.
 
-        A text beyond the limits of ``toml_bounds`` is refused before it is parsed.
+        A text beyond the limits of this module is refused before it is parsed.
         """
-        beyond = toml_bounds.excess(text)
+        beyond = excess(text)
         if beyond is not None:
             line, problem = beyond
             raise InvalidCampaign(path if line is None else f"{path}:{line}", None, problem)
@@ -135,7 +156,7 @@ class TomlSource:
         except OverflowError:
             self.refuse(section, key, "is too large")
 
-    def count(self, section: str, key: str, *, most: int = validate.MOST_SLOTS) -> int:
+    def integer(self, section: str, key: str, *, most: int = validate.MOST_SLOTS) -> int:
         value = self.need(section, key)
         try:
             validate.count(most=most, whole=value)
@@ -143,26 +164,26 @@ class TomlSource:
             self.refuse(section, key, error.expected)
         return cast(int, value)
 
-    def word(self, section: str, key: str) -> str:
+    def text(self, section: str, key: str) -> str:
         value = self.need(section, key)
         if not isinstance(value, str):
             self.refuse(section, key, "must be a text in quotes")
         return value
 
-    def truth(self, section: str, key: str) -> bool:
+    def boolean(self, section: str, key: str) -> bool:
         value = self.need(section, key)
         if not isinstance(value, bool):
             self.refuse(section, key, "must be true or false")
         return value
 
-    def instant(self, section: str, key: str) -> datetime:
+    def date_time(self, section: str, key: str) -> datetime:
         """A date and time; whether it names its offset is for the caller to check."""
         value = self.need(section, key)
         if not isinstance(value, datetime):
             self.refuse(section, key, "must be a date and time, such as 2030-01-01T00:00:00Z")
         return value
 
-    def words(self, section: str, key: str) -> tuple[str, ...]:
+    def texts(self, section: str, key: str) -> tuple[str, ...]:
         values = self.need(section, key)
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
             self.refuse(section, key, "must be a list of texts in quotes")
@@ -260,3 +281,43 @@ def _written(value: object) -> str:
             some = islice(value.items(), LONGEST_VALUE)
             return "{" + ", ".join(f"{key} = {_written(each)}" for key, each in some) + "}"
     return str(value)
+
+
+def excess(text: str) -> tuple[int | None, str] | None:
+    """The line (None for the whole) and the words for a limit that a text exceeds, or None.
+
+    >>> excess("a.b.c = [[1.5], [2.5]]  # ....................")
+    >>> excess("name = 'x'\\na.b.c.d.e.f.g.h.i = 1")
+    (2, 'must have at most 8 parts in a dotted key')
+    """
+    if len(text) > MOST_BYTES or len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
+        return None, f"must have at most {MOST_BYTES:,} bytes"
+    parts = depth = keys = 0
+    joined = False
+    for token in _TOKEN.finditer(text):
+        kind = token.lastgroup
+        if kind == "blank":
+            continue
+        if kind == "part":
+            parts = parts + 1 if joined else 1
+            joined = False
+            if parts > MOST_PARTS:
+                return _line_of(
+                    text, token
+                ), f"must have at most {MOST_PARTS} parts in a dotted key"
+            continue
+        mark = token[0]
+        joined = mark == "." and parts > 0
+        if not joined:
+            parts = 0
+        keys += mark in "=["
+        depth += (mark in "[{") - (mark in "]}")
+        if depth > MOST_NESTING:
+            return _line_of(text, token), "is nested too deeply"
+        if keys > MOST_KEYS:
+            return _line_of(text, token), f"must have at most {MOST_KEYS:,} keys, tables and arrays"
+    return None
+
+
+def _line_of(text: str, token: re.Match[str]) -> int:
+    return text.count("\n", 0, token.start()) + 1

@@ -1,45 +1,43 @@
-"""What a campaign is: every public parameter of it, checked once, sealed by a hash.
+"""A campaign: every public parameter of it, checked on construction and sealed by a hash.
 
-A ``Campaign`` is the description from which the accountant prices, the server and its clients act,
-and the ledger certifies. It holds public facts only. A default that does not touch the price is
-filled in on construction, so two files that mean the same are the same campaign.
+A ``Campaign`` is the description that the accountant certifies, that the server and its clients act
+on, and that the ledger records. It holds public facts only. A default that does not affect epsilon
+is filled in on construction, so two files that mean the same are the same campaign.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 from checkins import validate
-from checkins.accounting import Adjacency, Design, LocalRandomizer, Protocol, accountant
-from checkins.campaign.optimizer import Optimizer, StepSizes
+from checkins.accounting import (
+    Adjacency,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Protocol,
+    accountant,
+)
+from checkins.campaign import seal
+from checkins.campaign.field_types import SCHEMA
 from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
-from checkins.campaign.task import DataFile, DataSet, Features, Model, Task
-from checkins.campaign.validators import require_text
+from checkins.campaign.task import Task
 from checkins.errors import InvalidValue
-
-__all__ = [
-    "Budget",
-    "Campaign",
-    "DataFile",
-    "DataSet",
-    "Features",
-    "Model",
-    "Optimizer",
-    "RandomizerConfig",
-    "RandomizerKind",
-    "Schedule",
-    "StepSizes",
-    "Task",
-]
+from checkins.randomizers import Randomizer
 
 MOST_SUMMED = 2**32 - 1
-"""So many 32-bit reports have a sum of 64 bits."""
+"""Largest number of 32-bit reports whose sum always fits 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent, and between which neighbours: a campaign stops before it spends more."""
+    """The largest epsilon, at which delta and between which neighbours.
+
+    A campaign stops before a release that would exceed it.
+    """
 
     epsilon: float
     delta: float
@@ -55,9 +53,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When slots are: slot i is [start + (i−1) slot_s, start + i slot_s) on the server's clock.
+    """When the slots of a campaign are, on the server's clock.
 
-    Check-ins are taken until ``choose_s`` into a slot, then the choice is made.
+    Slot i is [start + (i−1) slot_s, start + i slot_s). Check-ins are taken until ``choose_s``
+    seconds into a slot, then the choice is made.
     """
 
     start: datetime
@@ -81,7 +80,7 @@ class Schedule:
             object.__setattr__(self, name, float(getattr(self, name)))
 
     def slot_start(self, slot: int) -> datetime:
-        """When slot ``slot`` of 1, 2, ... begins."""
+        """Return when slot ``slot`` of 1, 2, ... begins."""
         return self.start + timedelta(seconds=(slot - 1) * self.slot_s)
 
 
@@ -89,9 +88,12 @@ class Schedule:
 class Campaign:
     """One campaign: its budget, what is run, how reports are made private, what is learned, when.
 
-    ``design`` is what the accountant prices. A campaign without ``task`` or ``schedule`` can be
-    priced and not run; ``missing`` says so.
+    ``design`` is what the accountant certifies; it holds the noise of a report, and ``randomizer``
+    which mechanism draws it. A campaign without ``task`` or ``schedule`` can be certified and not
+    run; ``missing`` says so. ``population_id`` is None if no other campaign has the same clients.
     """
+
+    schema: ClassVar[int] = SCHEMA
 
     name: str
     population_id: str | None
@@ -103,9 +105,9 @@ class Campaign:
     schedule: Schedule | None = None
 
     def __post_init__(self) -> None:
-        require_text(name=self.name)
+        validate.text(name=self.name)
         if self.population_id is not None:
-            require_text(population_id=self.population_id)
+            validate.text(population_id=self.population_id)
         validate.one_of(Budget, budget=self.budget)
         validate.one_of(RandomizerConfig, randomizer=self.randomizer)
         validate.one_of((Task, type(None)), task=self.task)
@@ -116,10 +118,7 @@ class Campaign:
             adjacency=self.budget.adjacency,
             campaigns=self.repeats,
         )
-        if self.design.randomizer != self.randomizer.promise:
-            raise InvalidValue(
-                "randomizer", self.randomizer.promise, f"must be {self.design.randomizer}"
-            )
+        self.randomizer.check_noise(self.design.randomizer)
         self._fill_in_capacity()
         if self.task is not None:
             self._fill_in_count(self.task)
@@ -128,7 +127,7 @@ class Campaign:
             self._check_end(self.schedule)
 
     def _fill_in_capacity(self) -> None:
-        """One check-in per slot, as in the paper, where the price does not depend on it."""
+        """Use one check-in per slot, as in the paper, where epsilon does not depend on it."""
         local = isinstance(self.design.randomizer, LocalRandomizer)
         design = replace(self.design, participation=float(self.design.participation) + 0.0)
         if local and design.capacity is None and design.protocol is not Protocol.AVERAGED:
@@ -155,7 +154,7 @@ class Campaign:
             object.__setattr__(self, "task", replace(task, optimizer=filled))
 
     def _check_sums(self) -> None:
-        """Reports on a grid are added up in integers of 64 bits, a minibatch of slots at a time."""
+        """Refuse sums of reports on a grid, over a minibatch of slots, that may exceed 64 bits."""
         capacity = self.design.capacity
         if capacity is None or self.randomizer.grid is None:
             return
@@ -178,6 +177,28 @@ class Campaign:
             ) from None
 
     @property
+    def noise_multiplier(self) -> float | None:
+        """Standard deviation of the Gaussian noise / clip; None for another randomizer."""
+        noise = self.design.randomizer
+        return float(noise.noise_multiplier) if isinstance(noise, GaussianNoise) else None
+
+    @property
+    def noise_at(self) -> NoiseAt | None:
+        """Who adds the Gaussian noise; None for another randomizer."""
+        noise = self.design.randomizer
+        return noise.at if isinstance(noise, GaussianNoise) else None
+
+    @property
+    def local_epsilon(self) -> float | None:
+        """The epsilon of one report; None for Gaussian noise."""
+        noise = self.design.randomizer
+        return float(noise.local_epsilon) if isinstance(noise, LocalRandomizer) else None
+
+    def mechanism(self, dimension: int) -> Randomizer:
+        """Return the mechanism that randomizes reports of this dimension."""
+        return self.randomizer.mechanism(self.design.randomizer, dimension=dimension)
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """What must be added, or chosen otherwise, before real clients can join."""
         categorical = self.randomizer.kind is RandomizerKind.RANDOMIZED_RESPONSE
@@ -195,16 +216,10 @@ class Campaign:
         return tuple(name for name, lacks in absent.items() if lacks)
 
     def canonical(self) -> str:
-        """The one text that says this campaign: sorted JSON without spaces, defaults filled in."""
-        from checkins.campaign import (
-            seal,  # reads campaigns back, so it imports this module
-        )
-
+        """Return the canonical form: sorted JSON without spaces, defaults filled in."""
         return seal.canonical(self)
 
     @property
     def seal(self) -> str:
-        """``sha256:`` and the 64 hexadecimal digits of the canonical text's hash."""
-        from checkins.campaign import seal
-
+        """``sha256:`` and the 64 hexadecimal digits of the hash of the canonical form."""
         return seal.sealed(self.canonical())

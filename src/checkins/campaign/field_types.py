@@ -1,0 +1,293 @@
+"""How a key of a campaign file is described, read and written; ``fields`` declares the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, datetime
+from enum import Enum, StrEnum
+from numbers import Integral
+from typing import Any
+
+from checkins import validate
+from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
+from checkins.campaign.randomizer_config import RandomizerKind
+from checkins.campaign.task import (
+    NOT_PICTURES,
+    DataFile,
+    Features,
+    StepSizes,
+    fits,
+    optimizer_argument,
+    require_optimizer_kind,
+)
+from checkins.campaign.toml import TomlSource
+from checkins.errors import InvalidValue
+
+SCHEMA = 1
+"""The version of the format of campaign files."""
+
+Reader = Callable[[TomlSource, str, str], Any]
+"""A function from a file, a section and a key to the value, which refuses any other type."""
+
+
+class Default(Enum):
+    """What a campaign has where its file does not have a key."""
+
+    REQUIRED = "the key must be in the file"
+
+
+class Sealed(Enum):
+    """Whether the canonical form of a campaign holds a key."""
+
+    ALWAYS = "also if the value is the default"
+    UNLESS_DEFAULT = "not if the value is the default: for keys added to the format later"
+    NEVER = "not at all"
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a description as JSON and TOML have it; None if there is none."""
+    match value:
+        case None | bool() | float() | dict():
+            return value
+        case str():
+            return str(value)
+        case Integral():
+            return int(value)
+        case datetime():
+            return value.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
+        case Population():
+            return [int(value.fewest), int(value.most)]
+        case tuple():
+            return [plain(each) for each in value]
+        case DataFile():
+            return None  # its values are those of the section task.data
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a campaign file.
+
+    ``path`` is the attribute of ``Campaign`` that holds the value, such as ``design.slots``; by
+    default section and name.
+    ``accepts``, ``meaning`` and ``privacy`` are the columns of the documentation; ``comment`` is
+    written next to the key, and may depend on the campaign. ``get`` returns the value of a campaign
+    as JSON has it; None: the plain value at ``path``. ``written`` returns the value for a file, or
+    None to leave the key out; None: as sealed. A key whose ``read`` is None is a table with a
+    section of its own. ``aliases`` are other names of the value in refusals of the accountant.
+    """
+
+    section: str
+    name: str
+    _: KW_ONLY
+    read: Reader | None
+    accepts: str
+    meaning: str
+    privacy: str = ""
+    comment: str | Callable[[Any], str] = ""
+    default: Any = Default.REQUIRED
+    sealed: Sealed = Sealed.ALWAYS
+    get: Callable[[Any], Any] | None = None
+    written: Callable[[Any], Any] | None = None
+    aliases: tuple[str, ...] = ()
+    path: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            object.__setattr__(self, "path", f"{self.section}.{self.name}".removeprefix("."))
+
+    def value(self, campaign: Any) -> Any:
+        """Return the value that a campaign has for this key; None if it has none."""
+        return plain(attribute(campaign, self.path)) if self.get is None else self.get(campaign)
+
+    def sealed_value(self, campaign: Any) -> Any:
+        """Return the value for the canonical form; None leaves the key out."""
+        value = self.value(campaign)
+        if self.sealed is Sealed.NEVER or self._is_later_default(value):
+            return None
+        return value
+
+    def written_value(self, campaign: Any) -> Any:
+        """Return the value for a campaign file; None leaves the key out."""
+        if self.written is not None:
+            return self.written(campaign)
+        value = self.value(campaign)
+        return None if self._is_later_default(value) else value
+
+    def _is_later_default(self, value: Any) -> bool:
+        return self.sealed is not Sealed.ALWAYS and value == plain(self.default)
+
+    def comment_for(self, campaign: Any) -> str:
+        """Return the comment that is written next to the key."""
+        return self.comment if isinstance(self.comment, str) else self.comment(campaign)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a campaign file, with its keys in the order in which they are written.
+
+    Section ``a.b`` is the table b of section a.
+    ``owner`` is the attribute of ``Campaign`` without which the section is absent; None if every
+    campaign has it. An ``inline`` section is written as ``b = { ... }`` in section a.
+    """
+
+    name: str
+    keys: tuple[Key, ...]
+    owner: str | None = None
+    inline: bool = False
+
+    def is_in(self, campaign: Any) -> bool:
+        """Return whether a campaign has this section."""
+        if self.owner is None:
+            return True
+        held = attribute(campaign, self.owner)
+        return held is not None and not isinstance(held, str)
+
+
+def attribute(campaign: Any, path: str) -> Any:
+    """Return an attribute of an attribute ...; None if one on the way is None."""
+    for name in path.split("."):
+        if campaign is None:
+            return None
+        campaign = getattr(campaign, name)
+    return campaign
+
+
+def one_of(choices: type[StrEnum]) -> Reader:
+    return lambda source, section, key: choices(source.choice(section, key, choices))
+
+
+def check_schema(source: TomlSource, section: str = "", key: str = "schema") -> int:
+    """Refuse a file of another version of the format."""
+    if source.need(section, key) != SCHEMA or source.get(section, key) is True:
+        source.refuse(section, key, f"must be {SCHEMA}")
+    return SCHEMA
+
+
+def read_population(source: TomlSource, section: str, key: str) -> Population:
+    value = source.need(section, key)
+    bounds = value if isinstance(value, list) else [value, value]
+    most = validate.MOST_SLOTS
+    integers = all(type(one) is int and 1 <= one <= most for one in bounds)
+    if len(bounds) != 2 or not integers:
+        source.refuse(section, key, f"must be an integer or [LO, HI], from 1 to {most:,}")
+    return Population(*bounds)
+
+
+def read_capacity(source: TomlSource, section: str, key: str) -> int | None:
+    if source.get(section, key) != "all":
+        return source.integer(section, key)
+    if source.get("randomizer", "noise_at") != NoiseAt.SERVER:
+        source.refuse(section, key, 'goes with noise_at = "server" only')
+    return None
+
+
+def written_capacity(campaign: Any) -> int | str | None:
+    if campaign.design.capacity is None and campaign.design.protocol is not Protocol.AVERAGED:
+        return "all"
+    return campaign.design.capacity and int(campaign.design.capacity)
+
+
+def read_data(source: TomlSource, section: str, key: str) -> str | None:
+    """Return the name of a data set; None for a table, which has a section of its own."""
+    return source.text(section, key) if isinstance(source.need(section, key), str) else None
+
+
+def read_features(source: TomlSource, section: str, key: str) -> Features:
+    features = Features(source.choice(section, key, Features))
+    if not fits(features, str(source.get("task", "data"))):
+        source.refuse(section, key, NOT_PICTURES)
+    return features
+
+
+def read_optimizer_kind(source: TomlSource, section: str, key: str) -> str:
+    try:
+        require_optimizer_kind(source.need(section, key))
+    except InvalidValue as error:
+        source.refuse(section, key, error.expected)
+    return source.text(section, key)
+
+
+def read_arguments(source: TomlSource, section: str, key: str) -> tuple[tuple[str, Any], ...]:
+    table, found = f"{section}.{key}", []
+    for name, value in source.section(table).items():
+        try:
+            found.append(optimizer_argument(name, value))
+        except InvalidValue as error:
+            source.refuse(table, name, error.expected)
+    return tuple(found)
+
+
+def written_divide_by(campaign: Any) -> int | None:
+    """Leave out the default, which is the capacity."""
+    count = campaign.task.optimizer.divide_by
+    return None if count == (campaign.design.capacity or 1) else plain(count)
+
+
+def written_schedule(campaign: Any) -> str | None:
+    schedule = campaign.task.optimizer.schedule
+    return None if schedule is StepSizes.CONSTANT else str(schedule)
+
+
+def read_ranges(source: TomlSource, section: str, key: str) -> tuple[tuple[float, float], ...]:
+    table, features = f"{section}.{key}", source.texts(section, "features")
+    source.need(section, key)
+    source.check_keys(table, frozenset(features))
+    ranges = []
+    for feature in features:
+        ends = source.need(table, feature)
+        if not (isinstance(ends, list) and len(ends) == 2 and all(map(_is_number, ends))):
+            source.refuse(table, feature, "must be [LOW, HIGH]")
+        ranges.append((ends[0], ends[1]))
+    return tuple(ranges)
+
+
+def ranges_by_feature(data: DataFile) -> dict[str, list[float]]:
+    return dict(zip(data.features, map(plain, data.ranges), strict=True))
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= 2**1000  # beyond, no float holds it
+
+
+PROTOCOL_COMMENTS = {
+    Protocol.FIXED: "each client draws one of all slots; also: averaged, sliding",
+    Protocol.AVERAGED: "a slot averages all its reports; also: fixed, sliding",
+    Protocol.SLIDING: "each client draws from the slots after it wakes; also: fixed, averaged",
+}
+RANDOMIZER_COMMENTS = {
+    RandomizerKind.GAUSSIAN: "also: laplace, privunit, randomized-response (local_epsilon)",
+    RandomizerKind.LAPLACE: "also: gaussian (noise_multiplier), privunit, randomized-response",
+    RandomizerKind.PRIVUNIT: "also: gaussian (noise_multiplier), laplace, randomized-response",
+    RandomizerKind.RANDOMIZED_RESPONSE: "also: gaussian (noise_multiplier), laplace, privunit",
+}
+NOISE_AT_COMMENTS = {
+    NoiseAt.CLIENT: "on each report; server: one noise on the sum of a slot",
+    NoiseAt.SERVER: "one noise on the sum of a slot; client: on each report",
+}
+ADJACENCY_COMMENTS = {
+    Adjacency.ADD_REMOVE: "(choose) one client more or less; also: replace-one",
+    Adjacency.REPLACE_ONE: "(choose) one client's data changed; also: add-remove",
+}
+
+
+def noise_comment(campaign: Any) -> str:
+    """Return the comment on ``noise_multiplier`` in the file of a campaign."""
+    what = "a slot's" if campaign.noise_at is NoiseAt.SERVER else "one report's"
+    return f"(choose) standard deviation of {what} noise / clip"
+
+
+def clip_comment(campaign: Any) -> str:
+    """Return the comment on ``clip`` in the file of a campaign."""
+    norm = "L1 norm" if campaign.randomizer.kind is RandomizerKind.LAPLACE else "norm"
+    return f"(choose) largest {norm} of one update"
+
+
+def capacity_comment(campaign: Any) -> str:
+    """Return the comment on ``capacity`` in the file of a campaign."""
+    if campaign.design.capacity is None:
+        return "every check-in of a slot is used"
+    return "(choose) check-ins a slot uses at most; dummies fill it"

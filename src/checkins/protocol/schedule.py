@@ -1,0 +1,80 @@
+"""When the slots of a run are: the arithmetic that the service and the client share.
+
+Times are seconds since 1970 on the server's clock. Runs of one campaign follow each other without a
+gap.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from checkins import validate
+from checkins.campaign import Campaign, Schedule
+from checkins.errors import InvalidValue
+
+RELEASE_DELAY_S = 0.25
+"""Largest number of seconds between the end of a slot and the time at which its model is public."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSchedule:
+    """The times of the slots 1, 2, ..., ``slots`` of run ``run`` of a campaign."""
+
+    schedule: Schedule
+    slots: int
+    run: int = 1
+
+    def __post_init__(self) -> None:
+        validate.count(slots=self.slots, run=self.run)
+
+    @classmethod
+    def of(cls, campaign: Campaign, run: int = 1) -> RunSchedule:
+        """Return the schedule of a run; refuse a campaign without ``[schedule]``."""
+        if campaign.schedule is None:
+            raise InvalidValue("campaign", campaign.name, "has no [schedule]")
+        return cls(campaign.schedule, campaign.design.slots, run)
+
+    def begins(self, slot: int) -> float:
+        """Return when check-ins of a slot open.
+
+        >>> from datetime import UTC, datetime
+        >>> schedule = Schedule(datetime(1970, 1, 1, tzinfo=UTC), slot_s=10.0, choose_s=4.0)
+        >>> RunSchedule(schedule, slots=3, run=2).begins(1)
+        30.0
+        """
+        before = (self.run - 1) * self.slots + slot - 1
+        return self.schedule.start.timestamp() + before * self.schedule.slot_s
+
+    def chooses(self, slot: int) -> float:
+        """Return when check-ins of a slot close and the choice is made."""
+        return self.begins(slot) + self.schedule.choose_s
+
+    def ends(self, slot: int) -> float:
+        """Return when reports of a slot are no longer taken."""
+        return self.begins(slot + 1)
+
+    def releases(self, slot: int) -> float:
+        """Return when the model of a slot is public.
+
+        The delay after the end of the slot is fixed, so that it does not depend on how long the
+        model takes to be durable.
+        """
+        return self.ends(slot) + min(RELEASE_DELAY_S, self.schedule.choose_s / 2)
+
+    def slot_at(self, moment: float) -> int:
+        """Return the slot of a moment: 0 before the first slot, ``slots + 1`` after the last."""
+        passed = (moment - self.begins(1)) / self.schedule.slot_s
+        return min(max(0, math.floor(passed) + 1), self.slots + 1)
+
+    def first_open(self, moment: float) -> int:
+        """Return the first slot whose check-ins are not over; ``slots + 1`` or more if all are.
+
+        >>> from datetime import UTC, datetime
+        >>> schedule = Schedule(datetime(1970, 1, 1, tzinfo=UTC), slot_s=10.0, choose_s=4.0)
+        >>> run = RunSchedule(schedule, slots=3)
+        >>> run.first_open(13.9), run.first_open(14.0)
+        (2, 3)
+        """
+        slot = max(1, int((moment - self.begins(1)) // self.schedule.slot_s) + 1)
+        return slot if moment < self.chooses(slot) else slot + 1
