@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from checkins.accounting import design
-from checkins.campaign import description, optimizer, randomizer_config, task
+from checkins.campaign import model, randomizer_config, task
 from checkins.protocol import window
-from checkins.randomizers import gaussian, grid, laplace, privunit, response
+from checkins.randomizers import gaussian, grid, laplace, privunit, randomized_response
 from tests.campaign import strategies as campaign_strategies
 from tests.randomizers import strategies as randomizer_strategies
 from tests.strategies import DESCRIPTIONS as DESIGNS
 
 MODULES = (
-    *(design, description, optimizer, randomizer_config, task, window),
-    *(gaussian, grid, laplace, privunit, response),
+    *(design, model, randomizer_config, task, window),
+    *(gaussian, grid, laplace, privunit, randomized_response),
 )
 RESULTS = {privunit.Cap}
 """What is computed, not described."""

@@ -379,7 +379,7 @@ MUTANTS = (
         "the bound on reports forgets the noise's tail, and honest clients are refused",
         (
             Change(
-                "randomizers/norms.py",
+                "randomizers/device.py",
                 "noise = math.sqrt(d + 2.0 * math.sqrt(d * t) + 2.0 * t)",
                 "noise = math.sqrt(d)",
             ),
@@ -635,7 +635,7 @@ MUTANTS = (
         "a device rounds an update that is too long, and does not shorten it",
         (
             Change(
-                "randomizers/units.py",
+                "randomizers/grid.py",
                 "            if total <= bound:\n                return units\n        for shrink",
                 "            return units\n        for shrink",
             ),

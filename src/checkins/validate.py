@@ -97,3 +97,9 @@ def text(**values: object) -> None:
         if not fits or not str(value).isprintable():
             expected = f"must be a text of 1 to {LONGEST_TEXT} printable characters"
             raise InvalidValue(name, value, expected)
+
+
+def make_floats(description: object, *names: str) -> None:
+    """Turn attributes of a frozen description, checked to be numbers, into floats."""
+    for name in names:
+        object.__setattr__(description, name, float(getattr(description, name)))

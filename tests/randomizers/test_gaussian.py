@@ -86,7 +86,7 @@ def test_extreme_values_give_a_probability(noise_multiplier: float, epsilon: flo
 
 def test_the_accountant_prices_noise_at_the_client() -> None:
     noise = Gaussian(clip=3.0, noise_multiplier=0.7)
-    assert noise.promise == GaussianNoise(0.7, NoiseAt.CLIENT)
+    assert noise.privacy_spec == GaussianNoise(0.7, NoiseAt.CLIENT)
 
 
 def test_variance_is_that_of_every_coordinate_and_there_is_no_bias() -> None:

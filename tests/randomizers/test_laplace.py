@@ -51,7 +51,7 @@ def test_epsilon_is_attained_but_for_rounding_and_half_of_it_by_a_dummy(noise: L
 
 
 def test_the_accountant_prices_a_pure_randomizer() -> None:
-    assert Laplace(clip=3.0, local_epsilon=0.5).promise == LocalRandomizer(0.5)
+    assert Laplace(clip=3.0, local_epsilon=0.5).privacy_spec == LocalRandomizer(0.5)
 
 
 def test_variance_is_that_of_every_coordinate_and_there_is_no_bias() -> None:

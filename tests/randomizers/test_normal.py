@@ -11,8 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from checkins.randomizers.exponential import BITS
-from checkins.randomizers.normal import LEAST_SCALE, MASS_ERROR, REACH, NormalLaw, terms
+from checkins.randomizers.exact_masses import (
+    BITS,
+    LEAST_SCALE,
+    MASS_ERROR,
+    REACH,
+    RoundedNormal,
+    terms,
+)
 
 scales = st.one_of(
     st.integers(LEAST_SCALE, 10**9).map(Fraction),
@@ -42,18 +48,18 @@ def exact_sizes(scale: Fraction, most: int) -> list[mp.mpf]:
 def test_no_mass_is_off_by_more_than_its_error(scale: Fraction, at: Fraction) -> None:
     k = floor(at * scale) if at >= 0 else -floor(-at * scale)
     with mp.workprec(900):
-        assert abs(NormalLaw(scale).mass(k) - exact(scale, k) * 2**BITS) <= MASS_ERROR
+        assert abs(RoundedNormal(scale).mass(k) - exact(scale, k) * 2**BITS) <= MASS_ERROR
 
 
 @given(scale=scales, at=st.fractions(0, REACH, max_denominator=10**9))
 def test_the_law_is_symmetric(scale: Fraction, at: Fraction) -> None:
-    law, k = NormalLaw(scale), floor(at * scale)
+    law, k = RoundedNormal(scale), floor(at * scale)
     assert law.mass(k) == law.mass(-k)
 
 
 @pytest.mark.parametrize("scale", [Fraction(3), Fraction(10, 3), Fraction(20)])
 def test_the_masses_sum_to_one_but_for_the_tail(scale: Fraction) -> None:
-    law, most = NormalLaw(scale), floor(REACH * scale)
+    law, most = RoundedNormal(scale), floor(REACH * scale)
     total = law.mass(0) + 2 * sum(law.mass(k) for k in range(1, most + 1))
     with mp.workprec(900):
         beyond = mp.erfc((most + mp.mpf(0.5)) / mp.sqrt(2) / scale.numerator * scale.denominator)

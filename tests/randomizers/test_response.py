@@ -70,7 +70,7 @@ def test_the_vector_is_unbiased_and_its_variance_is_the_documented_one(
 def test_two_categories_are_warners_coin() -> None:
     coin = RandomizedResponse(2, math.log(3.0))
     assert coin.keep == pytest.approx(0.75)
-    assert coin.promise == LocalRandomizer(math.log(3.0))
+    assert coin.privacy_spec == LocalRandomizer(math.log(3.0))
     assert coin.bias == 0.0
 
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from checkins.randomizers.rounded import (
+from checkins.randomizers.exact_sampling import COLUMNS, MOST_CELLS, WHOLE, Staircase
+from checkins.randomizers.integer_noise import (
     GAUSSIAN_CUT,
     LAPLACE_CUT,
     Digits,
@@ -24,8 +25,6 @@ from checkins.randomizers.rounded import (
     rounded_response,
     uniform,
 )
-from checkins.randomizers.staircase import MOST_CELLS, Staircase
-from checkins.randomizers.thresholds import COLUMNS, WHOLE
 from tests.randomizers.sources import Scripted, Seeded, little
 from tests.randomizers.test_normal import exact_sizes
 

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from checkins.randomizers.exponential import BITS
-from checkins.randomizers.normal import MASS_ERROR, NormalLaw
-from checkins.randomizers.rounded import rounded_gaussian
-from checkins.randomizers.staircase import Staircase
-from checkins.randomizers.thresholds import WEIGHT_BITS, WHOLE
+from checkins.randomizers.exact_masses import BITS, MASS_ERROR, RoundedNormal
+from checkins.randomizers.exact_sampling import WEIGHT_BITS, WHOLE, Staircase
+from checkins.randomizers.integer_noise import rounded_gaussian
 from tests.randomizers.sources import Scripted, Seeded, little
 from tests.randomizers.test_normal import exact, exact_sizes
 
@@ -182,4 +180,4 @@ def test_low_digits_are_uniform_within_the_law() -> None:
 
 
 def test_the_law_is_that_of_the_scale_given() -> None:
-    assert staircase(SCALES[0]).law == NormalLaw(Fraction(304))
+    assert staircase(SCALES[0]).law == RoundedNormal(Fraction(304))

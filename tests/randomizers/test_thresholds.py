@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from checkins.randomizers.thresholds import (
+from checkins.randomizers.exact_sampling import (
     COLUMNS,
     THRESHOLD_BITS,
     WHOLE,

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checkins.errors import InvalidValue
-from checkins.randomizers import units
-from checkins.randomizers.units import Units, clipped, toward_zero, vector
+from checkins.randomizers import grid
+from checkins.randomizers.grid import Units, clipped, toward_zero, vector
 
 Array = npt.NDArray[np.float64]
 
@@ -111,7 +111,7 @@ def test_an_update_a_hair_above_the_norm_is_shrunk_on_the_whole_numbers() -> Non
 
 
 def test_shrinking_ends_even_where_floats_cannot_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units, "sum_of_powers", lambda chunk, order: 2**70)
+    monkeypatch.setattr(grid, "sum_of_powers", lambda chunk, order: 2**70)
     assert clip_onto(np.array([1.0, 2.0]), clip=1.0, step=0.01, order=2).tolist() == [0, 0]
 
 
@@ -122,7 +122,7 @@ def test_pieces_make_no_difference(order: int, size: int, monkeypatch: pytest.Mo
     found = clip_onto(values, clip=3.0, step=2.0**-26, order=order)
     total = sum(abs(k) ** order for k in found.tolist())
     assert total <= (3 * 2**26) ** order
-    monkeypatch.setattr(units, "_CHUNK", 1 << 20)
+    monkeypatch.setattr(grid, "_CHUNK", 1 << 20)
     whole = clip_onto(values, clip=3.0, step=2.0**-26, order=order)
     assert np.abs(found - whole).max() <= 1  # the float norm may differ in its last digit
 
@@ -137,7 +137,7 @@ def test_one_bad_value_anywhere_makes_the_update_zero(place: int, bad: float) ->
 
 @given(st.lists(st.integers(-(2**31) + 1, 2**31 - 1), max_size=30), st.sampled_from([1, 2]))
 def test_sums_of_powers_do_not_overflow(sizes: list[int], order: int) -> None:
-    found = units.sum_of_powers(np.array(sizes, dtype=np.int32), order)
+    found = grid.sum_of_powers(np.array(sizes, dtype=np.int32), order)
     assert found == sum(abs(size) ** order for size in sizes)
 
 

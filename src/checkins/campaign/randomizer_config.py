@@ -16,10 +16,10 @@ from checkins import validate
 from checkins.accounting import GaussianNoise, LocalRandomizer, NoiseAt
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, Randomizer
+from checkins.randomizers.exact_masses import LEAST_SCALE
 from checkins.randomizers.grid import MOST_UNITS, Grid
-from checkins.randomizers.normal import LEAST_SCALE
-from checkins.randomizers.response import MOST_CATEGORIES
-from checkins.randomizers.rounded import GAUSSIAN_CUT, LAPLACE_CUT
+from checkins.randomizers.integer_noise import GAUSSIAN_CUT, LAPLACE_CUT
+from checkins.randomizers.randomized_response import MOST_CATEGORIES
 
 Noise = LocalRandomizer | GaussianNoise
 """The level of noise of a randomizer, as the accountant takes it."""

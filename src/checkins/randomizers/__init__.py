@@ -5,14 +5,13 @@ imports jax; it is imported where it is used.
 """
 
 from checkins.randomizers.clipping import clip_l1, clip_l2
-from checkins.randomizers.device import DeviceReport, DeviceSampler
+from checkins.randomizers.device import DeviceReport, DeviceSampler, NormBound
 from checkins.randomizers.gaussian import Gaussian
 from checkins.randomizers.grid import Grid, NoDeviceSampler, variation
 from checkins.randomizers.laplace import Laplace
-from checkins.randomizers.norms import NormBound
 from checkins.randomizers.privunit import Cap, PrivUnit
+from checkins.randomizers.randomized_response import RandomizedResponse
 from checkins.randomizers.randomizer import Randomizer
-from checkins.randomizers.response import RandomizedResponse
 from checkins.randomizers.simulated import Simulated, simulate_dummies, simulate_reports
 
 __all__ = [

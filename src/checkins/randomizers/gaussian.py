@@ -13,7 +13,6 @@ from checkins import validate
 from checkins.accounting import GaussianNoise, NoiseAt
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
-from checkins.randomizers.floats import make_floats
 
 ROUND_OFF = 1e-9
 """Relative slack of ``Gaussian.delta``; its floating point errs by less than a tenth of it."""
@@ -40,7 +39,7 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         validate.positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
-        make_floats(self, "clip", "noise_multiplier")
+        validate.make_floats(self, "clip", "noise_multiplier")
         if not 0.0 < self.std < math.inf:
             raise InvalidValue(
                 "clip", self.clip, f"times noise_multiplier it is {self.std!r}, not a usable noise"
@@ -52,7 +51,7 @@ class Gaussian:
         return self.noise_multiplier * self.clip
 
     @property
-    def promise(self) -> GaussianNoise:
+    def privacy_spec(self) -> GaussianNoise:
         """What the accountant prices."""
         return GaussianNoise(self.noise_multiplier, NoiseAt.CLIENT)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from checkins import validate
 from checkins.accounting import LocalRandomizer
 from checkins.errors import InvalidValue
-from checkins.randomizers.floats import make_floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Laplace:
     def __post_init__(self) -> None:
         validate.positive(clip=self.clip)
         LocalRandomizer(self.local_epsilon)
-        make_floats(self, "clip", "local_epsilon")
+        validate.make_floats(self, "clip", "local_epsilon")
         if not 0.0 < self.scale < math.inf:
             raise InvalidValue(
                 "clip", self.clip, f"over local_epsilon it is {self.scale!r}, not a usable noise"
@@ -45,7 +44,7 @@ class Laplace:
         return math.nextafter(2.0 * (self.clip / self.local_epsilon), math.inf)
 
     @property
-    def promise(self) -> LocalRandomizer:
+    def privacy_spec(self) -> LocalRandomizer:
         """What the accountant prices."""
         return LocalRandomizer(self.local_epsilon)
 

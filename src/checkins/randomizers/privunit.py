@@ -16,7 +16,6 @@ from scipy.special import betainc, betaincc
 from checkins import validate
 from checkins.accounting import LocalRandomizer
 from checkins.errors import ComputationFailed, InvalidValue
-from checkins.randomizers.floats import make_floats
 
 MOST_DIMENSION = 10**8
 LEAST_LOCAL_EPSILON = 1e-6
@@ -91,7 +90,7 @@ class PrivUnit:
         validate.positive(clip=self.clip)
         validate.count(most=MOST_DIMENSION, dimension=self.dimension)
         LocalRandomizer(self.local_epsilon)
-        make_floats(self, "clip", "local_epsilon")
+        validate.make_floats(self, "clip", "local_epsilon")
         if not self.local_epsilon >= LEAST_LOCAL_EPSILON:
             raise InvalidValue(
                 "local_epsilon", self.local_epsilon, f"must be at least {LEAST_LOCAL_EPSILON:g}"
@@ -110,7 +109,7 @@ class PrivUnit:
         return self.clip / self.cap.mean
 
     @property
-    def promise(self) -> LocalRandomizer:
+    def privacy_spec(self) -> LocalRandomizer:
         """What the accountant prices."""
         return LocalRandomizer(self.local_epsilon)
 

@@ -6,7 +6,7 @@ from checkins.errors import InvalidValue
 from checkins.randomizers.gaussian import Gaussian
 from checkins.randomizers.laplace import Laplace
 from checkins.randomizers.privunit import PrivUnit
-from checkins.randomizers.response import RandomizedResponse
+from checkins.randomizers.randomized_response import RandomizedResponse
 
 Randomizer = Gaussian | Laplace | PrivUnit | RandomizedResponse
 """Any description of how one report is made private."""

@@ -19,8 +19,8 @@ from checkins.randomizers.clipping import clip_l1, clip_l2
 from checkins.randomizers.gaussian import Gaussian
 from checkins.randomizers.laplace import Laplace
 from checkins.randomizers.privunit import PrivUnit
+from checkins.randomizers.randomized_response import RandomizedResponse
 from checkins.randomizers.randomizer import Randomizer, require_dimension
-from checkins.randomizers.response import RandomizedResponse
 
 Array = TypeVar("Array")
 

@@ -39,7 +39,7 @@ class Noise:
             case Gaussian(noise_multiplier=sigma):
                 variance = self.reports * sigma**2
             case _:
-                scale = 2.0 / self.randomizer.promise.local_epsilon
+                scale = 2.0 / self.randomizer.privacy_spec.local_epsilon
                 if self.reports == 1:
                     return sum((abs(y) - abs(y - shift)) / scale for y in values)
                 variance = self.reports * 2.0 * scale**2

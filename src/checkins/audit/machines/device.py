@@ -114,7 +114,7 @@ def local_epsilon(sampler: DeviceSampler, *, delta: float) -> float:
     """
     randomizer = sampler.randomizer
     if not isinstance(randomizer, Gaussian):
-        return float(randomizer.promise.local_epsilon)
+        return float(randomizer.privacy_spec.local_epsilon)
     low, high = 0.0, _MOST_EPSILON
     while high - low > 1e-9 * high:
         middle = (low + high) / 2.0

@@ -1,4 +1,7 @@
-"""The normal law rounded to whole numbers, in whole numbers.
+"""Exponentials and masses of the rounded normal distribution, in integer arithmetic.
+
+A real x in [0, 1] is held as the integer nearest below or above 2**BITS * x; its last digit is one
+*unit*. No float takes part, so tables of thresholds are the same on every machine.
 
 Y is normal with mean 0 and deviation ``scale``; P(round(Y) = k) is the integral of its density over
 [k - 1/2, k + 1/2]. With x = k/scale, r = 1/(2 scale) and He the Hermite polynomials,
@@ -13,7 +16,44 @@ from fractions import Fraction
 from functools import lru_cache
 from math import isqrt
 
-from checkins.randomizers.exponential import BITS, decay
+BITS = 288
+"""Fixed-point digits after the binary point."""
+DECAY_ERROR = 1 << 24
+"""No value of ``decay`` is wrong by more units than this."""
+
+_SMALL = 8  # the series is summed for arguments below 2**-8
+_NOTHING = 1 << 10  # exp(-1024) is far below one unit
+
+
+def decay(numerator: int, denominator: int) -> int:
+    """exp(-numerator / denominator) in units, for a non-negative fraction.
+
+    Theorem:     docs/theory/grid.md, "Exponentials": halve the argument until it is below 2^-8,
+                 sum the alternating series, square as often.
+    Rounding:    within DECAY_ERROR units on either side, and never above 1.
+
+    >>> abs(decay(1, 1) / 2**BITS - 0.36787944117144233) < 1e-16
+    True
+    """
+    if numerator >= _NOTHING * denominator:
+        return 0
+    halvings = max(0, numerator.bit_length() - denominator.bit_length() + 1 + _SMALL)
+    argument = (numerator << BITS) // (denominator << halvings)
+    total = term = 1 << BITS
+    count = 1
+    while term:
+        term = (term * argument >> BITS) // count
+        total += -term if count & 1 else term
+        count += 1
+    for _ in range(halvings):
+        total = total * total >> BITS
+    return total
+
+
+def at_most_decay(loss: Fraction) -> Fraction:
+    """exp(-loss), rounded up by about 2**-264."""
+    return Fraction(decay(loss.numerator, loss.denominator) + DECAY_ERROR, 1 << BITS)
+
 
 LEAST_SCALE = 3
 """Below it a sum of rounded normals is too far from the rounding of a normal (MATH.md B8)."""
@@ -24,7 +64,7 @@ MASS_ERROR = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
-class NormalLaw:
+class RoundedNormal:
     """round(N(0, scale^2)) for a scale of at least LEAST_SCALE."""
 
     scale: Fraction
@@ -35,7 +75,7 @@ class NormalLaw:
         Theorem:     docs/theory/grid.md, "Masses of the rounded normal".
         Rounding:    within MASS_ERROR units on either side.
 
-        >>> law = NormalLaw(Fraction(3))
+        >>> law = RoundedNormal(Fraction(3))
         >>> abs(law.mass(0) / 2**BITS - 0.1323676652218073) < 1e-16
         True
         """

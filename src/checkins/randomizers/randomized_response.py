@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from checkins import validate
 from checkins.accounting import LocalRandomizer
 from checkins.errors import InvalidValue
-from checkins.randomizers.floats import make_floats
 
 MOST_CATEGORIES = 2**31 - 1
 LEAST_LOCAL_EPSILON = 1e-6
@@ -44,7 +43,7 @@ class RandomizedResponse:
         if self.categories < 2:
             raise InvalidValue("categories", self.categories, "must be at least 2")
         LocalRandomizer(self.local_epsilon)
-        make_floats(self, "local_epsilon")
+        validate.make_floats(self, "local_epsilon")
         object.__setattr__(self, "categories", int(self.categories))
         if not self.local_epsilon >= LEAST_LOCAL_EPSILON:
             raise InvalidValue(
@@ -80,7 +79,7 @@ class RandomizedResponse:
         return -1.0 / math.expm1(self.local_epsilon)
 
     @property
-    def promise(self) -> LocalRandomizer:
+    def privacy_spec(self) -> LocalRandomizer:
         """What the accountant prices."""
         return LocalRandomizer(self.local_epsilon)
 

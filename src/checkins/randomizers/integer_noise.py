@@ -14,16 +14,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from checkins.randomizers.exponential import BITS, at_most_decay, decay
-from checkins.randomizers.normal import MASS_ERROR, NormalLaw
-from checkins.randomizers.staircase import MOST_CELLS, Staircase
-from checkins.randomizers.thresholds import (
+from checkins.randomizers.exact_masses import BITS, MASS_ERROR, RoundedNormal, at_most_decay, decay
+from checkins.randomizers.exact_sampling import (
     COLUMN_BITS,
     COLUMNS,
+    MOST_CELLS,
     THRESHOLD_BITS,
     WEIGHT_BITS,
     WHOLE,
     ByteSource,
+    Staircase,
     Thresholds,
     Words,
 )
@@ -126,7 +126,7 @@ def rounded_gaussian(scale: Fraction) -> SymmetricNoise:
     square = GAUSSIAN_CUT**2 / 2
     sizes: Sizes
     if reach < COLUMNS:
-        law, drop = NormalLaw(scale), BITS - WEIGHT_BITS
+        law, drop = RoundedNormal(scale), BITS - WEIGHT_BITS
         weights = [2 * (law.mass(size) - MASS_ERROR) >> drop for size in range(1, reach + 1)]
         weights = [max(0, weight) for weight in weights]
         sizes = Digits(Thresholds.of([*weights, WHOLE - sum(weights)]), reach, ())

@@ -1,12 +1,23 @@
-"""The size of wide rounded Gaussian noise, drawn exactly from 4,096 thresholds.
+"""Sample finite distributions exactly, by comparing random words with thresholds of 128 bits.
 
-One threshold for each whole number would take millions. The sizes 1, 2, ... are cut into cells of
-``width`` = 2**low_bits sizes instead:
+The probabilities are multiples of 2**-WEIGHT_BITS. They are laid out in 4,096 columns of equal
+probability that hold at most two entries each (Walker's alias method [Walker77]), so a draw is one
+column and one comparison:
+
+    word of 32 random bits = 12 bits: the column | 20 bits: the first digits of U
+    the column's own entry if U < its threshold, else its other entry
+
+U has 128 digits. Its last 108 are drawn only where the first 20 equal the threshold's, once in a
+million draws; the comparison is exact all the same, and nothing here is a float.
+
+The size of wide rounded Gaussian noise (``Staircase``) takes 4,096 thresholds too. One threshold
+for each integer would take millions, so the sizes 1, 2, ... are cut into cells of ``width`` =
+2**low_bits sizes:
 
     weight of a size    |▒▒__                        flat    the part below the cell's last size:
-                        |████▒▒__                            uniform, so it is taken as it is
+                        |████▒▒__                            uniform, so it is taken always
                         |████████▒▒__                wedge   the rest (one draw in a hundred): taken
-                        |████████████▒▒__                    with the probability that is its due
+                        |████████████▒▒__                    with its exact probability
                         +----cell----cell----
 
 A wedge is decided by two bounds, 2**-32 fine, that a straight line gives; where these differ, one
@@ -15,30 +26,129 @@ wedge in hundreds, the mass is computed to 2**-260 and compared with 128 random 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from checkins.randomizers.exponential import BITS
-from checkins.randomizers.normal import MASS_ERROR, NormalLaw
-from checkins.randomizers.thresholds import (
-    COLUMNS,
-    WEIGHT_BITS,
-    WHOLE,
-    ByteSource,
-    Thresholds,
-    Words,
-    fixed,
-    low_bits_of,
-    words,
-)
+from checkins.randomizers.exact_masses import BITS, MASS_ERROR, RoundedNormal
+
+Words = npt.NDArray[np.uint32]
+
+COLUMN_BITS = 12
+COLUMNS = 1 << COLUMN_BITS
+THRESHOLD_BITS = 128
+WEIGHT_BITS = COLUMN_BITS + THRESHOLD_BITS
+WHOLE = 1 << WEIGHT_BITS
+"""The sum of the weights of a law."""
+_FIRST_BITS = 32 - COLUMN_BITS
+_LAST_BITS = THRESHOLD_BITS - _FIRST_BITS
+_LAST_BYTES, _LAST = (_LAST_BITS + 7) // 8, (1 << _LAST_BITS) - 1
+
+
+class ByteSource(Protocol):
+    """Where random bytes come from; tests write their own to reach rare branches."""
+
+    def bytes(self, count: int) -> bytes: ...
+
+
+class OperatingSystem:
+    """The operating system's cryptographic generator: no seed, no state of ours, safe to fork."""
+
+    def bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+
+def words(source: ByteSource, count: int) -> Words:
+    """``count`` independent uniform words of 32 bits."""
+    return np.frombuffer(source.bytes(4 * count), dtype="<u4")
+
+
+def low_bits_of(source: ByteSource, count: int, bits: int) -> Words:
+    """``count`` independent uniform numbers of ``bits`` bits, from words no longer than needed."""
+    size = 1 if bits <= 8 else 2 if bits <= 16 else 4
+    drawn = np.frombuffer(source.bytes(size * count), dtype=f"<u{size}")
+    return (drawn >> (8 * size - bits)).astype(np.uint32)
+
+
+def fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array, never to be changed: tables are shared by every sampler of a process."""
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Thresholds:
+    """A law on entries 0, 1, ... of at most 4,096, each with a whole number of 2**-140.
+
+    Theorem:     docs/theory/grid.md, "Columns".
+    Rounding:    none: ``weights`` gives back exactly what was laid out.
+    """
+
+    thresholds: tuple[int, ...]
+    others: npt.NDArray[np.uint32]
+    firsts: Words
+    """The column and the first digits of its threshold, as in a word."""
+
+    @classmethod
+    def of(cls, weights: Sequence[int]) -> Thresholds:
+        """Lay out weights whose sum is WHOLE.
+
+        >>> law = Thresholds.of([WHOLE // 4, WHOLE - WHOLE // 4])
+        >>> law.weights()[:3] == [WHOLE // 4, WHOLE - WHOLE // 4, 0]
+        True
+        """
+        column = 1 << THRESHOLD_BITS
+        left = [*weights, *[0] * (COLUMNS - len(weights))]
+        if len(left) != COLUMNS or min(left) < 0 or sum(left) != WHOLE:
+            raise ValueError(f"weights must be at most {COLUMNS} whole numbers that sum to WHOLE")
+        small = [entry for entry in range(COLUMNS) if left[entry] < column]
+        large = [entry for entry in range(COLUMNS) if left[entry] >= column]
+        thresholds, others = [0] * COLUMNS, list(range(COLUMNS))
+        while small:
+            entry, donor = small.pop(), large[-1]
+            thresholds[entry], others[entry] = left[entry], donor
+            left[donor] -= column - left[entry]
+            if left[donor] < column:
+                small.append(large.pop())
+        # What remains fills its column alone: threshold 0, and the other entry is itself.
+        firsts = [
+            entry << _FIRST_BITS | threshold >> _LAST_BITS
+            for entry, threshold in enumerate(thresholds)
+        ]
+        columns = (np.array(row, dtype=np.uint32) for row in (others, firsts))
+        return cls(tuple(thresholds), *map(fixed, columns))
+
+    def weights(self) -> list[int]:
+        """The law that ``draw`` has, read back from the columns."""
+        weights = [0] * COLUMNS
+        for entry, threshold in enumerate(self.thresholds):
+            weights[entry] += threshold
+            weights[int(self.others[entry])] += (1 << THRESHOLD_BITS) - threshold
+        return weights
+
+    def draw(self, count: int, source: ByteSource) -> Words:
+        """``count`` independent entries."""
+        drawn = words(source, count)
+        column = drawn >> np.uint32(_FIRST_BITS)
+        first = self.firsts.take(column, mode="clip")
+        entries = self.others.take(column, mode="clip")
+        np.copyto(entries, column, where=drawn < first)
+        for tie in np.flatnonzero(drawn == first):
+            at = int(column[tie])
+            last = int.from_bytes(source.bytes(_LAST_BYTES), "little") & _LAST
+            entries[tie] = at if last < self.thresholds[at] & _LAST else self.others[at]
+        return entries
+
 
 MOST_CELLS = COLUMNS // 2 - 1
 _SHARE_BITS = 32
 _SHIFT = BITS - WEIGHT_BITS + _SHARE_BITS
-_FIRST_BITS, _LAST_BITS = 32, 96
+_HIGH_BITS, _LOW_BITS = 32, 96
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +161,7 @@ class Staircase:
     Rounding:    within the total variation ``variation`` of the law cut at ``most``.
     """
 
-    law: NormalLaw
+    law: RoundedNormal
     low_bits: int
     share: int
     """Weights are this many 2**-32 of the probabilities, so that flats and wedges fit in WHOLE."""
@@ -65,7 +175,7 @@ class Staircase:
 
     @classmethod
     def of(cls, scale: Fraction, *, low_bits: int, cells: int) -> Staircase:
-        law, width = NormalLaw(scale), 1 << low_bits
+        law, width = RoundedNormal(scale), 1 << low_bits
         masses = [law.mass(cell * width) for cell in range(cells + 1)]
         share = 1 << _SHARE_BITS
         floors, tops = _weights(masses, share)
@@ -102,7 +212,7 @@ class Staircase:
     def variation(self) -> Fraction:
         """Every size's weight is within 2 units, but for what 128 digits of a wedge leave open."""
         whole = Fraction(self.share * WHOLE, 1 << _SHARE_BITS) / 2
-        undecided = Fraction(sum(self.rises) << self.low_bits, 1 << (_FIRST_BITS + _LAST_BITS))
+        undecided = Fraction(sum(self.rises) << self.low_bits, 1 << (_HIGH_BITS + _LOW_BITS))
         computed = Fraction(4 * MASS_ERROR * self.share * self.most, 1 << _SHIFT)
         return (undecided + computed + 2) / whole
 
@@ -136,7 +246,7 @@ class Staircase:
         """Whether each wedge is taken: U below (weight - floor) / rise."""
         first = words(source, cell.size)
         width = np.uint64(1 << self.low_bits)
-        line = (width - np.uint64(1) - offset) << np.uint64(_FIRST_BITS)
+        line = (width - np.uint64(1) - offset) << np.uint64(_HIGH_BITS)
         margin = self.margins[cell]
         kept = (first + margin + np.uint64(1)) * width <= line
         unclear = ~kept & (first * width < line + margin * width)
@@ -146,11 +256,11 @@ class Staircase:
 
     def keeps(self, cell: int, offset: int, first: int, source: ByteSource) -> bool:
         """The same decision from the mass itself and 96 more digits of U."""
-        last = int.from_bytes(source.bytes(_LAST_BITS // 8), "little")
+        last = int.from_bytes(source.bytes(_LOW_BITS // 8), "little")
         mass = self.law.mass((cell << self.low_bits) + offset + 1)
         due = 2 * (mass - MASS_ERROR) * self.share - (self.floors[cell] << _SHIFT)
-        u = first << _LAST_BITS | last
-        return u * self.rises[cell] << _SHIFT < due << (_FIRST_BITS + _LAST_BITS)
+        u = first << _LOW_BITS | last
+        return u * self.rises[cell] << _SHIFT < due << (_HIGH_BITS + _LOW_BITS)
 
 
 def _weights(masses: list[int], share: int) -> tuple[list[int], list[int]]:
@@ -162,7 +272,7 @@ def _weights(masses: list[int], share: int) -> tuple[list[int], list[int]]:
 
 def _margin(scale: Fraction, *, width: int, cell: int, top: int, rise: int) -> int:
     """How far the weights in a cell may be from a line: width^2/8 of their second derivative."""
-    full = 1 << _FIRST_BITS
+    full = 1 << _HIGH_BITS
     furthest = ((cell + 1) * width + Fraction(1, 2)) / scale
     curve = Fraction(5 * width * width, 32) / scale**2 * max(Fraction(1), furthest**2) * top
     return min(full, -int(-(curve + 2) * full // rise)) if rise else full
