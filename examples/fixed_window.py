@@ -13,9 +13,8 @@ from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import Participant
 from checkins.protocol.rehearsal import rehearse
 from checkins.protocol.report import Report, ReportForm
-from checkins.protocol.rules import Filling, Rules
+from checkins.protocol.rules import Filling, FixedWindow, Rules
 from checkins.protocol.server import Server
-from checkins.protocol.window import FixedWindow
 
 
 def fixed_window(theta, clients, dice, request, fill, *, slots, eta, b, capacity=1):

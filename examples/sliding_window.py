@@ -13,9 +13,8 @@ from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import Participant
 from checkins.protocol.rehearsal import rehearse
 from checkins.protocol.report import Report, ReportForm
-from checkins.protocol.rules import Filling, Rules
+from checkins.protocol.rules import Filling, Rules, SlidingWindow
 from checkins.protocol.server import Server
-from checkins.protocol.window import SlidingWindow
 
 
 def sliding_window(theta, wakes, dice, request, fill, *, slots, window, eta, capacity=1):

@@ -12,17 +12,17 @@ from hypothesis.strategies import SearchStrategy
 
 from checkins.accounting import design
 from checkins.campaign import model, randomizer_config, task
-from checkins.protocol import window
+from checkins.protocol import rules
 from checkins.randomizers import gaussian, grid, laplace, privunit, randomized_response
 from tests.campaign import strategies as campaign_strategies
 from tests.randomizers import strategies as randomizer_strategies
 from tests.strategies import DESCRIPTIONS as DESIGNS
 
 MODULES = (
-    *(design, model, randomizer_config, task, window),
+    *(design, model, randomizer_config, task, rules),
     *(gaussian, grid, laplace, privunit, randomized_response),
 )
-RESULTS = {privunit.Cap}
+RESULTS = {privunit.Cap, rules.Rules}
 """What is computed, not described."""
 
 DESCRIPTIONS: dict[type, SearchStrategy[object]] = {
@@ -30,9 +30,9 @@ DESCRIPTIONS: dict[type, SearchStrategy[object]] = {
     **campaign_strategies.DESCRIPTIONS,
     **randomizer_strategies.RANDOMIZERS,
     grid.Grid: st.builds(grid.Grid, st.floats(1e-300, 1e300)),
-    window.SlidingWindow: st.builds(window.SlidingWindow, st.integers(1, 10**12)),
-    window.FixedWindow: st.builds(
-        window.FixedWindow,
+    rules.SlidingWindow: st.builds(rules.SlidingWindow, st.integers(1, 10**12)),
+    rules.FixedWindow: st.builds(
+        rules.FixedWindow,
         st.one_of(
             st.integers(1, 10**6).map(lambda slots: range(1, slots + 1)),
             st.sets(st.integers(1, 10**6), min_size=1).map(lambda slots: tuple(sorted(slots))),

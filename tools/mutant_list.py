@@ -141,13 +141,13 @@ MUTANTS = (
     Mutant(
         "window-off-by-one",
         "a sliding window begins one slot too late",
-        (Change("protocol/window.py", "return now + pick", "return now + pick + 1"),),
+        (Change("protocol/rules.py", "return now + pick", "return now + pick + 1"),),
         (f"{DISTRIBUTIONS}::test_every_slot_of_a_window_is_drawn_by_exactly_one_pick",),
     ),
     Mutant(
         "fixed-window-off-by-one",
         "the last slot is never drawn",
-        (Change("protocol/window.py", "range(1, slots + 1)", "range(1, max(slots, 2))"),),
+        (Change("protocol/rules.py", "range(1, slots + 1)", "range(1, max(slots, 2))"),),
         (f"{DISTRIBUTIONS}::test_every_slot_of_a_window_is_drawn_by_exactly_one_pick",),
     ),
     Mutant(
@@ -473,7 +473,7 @@ MUTANTS = (
         "a server spends the whole budget, whatever its population has spent before",
         (
             Change(
-                "ledger/price.py",
+                "ledger/spending.py",
                 "return Spending(campaign, earlier_of(ledger), ledger.filter)",
                 "return Spending(campaign, (), ledger.filter)",
             ),
@@ -559,7 +559,7 @@ MUTANTS = (
         "a lower end is stated for slots and repeats that were charged and never released",
         (
             Change(
-                "ledger/price.py",
+                "ledger/spending.py",
                 "stopped=slots > run.slots_closed",
                 "stopped=False",
             ),

@@ -28,9 +28,8 @@ from checkins.protocol.model_update import Model, ModelUpdate
 from checkins.protocol.participant import COIN, Participant
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report, ReportForm
-from checkins.protocol.rules import Rules, window_of
+from checkins.protocol.rules import FixedWindow, Rules, window_of
 from checkins.protocol.server import Server
-from checkins.protocol.window import FixedWindow
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
 
 RUNS = 40

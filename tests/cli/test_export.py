@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from checkins.ledger.entry import hashed
-from checkins.protocol.encoding import model_from_bytes
+from checkins.protocol.report import model_from_bytes
 from tests.cli.refusals import refused
 from tests.service.coordination import House, campaign
 

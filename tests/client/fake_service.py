@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from checkins.campaign import Campaign, parse_campaign
-from checkins.protocol.encoding import model_to_bytes, report_from_bytes
+from checkins.protocol.report import model_to_bytes, report_from_bytes
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 START_S = START.timestamp()

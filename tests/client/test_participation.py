@@ -16,8 +16,8 @@ from checkins.client.actions import Kind, LogEvent, Request, Save, Train
 from checkins.client.saved_state import SavedState
 from checkins.client.view import view_from
 from checkins.errors import InvalidValue
-from checkins.protocol.encoding import report_from_bytes
 from checkins.protocol.participant import Phase
+from checkins.protocol.report import report_from_bytes
 from tests.client.fake_service import (
     DIMENSION,
     START_S,

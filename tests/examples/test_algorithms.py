@@ -22,10 +22,9 @@ from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import COIN, Outcome, Participant, heads
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report, ReportForm
-from checkins.protocol.rules import Filling, Rules
+from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow
 from checkins.protocol.server import Server
 from checkins.protocol.slot import ReportArrived
-from checkins.protocol.window import FixedWindow, SlidingWindow
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = ("fixed_window", "averaged_updates", "sliding_window")

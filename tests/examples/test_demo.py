@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from checkins.campaign import read_campaign
-from checkins.protocol.encoding import model_from_bytes
+from checkins.protocol.report import model_from_bytes
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from checkins.campaign import (
 )
 from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import Closed, Entry, Reason, SlotClosed
-from checkins.ledger.price import certificate
+from checkins.ledger.spending import certificate
 from checkins.protocol.model_update import ModelUpdate
 
 MODEL = np.array([0.5, -1.25, 3.0])

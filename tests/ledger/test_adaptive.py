@@ -14,7 +14,7 @@ from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import Spending, price
 from checkins.ledger.chain import Ledger
 from checkins.ledger.line import InvalidLedger
-from checkins.ledger.price import earlier_of, spending_of
+from checkins.ledger.spending import earlier_of, spending_of
 from checkins.ledger.verification import verify
 from tests.ledger.ledgers import MODEL, Book, campaign
 

@@ -20,7 +20,7 @@ from checkins.campaign.spending import Spending
 from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import Closed, Reason, SlotClosed, hashed
 from checkins.ledger.line import InvalidLedger
-from checkins.ledger.price import certificate
+from checkins.ledger.spending import certificate
 from checkins.ledger.verification import Verification, verify
 from checkins.protocol import server as servers
 from checkins.protocol.model_update import ModelUpdate

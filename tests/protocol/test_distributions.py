@@ -25,14 +25,12 @@ from checkins.accounting.paper import occupancy
 from checkins.protocol import participant as clients
 from checkins.protocol import slot as slots
 from checkins.protocol.model_update import Model, ModelUpdate
-from checkins.protocol.participant import COIN, Outcome, Participant, heads
-from checkins.protocol.participant_events import Draw
+from checkins.protocol.participant import COIN, Draw, Outcome, Participant, heads
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report, ReportForm
-from checkins.protocol.rules import Filling, Rules
+from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow, Window
 from checkins.protocol.server import Server
 from checkins.protocol.slot import CheckedIn, Choose, ReportArrived, Slot
-from checkins.protocol.window import FixedWindow, SlidingWindow, Window
 from tests.protocol.laws import (
     binomial,
     dummies,

@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.ledger.entry import hashed
-from checkins.protocol.encoding import (
+from checkins.protocol.report import (
     MOST_HEADER_BYTES,
     Malformed,
     model_from_bytes,

@@ -32,9 +32,8 @@ from checkins.protocol.factories import (
 from checkins.protocol.participant import COIN, Outcome
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report
-from checkins.protocol.rules import Filling
+from checkins.protocol.rules import Filling, FixedWindow, SlidingWindow
 from checkins.protocol.server import Ending, Server
-from checkins.protocol.window import FixedWindow, SlidingWindow
 from checkins.randomizers import DeviceReport, DeviceSampler, Grid
 
 FIXED = 'kind = "fixed", slots = 6, participation = 1.0, capacity = 2'

@@ -16,17 +16,16 @@ import pytest
 
 from checkins.errors import OutOfOrder, ProtocolViolation
 from checkins.protocol import participant as clients
-from checkins.protocol import participant_events as said
+from checkins.protocol import participant as said
 from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
 from checkins.protocol.machine import Event, Machine, Message
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import PARTICIPANT, Participant
 from checkins.protocol.report import Report, ReportForm
-from checkins.protocol.rules import Filling, Rules
+from checkins.protocol.rules import Filling, FixedWindow, Rules
 from checkins.protocol.server import SERVER, Server
 from checkins.protocol.slot import SLOT, Slot
-from checkins.protocol.window import FixedWindow
 
 RULES = Rules(
     slots=3,

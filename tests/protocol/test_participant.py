@@ -13,19 +13,15 @@ from checkins.errors import InvalidValue, OutOfOrder, ProtocolViolation
 from checkins.protocol.participant import (
     COIN,
     PARTICIPANT,
-    Outcome,
-    Participant,
-    Phase,
-    heads,
-    step,
-)
-from checkins.protocol.participant_events import (
     Acknowledged,
     AskOutcome,
     Dismissed,
     Draw,
     DrawRecorded,
     Invited,
+    Outcome,
+    Participant,
+    Phase,
     RecordDraw,
     RecordEnd,
     RecordReport,
@@ -40,9 +36,11 @@ from checkins.protocol.participant_events import (
     SlotBegan,
     Train,
     WakeAt,
+    heads,
+    step,
 )
 from checkins.protocol.report import Report
-from checkins.protocol.window import FixedWindow, SlidingWindow
+from checkins.protocol.rules import FixedWindow, SlidingWindow
 
 NEW = Participant(1.0, FixedWindow.whole(9))
 REPORT = Report.from_simulation(np.array([5, -5]))

@@ -19,10 +19,9 @@ from checkins.protocol.model_update import Model, ModelUpdate
 from checkins.protocol.participant import COIN, Outcome, Participant
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report, ReportForm
-from checkins.protocol.rules import Filling, Rules
+from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow, Window
 from checkins.protocol.server import SERVER, Ending, Phase, Server
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
-from checkins.protocol.window import FixedWindow, SlidingWindow, Window
 
 DIMENSION = 3
 START = np.array([0.1, -0.2, 0.3])

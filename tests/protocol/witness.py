@@ -14,9 +14,9 @@ from checkins.errors import ProtocolViolation
 from checkins.protocol import participant as clients
 from checkins.protocol import slot as slots
 from checkins.protocol.machine import Effect, Event, Message
-from checkins.protocol.participant import Participant
-from checkins.protocol.participant_events import (
+from checkins.protocol.participant import (
     AskOutcome,
+    Participant,
     RecordDraw,
     RecordReport,
     SendCheckIn,

@@ -18,14 +18,15 @@ from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
 from checkins.protocol.machine import Effect, Event, Message
 from checkins.protocol.model_update import ModelUpdate
-from checkins.protocol.participant import COIN, Participant
-from checkins.protocol.participant_events import (
+from checkins.protocol.participant import (
+    COIN,
     Acknowledged,
     AskOutcome,
     Dismissed,
     Draw,
     DrawRecorded,
     Invited,
+    Participant,
     RecordDraw,
     RecordEnd,
     RecordReport,
@@ -41,7 +42,7 @@ from checkins.protocol.participant_events import (
     Train,
 )
 from checkins.protocol.report import Report, ReportForm
-from checkins.protocol.rules import Filling, Rules
+from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow
 from checkins.protocol.server import ClosingRecorded, Finish, RecordClosing, Release, Server
 from checkins.protocol.slot import (
     Acknowledge,
@@ -56,7 +57,6 @@ from checkins.protocol.slot import (
     RecordChoice,
     ReportArrived,
 )
-from checkins.protocol.window import FixedWindow, SlidingWindow
 from tests.protocol.witness import Witness
 
 Below = Callable[[int], int]

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
-from checkins.protocol.encoding import report_to_bytes
+from checkins.protocol.report import report_to_bytes
 from checkins.service import runner as runners
 from checkins.service import write_ahead_log
 from checkins.service.app import create_app

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import bindparam, update
 
 from checkins.errors import InvalidValue
-from checkins.protocol.encoding import report_to_bytes
+from checkins.protocol.report import report_to_bytes
 from checkins.service import intake, memory, opening, randomness, slot_transitions
 from checkins.service.intake import CheckIn, Enrolment, hashed
 from checkins.service.memory import MIB, Room

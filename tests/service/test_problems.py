@@ -12,7 +12,7 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field, field_validator
 
 from checkins.errors import InvalidValue, NotCovered, ProtocolViolation
-from checkins.protocol.encoding import Malformed, report_from_bytes
+from checkins.protocol.report import Malformed, report_from_bytes
 from checkins.service import logs, problems
 from checkins.service.problems import KINDS, Problem, documented
 from checkins.service.settings import NotAdmitted

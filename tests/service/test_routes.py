@@ -15,7 +15,7 @@ from opentelemetry.trace import NoOpTracer, Tracer, TracerProvider
 from checkins.campaign import campaign_from_canonical
 from checkins.ledger.entry import hashed
 from checkins.ledger.verification import verify
-from checkins.protocol.encoding import model_from_bytes, report_to_bytes
+from checkins.protocol.report import model_from_bytes, report_to_bytes
 from checkins.service import logs
 from checkins.service.routes import public
 from checkins.service.settings import Enrolment, EnrolmentKind, digest_of

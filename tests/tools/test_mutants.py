@@ -35,7 +35,7 @@ def test_the_same_tests_pass_without_a_bug() -> None:
 
 @pytest.mark.slow
 def test_a_bug_that_no_test_notices_survives() -> None:
-    harmless = Change("protocol/window.py", "return now + pick", "return pick + now")
+    harmless = Change("protocol/rules.py", "return now + pick", "return pick + now")
     target = "tests/protocol/test_participant.py::test_a_client_keeps_to_its_own_window"
     assert caught(Mutant("harmless", "", (harmless,), (target,))) is None
 
@@ -49,14 +49,14 @@ def test_a_test_that_is_gone_is_told() -> None:
 def test_planting_a_bug_changes_nothing_in_src(tmp_path: Path) -> None:
     """Files without a bug are links into src/; what is written beside a planted one stays away."""
     folder, text = mutants.ROOT / "src/checkins/protocol", "return now + pick"
-    names = {path.name for path in folder.glob("__pycache__/window.*")}
-    source = mutants.link_source(tmp_path, ["protocol/window.py"])
-    plant(Mutant("", "", (Change("protocol/window.py", text, "BUG"),), ()), source / "checkins")
+    names = {path.name for path in folder.glob("__pycache__/rules.*")}
+    source = mutants.link_source(tmp_path, ["protocol/rules.py"])
+    plant(Mutant("", "", (Change("protocol/rules.py", text, "BUG"),), ()), source / "checkins")
     planted = source / "checkins" / "protocol"
-    (planted / "__pycache__" / "window.bug.pyc").touch()
-    assert "BUG" in (planted / "window.py").read_text(encoding="utf-8")
-    assert text in (folder / "window.py").read_text(encoding="utf-8")
-    assert names <= {path.name for path in folder.glob("__pycache__/window.*")} - {"window.bug.pyc"}
+    (planted / "__pycache__" / "rules.bug.pyc").touch()
+    assert "BUG" in (planted / "rules.py").read_text(encoding="utf-8")
+    assert text in (folder / "rules.py").read_text(encoding="utf-8")
+    assert names <= {path.name for path in folder.glob("__pycache__/rules.*")} - {"rules.bug.pyc"}
     assert (planted / "slot.py").samefile(folder / "slot.py")
 
 

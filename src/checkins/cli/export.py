@@ -55,7 +55,7 @@ def export(
         body = _stored(place, given.texts.get("campaign"))
     else:
         raise Refused(f"{quoted(place)}: must be http://..., sqlite:///FILE.db or postgresql://...")
-    from checkins.protocol.encoding import model_from_bytes
+    from checkins.protocol.report import model_from_bytes
 
     tensors, known = model_from_bytes(body)
     _check_hash(tensors, known)

@@ -71,7 +71,7 @@ def service(url: str) -> Iterator[tuple[httpx.Client, str]]:
 def latest_model(http: httpx.Client, run: str) -> bytes:
     """The latest release of a run, as its service has it."""
     from checkins.ledger.entry import MOST_NUMBERS
-    from checkins.protocol.encoding import most_model_bytes
+    from checkins.protocol.report import most_model_bytes
 
     path = f"/campaigns/{run}"
     try:

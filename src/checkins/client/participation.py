@@ -36,12 +36,11 @@ from checkins.client.service_client import ServiceClient, secret_in
 from checkins.client.trainer import Trainer
 from checkins.client.view import CampaignView
 from checkins.errors import OutOfOrder
-from checkins.protocol import participant_events as told
-from checkins.protocol.encoding import model_from_bytes, most_model_bytes, report_to_bytes
+from checkins.protocol import participant as told
 from checkins.protocol.factories import participant_of
 from checkins.protocol.machine import Effect, Event
 from checkins.protocol.participant import Outcome, Participant, Phase, step
-from checkins.protocol.report import Report
+from checkins.protocol.report import Report, model_from_bytes, most_model_bytes, report_to_bytes
 from checkins.randomizers import DeviceReport
 from checkins.tasks.tensors import flatten, unflatten
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from checkins.client.actions import Kind, Request
-from checkins.protocol.encoding import MEDIA_TYPE
+from checkins.protocol.report import MEDIA_TYPE
 
 ANSWER_S = 20.0
 """How long an ordinary answer may take."""

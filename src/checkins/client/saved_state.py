@@ -8,9 +8,8 @@ import json
 from dataclasses import dataclass, replace
 
 from checkins.errors import InvalidValue
-from checkins.protocol.encoding import report_from_bytes
 from checkins.protocol.participant import Outcome, Participant, Phase
-from checkins.protocol.report import Report
+from checkins.protocol.report import Report, report_from_bytes
 from checkins.randomizers import DeviceReport, Grid
 
 SCHEMA = 1

@@ -4,7 +4,7 @@ from checkins.ledger.chain import Ledger, Run
 from checkins.ledger.entry import Closed, Opened, Reason, SlotClosed
 from checkins.ledger.file import LedgerBusy, LedgerFile, lines
 from checkins.ledger.line import InvalidLedger
-from checkins.ledger.price import certificate, earlier_of, spending_of
+from checkins.ledger.spending import certificate, earlier_of, spending_of
 from checkins.ledger.verification import Verification, verify
 
 __all__ = [

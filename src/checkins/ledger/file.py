@@ -23,7 +23,7 @@ from checkins.errors import CheckinsError
 from checkins.ledger.chain import Ledger
 from checkins.ledger.entry import Entry, SlotClosed
 from checkins.ledger.line import MOST_LINE_BYTES, InvalidLedger
-from checkins.ledger.price import affordable
+from checkins.ledger.spending import affordable
 
 NAME = "ledger.jsonl"
 

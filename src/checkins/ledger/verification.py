@@ -22,7 +22,7 @@ from checkins.errors import InvalidValue
 from checkins.ledger.chain import Ledger, Run
 from checkins.ledger.entry import Closed, Opened, SlotClosed, hashed
 from checkins.ledger.line import MOST_LINE_BYTES, InvalidLedger
-from checkins.ledger.price import (
+from checkins.ledger.spending import (
     TOLERANCE,
     Settled,
     epsilon_spent,

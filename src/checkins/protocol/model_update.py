@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from checkins import validate
+from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
-
-if TYPE_CHECKING:
-    from checkins.campaign import Campaign
 
 Model = NDArray[np.float64]
 Total = NDArray[Any]

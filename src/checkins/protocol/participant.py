@@ -10,7 +10,7 @@ PRIVATIZED   its report is made and not yet durable: nothing is sent
 REPORTING    has sent its report, perhaps more than once, always the same bytes
 DONE         took part, or did not; never again, and nothing is kept of it
 
-Everything that decides what a client does is in this file.
+Everything that decides what a client does is in this file; events and effects come first.
 """
 
 from __future__ import annotations
@@ -22,31 +22,125 @@ from fractions import Fraction
 
 from checkins import validate
 from checkins.errors import OutOfOrder, ProtocolViolation
-from checkins.protocol.machine import Effects, Event, Machine, Message
-from checkins.protocol.participant_events import (
-    Acknowledged,
-    AskOutcome,
-    Dismissed,
-    Draw,
-    DrawRecorded,
-    Invited,
-    RecordDraw,
-    RecordEnd,
-    RecordReport,
-    Refused,
-    ReportAcknowledged,
-    ReportMade,
-    ReportRecorded,
-    Restarted,
-    RetryDue,
-    SendCheckIn,
-    SendReport,
-    SlotBegan,
-    Train,
-    WakeAt,
-)
+from checkins.protocol.machine import Effect, Effects, Event, Machine, Message
+from checkins.protocol.model_update import Model
 from checkins.protocol.report import Report
-from checkins.protocol.window import Window
+from checkins.protocol.rules import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Draw(Event):
+    """Fresh dice: a coin below 2^64, a ``pick`` below the size of the window.
+
+    ``now`` is the first slot whose check-ins are not over.
+    """
+
+    coin: int
+    pick: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrawRecorded(Event):
+    """Coin and slot are durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotBegan(Event):
+    """The clock: check-ins of this slot are open."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDue(Event):
+    """No answer has come: say the same again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted(Event):
+    """The device has lost its memory; this state is what it had made durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged(Message):
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Message):
+    """The server does not take the check-in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dismissed(Message):
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Invited(Message):
+    receipt: str
+    model: Model
+
+
+@dataclass(frozen=True, slots=True)
+class ReportMade(Event):
+    """Trained, clipped and privatized, with noise that was drawn for this report alone."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRecorded(Event):
+    """The report is durable; the seed of its noise never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportAcknowledged(Message):
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDraw(Effect):
+    slot: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEnd(Effect):
+    """Keep nothing but that it is over: slot, receipt and report are erased with this record."""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt(Effect):
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendCheckIn(Effect):
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskOutcome(Effect):
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Train(Effect):
+    model: Model
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReport(Effect):
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class SendReport(Effect):
+    slot: int
+    receipt: str
+    report: Report
+
 
 COIN = 2**64
 """A coin is a uniform integer below it."""

@@ -16,13 +16,13 @@ from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
 from checkins.protocol.machine import Event
 from checkins.protocol.model_update import Model
-from checkins.protocol.participant import Participant
-from checkins.protocol.participant_events import (
+from checkins.protocol.participant import (
     Acknowledged,
     Dismissed,
     Draw,
     DrawRecorded,
     Invited,
+    Participant,
     ReportAcknowledged,
     ReportMade,
     ReportRecorded,

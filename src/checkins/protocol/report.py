@@ -1,7 +1,15 @@
-"""A client's privatized update as the server takes it, and what makes one well formed."""
+"""Reports: their values, the checks of a server, and reports and models as bytes.
+
+Bytes are safetensors, so that nothing that is read can run code. A report is one flat tensor of
+32-bit integers in grid units, under the name ``report``. A model is its named tensors in float64,
+exactly as released: laid flat in their order, their bytes are those whose hash is in the ledger.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from checkins import validate
-from checkins.errors import ProtocolViolation
+from checkins.errors import InvalidValue, ProtocolViolation, first_line
 from checkins.randomizers import DeviceReport, NormBound, Simulated
 
 
@@ -125,3 +133,112 @@ def _frozen(values: ArrayLike) -> NDArray[Any]:
     fixed = np.array(values)
     fixed.flags.writeable = False
     return fixed
+
+
+REPORT = "report"
+MEDIA_TYPE = "application/octet-stream"
+MOST_HEADER_BYTES = 1024
+"""Of a report: its one tensor needs about a hundred."""
+MOST_METADATA_BYTES = 64 * 1024
+"""Of a model: its hash, seal, run and slot need a few hundred."""
+ORDER = "order"
+"""Metadata: the names of a model's tensors in their order, as a JSON list."""
+
+
+class Malformed(ProtocolViolation):
+    """Bytes that are no report of this campaign, whoever sent them and whenever."""
+
+
+def report_to_bytes(units: NDArray[np.int32]) -> bytes:
+    """A report as it is sent; the same units are the same bytes.
+
+    >>> report_from_bytes(report_to_bytes(np.array([1, -2], dtype=np.int32)), dimension=2).tolist()
+    [1, -2]
+    """
+    from safetensors.numpy import save
+
+    return save({REPORT: np.ascontiguousarray(units, dtype=np.int32)})
+
+
+def report_from_bytes(data: bytes, *, dimension: int) -> NDArray[np.int32]:
+    """The units of a report; anything else than one flat int32 tensor of this size is refused.
+
+    So are metadata, and fields of the header that are no part of safetensors.
+    """
+    from safetensors import SafetensorError, deserialize
+
+    if len(data) > 8 + MOST_HEADER_BYTES + 4 * dimension:
+        raise Malformed(f"a report of {dimension:,} coordinates is not that long")
+    try:
+        tensors = deserialize(bytes(data))  # type: ignore[no-untyped-call]
+        header = _header(data)
+    except (SafetensorError, ValueError, OverflowError, RecursionError):
+        raise Malformed(
+            f'a report is safetensors with one tensor, "{REPORT}", and this is not'
+        ) from None
+    if [name for name, _ in tensors] != [REPORT] or header.keys() != {REPORT}:
+        raise Malformed(f'a report holds one tensor, "{REPORT}", and nothing else')
+    tensor: Mapping[str, Any] = tensors[0][1]
+    if tensor["dtype"] != "I32":
+        raise Malformed("a report holds 32-bit integers in grid units (I32)")
+    if header[REPORT].keys() != {"dtype", "shape", "data_offsets"}:
+        raise Malformed("a report's header holds dtype, shape and data_offsets, and nothing else")
+    if list(tensor["shape"]) != [dimension]:
+        raise Malformed(f"a report has the shape [{dimension}]: one unit a coordinate")
+    return np.frombuffer(bytes(tensor["data"]), dtype="<i4").astype(np.int32, copy=False)
+
+
+def model_to_bytes(
+    tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """Named tensors in float64, with what is known of them."""
+    from safetensors.numpy import save
+
+    whole = {name: np.array(tensor, dtype=np.float64) for name, tensor in tensors.items()}
+    return save(whole, {**(metadata or {}), ORDER: json.dumps(list(whole))})
+
+
+def most_model_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """The most bytes that a model with these tensors has, its names and metadata included.
+
+    >>> most_model_bytes({"weights": (2, 3)}) > len(model_to_bytes({"weights": np.zeros((2, 3))}))
+    True
+    """
+    numbers = sum(math.prod(shape) for shape in shapes.values())
+    # A name stands in the header and in the order of names, where each character may be escaped.
+    names = sum(24 * len(name) + 24 * len(shape) + 256 for name, shape in shapes.items())
+    return 8 * numbers + names + MOST_METADATA_BYTES
+
+
+def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[str, str]]:
+    """The tensors of a model in their order, and what is known of them."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(data)
+        metadata = {str(k): str(v) for k, v in _header(data).get("__metadata__", {}).items()}
+        order = json.loads(metadata.pop(ORDER, "null")) or list(tensors)
+        if sorted(order) != sorted(tensors):
+            raise ValueError("the order names other tensors than there are")
+        return {name: np.asarray(tensors[name], np.float64) for name in order}, metadata
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise InvalidValue("model", f"{len(data)} bytes", f"is not ours: {_told(error)}") from None
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    """What stands before the numbers; a name that stands there twice means two things."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError("a name stands twice in the header")
+        return dict(pairs)
+
+    length = int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(data[8 : 8 + length], object_pairs_hook=once)
+    return header
+
+
+def _told(error: Exception) -> str:
+    """What a foreign parser said, without what it quotes of the input."""
+    return first_line(error)[:120]

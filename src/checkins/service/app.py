@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from checkins import __version__
-from checkins.protocol.encoding import MOST_HEADER_BYTES
+from checkins.protocol.report import MOST_HEADER_BYTES
 from checkins.service import logs, problems
 from checkins.service.guard import Guard
 from checkins.service.metrics import Measured

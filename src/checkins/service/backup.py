@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import delete
 
 from checkins.errors import InvalidValue
-from checkins.protocol.encoding import model_to_bytes
+from checkins.protocol.report import model_to_bytes
 from checkins.service.settings import shown_url
 from checkins.service.store import metadata, records, tables
 from checkins.service.store.database import Database

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from checkins.errors import InvalidValue, ProtocolViolation
-from checkins.protocol.encoding import Malformed
+from checkins.protocol.report import Malformed
 from checkins.service import logs
 from checkins.service.settings import NotAdmitted
 

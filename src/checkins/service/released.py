@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checkins.protocol.encoding import model_to_bytes
+from checkins.protocol.report import model_to_bytes
 from checkins.service.live_run import LiveRun
 from checkins.service.store.records import RunSnapshot
 from checkins.tasks.tensors import unflatten

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from checkins.protocol.encoding import report_to_bytes
+from checkins.protocol.report import report_to_bytes
 
 HUGE = 2**64 - 1
 

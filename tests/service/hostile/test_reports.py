@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkins.errors import ProtocolViolation
-from checkins.protocol.encoding import report_from_bytes, report_to_bytes
+from checkins.protocol.report import report_from_bytes, report_to_bytes
 from tests.service.hostile.coordinator import SOAK
 from tests.service.hostile.reports import malformed, tensors
 from tests.service.hostile.wire import Answer

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from checkins.protocol.encoding import report_to_bytes
+from checkins.protocol.report import report_to_bytes
 from tests.service.hostile.coordinator import OPERATOR, SOAK, Coordinator, campaign_text, serving
 from tests.service.hostile.wire import Answer, ask, request
 

@@ -30,8 +30,8 @@ from checkins.ledger import Ledger, spending_of
 from checkins.protocol.factories import sampler_of, server_of
 from checkins.protocol.participant import Participant
 from checkins.protocol.report import Report
+from checkins.protocol.rules import FixedWindow
 from checkins.protocol.server import Server
-from checkins.protocol.window import FixedWindow
 from checkins.randomizers import DeviceSampler, Gaussian
 
 RESTARTS = Adversity(repeated=1, crashes_after_report=8)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from checkins.accounting import Adjacency
 from checkins.campaign import Campaign
 from checkins.protocol.participant import Participant
-from checkins.protocol.window import FixedWindow, SlidingWindow
+from checkins.protocol.rules import FixedWindow, SlidingWindow
 from checkins.randomizers import DeviceSampler
 
 Update = NDArray[np.float64]

@@ -15,7 +15,7 @@ from checkins.audit.machines.adversity import SMOOTH, Adversity
 from checkins.client.randomness import DeviceRandomness
 from checkins.errors import ProtocolViolation
 from checkins.protocol import participant as clients
-from checkins.protocol import participant_events as told
+from checkins.protocol import participant as told
 from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
 from checkins.protocol.machine import Effect, Event, Message

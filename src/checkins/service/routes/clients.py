@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from fastapi import APIRouter, Request, Response, status
 
-from checkins.protocol.encoding import MEDIA_TYPE, report_from_bytes
+from checkins.protocol.report import MEDIA_TYPE, report_from_bytes
 from checkins.service import clock_watch, intake, randomness, wire
 from checkins.service.intake import CheckIn, Enrolment, Submission, hashed
 from checkins.service.live_run import EARLY_S, LiveRun

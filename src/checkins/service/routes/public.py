@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from checkins.protocol.encoding import MEDIA_TYPE
+from checkins.protocol.report import MEDIA_TYPE
 from checkins.service import view, wire
 from checkins.service.live_run import LiveRun
 from checkins.service.problems import Problem
