@@ -219,9 +219,9 @@ def _be(request: dict[str, object], out: int, errors: int) -> None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
         if not request["priced"]:
-            from checkins.service.pricing import Processes
+            from checkins.service.workers.epsilon_process import EpsilonProcesses
 
-            Processes.start = lambda *_: None  # type: ignore[method-assign]
+            EpsilonProcesses.start = lambda *_: None  # type: ignore[method-assign]
         module = str(request["module"])
         sys.argv = [module, *request["arguments"]]  # type: ignore[misc]
         importlib.import_module(module).main()

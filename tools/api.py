@@ -15,7 +15,7 @@ from typing import Any
 
 from checkins.service import metrics
 from checkins.service.app import create_app
-from checkins.service.problems import KINDS, MEDIA_TYPE
+from checkins.service.http.problems import KINDS, MEDIA_TYPE
 from checkins.service.settings import Enrolment, Settings
 
 OPERATIONS = ("get", "put", "post", "delete")

@@ -261,7 +261,7 @@ LIVE: tuple[Liar, ...] = (
         "a coordinator forgets the noise of its sums; seen over HTTP alone",
         (
             Change(
-                "service/randomness.py",
+                "service/runs/randomness.py",
                 "Report.from_noise(sampler.noise()) if",
                 "Report.from_noise(0 * sampler.noise()) if",
             ),

@@ -229,7 +229,7 @@ MUTANTS = (
         "a background task that dies is not started again",
         (
             Change(
-                "service/background.py",
+                "service/workers/background_tasks.py",
                 "        loop.call_later(kept.pause_s, self._begin, key)\n",
                 "",
             ),
@@ -239,7 +239,7 @@ MUTANTS = (
     Mutant(
         "late-slots-are-ready",
         "a coordinator that does not close its slots says that it is ready",
-        (Change("service/readiness.py", "if late := _late(runner):", "if late := []:"),),
+        (Change("service/routes/readiness.py", "if late := _late(runner):", "if late := []:"),),
         (f"{READINESS}::test_each_reason_is_enough",),
     ),
     Mutant(
@@ -266,7 +266,7 @@ MUTANTS = (
     Mutant(
         "silent-store-holds-the-process",
         "threads that wait for a silent store keep the process alive",
-        (Change("service/threads.py", "daemon=True", "daemon=False"),),
+        (Change("service/workers/threads.py", "daemon=True", "daemon=False"),),
         (f"{BACKGROUND}::test_what_has_not_begun_is_dropped_when_threads_leave",),
     ),
     Mutant(
@@ -308,13 +308,13 @@ MUTANTS = (
     Mutant(
         "hold-ignored",
         "slots are closed while the clock is in doubt",
-        (Change("service/slot_transitions.py", " or database.clock.holds or ", " or "),),
+        (Change("service/runs/slot_transitions.py", " or database.clock.holds or ", " or "),),
         (f"{CLOCK_WATCH}::test_a_clock_that_was_set_closes_nothing_and_spends_nothing",),
     ),
     Mutant(
         "restart-confirms-clock",
         "a coordinator that is started again believes a clock that jumped before",
-        (Change("service/clock_watch.py", "is not None and not trust:", "is None:"),),
+        (Change("service/runs/clock_watch.py", "is not None and not trust:", "is None:"),),
         (f"{CLOCK_WATCH}::test_a_restart_does_not_confirm_a_clock_that_jumped",),
     ),
     Mutant(
@@ -391,8 +391,8 @@ MUTANTS = (
         "a slot that closes holds all of its reports in memory",
         (
             Change(
-                "service/slot_transitions.py",
-                "            .limit(batch_of(terms.dimension))\n",
+                "service/store/participants.py",
+                "            .limit(at_once)\n",
                 "            .limit(10**9)\n",
             ),
         ),
@@ -403,7 +403,7 @@ MUTANTS = (
         "a slot that closes leaves out the reports of every batch but the first",
         (
             Change(
-                "service/slot_transitions.py",
+                "service/store/participants.py",
                 "        last = rows[-1].receipt\n",
                 "        last = chr(0x10FFFF)\n",
             ),
@@ -416,8 +416,8 @@ MUTANTS = (
         (
             Change(
                 "service/routes/clients.py",
-                "    return await runner.ask(taking.is_asked, runner.database, desk.terms.id, slot,"
-                " receipt)\n",
+                "    return await runner.ask(intake.is_asked, runner.database, live_run.spec.id,"
+                " slot, receipt)\n",
                 "    return True\n",
             ),
         ),
@@ -428,8 +428,8 @@ MUTANTS = (
         "more clients enrol than the campaign says there are",
         (
             Change(
-                "service/intake.py",
-                "                if clients >= terms.most_enrolled:\n",
+                "service/runs/intake.py",
+                "                if clients >= spec.most_enrolled:\n",
                 "                if False:\n",
             ),
         ),
@@ -438,7 +438,7 @@ MUTANTS = (
     Mutant(
         "allow-list-too-long",
         "an allow-list may hold more keys than the campaign says there are people",
-        (Change("service/opening.py", "listed > population.most:", "listed < 0:"),),
+        (Change("service/runs/opening.py", "listed > population.most:", "listed < 0:"),),
         (f"{POPULATION}::test_an_allow_list_longer_than_the_population_is_refused_at_the_start",),
     ),
     Mutant(
@@ -659,7 +659,7 @@ MUTANTS = (
         "the witness lies beside the store by default: who puts back the folder puts back both",
         (
             Change(
-                "service/server.py",
+                "service/store/rollback_guard.py",
                 "    chosen = _state_folder() / name\n",
                 "    chosen = earlier\n",
             ),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkins.service.store import metadata, records
+from checkins.service.store import ledgers, metadata
 from checkins.service.store.database import Database
 from tests.cli.refusals import refused
 from tests.service.coordination import House, campaign
@@ -21,8 +21,8 @@ def house(tmp_path: Path):
 
 
 def test_a_store_in_use_is_copied_whole_and_marked(checkins, house: House, tmp_path: Path) -> None:
-    terms = house.open(campaign())
-    house.close(terms, 2)
+    spec = house.open(campaign())
+    house.close(spec, 2)
     copy = tmp_path / "copy.db"
     outcome = checkins("backup", "--store", house.url, "--out", str(copy), "--json")
     assert (outcome.code, outcome.err) == (0, "")
@@ -31,9 +31,9 @@ def test_a_store_in_use_is_copied_whole_and_marked(checkins, house: House, tmp_p
     database = Database(f"sqlite:///{copy}")
     with database.reading() as connection:
         assert metadata.read(connection, metadata.COPY) == "yes"
-        held = records.ledger_lines(connection, terms.population, after=0, most=99)
+        held = ledgers.ledger_lines(connection, spec.population, after=0, most=99)
     database.close()
-    assert held == house.lines(terms)
+    assert held == house.lines(spec)
     with house.database.reading() as connection:
         assert metadata.read(connection, metadata.COPY) is None
 

@@ -32,7 +32,7 @@ def test_the_newest_run_of_a_store_is_exported(checkins, house: House, tmp_path:
     assert (outcome.code, outcome.err) == (0, "")
     told = json.loads(outcome.out)
     tensors, known = model_from_bytes((tmp_path / "model.safetensors").read_bytes())
-    model = house.standing(second).learner.model
+    model = house.snapshot(second).learner.model
     assert (np.concatenate([t.ravel() for t in tensors.values()]) == model).all()
     assert known["model_hash"] == told["model_hash"] == hashed(model)
     assert (known["slot"], known["run"], known["seal"]) == ("2", "1", second.seal)

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from checkins.service import opening, server
+from checkins.service import server
+from checkins.service.runs import opening
 from checkins.service.store.database import Database
-from checkins.service.store.migration import migrate
+from checkins.service.store.schema import migrate
 from tests.cli.refusals import refused
 from tests.service.coordination import campaign_text
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from checkins.service.store import tables
+from checkins.service.store import schema
 from checkins.service.store.database import Database
-from checkins.service.store.migration import migrate
+from checkins.service.store.schema import migrate
 from tests.postgres import Postgres, postgres, postgres_url
 from tests.service.coordination import House
 
@@ -27,7 +27,7 @@ def _migrated(url: str) -> str:
 
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of SQLite with empty tables, to copy."""
+    """A store of SQLite with empty schema, to copy."""
     path = tmp_path_factory.mktemp("migrated") / "store.db"
     _migrated(f"sqlite:///{path}")
     return path
@@ -50,7 +50,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     yield url
     database = Database(url)
     with database.exclusive("tests") as connection:
-        for table in reversed(tables.metadata.sorted_tables):
+        for table in reversed(schema.metadata.sorted_tables):
             connection.execute(table.delete())
     database.close()
 

@@ -6,7 +6,8 @@ Campaigns have Laplace noise unless told otherwise: its price is a finite sum, q
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -15,18 +16,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Table, select
+from sqlalchemy import Connection, Table, select
 
 from checkins.campaign import Campaign, parse_campaign
 from checkins.errors import ProtocolViolation
 from checkins.ledger.verification import Verification, verify
-from checkins.service import intake, opening, slot_transitions
-from checkins.service.intake import CheckIn, Enrolment, Submission, hashed
-from checkins.service.run_spec import RunSpec
-from checkins.service.store import metadata, records, tables
+from checkins.service.runs import intake, opening, slot_transitions
+from checkins.service.runs.intake import CheckIn, Enrolment, Submission, hashed
+from checkins.service.store import clock as store_clock
+from checkins.service.store import ledgers, metadata, run_state, schema
 from checkins.service.store.database import Database
-from checkins.service.store.migration import migrate
-from checkins.service.store.records import RunSnapshot
+from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.run_state import RunSnapshot
+from checkins.service.store.schema import migrate
 
 START = datetime(2040, 1, 1, tzinfo=UTC)
 SLOT_S, CHOOSE_S = 10.0, 4.0
@@ -139,7 +141,7 @@ class House:
         self._come_back()
 
     def _come_back(self) -> None:
-        self.database = at(self.url, self.clock)
+        self.database = FaultyDatabase(self.url, self.clock)
         migrate(self.database)
         metadata.begin_epoch(self.database)
 
@@ -151,118 +153,158 @@ class House:
     def open(self, what: Campaign) -> RunSpec:
         return opening.open_run(self.database, what, folder=self.folder)
 
-    def standing(self, terms: RunSpec) -> RunSnapshot:
+    def snapshot(self, spec: RunSpec) -> RunSnapshot:
         with self.database.reading() as connection:
-            return records.load_standing(connection, terms)
+            return run_state.load_snapshot(connection, spec)
 
-    def tick(self, terms: RunSpec) -> RunSnapshot:
+    def tick(self, spec: RunSpec) -> RunSnapshot:
         """Try what is due once."""
-        return slot_transitions.advance(self.database, terms, self.standing(terms))
+        return slot_transitions.advance(self.database, spec, self.snapshot(spec))
 
-    def run_until(self, terms: RunSpec, moment: float) -> RunSnapshot:
+    def run_until(self, spec: RunSpec, moment: float) -> RunSnapshot:
         """Turn the clock, then do all that is due."""
         self.clock.now = moment
-        standing = self.standing(terms)
+        snapshot = self.snapshot(spec)
         while True:
-            due = slot_transitions.due(terms, standing.stage)
+            due = slot_transitions.due(spec, snapshot.state)
             if due is None or due > moment:
-                return standing
-            standing = slot_transitions.advance(self.database, terms, standing)
+                return snapshot
+            snapshot = slot_transitions.advance(self.database, spec, snapshot)
 
-    def begin(self, terms: RunSpec, slot: int) -> RunSnapshot:
+    def begin(self, spec: RunSpec, slot: int) -> RunSnapshot:
         """Into a slot: check-ins are taken."""
-        return self.run_until(terms, terms.begins(slot))
+        return self.run_until(spec, spec.begins(slot))
 
-    def choose(self, terms: RunSpec, slot: int) -> RunSnapshot:
+    def choose(self, spec: RunSpec, slot: int) -> RunSnapshot:
         """Past the choice of a slot."""
-        return self.run_until(terms, terms.chooses(slot))
+        return self.run_until(spec, spec.chooses(slot))
 
-    def close(self, terms: RunSpec, slot: int) -> RunSnapshot:
+    def close(self, spec: RunSpec, slot: int) -> RunSnapshot:
         """Past the end of a slot."""
-        return self.run_until(terms, terms.ends(slot))
+        return self.run_until(spec, spec.ends(slot))
 
-    def finish(self, terms: RunSpec) -> RunSnapshot:
+    def finish(self, spec: RunSpec) -> RunSnapshot:
         """To the end of the run, its certificate included."""
-        standing = self.run_until(terms, terms.ends(terms.rules.slots))
-        return slot_transitions.finish(self.database, terms, standing)
+        snapshot = self.run_until(spec, spec.ends(spec.rules.slots))
+        return slot_transitions.finish(self.database, spec, snapshot)
 
-    def enrol(self, terms: RunSpec, name: str | None = None) -> str:
+    def enrol(self, spec: RunSpec, name: str | None = None) -> str:
         """A hashed token that is good for one check-in."""
         token = hashed(name or f"token-{next(self.names)}")
-        (answer,) = intake.take_enrolments(self.database, terms, [Enrolment(token)])
+        (answer,) = intake.take_enrolments(self.database, spec, [Enrolment(token)])
         assert answer is None
         return token
 
-    def check_in(self, terms: RunSpec, slot: int, token: str | None = None) -> str:
+    def check_in(self, spec: RunSpec, slot: int, token: str | None = None) -> str:
         """A receipt; raises the refusal."""
-        message = CheckIn(slot, token or self.enrol(terms))
-        (answer,) = intake.take_check_ins(self.database, terms, [message])
+        message = CheckIn(slot, token or self.enrol(spec))
+        (answer,) = intake.take_check_ins(self.database, spec, [message])
         if isinstance(answer, ProtocolViolation):
             raise answer
         return answer
 
-    def report(self, terms: RunSpec, slot: int, receipt: str, units: Any = 1) -> None:
+    def report(self, spec: RunSpec, slot: int, receipt: str, units: Any = 1) -> None:
         """Hand in a report of these units; raises the refusal."""
-        message = Submission(slot, receipt, units_of(terms, units))
-        (answer,) = intake.take_reports(self.database, terms, [message])
+        message = Submission(slot, receipt, units_of(spec, units))
+        (answer,) = intake.take_reports(self.database, spec, [message])
         if answer is not None:
             raise answer
 
-    def chosen(self, terms: RunSpec) -> frozenset[str]:
+    def chosen(self, spec: RunSpec) -> frozenset[str]:
         """Who is used in the slot in progress, as it was recorded."""
-        choice = slot_transitions.read_choice(self.database, terms.id)
+        choice = slot_transitions.read_choice(self.database, spec.id)
         assert choice is not None
         return choice.chosen
 
-    def play(self, terms: RunSpec, slot: int, clients: int) -> None:
+    def play(self, spec: RunSpec, slot: int, clients: int) -> None:
         """A slot in which so many check in, and every chosen one reports."""
-        self.begin(terms, slot)
+        self.begin(spec, slot)
         for _ in range(clients):
-            self.check_in(terms, slot)
-        self.choose(terms, slot)
-        for receipt in self.chosen(terms):
-            self.report(terms, slot, receipt)
-        self.close(terms, slot)
+            self.check_in(spec, slot)
+        self.choose(spec, slot)
+        for receipt in self.chosen(spec):
+            self.report(spec, slot, receipt)
+        self.close(spec, slot)
 
     def rows(self, table: Table) -> list[Any]:
         with self.database.reading() as connection:
             return list(connection.execute(select(table)))
 
-    def lines(self, terms: RunSpec) -> list[bytes]:
+    def lines(self, spec: RunSpec) -> list[bytes]:
         """The ledger of the run's population."""
         with self.database.reading() as connection:
-            return records.ledger_lines(connection, terms.population, after=0, most=10**6)
+            return ledgers.ledger_lines(connection, spec.population, after=0, most=10**6)
 
-    def entries(self, terms: RunSpec) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.lines(terms)]
+    def entries(self, spec: RunSpec) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines(spec)]
 
-    def verified(self, terms: RunSpec, **how: Any) -> Verification:
-        return verify(self.lines(terms), **how)
+    def verified(self, spec: RunSpec, **how: Any) -> Verification:
+        return verify(self.lines(spec), **how)
 
     def everything(self) -> str:
         """Every value of every table, as one text."""
         with self.database.reading() as connection:
             held = [
                 value.hex() if isinstance(value, bytes) else str(value)
-                for table in tables.metadata.sorted_tables
+                for table in schema.metadata.sorted_tables
                 for row in connection.execute(select(table))
                 for value in row
             ]
         return "\n".join(held)
 
 
-def at(url: str, clock: Clock) -> Database:
-    """A database whose clock is ours."""
-    database = Database(url)
-    database.now = clock  # type: ignore[method-assign]
-    return database
+class ClockOfTests(store_clock.Clock):
+    """The clock of a store that shows the time of a test; it is compared with no calendar."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(calendar=clock, steady=clock)
+
+    def read(self, calendar: Callable[[], float] | None = None) -> None:
+        """Nothing: this clock is right."""
+
+    def resume(self, setting: tuple[float, float]) -> None:
+        """Nothing: this clock is right."""
 
 
-def units_of(terms: RunSpec, units: Any) -> NDArray[np.int32]:
+class FaultyDatabase(Database):
+    """A database in which transactions of a kind fail while a test says so.
+
+    ``faults`` has what is called at the begin of each transaction that is ``reading``, ``shared``
+    or ``exclusive``: it raises, or waits and raises.
+    """
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        super().__init__(url, clock=ClockOfTests(clock))
+        self.faults: dict[str, Callable[[], object]] = {}
+
+    def _begin(self, kind: str) -> None:
+        if kind in self.faults:
+            self.faults[kind]()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        self._begin("reading")
+        with super().reading() as connection:
+            yield connection
+
+    @contextmanager
+    def shared(self, run: str) -> Iterator[Connection]:
+        self._begin("shared")
+        with super().shared(run) as connection:
+            yield connection
+
+    @contextmanager
+    def exclusive(self, run: str) -> Iterator[Connection]:
+        self._begin("exclusive")
+        with super().exclusive(run) as connection:
+            yield connection
+
+
+def units_of(spec: RunSpec, units: Any) -> NDArray[np.int32]:
     """A report: the same unit everywhere, or these."""
     if isinstance(units, Sequence | np.ndarray):
         return np.array(units, dtype=np.int32)
-    return np.full(terms.dimension, units, dtype=np.int32)
+    return np.full(spec.dimension, units, dtype=np.int32)
 
 
 def total_of(entry: dict[str, Any]) -> Any:

@@ -18,18 +18,26 @@ import numpy as np
 import pytest
 
 from checkins.protocol.report import report_to_bytes
-from checkins.service import runner as runners
-from checkins.service import write_ahead_log
 from checkins.service.app import create_app
-from checkins.service.live_run import LiveRun
-from checkins.service.runner import Runner
+from checkins.service.runs import runner as runners
+from checkins.service.runs.live_run import LiveRun
+from checkins.service.runs.runner import Runner
 from checkins.service.settings import Enrolment, Limits, Settings
 from checkins.service.store import metadata
-from checkins.service.store.migration import migrate
-from tests.service.coordination import Clock, at, campaign
+from checkins.service.store.schema import migrate
+from checkins.service.workers.epsilon_process import EpsilonProcesses
+from checkins.service.workers.planner import Planner
+from tests.service.coordination import Clock, FaultyDatabase, campaign
 
 OPERATOR = "operator-token-of-these-tests"
 PATIENCE_S = 300.0
+
+
+class NoEpsilonProcesses(EpsilonProcesses):
+    """Starts no process: most tests need no epsilon."""
+
+    def start(self, run: str) -> None:
+        """Nothing."""
 
 
 @dataclass
@@ -44,13 +52,19 @@ class Living:
 
     async def open(self, **given: Any) -> str:
         """Open a campaign; its run is the one that all else is about."""
-        desk = await self.runner.open(campaign(**given))
-        self.run = desk.terms.id
+        live_run = await self.runner.open(campaign(**given))
+        self.run = live_run.spec.id
         return self.run
 
     @property
-    def desk(self) -> LiveRun:
-        return self.runner.desks[self.run]
+    def live_run(self) -> LiveRun:
+        return self.runner.live_runs[self.run]
+
+    @property
+    def faults(self) -> dict[str, Callable[[], object]]:
+        """What befalls transactions of a kind; see ``FaultyDatabase``."""
+        assert isinstance(self.runner.database, FaultyDatabase)
+        return self.runner.database.faults
 
     async def ask(self, method: str, path: str, bearer: str | None = None, **how: Any) -> Any:
         """A request below /campaigns/RUN."""
@@ -76,7 +90,7 @@ class Living:
         return str(answer.json()["outcome"])
 
     async def report(self, slot: int, receipt: str, units: int = 1) -> httpx.Response:
-        values = np.full(self.desk.terms.dimension, units, dtype=np.int32)
+        values = np.full(self.live_run.spec.dimension, units, dtype=np.int32)
         answer: httpx.Response = await self.ask(
             "PUT", f"/slots/{slot}/report", receipt, content=report_to_bytes(values)
         )
@@ -91,30 +105,30 @@ class Living:
 
     async def begin(self, slot: int) -> None:
         def begun() -> bool:
-            stage = self.desk.standing.stage
-            return (stage.slot, stage.phase.name) == (slot, "OPEN")
+            state = self.live_run.snapshot.state
+            return (state.slot, state.phase.name) == (slot, "OPEN")
 
-        await self.turn(self.desk.terms.begins(slot), begun)
+        await self.turn(self.live_run.spec.begins(slot), begun)
 
     async def choose(self, slot: int) -> None:
         def chosen() -> bool:
-            stage = self.desk.standing.stage
-            return stage.slot_phase is not None and not (
-                self.desk.needs_choice or stage.slot_phase.name == "COLLECTING"
+            state = self.live_run.snapshot.state
+            return state.slot_phase is not None and not (
+                self.live_run.needs_choice or state.slot_phase.name == "COLLECTING"
             )
 
-        await self.turn(self.desk.terms.chooses(slot), chosen)
+        await self.turn(self.live_run.spec.chooses(slot), chosen)
 
     async def show(self, slot: int) -> None:
         """Past the end of a slot, its release shown."""
         await self.turn(
-            self.desk.terms.ends(slot) + 1.0, lambda: self.desk.public.stage.closed >= slot
+            self.live_run.spec.ends(slot) + 1.0, lambda: self.live_run.public.state.closed >= slot
         )
 
     async def finish(self) -> None:
-        terms = self.desk.terms
-        over = terms.ends(terms.rules.slots) + 1.0
-        await self.turn(over, lambda: self.desk.public.stage.ending is not None)
+        spec = self.live_run.spec
+        over = spec.ends(spec.rules.slots) + 1.0
+        await self.turn(over, lambda: self.live_run.public.state.ending is not None)
 
 
 def problem(answer: httpx.Response) -> tuple[int, str]:
@@ -131,16 +145,21 @@ def settings(store: str, folder: Path, **given: Any) -> Settings:
 
 
 @asynccontextmanager
-async def living(chosen: Settings, clock: Clock) -> AsyncIterator[Living]:
+async def living(
+    chosen: Settings, clock: Clock, *, priced: bool = False, planner: Planner | None = None
+) -> AsyncIterator[Living]:
     """A coordinator from its start to its end."""
-    database = at(chosen.store, clock)
+    database = FaultyDatabase(chosen.store, clock)
     migrate(database)
     metadata.begin_epoch(database)
     database.close()
-    app = create_app(chosen)
+    app = create_app(
+        chosen,
+        database=FaultyDatabase(chosen.store, clock),
+        epsilon_processes=None if priced else NoEpsilonProcesses(chosen.store),
+        planner=planner,
+    )
     runner: Runner = app.state.runner
-    runner.database.now = clock  # type: ignore[method-assign]
-    runner.database.synchronise = lambda: None  # type: ignore[method-assign]
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
@@ -159,18 +178,17 @@ def play(
     *,
     clock: Clock | None = None,
     priced: bool = False,
+    planner: Planner | None = None,
     **given: Any,
 ) -> None:
     """Play a scenario on a coordinator of its own; prices take a process, and most need none."""
 
     async def main() -> None:
-        async with living(settings(store, folder, **given), clock or Clock()) as coordinator:
+        chosen = settings(store, folder, **given)
+        async with living(chosen, clock or Clock(), priced=priced, planner=planner) as coordinator:
             await scenario(coordinator)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runners, "LONGEST_SLEEP_S", 0.003)
         patch.setattr(runners, "LOOK_S", 0.05)
-        patch.setattr(write_ahead_log, "LOOK_S", 0.05)
-        if not priced:
-            patch.setattr(Runner, "_price", lambda *_: None)
         asyncio.run(main())

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from checkins.service import background
-from checkins.service.background import BackgroundTasks
-from checkins.service.threads import DaemonThreads
+from checkins.service.workers import background_tasks
+from checkins.service.workers.background_tasks import BackgroundTasks
+from checkins.service.workers.threads import DaemonThreads
 
 LEAVES = """
 import threading
-from checkins.service.threads import DaemonThreads
+from checkins.service.workers.threads import DaemonThreads
 threads = DaemonThreads(2, name="test")
 begun = threading.Event()
 threads.submit(lambda: (begun.set(), threading.Event().wait()))
@@ -37,7 +37,7 @@ def played(scenario: Callable[[BackgroundTasks, list[str]], Coroutine[Any, Any, 
             await tasks.stop()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(background, "FIRST_PAUSE_S", 0.001)
+        patch.setattr(background_tasks, "FIRST_PAUSE_S", 0.001)
         asyncio.run(main())
 
 
@@ -74,7 +74,7 @@ def test_a_task_that_dies_is_due_again_at_once(monkeypatch) -> None:
         tasks.keep("clock", work)
         for _ in range(3):
             await asyncio.sleep(0)
-        assert (due, tasks.failing) == ([background.FIRST_PAUSE_S], ["clock"])
+        assert (due, tasks.failing) == ([background_tasks.FIRST_PAUSE_S], ["clock"])
 
     asyncio.run(main())
 
@@ -167,7 +167,7 @@ def test_pauses_grow_up_to_the_longest_and_begin_anew_once_it_works(monkeypatch)
             0.1,
         ]
 
-    monkeypatch.setattr(background, "LONGEST_PAUSE_S", 2.0)
+    monkeypatch.setattr(background_tasks, "LONGEST_PAUSE_S", 2.0)
 
     async def main() -> None:
         tasks = BackgroundTasks(lambda kind: None)

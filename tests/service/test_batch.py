@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from checkins.errors import ProtocolViolation
-from checkins.service.batch import Batch
-from checkins.service.problems import Problem
+from checkins.service.http.problems import Problem
+from checkins.service.runs.group_commit import GroupCommit
 
 
 class Store:
@@ -39,14 +39,14 @@ def play(scenario) -> Store:
 
     async def main() -> None:
         with ThreadPoolExecutor(2) as threads:
-            await scenario(store, Batch(store.commit, threads=threads, most=5))
+            await scenario(store, GroupCommit(store.commit, threads=threads, most=5))
 
     asyncio.run(main())
     return store
 
 
 def test_what_arrives_during_a_commit_goes_into_the_next_one_together() -> None:
-    async def scenario(store: Store, batch: Batch[int, int]) -> None:
+    async def scenario(store: Store, batch: GroupCommit[int, int]) -> None:
         first = asyncio.create_task(batch.submit(1))
         await begun(store)
         others = [asyncio.create_task(batch.submit(number)) for number in (2, 3, 4)]
@@ -62,7 +62,7 @@ def test_while_a_commit_does_not_end_everyone_is_told_to_come_again() -> None:
     async def main() -> None:
         store = Store()
         with ThreadPoolExecutor(2) as threads:
-            batch = Batch(store.commit, threads=threads, most=1, patience_s=0.01)
+            batch = GroupCommit(store.commit, threads=threads, most=1, patience_s=0.01)
             stuck = [asyncio.create_task(batch.submit(number)) for number in (1, 2)]
             for refused in await asyncio.gather(*stuck, return_exceptions=True):
                 assert isinstance(refused, Problem)
@@ -79,7 +79,7 @@ def test_while_a_commit_does_not_end_everyone_is_told_to_come_again() -> None:
 
 
 def test_nobody_is_answered_before_the_commit_is_over() -> None:
-    async def scenario(store: Store, batch: Batch[int, int]) -> None:
+    async def scenario(store: Store, batch: GroupCommit[int, int]) -> None:
         task = asyncio.create_task(batch.submit(1))
         await begun(store)
         assert (store.batches, task.done()) == ([], False)
@@ -90,7 +90,7 @@ def test_nobody_is_answered_before_the_commit_is_over() -> None:
 
 
 def test_a_batch_has_a_most() -> None:
-    async def scenario(store: Store, batch: Batch[int, int]) -> None:
+    async def scenario(store: Store, batch: GroupCommit[int, int]) -> None:
         tasks = [asyncio.create_task(batch.submit(number)) for number in range(12)]
         store.may_go.set()
         assert await asyncio.gather(*tasks) == [10 * number for number in range(12)]
@@ -99,7 +99,7 @@ def test_a_batch_has_a_most() -> None:
 
 
 def test_a_refusal_is_raised_for_its_message_alone() -> None:
-    async def scenario(store: Store, batch: Batch[int, int]) -> None:
+    async def scenario(store: Store, batch: GroupCommit[int, int]) -> None:
         store.may_go.set()
         answers = await asyncio.gather(
             *(batch.submit(number) for number in (1, 13, 2)), return_exceptions=True
@@ -122,7 +122,7 @@ def test_a_store_that_fails_fails_the_batch_and_the_next_one_is_tried() -> None:
 
     async def main() -> None:
         with ThreadPoolExecutor(1) as threads:
-            batch: Batch[int, int] = Batch(commit, threads=threads)
+            batch: GroupCommit[int, int] = GroupCommit(commit, threads=threads)
             failed = await asyncio.gather(
                 *(batch.submit(number) for number in (1, 2)), return_exceptions=True
             )
@@ -134,7 +134,7 @@ def test_a_store_that_fails_fails_the_batch_and_the_next_one_is_tried() -> None:
 
 
 def test_a_client_that_leaves_does_not_undo_what_it_sent() -> None:
-    async def scenario(store: Store, batch: Batch[int, int]) -> None:
+    async def scenario(store: Store, batch: GroupCommit[int, int]) -> None:
         gone = asyncio.create_task(batch.submit(1))
         stays = asyncio.create_task(batch.submit(2))
         await begun(store)
@@ -152,7 +152,7 @@ def test_what_was_committed_is_counted() -> None:
 
     async def main() -> None:
         with ThreadPoolExecutor(1) as threads:
-            batch: Batch[int, int] = Batch(
+            batch: GroupCommit[int, int] = GroupCommit(
                 list, threads=threads, seen=lambda writes, seconds: seen.append((writes, seconds))
             )
             await asyncio.gather(batch.submit(1), batch.submit(2))

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from checkins.service import clock_watch, intake, startup
+from checkins.service import startup
+from checkins.service.runs import clock_watch, intake
 from checkins.service.startup import Start
 from checkins.service.store import clock as store_clock
-from checkins.service.store import metadata, tables
+from checkins.service.store import metadata, schema
 from checkins.service.store.database import Database
 from tests.postgres import Postgres
 from tests.service.clocks import Clocks
@@ -33,40 +34,40 @@ def house(tmp_path: Path) -> Iterator[House]:
 def test_a_clock_that_was_set_closes_nothing_and_spends_nothing(
     house: House, set_by: float
 ) -> None:
-    terms = house.open(campaign(slots=4))
-    house.play(terms, 1, clients=2)
-    before = house.lines(terms)
+    spec = house.open(campaign(slots=4))
+    house.play(spec, 1, clients=2)
+    before = house.lines(spec)
     clocks = Clocks(house.clock.now)
     clocks.give(house.database)
     clocks.set(set_by)
     house.database.synchronise()
-    clocks.passes(2 * terms.slot_s)  # slots are due by the steady clock too
+    clocks.passes(2 * spec.slot_s)  # slots are due by the steady clock too
     for _ in range(10):
-        assert house.tick(terms).stage.closed == 1
-    assert house.lines(terms) == before
-    assert house.standing(terms).ledger.running is not None
+        assert house.tick(spec).state.closed == 1
+    assert house.lines(spec) == before
+    assert house.snapshot(spec).ledger.running is not None
 
 
 @pytest.mark.parametrize("set_by", [HOUR, -HOUR])
 def test_once_the_clock_agrees_again_each_slot_that_passed_is_closed_once(
     house: House, set_by: float
 ) -> None:
-    terms = house.open(campaign(slots=4))
-    house.play(terms, 1, clients=2)
+    spec = house.open(campaign(slots=4))
+    house.play(spec, 1, clients=2)
     clocks = Clocks(house.clock.now)
     clocks.give(house.database)
     clocks.set(set_by)
     house.database.synchronise()
-    clocks.passes(2 * terms.slot_s)
-    house.tick(terms)
+    clocks.passes(2 * spec.slot_s)
+    house.tick(spec)
     clocks.set(-set_by)
     house.database.synchronise()
     for _ in range(10):
-        house.tick(terms)
-    assert house.standing(terms).stage.closed == 3  # the fourth is not over
-    closed = [entry["slot"] for entry in house.entries(terms) if "slot" in entry]
+        house.tick(spec)
+    assert house.snapshot(spec).state.closed == 3  # the fourth is not over
+    closed = [entry["slot"] for entry in house.entries(spec) if "slot" in entry]
     assert closed == [1, 2, 3]
-    assert house.verified(terms, head=house.standing(terms).ledger.head).ledger.entries == 4
+    assert house.verified(spec, head=house.snapshot(spec).ledger.head).ledger.entries == 4
 
 
 def test_a_clock_that_jumps_holds_check_ins_slots_and_prices_and_says_so(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_clock_that_jumps_holds_check_ins_slots_and_prices_and_says_so(tmp_pat
 
         clocks.set(HOUR)
         await until_it_holds(True)
-        clocks.passes(2 * it.desk.terms.slot_s)
+        clocks.passes(2 * it.live_run.spec.slot_s)
         token = await it.enrol()
         answer = await it.ask("POST", "/slots/1/check-ins", token)
         assert problem(answer) == (503, "busy")
@@ -103,14 +104,14 @@ def test_a_clock_that_jumps_holds_check_ins_slots_and_prices_and_says_so(tmp_pat
         clocks.set(-HOUR)
         await until_it_holds(False)
         async with asyncio.timeout(60):
-            while it.desk.public.stage.closed < 2:
+            while it.live_run.public.state.closed < 2:
                 await asyncio.sleep(0.002)
                 clocks.passes(0.01)  # a release is shown at its time
         assert (await it.ask("GET", "")).json()["holding"] is None
         assert (await it.ask("GET", "//healthz")).json()["holding"] is None
         hashed = intake.hashed(token)
         with database.reading() as connection:
-            unspent = connection.execute(tables.tokens.select()).all()
+            unspent = connection.execute(schema.tokens.select()).all()
         assert hashed in {row.token for row in unspent}
 
     play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario, log_file=log)
@@ -121,9 +122,9 @@ def test_a_run_that_is_watched_is_told_that_it_holds(tmp_path: Path) -> None:
         await it.open(slots=4)
         clocks = Clocks(it.clock.now)
         clocks.give(it.runner.database)
-        from checkins.service.routes.public import _events
+        from checkins.service.routes.campaigns import _events
 
-        heard = _events(it.desk, it.runner)
+        heard = _events(it.live_run, it.runner)
         assert '"holding": null' in (await anext(heard)).decode()
         await anext(heard)  # the release so far
         clocks.set(-HOUR)

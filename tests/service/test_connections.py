@@ -17,9 +17,9 @@ import uvicorn
 from starlette.responses import StreamingResponse
 
 from checkins.service import logs
-from checkins.service.addresses import Proxies
-from checkins.service.connections import Counts, guarded
-from checkins.service.guard import Guard
+from checkins.service.http.rate_limits import ConnectionCounts, Proxies
+from checkins.service.http.request_limits import RequestLimits
+from checkins.service.http.uvicorn_hooks import limited_protocol
 from checkins.service.settings import Limits
 
 PATIENCE_S = 300.0
@@ -82,10 +82,10 @@ def serving(
     def refused(reason: str) -> None:
         running.refused[reason] += 1
 
-    protocol = guarded(
+    protocol = limited_protocol(
         limits, trusted_proxies=trusted_proxies, opened=running.opened.append, refused=refused
     )
-    before = Guard(app, limits=limits, limit_for=lambda _: 10_000, refused=refused)
+    before = RequestLimits(app, limits=limits, limit_for=lambda _: 10_000, refused=refused)
     listening = socket.create_server(("127.0.0.1", 0), backlog=512)
     running.port = listening.getsockname()[1]
     settings = {**logs.UVICORN, "lifespan": "off", "http": protocol, "ws": "none", **config}
@@ -470,14 +470,14 @@ def test_many_idle_connections_leave_honest_ones_served():
 
 
 def test_one_address_takes_no_more_than_its_share_of_all_connections_by_default():
-    counts = Counts(Limits())
+    counts = ConnectionCounts(Limits())
     alone = sum(counts.admit("192.0.2.1") for _ in range(Limits().connections))
     assert alone == Limits().per_address == 1000
     assert counts.admit("192.0.2.2")
 
 
 def test_a_network_of_ipv6_is_one_address_and_ipv4_in_ipv6_is_its_own():
-    counts = Counts(Limits(per_address=2))
+    counts = ConnectionCounts(Limits(per_address=2))
     assert counts.admit("2001:db8::1")
     assert counts.admit("2001:db8::ffff:2")
     assert not counts.admit("2001:db8::3")
@@ -489,7 +489,7 @@ def test_a_network_of_ipv6_is_one_address_and_ipv4_in_ipv6_is_its_own():
 
 
 def test_a_trusted_proxy_carries_many_and_is_bounded_by_the_total():
-    counts = Counts(Limits(connections=5, per_address=2), Proxies(["10.0.0.0/8"]))
+    counts = ConnectionCounts(Limits(connections=5, per_address=2), Proxies(["10.0.0.0/8"]))
     assert [counts.admit("10.1.2.3") for _ in range(6)] == [True] * 5 + [False]
     for _ in range(5):
         counts.release("10.1.2.3")
@@ -505,7 +505,7 @@ def test_connections_of_a_trusted_proxy_are_admitted():
 
 
 def test_nothing_is_remembered_of_an_address_that_left():
-    counts = Counts(Limits(connections=0, per_address=2))
+    counts = ConnectionCounts(Limits(connections=0, per_address=2))
     assert [counts.admit("a"), counts.admit("a"), counts.admit("a")] == [True, True, False]
     assert counts.admit("b")
     for address in ("a", "b", "a"):

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
-from checkins.service import write_ahead_log
-from checkins.service.intake import hashed
+from checkins.service.runs import runner
+from checkins.service.runs.intake import hashed
 from checkins.service.store.clock import corrected
 from checkins.service.store.database import STARTING_CRASHES, WAIT_S, Database, is_away
 from tests.postgres import Postgres
@@ -139,7 +139,7 @@ def test_a_reader_that_never_ends_delays_no_slot_and_refuses_no_enrolment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its going empties the log: what slots have erased is gone from the files."""
-    monkeypatch.setattr(write_ahead_log, "EMPTY_S", 0.0)  # a checkpoint is due all the time
+    monkeypatch.setattr(runner, "EMPTY_LOG_S", 0.0)  # a checkpoint is due all the time
     path = tmp_path / "store.db"
     log = tmp_path / "store.db-wal"
     spent: list[bytes] = []
@@ -214,9 +214,15 @@ def test_a_postgresql_that_may_come_back_is_told_from_one_that_refuses(
     assert is_away(error) is away
 
 
-def test_what_a_start_does_is_done_again_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    database = Database("postgresql://ann@nowhere/x")
-    monkeypatch.setattr(database, "wait_until_it_answers", lambda: None)
+class Answering(Database):
+    """A database that is never waited for."""
+
+    def wait_until_it_answers(self) -> None:
+        """Nothing."""
+
+
+def test_what_a_start_does_is_done_again_after_a_crash() -> None:
+    database = Answering("postgresql://ann@nowhere/x")
     outcomes = [refusal("crash", state="57P02"), refusal("starting up", state="57P03")]
 
     def work() -> str:
@@ -227,9 +233,8 @@ def test_what_a_start_does_is_done_again_after_a_crash(monkeypatch: pytest.Monke
     assert database.when_it_answers(work) == "done"
 
 
-def test_a_start_on_a_postgresql_that_keeps_crashing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    database = Database("postgresql://ann@nowhere/x")
-    monkeypatch.setattr(database, "wait_until_it_answers", lambda: None)
+def test_a_start_on_a_postgresql_that_keeps_crashing_ends() -> None:
+    database = Answering("postgresql://ann@nowhere/x")
     crashes = 0
 
     def work() -> None:

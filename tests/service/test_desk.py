@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from checkins.service import slot_transitions
-from checkins.service.live_run import LiveRun
-from checkins.service.pricing import marks, price_marks
-from checkins.service.store import progress
+from checkins.service.runs import slot_transitions
+from checkins.service.runs.cached_responses import cached_view
+from checkins.service.runs.live_run import LiveRun
+from checkins.service.store import run_state
+from checkins.service.workers.epsilon_process import compute_marks, marks
 from tests.service.coordination import House, campaign
 
 
@@ -23,166 +25,170 @@ def house(migrated_file: Path, tmp_path: Path):
     made.database.close()
 
 
-def desk_at(house: House, terms) -> LiveRun:
+def live_run_at(house: House, spec) -> LiveRun:
     nothing: Any = None
     return LiveRun(
-        terms, house.standing(terms), enrolments=nothing, check_ins=nothing, reports=nothing
+        spec, house.snapshot(spec), enrolments=nothing, check_ins=nothing, reports=nothing
     )
 
 
-def told(desk: LiveRun, house: House, terms) -> None:
+def told(live_run: LiveRun, house: House, spec) -> None:
     """The desk reads all there is, and shows it."""
-    choice = slot_transitions.read_choice(house.database, terms.id)
-    desk.moved(house.standing(terms), choice)
-    desk.publish(house.standing(terms))
+    choice = slot_transitions.read_choice(house.database, spec.id)
+    live_run.moved(house.snapshot(spec), choice)
+    live_run.publish(house.snapshot(spec))
 
 
 def test_invariant_4_nobody_is_told_before_the_choice_is_read_back(house: House) -> None:
-    terms = house.open(campaign(capacity=1))
-    house.begin(terms, 1)
-    receipts = [house.check_in(terms, 1) for _ in range(3)]
-    desk = desk_at(house, terms)
-    assert [desk.outcome(1, receipt) for receipt in receipts] == ["waiting"] * 3
-    house.choose(terms, 1)
-    desk.moved(house.standing(terms))
-    assert desk.needs_choice
-    assert [desk.outcome(1, receipt) for receipt in receipts] == ["waiting"] * 3
-    told(desk, house, terms)
-    assert not desk.needs_choice
-    assert sorted(desk.outcome(1, r) for r in receipts) == ["chosen", "dismissed", "dismissed"]
-    assert desk.outcome(1, *house.chosen(terms)) == "chosen"
+    spec = house.open(campaign(capacity=1))
+    house.begin(spec, 1)
+    receipts = [house.check_in(spec, 1) for _ in range(3)]
+    live_run = live_run_at(house, spec)
+    assert [live_run.outcome(1, receipt) for receipt in receipts] == ["waiting"] * 3
+    house.choose(spec, 1)
+    live_run.moved(house.snapshot(spec))
+    assert live_run.needs_choice
+    assert [live_run.outcome(1, receipt) for receipt in receipts] == ["waiting"] * 3
+    told(live_run, house, spec)
+    assert not live_run.needs_choice
+    assert sorted(live_run.outcome(1, r) for r in receipts) == ["chosen", "dismissed", "dismissed"]
+    assert live_run.outcome(1, *house.chosen(spec)) == "chosen"
 
 
 def test_a_receipt_is_worth_nothing_in_another_slot_or_once_its_slot_is_over(
     house: House,
 ) -> None:
-    terms = house.open(campaign(capacity=1))
-    house.begin(terms, 1)
-    receipt = house.check_in(terms, 1)
-    house.choose(terms, 1)
-    desk = desk_at(house, terms)
-    told(desk, house, terms)
-    assert desk.outcome(2, receipt) is None
-    assert desk.outcome(1, "somebody else's") is None
-    house.begin(terms, 2)
-    told(desk, house, terms)
-    assert desk.outcome(1, receipt) is None
-    house.check_in(terms, 2)
-    house.choose(terms, 2)
-    told(desk, house, terms)
-    assert desk.outcome(2, receipt) is None
+    spec = house.open(campaign(capacity=1))
+    house.begin(spec, 1)
+    receipt = house.check_in(spec, 1)
+    house.choose(spec, 1)
+    live_run = live_run_at(house, spec)
+    told(live_run, house, spec)
+    assert live_run.outcome(2, receipt) is None
+    assert live_run.outcome(1, "somebody else's") is None
+    house.begin(spec, 2)
+    told(live_run, house, spec)
+    assert live_run.outcome(1, receipt) is None
+    house.check_in(spec, 2)
+    house.choose(spec, 2)
+    told(live_run, house, spec)
+    assert live_run.outcome(2, receipt) is None
 
 
 def test_an_old_choice_is_not_taken_for_the_new_one(house: House) -> None:
-    terms = house.open(campaign(capacity=1))
-    house.begin(terms, 1)
-    house.check_in(terms, 1)
-    house.choose(terms, 1)
-    desk = desk_at(house, terms)
-    told(desk, house, terms)
-    house.begin(terms, 2)
-    receipt = house.check_in(terms, 2)
-    desk.moved(house.standing(terms))
-    assert desk.outcome(2, receipt) == "waiting"
-    house.choose(terms, 2)
-    desk.moved(house.standing(terms))
-    assert desk.needs_choice
-    assert desk.outcome(2, receipt) == "waiting"
+    spec = house.open(campaign(capacity=1))
+    house.begin(spec, 1)
+    house.check_in(spec, 1)
+    house.choose(spec, 1)
+    live_run = live_run_at(house, spec)
+    told(live_run, house, spec)
+    house.begin(spec, 2)
+    receipt = house.check_in(spec, 2)
+    live_run.moved(house.snapshot(spec))
+    assert live_run.outcome(2, receipt) == "waiting"
+    house.choose(spec, 2)
+    live_run.moved(house.snapshot(spec))
+    assert live_run.needs_choice
+    assert live_run.outcome(2, receipt) == "waiting"
 
 
 def test_invariant_8_receipts_that_were_given_out_are_forgotten_with_their_slot(
     house: House,
 ) -> None:
-    terms = house.open(campaign())
-    desk = desk_at(house, terms)
-    desk.issued["receipt"] = 1
-    house.begin(terms, 1)
-    told(desk, house, terms)
-    assert desk.issued
-    house.close(terms, 1)
-    told(desk, house, terms)
-    assert desk.issued == {}
+    spec = house.open(campaign())
+    live_run = live_run_at(house, spec)
+    live_run.issued["receipt"] = 1
+    house.begin(spec, 1)
+    told(live_run, house, spec)
+    assert live_run.issued
+    house.close(spec, 1)
+    told(live_run, house, spec)
+    assert live_run.issued == {}
 
 
 def test_early_is_before_the_slot_has_begun(house: House) -> None:
-    terms = house.open(campaign(slots=2))
-    desk = desk_at(house, terms)
-    assert desk.is_early(1)
-    house.begin(terms, 1)
-    told(desk, house, terms)
-    assert (desk.is_early(1), desk.is_early(2)) == (False, True)
-    house.close(terms, 2)
-    told(desk, house, terms)
-    assert not desk.is_early(3)
-    assert desk.status == "running"
-    house.finish(terms)
-    told(desk, house, terms)
-    assert (desk.is_early(3), desk.is_over, desk.status) == (False, True, "completed")
+    spec = house.open(campaign(slots=2))
+    live_run = live_run_at(house, spec)
+    assert live_run.is_early(1)
+    house.begin(spec, 1)
+    told(live_run, house, spec)
+    assert (live_run.is_early(1), live_run.is_early(2)) == (False, True)
+    house.close(spec, 2)
+    told(live_run, house, spec)
+    assert not live_run.is_early(3)
+    assert live_run.status == "running"
+    house.finish(spec)
+    told(live_run, house, spec)
+    assert (live_run.is_early(3), live_run.is_over, live_run.status) == (False, True, "completed")
 
 
 def test_a_release_that_is_durable_is_not_shown_before_it_is_published(house: House) -> None:
-    terms = house.open(campaign())
-    desk = desk_at(house, terms)
-    house.begin(terms, 1)
-    desk.moved(house.standing(terms))
-    assert (desk.status, desk.public.stage.closed) == ("running", 0)
-    house.close(terms, 1)
-    closed = house.standing(terms)
-    desk.curve = [(1, {"loss": 1.0})]
-    desk.moved(closed)
-    assert (desk.standing.stage.closed, desk.public.stage.closed) == (1, 0)
-    assert desk.shown_curve == []
-    house.close(terms, 2)
-    desk.moved(house.standing(terms))
-    desk.publish(house.standing(terms))
-    desk.publish(closed)  # late, and older than what is shown
-    assert desk.public.stage.closed == 2
-    assert desk.shown_curve == [(1, {"loss": 1.0})]
+    spec = house.open(campaign())
+    live_run = live_run_at(house, spec)
+    house.begin(spec, 1)
+    live_run.moved(house.snapshot(spec))
+    assert (live_run.status, live_run.public.state.closed) == ("running", 0)
+    house.close(spec, 1)
+    closed = house.snapshot(spec)
+    live_run.curve = [(1, {"loss": 1.0})]
+    live_run.moved(closed)
+    assert (live_run.snapshot.state.closed, live_run.public.state.closed) == (1, 0)
+    assert live_run.shown_curve == []
+    house.close(spec, 2)
+    live_run.moved(house.snapshot(spec))
+    live_run.publish(house.snapshot(spec))
+    live_run.publish(closed)  # late, and older than what is shown
+    assert live_run.public.state.closed == 2
+    assert live_run.shown_curve == [(1, {"loss": 1.0})]
 
 
 def test_everyone_who_waits_is_woken_by_a_change(house: House) -> None:
-    terms = house.open(campaign())
+    spec = house.open(campaign())
 
     async def main() -> None:
-        desk = desk_at(house, terms)
-        waiters = [asyncio.create_task(desk.change(most_s=60)) for _ in range(100)]
+        live_run = live_run_at(house, spec)
+        waiters = [asyncio.create_task(live_run.change(most_s=60)) for _ in range(100)]
         await asyncio.sleep(0)
-        desk.wake()
+        live_run.wake()
         assert await asyncio.gather(*waiters) == [True] * 100
-        assert await desk.change(most_s=0.001) is False
+        assert await live_run.change(most_s=0.001) is False
 
     asyncio.run(main())
 
 
 def test_what_is_shown_is_made_once_until_something_changes(house: House) -> None:
-    terms = house.open(campaign())
-    desk = desk_at(house, terms)
-    made = iter([b"one", b"two"])
-    assert [desk.shown.get(lambda: next(made)) for _ in range(3)] == [b"one"] * 3
-    desk.moved(house.standing(terms))
-    assert desk.shown.get(lambda: next(made)) == b"two"
+    spec = house.open(campaign())
+    live_run = live_run_at(house, spec)
+
+    def shown(epoch: int) -> int:
+        view = cached_view(live_run, epoch=epoch, enrolment="open", holding=None, now=0.0)
+        return json.loads(view)["epoch"]
+
+    assert [shown(epoch) for epoch in (1, 2, 3)] == [1, 1, 1]
+    live_run.moved(house.snapshot(spec))
+    assert shown(4) == 4
 
 
 def test_invariant_10_what_is_spent_is_never_told_below_its_price(house: House) -> None:
-    terms = house.open(campaign(slots=30))
-    desk = desk_at(house, terms)
-    assert desk.spent == {"epsilon": 0.0, "slots": 0}
-    house.close(terms, 3)
-    told(desk, house, terms)
-    assert desk.spent == {"epsilon": desk.public.certificate["epsilon"], "slots": 30}
-    price_marks(house.database, terms.id)
-    desk.prices = progress.load_prices(house.database, terms.id)
-    assert [slots for slots, _ in desk.prices] == list(marks(terms))
-    epsilons = [epsilon for _, epsilon in desk.prices]
+    spec = house.open(campaign(slots=30))
+    live_run = live_run_at(house, spec)
+    assert live_run.spent == {"epsilon": 0.0, "slots": 0}
+    house.close(spec, 3)
+    told(live_run, house, spec)
+    assert live_run.spent == {"epsilon": live_run.public.certificate["epsilon"], "slots": 30}
+    compute_marks(house.database, spec.id)
+    live_run.epsilons = run_state.load_epsilons(house.database, spec.id)
+    assert [slots for slots, _ in live_run.epsilons] == list(marks(spec))
+    epsilons = [epsilon for _, epsilon in live_run.epsilons]
     assert epsilons == sorted(epsilons)
-    spent = desk.spent
+    spent = live_run.spent
     assert spent is not None
     assert spent["slots"] >= 3
-    verified = house.verified(terms)
+    verified = house.verified(spec)
     assert spent["epsilon"] >= verified.certificate.epsilon * (1 - 1e-12)
-    ended = house.finish(terms)
-    told(desk, house, terms)
-    assert desk.spent == {"epsilon": ended.certificate["epsilon"], "slots": 30}
+    ended = house.finish(spec)
+    told(live_run, house, spec)
+    assert live_run.spent == {"epsilon": ended.certificate["epsilon"], "slots": 30}
     assert epsilons[-1] == pytest.approx(ended.certificate["epsilon"])
 
 
@@ -191,21 +197,21 @@ def test_prices_of_a_second_run_hold_what_the_first_one_spent(house: House) -> N
     first = house.open(again)
     spent = house.finish(first).certificate["epsilon"]
     second = house.open(again)
-    desk = desk_at(house, second)
-    whole = desk.public.certificate["epsilon"]  # not priced yet: no more than all of it
-    assert desk.spent == {"epsilon": whole, "slots": 2}
+    live_run = live_run_at(house, second)
+    whole = live_run.public.certificate["epsilon"]  # not priced yet: no more than all of it
+    assert live_run.spent == {"epsilon": whole, "slots": 2}
     assert whole > spent
-    price_marks(house.database, second.id)
-    prices = progress.load_prices(house.database, second.id)
-    assert all(epsilon > spent for _, epsilon in prices)
-    price_marks(house.database, first.id)  # is over: its certificate says it
-    assert progress.load_prices(house.database, first.id) == []
+    compute_marks(house.database, second.id)
+    epsilons = run_state.load_epsilons(house.database, second.id)
+    assert all(epsilon > spent for _, epsilon in epsilons)
+    compute_marks(house.database, first.id)  # is over: its certificate says it
+    assert run_state.load_epsilons(house.database, first.id) == []
 
 
 @pytest.mark.parametrize("affordable", [1, 2, 19, 20, 21, 200, 1013])
 def test_marks_end_with_the_last_slot_that_is_paid_for(house: House, affordable: int) -> None:
-    terms = house.open(campaign(slots=affordable, population_id=f"{affordable}"))
-    found = marks(terms)
+    spec = house.open(campaign(slots=affordable, population_id=f"{affordable}"))
+    found = marks(spec)
     assert found[-1] == affordable
     assert found[0] >= 1
     assert len(found) == min(20, affordable)

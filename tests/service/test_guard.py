@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from checkins.errors import InvalidValue
-from checkins.service import logs, problems
-from checkins.service.guard import CONTENT_POLICY, Guard, Rates
+from checkins.service import logs
+from checkins.service.http import problems
+from checkins.service.http.rate_limits import RequestRates
+from checkins.service.http.request_limits import CONTENT_POLICY, RequestLimits
 from checkins.service.settings import Limits
 
 FREE = Limits(requests_per_s=0)
@@ -94,7 +96,7 @@ def run(app, wire: Wire, *, limits: Limits = FREE, **how: object) -> list[str]:
     """Send the request through a guard; the slugs it told as refused."""
     told: list[str] = []
     how.setdefault("limit_for", lambda scope: LIMIT)
-    guard = Guard(app, limits=limits, refused=told.append, **how)
+    guard = RequestLimits(app, limits=limits, refused=told.append, **how)
     asyncio.run(guard(wire.scope, wire.receive, wire.send))
     return told
 
@@ -263,7 +265,7 @@ def test_a_failure_of_the_app_passes_through():
 def test_a_failure_is_answered_with_safe_headers_and_told_to_the_log_once(method, tmp_path):
     app = FastAPI()
     problems.install(app)
-    app.add_middleware(Guard, limits=FREE, limit_for=lambda _: LIMIT)
+    app.add_middleware(RequestLimits, limits=FREE, limit_for=lambda _: LIMIT)
 
     @app.api_route("/x", methods=["GET", "POST"])
     async def x() -> None:
@@ -348,7 +350,7 @@ def test_an_apps_own_header_list_is_not_changed():
 )
 def test_no_address_passes_more_than_its_burst_and_its_rate(steps, per_s, burst):
     now = 0.0
-    rates = Rates(per_s=per_s, burst=burst, clock=lambda: now)
+    rates = RequestRates(per_s=per_s, burst=burst, clock=lambda: now)
     passed: dict[str, list[float]] = {}
     for pause, who in steps:
         now += pause
@@ -364,7 +366,7 @@ def test_no_address_passes_more_than_its_burst_and_its_rate(steps, per_s, burst)
 @given(per_s=st.floats(0.1, 100), burst=st.integers(1, 50))
 def test_a_burst_passes_and_waiting_as_told_is_enough(per_s, burst):
     now = 1e6
-    rates = Rates(per_s=per_s, burst=burst, clock=lambda: now)
+    rates = RequestRates(per_s=per_s, burst=burst, clock=lambda: now)
     assert all(rates.wait_s("a") == 0 for _ in range(burst))
     wait_s = rates.wait_s("a")
     assert 0 < wait_s <= 1 / per_s + 1e-6
@@ -374,7 +376,7 @@ def test_a_burst_passes_and_waiting_as_told_is_enough(per_s, burst):
 
 
 def test_addresses_that_are_remembered_are_bounded_and_the_oldest_goes_first():
-    rates = Rates(per_s=1e-9, burst=1, most=3, clock=lambda: 0.0)
+    rates = RequestRates(per_s=1e-9, burst=1, most=3, clock=lambda: 0.0)
     assert [rates.wait_s(who) == 0 for who in "abcabc"] == [True] * 3 + [False] * 3
     assert rates.wait_s("d") == 0
     assert len(rates.due) == 3
@@ -387,7 +389,7 @@ def test_a_hurried_address_is_told_to_wait_and_others_are_not():
     told: list[str] = []
     app = Reader()
     limits = Limits(requests_per_s=0.5, burst=2)
-    guard = Guard(
+    guard = RequestLimits(
         app, limits=limits, limit_for=lambda _: LIMIT, refused=told.append, clock=lambda: now
     )
 
@@ -409,7 +411,7 @@ def test_a_hurried_address_is_told_to_wait_and_others_are_not():
 
 def test_one_customers_network_is_one_address():
     limits = Limits(requests_per_s=1e-9, burst=1)
-    guard = Guard(Reader(), limits=limits, limit_for=lambda _: LIMIT)
+    guard = RequestLimits(Reader(), limits=limits, limit_for=lambda _: LIMIT)
     answers = []
     for host in ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "unix", None):
         wire = Wire([b""], client=host and (host, 1))
@@ -431,7 +433,7 @@ def test_one_customers_network_is_one_address():
     ],
 )
 def test_a_forwarded_address_is_believed_of_our_proxies_only(peer, forwarded, counted):
-    guard = Guard(
+    guard = RequestLimits(
         Reader(), limits=Limits(), limit_for=lambda _: LIMIT, trusted_proxies=["10.0.0.0/8"]
     )
     wire = Wire([b""], client=(peer, 1), headers={"x-forwarded-for": forwarded})
@@ -441,12 +443,14 @@ def test_a_forwarded_address_is_believed_of_our_proxies_only(peer, forwarded, co
 
 def test_a_proxy_that_is_no_address_is_refused():
     with pytest.raises(InvalidValue, match="trusted_proxies"):
-        Guard(Reader(), limits=FREE, limit_for=lambda _: LIMIT, trusted_proxies=["proxy.local"])
+        RequestLimits(
+            Reader(), limits=FREE, limit_for=lambda _: LIMIT, trusted_proxies=["proxy.local"]
+        )
 
 
 def test_a_real_client_reads_a_refusal():
     async def ask() -> httpx.Response:
-        guard = Guard(Reader(), limits=FREE, limit_for=lambda _: LIMIT)
+        guard = RequestLimits(Reader(), limits=FREE, limit_for=lambda _: LIMIT)
         transport = httpx.ASGITransport(guard)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return await client.post("/", content=b"x" * 101)

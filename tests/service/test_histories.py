@@ -35,10 +35,10 @@ from checkins.protocol.slot import (
     ReportArrived,
 )
 from checkins.randomizers import DeviceReport
-from checkins.service import intake, randomness, slot_transitions
-from checkins.service.intake import hashed
-from checkins.service.live_run import LiveRun
-from checkins.service.run_spec import RunSpec
+from checkins.service.runs import intake, randomness, slot_transitions
+from checkins.service.runs.intake import hashed
+from checkins.service.runs.live_run import LiveRun
+from checkins.service.store.run_spec import RunSpec
 from tests.service.coordination import (
     AT_SERVER,
     AVERAGED,
@@ -86,9 +86,9 @@ class Pure:
     unspent: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, what: Campaign, terms: RunSpec, model: Any) -> Pure:
+    def of(cls, what: Campaign, spec: RunSpec, model: Any) -> Pure:
         server = server_of(what, model, ledger=Ledger())
-        assert server.rules.affordable == terms.affordable
+        assert server.rules.affordable == spec.affordable
         ledger, line = Ledger().append(Ledger().opening(what, model=model))
         return cls(what, server, ledger, [line])
 
@@ -169,7 +169,7 @@ class Both:
     """The same history, played twice."""
 
     house: House
-    terms: RunSpec
+    spec: RunSpec
     pure: Pure
     drawn: list[Any]
     tokens: list[str]
@@ -181,12 +181,12 @@ class Both:
 
     @property
     def slot(self) -> int:
-        return self.house.standing(self.terms).stage.slot
+        return self.house.snapshot(self.spec).state.slot
 
     def check_in(self, client: int, off: int) -> None:
         slot, token = self.slot + off, self.tokens[client]
         try:
-            answer: str | None = self.house.check_in(self.terms, slot, token)
+            answer: str | None = self.house.check_in(self.spec, slot, token)
         except ProtocolViolation:
             answer = None
         (receipt,) = self.drawn.pop()
@@ -198,13 +198,15 @@ class Both:
         if client not in self.receipts:
             return
         slot, receipt = self.receipts[client]
-        standing = self.house.standing(self.terms)
+        snapshot = self.house.snapshot(self.spec)
         nothing: Any = None
-        desk = LiveRun(self.terms, standing, enrolments=nothing, check_ins=nothing, reports=nothing)
-        choice = slot_transitions.read_choice(self.house.database, self.terms.id)
-        desk.moved(standing, choice)
-        known = intake.slot_of(self.house.database, self.terms.id, receipt)
-        told = None if known is None else desk.outcome(slot, receipt)
+        live_run = LiveRun(
+            self.spec, snapshot, enrolments=nothing, check_ins=nothing, reports=nothing
+        )
+        choice = slot_transitions.read_choice(self.house.database, self.spec.id)
+        live_run.moved(snapshot, choice)
+        known = intake.slot_of(self.house.database, self.spec.id, receipt)
+        told = None if known is None else live_run.outcome(slot, receipt)
         if known is None and self.pure.server.phase is Phase.OPEN and slot == self.slot:
             assert self.pure.ask(slot, receipt) in (None, "waiting")  # withdrawn
         else:
@@ -213,17 +215,17 @@ class Both:
     def report(self, client: int, off: int, units: int) -> None:
         slot, receipt = self.receipts.get(client, (self.slot, "nobody's"))
         slot += off
-        values = units_of(self.terms, units)
+        values = units_of(self.spec, units)
         try:
-            self.house.report(self.terms, slot, receipt, values)
+            self.house.report(self.spec, slot, receipt, values)
             taken = True
         except ProtocolViolation:
             taken = False
-        report = Report.from_device(DeviceReport(values, self.terms.sampler.grid))
+        report = Report.from_device(DeviceReport(values, self.spec.sampler.grid))
         assert taken == self.pure.report(slot, receipt, report)
 
     def withdraw(self, client: int) -> None:
-        intake.withdraw(self.house.database, self.terms.id, self.tokens[client])
+        intake.withdraw(self.house.database, self.spec.id, self.tokens[client])
         self.pure.withdraw(self.tokens[client])
 
     def restart(self) -> None:
@@ -231,13 +233,13 @@ class Both:
 
     def clock(self, steps: int) -> None:
         """To the moment of the next thing that is due, or of a later one: all of it is done."""
-        stage = self.house.standing(self.terms).stage
-        due = slot_transitions.due(self.terms, stage)
+        state = self.house.snapshot(self.spec).state
+        due = slot_transitions.due(self.spec, state)
         if due is None:
             return
         slots, rest = divmod(steps - 1, 2)
-        moment = due + slots * self.terms.slot_s + rest * self.terms.choose_s
-        self.house.run_until(self.terms, moment)
+        moment = due + slots * self.spec.slot_s + rest * self.spec.choose_s
+        self.house.run_until(self.spec, moment)
         events, self.drawn[:] = list(self.drawn), []
         self._begin_if_due()
         for event in events:
@@ -248,16 +250,16 @@ class Both:
     def _begin_if_due(self) -> None:
         server = self.pure.server
         following = server.closed + 1
-        if server.phase is Phase.WAITING and self.house.clock.now >= self.terms.begins(following):
+        if server.phase is Phase.WAITING and self.house.clock.now >= self.spec.begins(following):
             self.pure.clock(SlotBegan(following))
 
     def agree(self) -> None:
-        standing = self.house.standing(self.terms)
-        assert standing.stage.phase is self.pure.server.phase
-        assert standing.stage.closed == self.pure.server.closed
-        assert self.house.lines(self.terms) == self.pure.lines
+        snapshot = self.house.snapshot(self.spec)
+        assert snapshot.state.phase is self.pure.server.phase
+        assert snapshot.state.closed == self.pure.server.closed
+        assert self.house.lines(self.spec) == self.pure.lines
         slot = self.pure.server.slot
-        choice = slot_transitions.read_choice(self.house.database, self.terms.id)
+        choice = slot_transitions.read_choice(self.house.database, self.spec.id)
         if choice is not None:
             assert slot is not None
             assert choice.chosen == set(slot.chosen)
@@ -306,23 +308,23 @@ def test_any_history_is_one_of_the_machines(
     with pytest.MonkeyPatch.context() as patch:
         for name in ("choice", "expiry", "receipts"):
             patch.setattr(randomness, name, recorded(getattr(randomness, name), drawn))
-        terms = house.open(what)
-        pure = Pure.of(what, terms, house.standing(terms).learner.model)
-        tokens = [hashed(f"{terms.id} {number}") for number in range(CLIENTS)]
+        spec = house.open(what)
+        pure = Pure.of(what, spec, house.snapshot(spec).learner.model)
+        tokens = [hashed(f"{spec.id} {number}") for number in range(CLIENTS)]
         for token in tokens:
-            intake.take_enrolments(house.database, terms, [intake.Enrolment(token)])
+            intake.take_enrolments(house.database, spec, [intake.Enrolment(token)])
             pure.unspent.add(token)
-        both = Both(house, terms, pure, drawn, tokens)
+        both = Both(house, spec, pure, drawn, tokens)
         both.clock(1)
         for step in steps:
             both.play(step)
-        both.clock(2 * terms.rules.slots + 1)
-        ended = house.finish(terms)
-        *lines, _ = house.lines(terms)
+        both.clock(2 * spec.rules.slots + 1)
+        ended = house.finish(spec)
+        *lines, _ = house.lines(spec)
         assert lines == pure.lines
         assert ended.certificate["epsilon"] == certificate(pure.ledger).epsilon
-        assert ended.stage.closed == terms.affordable
-        assert house.verified(terms, closed=True).within_budget
+        assert ended.state.closed == spec.affordable
+        assert house.verified(spec, closed=True).within_budget
 
 
 def recorded(draw: Callable[..., Any], drawn: list[Any]) -> Callable[..., Any]:

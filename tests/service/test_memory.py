@@ -15,11 +15,11 @@ from sqlalchemy import bindparam, update
 
 from checkins.errors import InvalidValue
 from checkins.protocol.report import report_to_bytes
-from checkins.service import intake, memory, opening, randomness, slot_transitions
-from checkins.service.intake import CheckIn, Enrolment, hashed
-from checkins.service.memory import MIB, Room
-from checkins.service.run_spec import RunSpec
-from checkins.service.store import tables
+from checkins.service.runs import intake, memory_limits, opening, randomness, slot_transitions
+from checkins.service.runs.intake import CheckIn, Enrolment, hashed
+from checkins.service.runs.memory_limits import MIB, MemoryBudget
+from checkins.service.store import schema
+from checkins.service.store.run_spec import RunSpec
 from tests.service.coordination import (
     AVERAGED,
     EVERYONE,
@@ -41,20 +41,20 @@ def dimension(monkeypatch: pytest.MonkeyPatch) -> int:
     return LARGE
 
 
-def fill(house: House, terms: RunSpec, count: int, report: Callable[[int], np.ndarray]) -> None:
+def fill(house: House, spec: RunSpec, count: int, report: Callable[[int], np.ndarray]) -> None:
     """Slot 1 with so many chosen clients whose reports are in, as the store holds them."""
-    house.begin(terms, 1)
+    house.begin(spec, 1)
     tokens = [hashed(f"token-{number}") for number in range(count)]
-    intake.take_enrolments(house.database, terms, [Enrolment(token) for token in tokens])
-    receipts = intake.take_check_ins(house.database, terms, [CheckIn(1, t) for t in tokens])
-    house.choose(terms, 1)
+    intake.take_enrolments(house.database, spec, [Enrolment(token) for token in tokens])
+    receipts = intake.take_check_ins(house.database, spec, [CheckIn(1, t) for t in tokens])
+    house.choose(spec, 1)
     rows = ({"b": receipt, "c": report(n).tobytes()} for n, receipt in enumerate(receipts))
-    here = tables.check_ins
-    with house.database.exclusive(terms.id) as connection:
+    here = schema.check_ins
+    with house.database.exclusive(spec.id) as connection:
         for row in rows:
             connection.execute(
                 update(here)
-                .where(here.c.run == terms.id, here.c.receipt == bindparam("b"))
+                .where(here.c.run == spec.id, here.c.receipt == bindparam("b"))
                 .values(report=bindparam("c")),
                 row,
             )
@@ -75,28 +75,30 @@ def test_a_slot_that_uses_everyone_closes_in_bounded_memory(
     house: House, dimension: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """16 MB of reports, 1 MiB at a time."""
-    monkeypatch.setattr(memory, "BATCH_BYTES", MIB)
-    terms = house.open(campaign(**EVERYONE))
-    fill(house, terms, 200, lambda n: np.full(dimension, n, dtype="<i4"))
-    house.clock.now = terms.ends(1)
-    standing = house.standing(terms)
-    peak = peak_of(lambda: slot_transitions.advance(house.database, terms, standing))
-    assert house.standing(terms).stage.closed == 1
-    assert peak < 2 * MIB + memory.MODEL_BYTES * dimension + memory.CHECK_IN_BYTES * 200
+    monkeypatch.setattr(memory_limits, "BATCH_BYTES", MIB)
+    spec = house.open(campaign(**EVERYONE))
+    fill(house, spec, 200, lambda n: np.full(dimension, n, dtype="<i4"))
+    house.clock.now = spec.ends(1)
+    snapshot = house.snapshot(spec)
+    peak = peak_of(lambda: slot_transitions.advance(house.database, spec, snapshot))
+    assert house.snapshot(spec).state.closed == 1
+    assert (
+        peak < 2 * MIB + memory_limits.MODEL_BYTES * dimension + memory_limits.CHECK_IN_BYTES * 200
+    )
 
 
 def test_dummies_are_drawn_in_bounded_memory(
     tmp_path: Path, dimension: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "BATCH_BYTES", MIB)
+    monkeypatch.setattr(memory_limits, "BATCH_BYTES", MIB)
     house = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
-    terms = house.open(campaign(capacity=120))  # 10 MB of dummies
-    house.choose(terms, 1)
-    house.clock.now = terms.ends(1)
-    standing = house.standing(terms)
-    peak = peak_of(lambda: slot_transitions.advance(house.database, terms, standing))
+    spec = house.open(campaign(capacity=120))  # 10 MB of dummies
+    house.choose(spec, 1)
+    house.clock.now = spec.ends(1)
+    snapshot = house.snapshot(spec)
+    peak = peak_of(lambda: slot_transitions.advance(house.database, spec, snapshot))
     house.database.close()
-    assert peak < 2 * MIB + memory.MODEL_BYTES * dimension
+    assert peak < 2 * MIB + memory_limits.MODEL_BYTES * dimension
 
 
 @pytest.mark.parametrize(
@@ -122,12 +124,12 @@ def test_sums_of_batches_are_exact(
 
     monkeypatch.setattr(randomness, "some_dummies", some_dummies)
     monkeypatch.setattr(randomness, "expiry", expiry)
-    monkeypatch.setattr(memory, "BATCH_BYTES", 3 * 4 * 11)  # three reports of eleven numbers
-    terms = house.open(campaign(**given))
+    monkeypatch.setattr(memory_limits, "BATCH_BYTES", 3 * 4 * 11)  # three reports of eleven numbers
+    spec = house.open(campaign(**given))
     reports = np.random.default_rng(3).integers(-(2**31), 2**31, (10, 11), dtype=np.int32)
-    fill(house, terms, 10, lambda n: reports[n])
-    house.close(terms, 1)
-    entry = house.entries(terms)[-1]
+    fill(house, spec, 10, lambda n: reports[n])
+    house.close(spec, 1)
+    entry = house.entries(spec)[-1]
     expected = sum(drawn, reports.astype(np.int64).sum(axis=0))
     assert (total_of(entry) == expected).all()
     assert (
@@ -140,29 +142,29 @@ def test_sums_of_batches_are_exact(
 def test_a_run_that_does_not_fit_is_refused_when_it_is_opened(
     house: House, dimension: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "allowed", lambda: 100 * MIB)
+    monkeypatch.setattr(memory_limits, "allowed", lambda: 100 * MIB)
     with pytest.raises(InvalidValue) as refused:
         house.open(campaign())
     said = str(refused.value)
     assert "memory = '100 MiB': is too little for a model of 20,000 numbers" in said
     assert "may need 308 MiB in each worker: take a smaller model or population, or allow" in said
-    assert house.rows(tables.runs) == []
+    assert house.rows(schema.runs) == []
 
 
 def test_a_run_that_is_open_goes_on_with_less_memory(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terms = house.open(campaign())
-    monkeypatch.setattr(memory, "allowed", lambda: 1)
+    spec = house.open(campaign())
+    monkeypatch.setattr(memory_limits, "allowed", lambda: 1)
     house.restart()
-    assert house.open(campaign()).id == terms.id
-    house.close(terms, 1)
+    assert house.open(campaign()).id == spec.id
+    house.close(spec, 1)
 
 
 def test_a_posted_campaign_that_does_not_fit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "allowed", lambda: 100 * MIB)
+    monkeypatch.setattr(memory_limits, "allowed", lambda: 100 * MIB)
 
     async def scenario(it) -> None:
         bearer = {"authorization": f"Bearer {OPERATOR}"}
@@ -174,42 +176,49 @@ def test_a_posted_campaign_that_does_not_fit_is_refused(
 
 
 def test_a_larger_model_or_population_needs_more() -> None:
-    def terms(dimension: int, population: tuple[int, int] | None = None) -> RunSpec:
+    def spec(dimension: int, population: tuple[int, int] | None = None) -> RunSpec:
         return RunSpec(campaign(population=population), 1, {"w": (dimension,)}, 4)
 
-    assert memory.needed(terms(10)) < memory.needed(terms(10**6)) < memory.needed(terms(10**7))
-    few, many = (memory.needed(terms(10**6, (1, most))) for most in (2, 10**6))
+    assert (
+        memory_limits.needed(spec(10))
+        < memory_limits.needed(spec(10**6))
+        < memory_limits.needed(spec(10**7))
+    )
+    few, many = (memory_limits.needed(spec(10**6, (1, most))) for most in (2, 10**6))
     assert few < many
-    assert few < memory.needed(terms(10**6))
+    assert few < memory_limits.needed(spec(10**6))
 
 
 def test_the_least_limit_that_is_set_is_what_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = tmp_path / "memory.max"
-    monkeypatch.setattr(memory, "CONTROL_GROUP", (group, tmp_path / "absent"))
+    monkeypatch.setattr(memory_limits, "CONTROL_GROUP", (group, tmp_path / "absent"))
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
     group.write_text("max\n")
-    machine = memory.allowed()
+    machine = memory_limits.allowed()
     assert 64 * MIB < machine < 2**62
     group.write_text(f"{50 * MIB}\n")
-    assert memory.allowed() == 50 * MIB
-    limits = {resource.RLIMIT_AS: memory.MAPPED_BYTES + 45 * MIB, resource.RLIMIT_DATA: 40 * MIB}
+    assert memory_limits.allowed() == 50 * MIB
+    limits = {
+        resource.RLIMIT_AS: memory_limits.MAPPED_BYTES + 45 * MIB,
+        resource.RLIMIT_DATA: 40 * MIB,
+    }
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], 2**40))
-    assert memory.allowed() == 40 * MIB
+    assert memory_limits.allowed() == 40 * MIB
     limits[resource.RLIMIT_DATA] = resource.RLIM_INFINITY
-    assert memory.allowed() == 45 * MIB
+    assert memory_limits.allowed() == 45 * MIB
     limits[resource.RLIMIT_AS] = 100 * MIB  # less than a worker maps without using it
-    assert memory.allowed() == 0
+    assert memory_limits.allowed() == 0
 
 
 def test_room_is_lent_in_the_order_in_which_it_was_asked_for() -> None:
     async def main() -> None:
-        room, seen = Room(10), []
+        room, seen = MemoryBudget(10), []
         gates = [asyncio.Event() for _ in range(4)]
 
         async def hold(name: int, size: int) -> None:
-            async with room.lent(size):
+            async with room.reserve(size):
                 seen.append(name)
                 await gates[name].wait()
 
@@ -234,10 +243,10 @@ def test_room_is_lent_in_the_order_in_which_it_was_asked_for() -> None:
 @pytest.mark.parametrize("granted", [False, True])
 def test_whoever_leaves_the_queue_for_room_holds_nobody_up(granted: bool) -> None:
     async def main() -> None:
-        room, first = Room(1), asyncio.Event()
+        room, first = MemoryBudget(1), asyncio.Event()
 
         async def hold(until: asyncio.Event) -> None:
-            async with room.lent(1):
+            async with room.reserve(1):
                 await until.wait()
 
         holder = asyncio.create_task(hold(first))
@@ -255,7 +264,7 @@ def test_whoever_leaves_the_queue_for_room_holds_nobody_up(granted: bool) -> Non
         assert room._waiting == type(room._waiting)()
         last.cancel()
         await asyncio.gather(last, return_exceptions=True)
-        async with asyncio.timeout(60), room.lent(1):
+        async with asyncio.timeout(60), room.reserve(1):
             pass
 
     asyncio.run(main())
@@ -273,13 +282,13 @@ def test_a_report_is_not_read_before_there_is_room_for_it(tmp_path: Path) -> Non
             read.set()
             yield report_to_bytes(np.zeros(11, dtype=np.int32))
 
-        async with it.runner.arriving.lent(memory.ARRIVING_BYTES):
+        async with it.runner.report_memory.reserve(memory_limits.ARRIVING_BYTES):
             sent = asyncio.create_task(it.ask("PUT", "/slots/1/report", receipt, content=body()))
-            while not it.runner.arriving._waiting:
+            while not it.runner.report_memory._waiting:
                 await asyncio.sleep(0.001)
             assert not sent.done()
             with it.runner.database.reading() as connection:
-                held = connection.execute(tables.check_ins.select()).one().report
+                held = connection.execute(schema.check_ins.select()).one().report
             assert held is None
         assert (await sent).status_code == 200
 
@@ -328,7 +337,7 @@ def test_one_receipt_holds_room_for_one_report(tmp_path: Path) -> None:
         whole = report_to_bytes(np.zeros(11, dtype=np.int32))
 
         async def slowly():
-            reading.append(it.runner.arriving._lent)
+            reading.append(it.runner.report_memory._lent)
             await go_on.wait()
             yield whole
 
@@ -344,7 +353,7 @@ def test_one_receipt_holds_room_for_one_report(tmp_path: Path) -> None:
         go_on.set()
         codes = [(await task).status_code for task in sent]
         assert codes == [200, 200, 429, 429, 429]  # one more may wait; the rest is told at once
-        assert not it.desk._reporting
-        assert it.runner.arriving._lent == 0
+        assert not it.live_run._reporting
+        assert it.runner.report_memory._lent == 0
 
     play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from checkins.service import metrics as module
-from checkins.service import problems
+from checkins.service.http import problems
 from checkins.service.metrics import Measured, Metrics
 
 

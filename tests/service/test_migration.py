@@ -14,9 +14,9 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect
 
 from checkins.errors import InvalidValue
-from checkins.service.store import metadata, tables
+from checkins.service.store import metadata, schema
 from checkins.service.store.database import Database
-from checkins.service.store.migration import NEWEST, SCRIPTS, migrate
+from checkins.service.store.schema import NEWEST, SCRIPTS, migrate
 from tests.service.coordination import House, campaign
 
 
@@ -35,7 +35,7 @@ def test_an_empty_database_gets_the_tables_that_the_code_knows(empty: Database) 
     migrate(empty)
     with empty.reading() as connection:
         context = MigrationContext.configure(connection)
-        assert compare_metadata(context, tables.metadata) == []
+        assert compare_metadata(context, schema.metadata) == []
         assert context.get_current_revision() == NEWEST
 
 
@@ -52,7 +52,7 @@ def test_a_store_from_before_filters_has_runs_without_one(empty: Database) -> No
     migrate(empty)
     with empty.reading() as connection:
         context = MigrationContext.configure(connection)
-        assert compare_metadata(context, tables.metadata) == []
+        assert compare_metadata(context, schema.metadata) == []
 
 
 def test_migrating_again_changes_nothing(empty: Database) -> None:
@@ -139,15 +139,15 @@ def test_invariant_8_after_a_checkpoint_no_byte_of_a_closed_slot_is_in_the_files
     tmp_path: Path,
 ) -> None:
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
-    terms = house.open(campaign())
-    house.begin(terms, 1)
-    tokens = [house.enrol(terms) for _ in range(3)]
-    receipts = [house.check_in(terms, 1, token) for token in tokens]
-    house.choose(terms, 1)
+    spec = house.open(campaign())
+    house.begin(spec, 1)
+    tokens = [house.enrol(spec) for _ in range(3)]
+    receipts = [house.check_in(spec, 1, token) for token in tokens]
+    house.choose(spec, 1)
     house.database.checkpoint()
     held = b"".join(path.read_bytes() for path in tmp_path.glob("x.db*"))
     assert all(word.encode() in held for word in [*tokens, *receipts])
-    house.close(terms, 1)
+    house.close(spec, 1)
     house.database.checkpoint()
     held = b"".join(path.read_bytes() for path in tmp_path.glob("x.db*"))
     assert not any(word.encode() in held for word in [*tokens, *receipts])

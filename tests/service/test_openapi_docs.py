@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from checkins.service import metrics, readiness
-from checkins.service.connections import guarded
-from checkins.service.problems import KINDS, MEDIA_TYPE
-from checkins.service.routes import campaigns, clients, operations, planning, public
+from checkins.service import metrics
+from checkins.service.http.problems import KINDS, MEDIA_TYPE
+from checkins.service.http.uvicorn_hooks import limited_protocol
+from checkins.service.routes import campaigns, clients, planning, readiness
 from checkins.service.settings import Enrolment, EnrolmentKind, Limits, Settings
 from tests.service.coordination import campaign_text
 from tests.service.living import OPERATOR, Living, play
@@ -70,7 +70,7 @@ def test_every_problem_is_listed_with_its_status() -> None:
 
 
 def test_every_event_is_documented() -> None:
-    told = set(re.findall(r'_event\("(\w+)"', inspect.getsource(public)))
+    told = set(re.findall(r'_event\("(\w+)"', inspect.getsource(campaigns)))
     documented = set(re.findall(r"^\| `(\w+)` \|", API.split("## Events")[1].split("## ")[0], re.M))
     assert told == documented
 
@@ -83,7 +83,7 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_every_reason_to_refuse_a_connection_is_documented() -> None:
-    reasons = set(re.findall(r'tell_refused\("([\w-]+)"\)', inspect.getsource(guarded)))
+    reasons = set(re.findall(r'report_refused\("([\w-]+)"\)', inspect.getsource(limited_protocol)))
     assert reasons
     assert [reason for reason in reasons if f"`{reason}`" not in SERVICE] == []
 
@@ -111,8 +111,14 @@ def test_every_kind_of_enrolment_is_documented() -> None:
 
 MODELS = {
     (method, route.path): route.response_model
-    for part in (campaigns, clients, planning, operations)
-    for route in part.router.routes
+    for router in (
+        campaigns.router,
+        campaigns.public_router,
+        clients.router,
+        planning.router,
+        readiness.router,
+    )
+    for route in router.routes
     for method in route.methods
     if route.response_model is not None
 }
@@ -143,8 +149,9 @@ def test_no_answer_has_a_field_that_is_not_declared(tmp_path: Path) -> None:
         await ask("GET", "/check-ins/{receipt}", receipt=receipt)
         declared(await it.report(1, receipt), "/campaigns/{run}/slots/{slot}/report")
         await it.show(1)
-        await it.turn(it.clock.now, lambda: len(it.desk.curve) > 0)
+        await it.turn(it.clock.now, lambda: len(it.live_run.curve) > 0)
         await ask("GET", "/progress")
+        await ask("GET", "/ledger/heads/{entries}", entries=1)
         await ask("GET", "")
         declared(await it.http.get("/campaigns"), "/campaigns")
         declared(await it.http.get("/healthz"), "/healthz")

@@ -13,17 +13,17 @@ from checkins.campaign import parse_campaign
 from checkins.errors import InvalidValue
 from checkins.protocol.server import Ending
 from checkins.service import startup
-from checkins.service.opening import PopulationBusy
-from checkins.service.store import tables
+from checkins.service.runs.opening import PopulationBusy
+from checkins.service.store import schema
 from tests.service.coordination import SERVER_NOISE, START, House, campaign, campaign_text
 from tests.service.living import settings
 
 
 def test_a_run_is_named_by_its_seal_and_its_number(house: House) -> None:
     what = campaign()
-    terms = house.open(what)
-    assert terms.id == f"{what.seal.removeprefix('sha256:')[:12]}-1"
-    (opened,) = house.entries(terms)
+    spec = house.open(what)
+    assert spec.id == f"{what.seal.removeprefix('sha256:')[:12]}-1"
+    (opened,) = house.entries(spec)
     assert opened["kind"] == "opened"
     assert opened["seal"] == what.seal
     assert opened["campaign"] == what.canonical()
@@ -37,21 +37,21 @@ def test_opening_what_is_open_finds_it(house: House) -> None:
     house.begin(first, 2)  # also when its start has passed
     assert house.open(campaign()).id == first.id
     assert house.everything() != kept
-    assert len(house.rows(tables.runs)) == 1
+    assert len(house.rows(schema.runs)) == 1
 
 
 def test_opening_what_is_over_finds_it(house: House) -> None:
     first = house.open(campaign(slots=2))
     house.finish(first)
     assert house.open(campaign(slots=2)).id == first.id
-    assert len(house.rows(tables.runs)) == 1
+    assert len(house.rows(schema.runs)) == 1
 
 
 def test_a_start_that_has_passed_is_refused_and_leaves_nothing(house: House) -> None:
     house.clock.now = START.timestamp() + 0.001
     with pytest.raises(InvalidValue, match="has passed"):
         house.open(campaign())
-    assert house.rows(tables.runs) == house.rows(tables.populations) == []
+    assert house.rows(schema.runs) == house.rows(schema.populations) == []
 
 
 def test_invariant_9_a_changed_file_is_another_campaign(house: House) -> None:
@@ -64,7 +64,7 @@ def test_invariant_9_a_changed_file_is_another_campaign(house: House) -> None:
     ):
         with pytest.raises(PopulationBusy, match="is open on this population"):
             house.open(changed)
-    assert len(house.rows(tables.runs)) == 1
+    assert len(house.rows(schema.runs)) == 1
 
 
 def test_invariant_9_campaigns_on_one_population_come_one_after_another_and_compose(
@@ -75,12 +75,12 @@ def test_invariant_9_campaigns_on_one_population_come_one_after_another_and_comp
     with pytest.raises(PopulationBusy):
         house.open(second)
     alone = house.finish(first).certificate["epsilon"]
-    terms = house.open(second)
-    assert terms.number == 1
-    assert terms.population == first.population
-    both = house.finish(terms).certificate["epsilon"]
+    spec = house.open(second)
+    assert spec.number == 1
+    assert spec.population == first.population
+    both = house.finish(spec).certificate["epsilon"]
     assert alone < both <= 2 * alone * 1.05
-    verified = house.verified(terms, closed=True)
+    verified = house.verified(spec, closed=True)
     filters = {run.filter for run in verified.ledger.runs}
     assert len(filters) == 1
     assert verified.rule == f"chosen after earlier releases: filter {filters.pop()}"
@@ -93,12 +93,12 @@ def test_invariant_9_what_was_spent_before_is_gone_from_the_budget(house: House)
     spent = house.finish(first).certificate["epsilon"]
     tight = spent * 1.4
     second = campaign(name="second", slots=4, epsilon=tight, start=START + timedelta(hours=1))
-    terms = house.open(second)
-    assert 0 < terms.affordable < 4
-    ended = house.finish(terms)
-    assert (ended.stage.ending, ended.stage.closed) == (Ending.STOPPED, terms.affordable)
+    spec = house.open(second)
+    assert 0 < spec.affordable < 4
+    ended = house.finish(spec)
+    assert (ended.state.ending, ended.state.closed) == (Ending.STOPPED, spec.affordable)
     assert ended.certificate["epsilon"] <= tight
-    assert house.verified(terms, closed=True).within_budget
+    assert house.verified(spec, closed=True).within_budget
     third = replace(second, name="third")
     with pytest.raises(InvalidValue, match="pays for no slot of this campaign, after what was"):
         house.open(replace(third, budget=replace(third.budget, epsilon=spent * 1.01)))
@@ -111,9 +111,9 @@ def test_other_populations_have_ledgers_of_their_own(house: House) -> None:
     house.finish(first)
     house.finish(other)
     house.finish(nobody)
-    assert len({terms.population for terms in (first, other, nobody)}) == 3
-    for terms in (first, other, nobody):
-        assert len(house.verified(terms, closed=True).ledger.runs) == 1
+    assert len({spec.population for spec in (first, other, nobody)}) == 3
+    for spec in (first, other, nobody):
+        assert len(house.verified(spec, closed=True).ledger.runs) == 1
 
 
 def test_what_does_not_fit_the_ledger_of_its_population_is_refused(house: House) -> None:
@@ -122,13 +122,13 @@ def test_what_does_not_fit_the_ledger_of_its_population_is_refused(house: House)
     budget = replace(later.budget, delta=1e-7)
     with pytest.raises(InvalidValue, match="delta"):
         house.open(replace(later, budget=budget))
-    assert len(house.rows(tables.runs)) == 1
+    assert len(house.rows(schema.runs)) == 1
 
 
 def test_a_budget_that_pays_for_no_slot_is_refused(house: House) -> None:
     with pytest.raises(InvalidValue, match="pays for no slot"):
         house.open(campaign(epsilon=0.01))
-    assert house.rows(tables.populations) == []
+    assert house.rows(schema.populations) == []
 
 
 def test_a_campaign_without_a_schedule_cannot_be_opened(house: House) -> None:
@@ -142,19 +142,19 @@ def test_invariant_11_what_no_theorem_covers_is_refused(house: House) -> None:
     private = parse_campaign(text.replace("grid = 1e-6", "")).campaign
     with pytest.raises(InvalidValue, match="on a grid"):
         house.open(private)
-    assert house.rows(tables.runs) == []
+    assert house.rows(schema.runs) == []
 
 
 def test_every_repeat_is_opened_once_and_then_no_more(house: House) -> None:
     again = campaign(slots=1, repeats=3)
     ids = []
     for _ in range(3):
-        terms = house.open(again)
-        ids.append(terms.id)
-        house.finish(terms)
+        spec = house.open(again)
+        ids.append(spec.id)
+        house.finish(spec)
     assert [run[-2:] for run in ids] == ["-1", "-2", "-3"]
     assert house.open(again).id == ids[-1]
-    assert len(house.verified(terms, closed=True).ledger.runs) == 3
+    assert len(house.verified(spec, closed=True).ledger.runs) == 3
 
 
 def test_a_late_repeat_is_opened_all_the_same_and_its_slots_are_dummies(house: House) -> None:
@@ -163,24 +163,24 @@ def test_a_late_repeat_is_opened_all_the_same_and_its_slots_are_dummies(house: H
     house.finish(first)
     house.clock.now += 1e6
     second = house.open(again)
-    standing = house.finish(second)
-    assert standing.stage.ending is Ending.COMPLETED
+    snapshot = house.finish(second)
+    assert snapshot.state.ending is Ending.COMPLETED
 
 
 def test_the_second_run_is_priced_with_the_first(house: House) -> None:
     again = campaign(slots=2, repeats=2, randomizer=SERVER_NOISE)
     first = house.open(again)
-    promised = house.standing(first).certificate["epsilon"]
+    promised = house.snapshot(first).certificate["epsilon"]
     house.finish(first)
     second = house.open(again)
-    assert house.standing(second).certificate["epsilon"] > promised
+    assert house.snapshot(second).certificate["epsilon"] > promised
 
 
 def test_the_log_tells_of_a_campaign_that_a_coordinator_is_started_with(tmp_path: Path) -> None:
     store, log = f"sqlite:///{tmp_path}/store.db", tmp_path / "log"
     chosen = settings(store, tmp_path, log_file=log)
-    terms = startup.prepare(chosen, campaign(), start=startup.Start())
+    spec = startup.prepare(chosen, campaign(), start=startup.Start())
     startup.prepare(chosen, campaign(), start=startup.Start())  # it is open already
     (line,) = [json.loads(line) for line in log.read_text().splitlines()]
-    assert terms is not None
-    assert (line["event"], line["campaign"]) == ("opened", terms.id)
+    assert spec is not None
+    assert (line["event"], line["campaign"]) == ("opened", spec.id)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from checkins.service import opening
-from checkins.service.openings import Openings
-from checkins.service.problems import Problem
+from checkins.service.http.problems import Problem
+from checkins.service.runs import opening
+from checkins.service.runs.opening import OpeningQueue
 from tests.service.coordination import campaign_text
 from tests.service.living import OPERATOR, play, problem
 
@@ -59,7 +59,7 @@ def test_a_hostile_campaign_is_refused(tmp_path: Path) -> None:
 
 def test_a_few_wait_for_their_turn_and_more_are_told_to_come_again() -> None:
     async def main() -> None:
-        gate, openings = threading.Event(), Openings(most=2)
+        gate, openings = threading.Event(), OpeningQueue(most=2)
         waiting = [asyncio.create_task(openings.run(gate.wait, 60)) for _ in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(Problem, match="busy: other campaigns are being opened"):
@@ -74,7 +74,7 @@ def test_a_few_wait_for_their_turn_and_more_are_told_to_come_again() -> None:
 
 def test_whoever_has_waited_long_enough_is_told_to_come_again_and_the_work_goes_on() -> None:
     async def main() -> None:
-        gate, ended, openings = threading.Event(), threading.Event(), Openings(within_s=0.01)
+        gate, ended, openings = threading.Event(), threading.Event(), OpeningQueue(within_s=0.01)
 
         def work() -> None:
             assert gate.wait(60)
@@ -92,7 +92,7 @@ def test_whoever_has_waited_long_enough_is_told_to_come_again_and_the_work_goes_
 
 def test_a_refusal_reaches_whoever_asked() -> None:
     async def main() -> None:
-        openings = Openings()
+        openings = OpeningQueue()
         with pytest.raises(ZeroDivisionError):
             await openings.run(lambda: 1 // 0)
         openings.close()

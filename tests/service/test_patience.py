@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from checkins.service import timeouts
+from checkins.service.workers import threads
 from tests.service.living import Living, play, problem
 
 PATHS = ("/progress", "/ledger", "/check-ins/abcdefgh12345678?wait=0")
@@ -28,20 +26,18 @@ def test_a_silent_store_is_busy(tmp_path: Path, monkeypatch, path: str) -> None:
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
         await it.begin(1)
-        database = it.runner.database
 
-        @contextmanager
-        def silent() -> Iterator[None]:
+        def silent() -> None:
             assert spoken.wait(60)
             raise OperationalError("none", None, Exception("silent"))
-            yield
 
         with monkeypatch.context() as patch:
-            patch.setattr(database, "reading", silent)
-            patch.setattr(timeouts, "PATIENCE_S", 0.05)
+            it.faults["reading"] = silent
+            patch.setattr(threads, "PATIENCE_S", 0.05)
             try:
                 assert problem(await it.ask("GET", path)) == (503, "busy")
             finally:
+                del it.faults["reading"]
                 spoken.set()
         answer = await it.ask("GET", path)
         assert answer.status_code == (404 if "check-ins" in path else 200)
@@ -50,15 +46,15 @@ def test_a_silent_store_is_busy(tmp_path: Path, monkeypatch, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_store_that_is_away_is_busy(tmp_path: Path, monkeypatch, path: str) -> None:
+def test_a_store_that_is_away_is_busy(tmp_path: Path, path: str) -> None:
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
 
         def away() -> None:
             raise OperationalError("none", None, Exception("refused"))
 
-        with monkeypatch.context() as patch:
-            patch.setattr(it.runner.database, "reading", away)
-            assert problem(await it.ask("GET", path)) == (503, "busy")
+        it.faults["reading"] = away
+        assert problem(await it.ask("GET", path)) == (503, "busy")
+        del it.faults["reading"]
 
     here(tmp_path, scenario)

@@ -17,10 +17,10 @@ from starlette.requests import Request
 
 from checkins.campaign import parse_campaign
 from checkins.errors import InvalidValue
-from checkins.service import planner as planners
-from checkins.service.planner import Planner
-from checkins.service.problems import Problem
+from checkins.service.http.problems import Problem
 from checkins.service.routes.planning import PARAMETERS, Plan, question_of
+from checkins.service.workers import planner as planners
+from checkins.service.workers.planner import Planner
 from tests.service.living import Living, play, problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -230,18 +230,14 @@ def test_the_real_process_plans_refuses_and_can_be_interrupted() -> None:
 
 
 @pytest.fixture
-def route(migrated_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def route(migrated_file: Path, tmp_path: Path) -> Any:
     """Play a scenario on a coordinator whose planner is a stand-in."""
     store = tmp_path / "store.db"
     store.write_bytes(migrated_file.read_bytes())
-    monkeypatch.setattr(
-        planners.Planner.__init__,
-        "__kwdefaults__",
-        {**planners.Planner.__init__.__kwdefaults__, "command": DOUBLE},
-    )
 
     def played(scenario: Callable[[Living], Awaitable[None]], **given: Any) -> None:
-        play(f"sqlite:///{store}", tmp_path, scenario, **given)
+        planner = Planner(command=DOUBLE) if given.get("plan", True) else None
+        play(f"sqlite:///{store}", tmp_path, scenario, planner=planner, **given)
 
     return played
 

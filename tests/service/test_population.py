@@ -9,23 +9,30 @@ import pytest
 
 from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.protocol.rules import MOST_ENROLLED
-from checkins.service import intake, startup
-from checkins.service.intake import Enrolment, hashed
-from checkins.service.run_spec import RunSpec
+from checkins.service import startup
+from checkins.service.runs import intake
+from checkins.service.runs.intake import Enrolment, hashed
 from checkins.service.settings import Enrolment as Admission
 from checkins.service.settings import EnrolmentKind, digest_of
-from checkins.service.store import tables
-from tests.service.coordination import AVERAGED, SLIDING, House, at, campaign, campaign_text
+from checkins.service.store import schema
+from checkins.service.store.database import retry_on_conflict
+from checkins.service.store.run_spec import RunSpec
+from tests.service.coordination import (
+    AVERAGED,
+    SLIDING,
+    FaultyDatabase,
+    House,
+    campaign,
+    campaign_text,
+)
 from tests.service.living import OPERATOR, play, problem, settings
 
 FEW = (2, 3)
 
 
-def enrolled(house: House, terms: RunSpec, messages: list[Enrolment]) -> list[bool]:
+def enrolled(house: House, spec: RunSpec, messages: list[Enrolment]) -> list[bool]:
     """Whether each was given a token."""
-    answers = intake.retry_on_conflict(
-        lambda: intake.take_enrolments(house.database, terms, messages)
-    )
+    answers = retry_on_conflict(lambda: intake.take_enrolments(house.database, spec, messages))
     assert all(answer is None or "nobody more may enrol" in str(answer) for answer in answers)
     return [answer is None for answer in answers]
 
@@ -47,41 +54,41 @@ def with_keys(count: int) -> list[Enrolment]:
     ids=["fixed", "averaged", "sliding"],
 )
 def test_nobody_enrols_beyond_the_declared_population(house: House, given) -> None:
-    terms = house.open(campaign(**{**given, "population": FEW}))
-    assert enrolled(house, terms, strangers(2)) == [True, True]
-    assert enrolled(house, terms, strangers(3, "more")) == [True, False, False]
+    spec = house.open(campaign(**{**given, "population": FEW}))
+    assert enrolled(house, spec, strangers(2)) == [True, True]
+    assert enrolled(house, spec, strangers(3, "more")) == [True, False, False]
     house.restart()
-    (refusal,) = intake.take_enrolments(house.database, terms, strangers(1, "late"))
+    (refusal,) = intake.take_enrolments(house.database, spec, strangers(1, "late"))
     assert isinstance(refusal, ProtocolViolation)
     assert "at most 3 of them" in str(refusal)
-    assert len(house.rows(tables.tokens)) == 3
+    assert len(house.rows(schema.tokens)) == 3
 
 
 def test_without_a_declared_population_only_the_width_of_sums_is_a_limit(house: House) -> None:
-    terms = house.open(campaign())
-    assert terms.most_enrolled == MOST_ENROLLED
-    assert all(enrolled(house, terms, strangers(50)))
+    spec = house.open(campaign())
+    assert spec.most_enrolled == MOST_ENROLLED
+    assert all(enrolled(house, spec, strangers(50)))
 
 
 def test_a_retry_is_counted_once_and_answered_when_the_run_is_full(house: House) -> None:
-    terms = house.open(campaign(population=FEW))
+    spec = house.open(campaign(population=FEW))
     everyone = with_keys(4)
     for _ in range(3):
-        assert enrolled(house, terms, everyone[:2] * 2) == [True] * 4
-    assert enrolled(house, terms, everyone) == [True, True, True, False]
-    assert enrolled(house, terms, everyone) == [True, True, True, False]
-    assert [row.clients for row in house.rows(tables.enrolled)] == [3]
+        assert enrolled(house, spec, everyone[:2] * 2) == [True] * 4
+    assert enrolled(house, spec, everyone) == [True, True, True, False]
+    assert enrolled(house, spec, everyone) == [True, True, True, False]
+    assert [row.clients for row in house.rows(schema.enrolled)] == [3]
 
 
 def test_a_place_is_not_given_again_after_a_check_in_or_a_withdrawal(house: House) -> None:
-    terms = house.open(campaign(population=FEW))
-    house.begin(terms, 1)
-    spent, gone, _ = (house.enrol(terms) for _ in range(3))
-    house.check_in(terms, 1, spent)
-    assert intake.withdraw(house.database, terms.id, gone)
-    assert enrolled(house, terms, strangers(1)) == [False]
-    house.begin(terms, 2)
-    assert enrolled(house, terms, strangers(1)) == [False]
+    spec = house.open(campaign(population=FEW))
+    house.begin(spec, 1)
+    spent, gone, _ = (house.enrol(spec) for _ in range(3))
+    house.check_in(spec, 1, spent)
+    assert intake.withdraw(house.database, spec.id, gone)
+    assert enrolled(house, spec, strangers(1)) == [False]
+    house.begin(spec, 2)
+    assert enrolled(house, spec, strangers(1)) == [False]
 
 
 def test_each_run_has_places_for_the_whole_population(house: House) -> None:
@@ -94,31 +101,31 @@ def test_each_run_has_places_for_the_whole_population(house: House) -> None:
 
 
 def test_workers_that_enrol_at_once_stay_within_the_population(house: House) -> None:
-    terms = house.open(campaign(population=(2, 20)))
-    others = [at(house.url, house.clock) for _ in range(4)]
+    spec = house.open(campaign(population=(2, 20)))
+    others = [FaultyDatabase(house.url, house.clock) for _ in range(4)]
 
     def enrol(worker: int) -> int:
         given = 0
         for turn in range(10):
             messages = strangers(3, f"{worker}-{turn}")
-            answers = intake.retry_on_conflict(
-                lambda messages=messages: intake.take_enrolments(others[worker], terms, messages)
+            answers = retry_on_conflict(
+                lambda messages=messages: intake.take_enrolments(others[worker], spec, messages)
             )
             given += answers.count(None)
         return given
 
     with ThreadPoolExecutor(len(others)) as threads:
         assert sum(threads.map(enrol, range(len(others)))) == 20
-    assert len(house.rows(tables.tokens)) == 20
+    assert len(house.rows(schema.tokens)) == 20
     for other in others:
         other.close()
 
 
 def test_how_many_have_enrolled_is_forgotten_when_a_run_is_over(house: House) -> None:
-    terms = house.open(campaign(population=FEW))
-    house.enrol(terms)
-    house.finish(terms)
-    assert house.rows(tables.enrolled) == []
+    spec = house.open(campaign(population=FEW))
+    house.enrol(spec)
+    house.finish(spec)
+    assert house.rows(schema.enrolled) == []
 
 
 def listing(count: int) -> Admission:
@@ -142,13 +149,13 @@ def test_an_allow_list_longer_than_the_population_is_refused_at_the_start(tmp_pa
 def test_the_service_says_that_a_run_is_full_and_shows_no_count(tmp_path: Path) -> None:
     async def scenario(it) -> None:
         await it.open(population=FEW)
-        before = (await it.http.get(f"/campaigns/{it.desk.terms.id}")).json()
+        before = (await it.http.get(f"/campaigns/{it.live_run.spec.id}")).json()
         for _ in range(3):
             await it.enrol()
         refused = await it.ask("POST", "/enrolments")
         assert problem(refused) == (409, "refused")
         assert "at most 3 of them" in refused.json()["detail"]
-        after = (await it.http.get(f"/campaigns/{it.desk.terms.id}")).json()
+        after = (await it.http.get(f"/campaigns/{it.live_run.spec.id}")).json()
         assert {**before, "server_time": ""} == {**after, "server_time": ""}
 
     play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)

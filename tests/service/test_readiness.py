@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from checkins.service import logs, readiness, slot_transitions
-from checkins.service.rollback_guard import RollbackGuard
+from checkins.service import logs
+from checkins.service.routes import readiness
+from checkins.service.runs import slot_transitions
 from tests.service.living import OPERATOR, Living, play, problem
 
 
@@ -76,15 +75,15 @@ def test_each_reason_is_enough(
     holding: str | None,
     says: str | None,
 ) -> None:
-    monkeypatch.setattr(slot_transitions, "due", lambda terms, stage: 1000.0)
-    desk = SimpleNamespace(terms=None, standing=SimpleNamespace(stage=None))
+    monkeypatch.setattr(slot_transitions, "due", lambda spec, state: 1000.0)
+    live_run = SimpleNamespace(spec=None, snapshot=SimpleNamespace(state=None))
 
     async def main() -> list[str]:
         stand_in: Any = SimpleNamespace(
             stopping=asyncio.Event(),
             answered=asyncio.get_running_loop().time() - silent_s,
             database=SimpleNamespace(now=lambda: 1000.0 + late_s),
-            desks={"run": desk},
+            live_runs={"run": live_run},
             background=SimpleNamespace(failing=failing),
             clock_watch=SimpleNamespace(holding=holding),
             witness_fault=None,
@@ -106,7 +105,7 @@ def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeyp
     async def scenario(it: Living) -> None:
         await it.open(slots=4)
         monkeypatch.setattr(slot_transitions, "advance", hanging)
-        it.clock.now = it.desk.terms.begins(1) + readiness.LATE_S
+        it.clock.now = it.live_run.spec.begins(1) + readiness.LATE_S
         await ready(it)
         it.clock.now += 0.1
         try:
@@ -118,24 +117,22 @@ def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeyp
     here(tmp_path, scenario)
 
 
-def test_a_witness_that_cannot_be_written_is_not_ready_and_stops_nothing(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_witness_that_cannot_be_written_is_not_ready_and_stops_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
 
-        def full(*_: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(RollbackGuard, "saw", full)
-            await it.show(1)
-            await unready(it, "the witness cannot be written: No space left on device")
-            assert it.runner.background.failing == []
+        shutil.rmtree(folder)
+        await it.show(1)
+        await unready(it, "the witness cannot be written: No such file or directory")
+        assert it.runner.background.failing == []
+        folder.mkdir()
         await ready(it)  # tried again without another release
         await it.finish()
 
-    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario, witness=tmp_path / "witness")
+    play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario, witness=folder / "witness")
 
 
 def test_a_store_that_is_silent_is_not_ready(tmp_path: Path, monkeypatch) -> None:
@@ -144,33 +141,32 @@ def test_a_store_that_is_silent_is_not_ready(tmp_path: Path, monkeypatch) -> Non
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
 
-        @contextmanager
-        def silent() -> Iterator[None]:
+        def silent() -> None:
             assert go_on.wait(60)
             raise OperationalError("none", None, Exception("silent"))
-            yield
 
         with monkeypatch.context() as patch:
-            patch.setattr(it.runner.database, "reading", silent)
+            it.faults["reading"] = silent
             patch.setattr(readiness, "PATIENCE_S", 0.05)
             try:
                 await unready(it, "the store has not answered")
             finally:
+                del it.faults["reading"]
                 go_on.set()
         await ready(it)
 
     here(tmp_path, scenario)
 
 
-def test_a_background_task_that_keeps_dying_is_not_ready(tmp_path: Path, monkeypatch) -> None:
+def test_a_background_task_that_keeps_dying_is_not_ready(tmp_path: Path) -> None:
     async def scenario(it: Living) -> None:
-        async def broken() -> None:
+        def broken() -> None:
             raise RuntimeError
 
         await ready(it)
-        with monkeypatch.context() as patch:
-            patch.setattr(it.runner, "_look", broken)
-            await unready(it, "background tasks keep dying: watch")
+        it.faults["reading"] = broken
+        await unready(it, "background tasks keep dying: watch")
+        del it.faults["reading"]
         await ready(it)
         bearer = {"authorization": f"Bearer {OPERATOR}"}
         metrics = (await it.http.get("/metrics", headers=bearer)).text
@@ -233,7 +229,7 @@ def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found
         await it.choose(1)
         await it.runner.background.stop()
         it.runner.background = type(it.runner.background)(it.runner.metrics.task_restarted)
-        it.runner.desks.clear()  # as after a start
+        it.runner.live_runs.clear()  # as after a start
         monkeypatch.setattr(slot_transitions, "read_choice", failing)
         with pytest.raises(OperationalError):
             await it.runner._look()

@@ -16,7 +16,7 @@ from checkins.client.saved_state import SavedState
 from checkins.client.service_client import ServiceClient
 from checkins.client.state_file import Memory
 from checkins.ledger.verification import verify
-from checkins.service.rollback_guard import RollbackGuard, seen_of
+from checkins.service.store.rollback_guard import RollbackGuard, progress_of
 from tests.service.coordination import Clock
 from tests.service.living import Living, play
 
@@ -55,7 +55,7 @@ def test_slots_that_are_released_twice_are_noticed_by_devices(tmp_path: Path, ag
         await it.show(10)
         witness_there = RollbackGuard(witness)
         witness_there.check(it.runner.database)  # it has noticed nothing
-        witness_there.saw(seen_of(it.runner.database))
+        witness_there.record(progress_of(it.runner.database))
         lines = (await it.ask("GET", "/ledger")).content.splitlines(keepends=True)
         assert verify(lines).within_budget  # nor has anyone who recomputes the ledger
         if again:

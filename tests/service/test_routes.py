@@ -17,7 +17,7 @@ from checkins.ledger.entry import hashed
 from checkins.ledger.verification import verify
 from checkins.protocol.report import model_from_bytes, report_to_bytes
 from checkins.service import logs
-from checkins.service.routes import public
+from checkins.service.routes import campaigns
 from checkins.service.settings import Enrolment, EnrolmentKind, digest_of
 from tests.service.coordination import (
     AVERAGED,
@@ -167,15 +167,15 @@ def test_requests_of_clients_are_refused_with_their_slugs(on) -> None:
 def test_a_client_that_is_a_little_early_is_kept_waiting(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open()
-        terms = it.desk.terms
-        it.clock.now = terms.begins(1) - 1.9
+        spec = it.live_run.spec
+        it.clock.now = spec.begins(1) - 1.9
         check_in = asyncio.create_task(it.check_in(1))
-        while not it.desk.check_ins._waiting and not check_in.done():
+        while not it.live_run.check_ins._waiting and not check_in.done():
             await asyncio.sleep(0.01)
-            it.clock.now = terms.begins(1)
+            it.clock.now = spec.begins(1)
         assert await check_in
         # and again where the slot before is not closed yet
-        it.clock.now = terms.ends(1) - 1.0
+        it.clock.now = spec.ends(1) - 1.0
         check_in = asyncio.create_task(it.check_in(2))
         await asyncio.sleep(0.01)
         await it.begin(2)
@@ -190,7 +190,7 @@ def test_a_client_that_waits_for_its_slot_when_the_service_stops_may_come_again(
     async def scenario(it: Living) -> None:
         await it.open()
         token = await it.enrol()
-        it.clock.now = it.desk.terms.begins(1) - 1.0
+        it.clock.now = it.live_run.spec.begins(1) - 1.0
         asked = asyncio.create_task(it.ask("POST", "/slots/1/check-ins", token))
         await asyncio.sleep(0.05)
         it.runner.release_waiters()
@@ -327,7 +327,7 @@ def test_only_the_operator_opens_stops_and_measures(here) -> None:
         await it.begin(2)
         stopped = await it.ask("DELETE", "", OPERATOR)
         assert stopped.status_code == 200
-        await it.turn(it.clock.now, lambda: it.desk.public.stage.ending is not None)
+        await it.turn(it.clock.now, lambda: it.live_run.public.state.ending is not None)
         view = (await it.ask("GET", "")).json()
         assert (view["status"], view["slots_closed"]) == ("stopped", 1)
         lines = (await it.ask("GET", "/ledger")).content.splitlines(keepends=True)
@@ -437,12 +437,12 @@ def test_events_tell_each_release_once_and_the_end(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open(slots=3)
         await it.show(1)  # before anybody listens
-        stream = public._events(it.desk, it.runner)
+        stream = campaigns._events(it.live_run, it.runner)
         events = await heard(stream, "state", slots_closed=1)
         await it.show(2)
         events += await heard(stream, "release", slot=2)
-        it.desk.prices = [(3, 0.25)]  # another price is known, and nothing else has changed
-        it.desk.wake()
+        it.live_run.epsilons = [(3, 0.25)]  # another price is known, and nothing else has changed
+        it.live_run.wake()
         events += await heard(stream, "state", slots_closed=2)
         await it.finish()
         head = (await it.ask("GET", "")).json()["ledger"]["head"]
@@ -464,7 +464,7 @@ def test_events_tell_each_release_once_and_the_end(here) -> None:
 def test_releases_that_a_slow_reader_missed_are_told_too(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open(slots=4)
-        stream = public._events(it.desk, it.runner)
+        stream = campaigns._events(it.live_run, it.runner)
         await heard(stream, "state", slots_closed=0)  # and reads no further for a while
         for slot in (1, 2, 3):
             await it.show(slot)
@@ -483,7 +483,7 @@ def test_releases_that_a_slow_reader_missed_are_told_too(here) -> None:
 def test_slots_from_which_nothing_is_released_are_no_releases(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open(**SLIDING)
-        stream = public._events(it.desk, it.runner)
+        stream = campaigns._events(it.live_run, it.runner)
         events = await heard(stream, "state", slots_closed=0)
         for slot in (1, 2):
             await it.show(slot)
@@ -515,8 +515,8 @@ def test_invariant_7_a_head_is_shown_no_earlier_than_its_release(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
         await it.choose(1)
-        await it.turn(it.desk.terms.ends(1), lambda: it.desk.standing.stage.closed == 1)
-        assert it.desk.public.ledger.entries == 1
+        await it.turn(it.live_run.spec.ends(1), lambda: it.live_run.snapshot.state.closed == 1)
+        assert it.live_run.public.ledger.entries == 1
         assert problem(await it.ask("GET", "/ledger/heads/2")) == (404, "unknown-entry")
         await it.show(1)
         assert (await it.ask("GET", "/ledger/heads/2")).status_code == 200
@@ -578,11 +578,11 @@ def test_invariant_7_a_release_is_shown_at_its_time_and_not_as_soon_as_it_is_dur
         for slot in (1, 2):
             await it.choose(slot)
             await it.turn(
-                it.desk.terms.ends(slot),
-                lambda slot=slot: it.desk.standing.stage.closed == slot,
+                it.live_run.spec.ends(slot),
+                lambda slot=slot: it.live_run.snapshot.state.closed == slot,
             )
             if slot == 2:
-                await it.turn(it.clock.now, lambda: it.desk.is_over)
+                await it.turn(it.clock.now, lambda: it.live_run.is_over)
             await asyncio.sleep(0.05)
             view = (await it.ask("GET", "")).json()
             assert view["slots_closed"] == slot - 1, slot
@@ -597,8 +597,8 @@ def test_invariant_7_progress_holds_no_release_that_is_not_shown_yet(here) -> No
     async def scenario(it: Living) -> None:
         await it.open(slots=3)
         await it.choose(1)
-        await it.turn(it.desk.terms.ends(1), lambda: it.desk.standing.stage.closed == 1)
-        assert it.desk.public.stage.closed == 0
+        await it.turn(it.live_run.spec.ends(1), lambda: it.live_run.snapshot.state.closed == 1)
+        assert it.live_run.public.state.closed == 0
         assert (await it.ask("GET", "/progress")).json()["releases"] == []
 
     here(scenario)
@@ -623,8 +623,8 @@ def test_progress_of_a_run_is_its_own_also_after_a_restart(here) -> None:
     async def first(it: Living) -> None:
         seen["run"] = await it.open(slots=3, repeats=2)
         await it.finish()
-        await it.turn(it.clock.now, lambda: it.desk.next_run is not None)
-        it.run = it.desk.next_run or ""
+        await it.turn(it.clock.now, lambda: it.live_run.next_run is not None)
+        it.run = it.live_run.next_run or ""
         await it.show(1)
 
     async def second(it: Living) -> None:
@@ -639,7 +639,7 @@ def test_progress_of_a_run_is_its_own_also_after_a_restart(here) -> None:
 def test_prices_are_computed_beside_the_run_and_shown(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
-        await it.turn(it.clock.now, lambda: len(it.desk.prices) == 2)
+        await it.turn(it.clock.now, lambda: len(it.live_run.epsilons) == 2)
         shown = (await it.ask("GET", "/progress")).json()["spending"]
         assert [price["slots"] for price in shown] == [1, 2]
         await it.show(1)
@@ -653,7 +653,7 @@ def test_the_learning_curve_is_measured_on_the_public_holdout(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
         await it.show(1)
-        await it.turn(it.clock.now, lambda: len(it.desk.curve) > 0)
+        await it.turn(it.clock.now, lambda: len(it.live_run.curve) > 0)
         (point, *_) = (await it.ask("GET", "/progress")).json()["curve"]
         assert point["slots"] == 1
         assert {"loss", "accuracy"} <= set(point["metrics"])
@@ -661,32 +661,29 @@ def test_the_learning_curve_is_measured_on_the_public_holdout(here) -> None:
     here(scenario)
 
 
-def test_a_store_that_is_away_is_busy_and_the_clock_goes_on_when_it_is_back(
-    here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_away_is_busy_and_the_clock_goes_on_when_it_is_back(here) -> None:
     from sqlalchemy.exc import OperationalError
 
     async def scenario(it: Living) -> None:
         await it.open()
         token = await it.enrol()
         await it.begin(1)
-        shared = it.runner.database.shared
+        faults = it.faults
 
-        def away(*_: object) -> Any:
+        def away() -> None:
             raise OperationalError("SELECT 1", {}, OSError("away"))
 
-        it.runner.database.shared = away  # type: ignore[method-assign]
+        faults["shared"] = away
         answer = await it.ask("POST", "/slots/1/check-ins", token)
         assert problem(answer) == (503, "busy")
         assert "retry-after" in answer.headers
-        it.runner.database.shared = shared  # type: ignore[method-assign]
+        del faults["shared"]
         assert await it.check_in(1, token)
-        exclusive = it.runner.database.exclusive
-        it.runner.database.exclusive = away  # type: ignore[method-assign]
-        it.clock.now = it.desk.terms.ends(1)
+        faults["exclusive"] = away
+        it.clock.now = it.live_run.spec.ends(1)
         await asyncio.sleep(0.15)
-        assert it.desk.standing.stage.closed == 0
-        it.runner.database.exclusive = exclusive  # type: ignore[method-assign]
+        assert it.live_run.snapshot.state.closed == 0
+        del faults["exclusive"]
         await it.show(1)
 
     here(scenario)

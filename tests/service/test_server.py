@@ -22,7 +22,8 @@ import httpx
 import pytest
 
 from checkins.service import server
-from checkins.service.server import bind, default_witness
+from checkins.service.server import bind
+from checkins.service.store.rollback_guard import default_witness
 from tests.service.coordination import House, campaign_text
 from tests.service.faults.coordinator import Coordinator
 from tests.service.living import Living, play, settings
@@ -141,13 +142,13 @@ def test_until_done_leaves_when_every_repeat_is_over(tmp_path: Path) -> None:
     with served.running():
         process = served._running()
         assert process.wait(PATIENCE_S) == 0
-    from checkins.service.store import records
+    from checkins.service.store import run_state
     from checkins.service.store.database import Database
 
     database = Database(served.store)
     with database.reading() as connection:
-        runs = records.unknown_terms(connection, ())
-        endings = [records.load_stage(connection, run.id).ending for run in runs]
+        runs = run_state.load_unknown_specs(connection, ())
+        endings = [run_state.load_state(connection, run.id).ending for run in runs]
     database.close()
     assert [str(ending) for ending in endings] == ["completed", "completed"]
 
@@ -161,7 +162,7 @@ def ends(it: Living, run: str) -> Any:
 def test_until_done_leaves_when_the_budget_pays_for_no_further_repeat(tmp_path: Path) -> None:
     async def scenario(it: Living) -> None:
         run = await it.open(slots=2, repeats=2, epsilon=1.1)
-        assert it.desk.terms.affordable == 2
+        assert it.live_run.spec.affordable == 2
         task = ends(it, run)
         await it.finish()
         async with asyncio.timeout(PATIENCE_S):

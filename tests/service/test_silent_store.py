@@ -62,13 +62,13 @@ def test_asked_to_stop_while_postgresql_is_silent_it_leaves(
 def test_asked_to_stop_before_postgresql_has_answered_a_coordinator_leaves(
     tmp_path: Path, postgres: Postgres, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("checkins.service.runner.LEAVE_STORE_S", 0.0)
+    monkeypatch.setattr("checkins.service.runs.runner.LEAVE_STORE_S", 0.0)
     prepare(settings(postgres_url, tmp_path), None, start=Start())
     with Silence(postgres.port).open() as proxy:
         proxy.silent.set()
 
         async def main() -> None:
-            from checkins.service.runner import Runner
+            from checkins.service.runs.runner import Runner
 
             url = through(proxy, postgres_url)
             runner = Runner(settings(url, tmp_path), Database(url))
@@ -109,8 +109,8 @@ def test_a_crash_of_postgresql_at_any_step_of_the_start_is_waited_for(
     for part in place.split(".")[1:]:
         holder = getattr(holder, part)
     monkeypatch.setattr(holder, name, crashing(postgres, getattr(holder, name)))
-    terms = prepare(settings(postgres_url, tmp_path), campaign(), start=Start())
-    assert terms is not None
+    spec = prepare(settings(postgres_url, tmp_path), campaign(), start=Start())
+    assert spec is not None
     database = Database(postgres_url)
     assert metadata.epoch_of(database) >= 1
     database.close()

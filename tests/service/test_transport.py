@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkins.service.transport import JoiningTransport
+from checkins.service.http.uvicorn_hooks import JoiningTransport
 
 HEAD = b"HTTP/1.1 202 Accepted\r\ncontent-length: 4\r\n\r\n"
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

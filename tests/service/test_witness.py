@@ -16,12 +16,18 @@ from checkins.ledger.verification import verify
 from checkins.protocol.server import Ending
 from checkins.service import startup
 from checkins.service.backup import back_up
-from checkins.service.rollback_guard import NotRolledBack, RollbackGuard, RolledBack, Seen, seen_of
 from checkins.service.settings import Enrolment, Settings
 from checkins.service.startup import Start, parsed_start
-from checkins.service.store import metadata, records
+from checkins.service.store import ledgers, metadata, run_state
 from checkins.service.store.database import Database
-from tests.service.coordination import AVERAGED, START, Clock, House, at, campaign
+from checkins.service.store.rollback_guard import (
+    NotRolledBack,
+    RollbackGuard,
+    RolledBack,
+    StoreProgress,
+    progress_of,
+)
+from tests.service.coordination import AVERAGED, START, Clock, FaultyDatabase, House, campaign
 
 OPERATOR = "operator-token-of-these-tests"
 
@@ -41,42 +47,44 @@ def test_a_witness_that_has_seen_nothing_accepts_anything(house: House, tmp_path
 
 
 def test_a_store_that_went_on_is_accepted(house: House, tmp_path: Path) -> None:
-    terms = house.open(campaign())
+    spec = house.open(campaign())
     witness = RollbackGuard(tmp_path / "w")
-    witness.saw(seen_of(house.database))
-    house.close(terms, 2)
+    witness.record(progress_of(house.database))
+    house.close(spec, 2)
     house.restart()
     RollbackGuard(tmp_path / "w").check(house.database)
-    witness.saw(seen_of(house.database))
+    witness.record(progress_of(house.database))
     RollbackGuard(tmp_path / "w").check(house.database)
 
 
 def test_a_ledger_that_became_shorter_is_noticed(house: House, tmp_path: Path) -> None:
-    terms = house.open(campaign())
-    older = seen_of(house.database)
-    house.close(terms, 2)
-    RollbackGuard(tmp_path / "w").saw(seen_of(house.database))
+    spec = house.open(campaign())
+    older = progress_of(house.database)
+    house.close(spec, 2)
+    RollbackGuard(tmp_path / "w").record(progress_of(house.database))
     held = RollbackGuard(tmp_path / "w")._seen
     assert held.behind(older) == [
         "the ledger of population clinic has 1 entries, and had 3",
     ]
-    assert held.behind(seen_of(house.database)) == []
+    assert held.behind(progress_of(house.database)) == []
 
 
 def test_an_older_epoch_is_noticed_even_without_a_release() -> None:
-    assert Seen(3).behind(Seen(2)) == ["it is in epoch 2, and was in 3"]
-    assert Seen(3).behind(Seen(3)) == Seen(3).behind(Seen(4)) == []
+    assert StoreProgress(3).behind(StoreProgress(2)) == ["it is in epoch 2, and was in 3"]
+    assert (
+        StoreProgress(3).behind(StoreProgress(3)) == StoreProgress(3).behind(StoreProgress(4)) == []
+    )
 
 
 def test_a_population_that_is_gone_is_noticed() -> None:
-    (lost,) = Seen(1, {"population clinic": 4}).behind(Seen(1))
+    (lost,) = StoreProgress(1, {"population clinic": 4}).behind(StoreProgress(1))
     assert "has 0 entries, and had 4" in lost
 
 
 def test_a_witness_never_says_less_than_before(tmp_path: Path) -> None:
     path = tmp_path / "w"
-    RollbackGuard(path).saw(Seen(5, {"a": 9}))
-    RollbackGuard(path).saw(Seen(4, {"a": 3, "b": 1}))
+    RollbackGuard(path).record(StoreProgress(5, {"a": 9}))
+    RollbackGuard(path).record(StoreProgress(4, {"a": 3, "b": 1}))
     assert json.loads(path.read_text()) == {"epoch": 5, "entries": {"a": 9, "b": 1}, "runs": {}}
     assert list(tmp_path.iterdir()) == [path]
 
@@ -92,12 +100,12 @@ def test_invariant_1_an_older_copy_put_in_the_place_of_the_store_is_not_continue
     tmp_path: Path,
 ) -> None:
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
-    terms = house.open(campaign())
+    spec = house.open(campaign())
     house.database.checkpoint()
     shutil.copy(tmp_path / "x.db", tmp_path / "old.db")
     witness = tmp_path / "w"
-    house.close(terms, 1)
-    RollbackGuard(witness).saw(seen_of(house.database))
+    house.close(spec, 1)
+    RollbackGuard(witness).record(progress_of(house.database))
     house.database.close()
     for left in tmp_path.glob("x.db*"):
         left.unlink()
@@ -110,15 +118,15 @@ def test_invariant_1_an_older_copy_put_in_the_place_of_the_store_is_not_continue
     database.close()
 
 
-def prepared(chosen: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, **how: object):
+def prepared(chosen: Settings, clock: Clock, **how: object):
     """``prepare`` on our clock."""
-    monkeypatch.setattr(startup, "Database", lambda url: at(url, clock))
-    return startup.prepare(chosen, how.pop("campaign", None), start=Start(), **how)
+    database = FaultyDatabase(chosen.store, clock)
+    return startup.prepare(
+        chosen, how.pop("campaign", None), start=Start(), database=database, **how
+    )
 
 
-def test_a_backup_is_not_continued_as_if_it_were_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_is_not_continued_as_if_it_were_the_store(tmp_path: Path) -> None:
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
     house.open(campaign())
     copy = tmp_path / "copy.db"
@@ -126,12 +134,12 @@ def test_a_backup_is_not_continued_as_if_it_were_the_store(
     assert sorted(path.name for path in tmp_path.glob("copy*")) == ["copy.db"]
     chosen = settings(f"sqlite:///{copy}", tmp_path / "fresh.witness", tmp_path)
     with pytest.raises(RolledBack, match="it is a copy made by checkins backup"):
-        prepared(chosen, house.clock, monkeypatch)
+        prepared(chosen, house.clock)
     house.database.close()
 
 
 def test_a_backup_is_its_owners_alone_and_does_not_hold_what_tokens_derive_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
     house.open(campaign())
@@ -142,115 +150,105 @@ def test_a_backup_is_its_owners_alone_and_does_not_hold_what_tokens_derive_from(
     assert copy.stat().st_mode & 0o077 == 0
     assert key
     assert key.hex().encode() not in copy.read_bytes()
-    database, _ = restored(house, copy, monkeypatch)
+    database, _ = restored(house, copy)
     assert metadata.key_of(database) not in (b"", key)
     database.close()
 
 
-def test_a_healthy_store_is_not_restored_and_its_campaign_runs_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_healthy_store_is_not_restored_and_its_campaign_runs_on(tmp_path: Path) -> None:
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
-    terms = house.open(campaign())
-    house.close(terms, 1)
+    spec = house.open(campaign())
+    house.close(spec, 1)
     witness = tmp_path / "w"
-    RollbackGuard(witness).saw(seen_of(house.database))
+    RollbackGuard(witness).record(progress_of(house.database))
     before, remembered = house.everything(), witness.read_text()
     chosen = settings(house.url, witness, tmp_path)
     with pytest.raises(NotRolledBack, match="1 running; start without --restore"):
-        prepared(chosen, house.clock, monkeypatch, restore=True)
-    assert house.standing(terms).stage.ending is None
+        prepared(chosen, house.clock, restore=True)
+    assert house.snapshot(spec).state.ending is None
     assert witness.read_text() == remembered
     kept = [line for line in before.splitlines() if line in house.everything().splitlines()]
     assert kept == before.splitlines()
     house.database.close()
 
 
-def test_a_store_is_restored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_is_restored_once(tmp_path: Path) -> None:
     """A supervisor whose command still says --restore does not end the next campaign."""
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
     house.open(campaign())
     house.database.close()
     copy = tmp_path / "copy.db"
     back_up(house.url, copy)
-    restored(house, copy, monkeypatch)[0].close()
+    restored(house, copy)[0].close()
     with pytest.raises(NotRolledBack, match="none running"):
-        restored(house, copy, monkeypatch)
+        restored(house, copy)
 
 
-def restored(
-    house: House, copy: Path, monkeypatch: pytest.MonkeyPatch, **how: object
-) -> tuple[Database, object]:
+def restored(house: House, copy: Path, **how: object) -> tuple[Database, object]:
     chosen = settings(f"sqlite:///{copy}", copy.with_name("w"), copy.parent)
-    terms = prepared(chosen, house.clock, monkeypatch, restore=True, **how)
-    return at(chosen.store, house.clock), terms
+    spec = prepared(chosen, house.clock, restore=True, **how)
+    return FaultyDatabase(chosen.store, house.clock), spec
 
 
 def test_restore_ends_what_was_running_and_prices_it_to_the_last_affordable_slot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
-    terms = house.open(campaign(slots=6))
-    house.close(terms, 2)
+    spec = house.open(campaign(slots=6))
+    house.close(spec, 2)
     copy = tmp_path / "copy.db"
     back_up(house.url, copy)
-    house.close(terms, 5)  # three more releases that the copy knows nothing of
-    token = house.enrol(terms)
-    RollbackGuard(tmp_path / "w").saw(seen_of(house.database))
+    house.close(spec, 5)  # three more releases that the copy knows nothing of
+    token = house.enrol(spec)
+    RollbackGuard(tmp_path / "w").record(progress_of(house.database))
     house.database.close()
 
-    database, found = restored(house, copy, monkeypatch, campaign=terms.campaign)
+    database, found = restored(house, copy, campaign=spec.campaign)
     assert found is not None
     with database.reading() as connection:
-        standing = records.load_standing(connection, terms)
-        lines = records.ledger_lines(connection, terms.population, after=0, most=99)
-    assert (standing.stage.ending, standing.stage.closed) == (Ending.STOPPED, 2)
-    assert standing.certificate["epsilon"] == Spending(terms.campaign).after(6).epsilon
+        snapshot = run_state.load_snapshot(connection, spec)
+        lines = ledgers.ledger_lines(connection, spec.population, after=0, most=99)
+    assert (snapshot.state.ending, snapshot.state.closed) == (Ending.STOPPED, 2)
+    assert snapshot.certificate["epsilon"] == Spending(spec.campaign).after(6).epsilon
     assert verify(lines, closed=True).within_budget
-    assert token not in standing.certificate
+    assert token not in snapshot.certificate
     with database.reading() as connection:
         assert metadata.read(connection, metadata.COPY) is None
     RollbackGuard(tmp_path / "w").check(database)
     database.close()
     prepared(  # from now on it is the store
-        settings(f"sqlite:///{copy}", tmp_path / "w", tmp_path), house.clock, monkeypatch
+        settings(f"sqlite:///{copy}", tmp_path / "w", tmp_path), house.clock
     )
 
 
-def test_restore_before_the_first_slot_prices_the_whole_run_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restore_before_the_first_slot_prices_the_whole_run_too(tmp_path: Path) -> None:
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
-    terms = house.open(campaign(slots=6, epsilon=0.7))
+    spec = house.open(campaign(slots=6, epsilon=0.7))
     back_up(house.url, tmp_path / "copy.db")
     house.database.close()
-    database, _ = restored(house, tmp_path / "copy.db", monkeypatch)
+    database, _ = restored(house, tmp_path / "copy.db")
     with database.reading() as connection:
-        standing = records.load_standing(connection, terms)
-    expected = Spending(terms.campaign).after(terms.affordable).epsilon
-    assert standing.certificate["epsilon"] == expected > 0.0
+        snapshot = run_state.load_snapshot(connection, spec)
+    expected = Spending(spec.campaign).after(spec.affordable).epsilon
+    assert snapshot.certificate["epsilon"] == expected > 0.0
     database.close()
 
 
-def test_restore_prices_averaged_updates_that_the_copy_does_not_know_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restore_prices_averaged_updates_that_the_copy_does_not_know_of(tmp_path: Path) -> None:
     """The copy was made before the first report; reports came after it."""
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
-    terms = house.open(campaign(**AVERAGED))
+    spec = house.open(campaign(**AVERAGED))
     back_up(house.url, tmp_path / "copy.db")
-    house.play(terms, 1, 5)
+    house.play(spec, 1, 5)
     house.database.close()
-    database, _ = restored(house, tmp_path / "copy.db", monkeypatch)
+    database, _ = restored(house, tmp_path / "copy.db")
     with database.reading() as connection:
-        standing = records.load_standing(connection, terms)
-    assert standing.certificate["epsilon"] > 0.0
+        snapshot = run_state.load_snapshot(connection, spec)
+    assert snapshot.certificate["epsilon"] > 0.0
     database.close()
 
 
-def test_restore_does_not_open_a_repeat_that_may_have_run_already(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restore_does_not_open_a_repeat_that_may_have_run_already(tmp_path: Path) -> None:
     """After the copy run 1 ended and run 2 began: opened again, it would be released twice."""
     house = House(f"sqlite:///{tmp_path}/x.db", tmp_path)
     again = campaign(slots=2, repeats=3)
@@ -261,24 +259,24 @@ def test_restore_does_not_open_a_repeat_that_may_have_run_already(
     second = house.open(again)
     house.play(second, 1, 2)
     house.database.close()
-    database, _ = restored(house, tmp_path / "copy.db", monkeypatch, campaign=again)
+    database, _ = restored(house, tmp_path / "copy.db", campaign=again)
     with database.reading() as connection:
-        known = [run.id for run in records.unknown_terms(connection, ())]
+        known = [run.id for run in run_state.load_unknown_specs(connection, ())]
     database.close()
     assert second.id not in known
 
 
 def test_preparing_counts_an_epoch_and_opens_or_finds_the_campaign(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: str, tmp_path: Path
 ) -> None:
     chosen, clock = settings(store, tmp_path / "w", tmp_path), Clock()
-    first = prepared(chosen, clock, monkeypatch, campaign=campaign())
+    first = prepared(chosen, clock, campaign=campaign())
     assert json.loads((tmp_path / "w").read_text()) == {
         "epoch": 1,
         "entries": {"population clinic": 1},
         "runs": {"population clinic": 1},
     }
-    second = prepared(chosen, clock, monkeypatch, campaign=campaign())
+    second = prepared(chosen, clock, campaign=campaign())
     assert first.id == second.id
     assert json.loads((tmp_path / "w").read_text())["epoch"] == 2
 
@@ -287,13 +285,13 @@ def test_a_start_that_is_given_goes_on_with_the_open_run_of_the_same_file(
     house: House, tmp_path: Path
 ) -> None:
     what = campaign()
-    terms = house.open(what)
+    spec = house.open(what)
     chosen = settings(house.url, None, tmp_path)
     moved = Start(moment=START + timedelta(days=1))
-    assert startup._opened(house.database, chosen, what, moved).id == terms.id
-    house.finish(terms)
+    assert startup._opened(house.database, chosen, what, moved).id == spec.id
+    house.finish(spec)
     again = startup._opened(house.database, chosen, what, moved)
-    assert again.id != terms.id
+    assert again.id != spec.id
     assert again.begins(1) == (START + timedelta(days=1)).timestamp()
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from checkins.errors import ProtocolViolation
 from checkins.protocol.server import Ending
-from checkins.service import intake, opening, slot_transitions
-from checkins.service.intake import CheckIn, Enrolment, Submission, hashed, retry_on_conflict
-from checkins.service.store import metadata, progress, tables
-from checkins.service.store.database import Database
-from tests.service.coordination import House, at, campaign, total_of, units_of
+from checkins.service.runs import intake, opening, slot_transitions
+from checkins.service.runs.intake import CheckIn, Enrolment, Submission, hashed
+from checkins.service.store import ledgers, metadata, run_state, schema
+from checkins.service.store.database import Database, retry_on_conflict
+from tests.service.coordination import FaultyDatabase, House, campaign, total_of, units_of
 
 ROUNDS = 15
 
@@ -25,7 +25,7 @@ def house(migrated_postgres: str, tmp_path: Path) -> Iterator[House]:
     made = House(migrated_postgres, tmp_path)
     yield made
     with made.database.exclusive("tests") as connection:
-        for table in reversed(tables.metadata.sorted_tables):
+        for table in reversed(schema.metadata.sorted_tables):
             connection.execute(table.delete())
     made.database.close()
 
@@ -33,7 +33,7 @@ def house(migrated_postgres: str, tmp_path: Path) -> Iterator[House]:
 @pytest.fixture
 def crew(house: House) -> Iterator[list[Database]]:
     """Two more workers, each with connections of its own."""
-    databases = [at(house.url, house.clock) for _ in range(2)]
+    databases = [FaultyDatabase(house.url, house.clock) for _ in range(2)]
     yield databases
     for database in databases:
         database.close()
@@ -60,31 +60,31 @@ def race(*work: Callable[[], Any]) -> list[Any]:
 
 
 def test_invariant_1_one_token_at_two_workers_gets_one_receipt(house: House, crew) -> None:
-    terms = house.open(campaign())
-    house.begin(terms, 1)
+    spec = house.open(campaign())
+    house.begin(spec, 1)
     for _ in range(ROUNDS):
-        token = house.enrol(terms)
+        token = house.enrol(spec)
 
         def check_in(database: Database, token: str = token) -> Any:
             send = [CheckIn(1, token)]
-            return retry_on_conflict(lambda: intake.take_check_ins(database, terms, send))[0]
+            return retry_on_conflict(lambda: intake.take_check_ins(database, spec, send))[0]
 
         first, second = race(*(lambda d=d: check_in(d) for d in crew))
         assert isinstance(first, str), first
         assert first == second
-    assert len(house.rows(tables.check_ins)) == ROUNDS
-    assert house.rows(tables.tokens) == []
+    assert len(house.rows(schema.check_ins)) == ROUNDS
+    assert house.rows(schema.tokens) == []
 
 
 def test_batches_that_overlap_in_any_order_are_all_answered(house: House, crew) -> None:
-    terms = house.open(campaign())
-    house.begin(terms, 1)
+    spec = house.open(campaign())
+    house.begin(spec, 1)
     for _ in range(5):
-        tokens = [house.enrol(terms) for _ in range(12)]
+        tokens = [house.enrol(spec) for _ in range(12)]
 
         def check_in(database: Database, order: list[str]) -> Any:
             send = [CheckIn(1, token) for token in order]
-            return retry_on_conflict(lambda: intake.take_check_ins(database, terms, send))
+            return retry_on_conflict(lambda: intake.take_check_ins(database, spec, send))
 
         some, others = tokens[:9], tokens[:2:-1]
         first, second = race(
@@ -92,106 +92,104 @@ def test_batches_that_overlap_in_any_order_are_all_answered(house: House, crew) 
             lambda others=others: check_in(crew[1], others),
         )
         assert first[3:] == second[::-1][:6], (first, second)
-    assert len(house.rows(tables.check_ins)) == 60
+    assert len(house.rows(schema.check_ins)) == 60
 
 
 def test_invariant_1_a_check_in_and_a_withdrawal_at_once_leave_nothing_to_use(
     house: House, crew
 ) -> None:
-    terms = house.open(campaign())
-    house.begin(terms, 1)
+    spec = house.open(campaign())
+    house.begin(spec, 1)
     for _ in range(ROUNDS):
-        token = house.enrol(terms)
+        token = house.enrol(spec)
         send = [CheckIn(1, token)]
         answers, gone = race(
-            lambda send=send: retry_on_conflict(
-                lambda: intake.take_check_ins(crew[0], terms, send)
-            ),
-            lambda token=token: intake.withdraw(crew[1], terms.id, token),
+            lambda send=send: retry_on_conflict(lambda: intake.take_check_ins(crew[0], spec, send)),
+            lambda token=token: intake.withdraw(crew[1], spec.id, token),
         )
         assert gone is True
         assert isinstance(answers[0], str | ProtocolViolation)
-        assert house.rows(tables.check_ins) == house.rows(tables.tokens) == []
+        assert house.rows(schema.check_ins) == house.rows(schema.tokens) == []
 
 
 def test_an_enrolment_at_two_workers_is_one_token(house: House, crew) -> None:
-    terms = house.open(campaign())
+    spec = house.open(campaign())
     for number in range(ROUNDS):
         message = Enrolment(hashed(f"t{number}"), hashed(f"c{number}"), hashed("k"))
         found = race(
             *(
                 lambda d=d, m=message: retry_on_conflict(
-                    lambda: intake.take_enrolments(d, terms, [m])
+                    lambda: intake.take_enrolments(d, spec, [m])
                 )
                 for d in crew
             )
         )
         assert found == [[None], [None]]
-    assert len(house.rows(tables.tokens)) == ROUNDS
+    assert len(house.rows(schema.tokens)) == ROUNDS
 
 
 def test_invariant_3_two_different_reports_at_two_workers_are_not_both_taken(
     house: House, crew
 ) -> None:
-    terms = house.open(campaign(capacity=ROUNDS))
-    house.begin(terms, 1)
-    receipts = [house.check_in(terms, 1) for _ in range(ROUNDS)]
-    house.choose(terms, 1)
+    spec = house.open(campaign(capacity=ROUNDS))
+    house.begin(spec, 1)
+    receipts = [house.check_in(spec, 1) for _ in range(ROUNDS)]
+    house.choose(spec, 1)
     for receipt in receipts:
 
         def send(database: Database, units: int, receipt: str = receipt) -> Any:
-            message = [Submission(1, receipt, units_of(terms, units))]
-            return retry_on_conflict(lambda: intake.take_reports(database, terms, message))[0]
+            message = [Submission(1, receipt, units_of(spec, units))]
+            return retry_on_conflict(lambda: intake.take_reports(database, spec, message))[0]
 
         found = race(lambda s=send: s(crew[0], 1), lambda s=send: s(crew[1], 2))
         assert found.count(None) == 1, found
-        kept = {row.receipt: row.report for row in house.rows(tables.check_ins)}[receipt]
-        taken = units_of(terms, found.index(None) + 1).astype("<i4").tobytes()
+        kept = {row.receipt: row.report for row in house.rows(schema.check_ins)}[receipt]
+        taken = units_of(spec, found.index(None) + 1).astype("<i4").tobytes()
         assert kept == taken
 
 
 def test_invariant_4_one_choice_is_made_however_many_workers_try(house: House, crew) -> None:
-    terms = house.open(campaign(slots=ROUNDS, capacity=2, epsilon=500.0))
+    spec = house.open(campaign(slots=ROUNDS, capacity=2, epsilon=500.0))
     for slot in range(1, ROUNDS + 1):
-        house.begin(terms, slot)
+        house.begin(spec, slot)
         for _ in range(4):
-            house.check_in(terms, slot)
-        known = house.standing(terms)
-        house.clock.now = terms.chooses(slot)
-        race(*(lambda d=d, k=known: slot_transitions.advance(d, terms, k) for d in crew))
-        assert sum(bool(row.chosen) for row in house.rows(tables.check_ins)) == 2
+            house.check_in(spec, slot)
+        known = house.snapshot(spec)
+        house.clock.now = spec.chooses(slot)
+        race(*(lambda d=d, k=known: slot_transitions.advance(d, spec, k) for d in crew))
+        assert sum(bool(row.chosen) for row in house.rows(schema.check_ins)) == 2
 
 
 def test_invariant_5_one_worker_closes_a_slot_however_many_try(house: House, crew) -> None:
-    terms = house.open(campaign(slots=ROUNDS, epsilon=500.0))
+    spec = house.open(campaign(slots=ROUNDS, epsilon=500.0))
     for slot in range(1, ROUNDS + 1):
-        house.choose(terms, slot)
-        known = house.standing(terms)
-        house.clock.now = terms.ends(slot)
-        found = race(*(lambda d=d, k=known: slot_transitions.advance(d, terms, k) for d in crew))
-        assert {standing.stage.closed for standing in found} == {slot}
-        assert len({standing.ledger.head for standing in found}) == 1
-        assert len(house.lines(terms)) == 1 + slot
-    known = house.standing(terms)
-    found = race(*(lambda d=d: slot_transitions.finish(d, terms, known) for d in crew))
-    assert {standing.stage.ending for standing in found} == {Ending.COMPLETED}
-    house.verified(terms, closed=True)
+        house.choose(spec, slot)
+        known = house.snapshot(spec)
+        house.clock.now = spec.ends(slot)
+        found = race(*(lambda d=d, k=known: slot_transitions.advance(d, spec, k) for d in crew))
+        assert {snapshot.state.closed for snapshot in found} == {slot}
+        assert len({snapshot.ledger.head for snapshot in found}) == 1
+        assert len(house.lines(spec)) == 1 + slot
+    known = house.snapshot(spec)
+    found = race(*(lambda d=d: slot_transitions.finish(d, spec, known) for d in crew))
+    assert {snapshot.state.ending for snapshot in found} == {Ending.COMPLETED}
+    house.verified(spec, closed=True)
 
 
 def test_invariant_6_a_report_is_in_the_sum_exactly_if_it_was_taken(house: House, crew) -> None:
-    terms = house.open(campaign(kind="averaged", population=(4, 100), slots=ROUNDS))
+    spec = house.open(campaign(kind="averaged", population=(4, 100), slots=ROUNDS))
     for slot in range(1, ROUNDS + 1):
-        house.begin(terms, slot)
-        receipt = house.check_in(terms, slot)
-        house.choose(terms, slot)
-        known = house.standing(terms)
-        house.clock.now = terms.ends(slot)
-        message = [Submission(slot, receipt, units_of(terms, 7))]
+        house.begin(spec, slot)
+        receipt = house.check_in(spec, slot)
+        house.choose(spec, slot)
+        known = house.snapshot(spec)
+        house.clock.now = spec.ends(slot)
+        message = [Submission(slot, receipt, units_of(spec, 7))]
         taken, _ = race(
-            lambda m=message: intake.take_reports(crew[0], terms, m)[0],
-            lambda known=known: slot_transitions.advance(crew[1], terms, known),
+            lambda m=message: intake.take_reports(crew[0], spec, m)[0],
+            lambda known=known: slot_transitions.advance(crew[1], spec, known),
         )
-        total = total_of(house.entries(terms)[-1])
+        total = total_of(house.entries(spec)[-1])
         if taken is None:
             assert set(total) == {7}
         else:
@@ -200,16 +198,16 @@ def test_invariant_6_a_report_is_in_the_sum_exactly_if_it_was_taken(house: House
 
 
 def test_a_check_in_is_before_the_choice_or_refused(house: House, crew) -> None:
-    terms = house.open(campaign(slots=ROUNDS, epsilon=500.0))
+    spec = house.open(campaign(slots=ROUNDS, epsilon=500.0))
     for slot in range(1, ROUNDS + 1):
-        house.begin(terms, slot)
-        send, known = [CheckIn(slot, house.enrol(terms))], house.standing(terms)
-        house.clock.now = terms.chooses(slot)
+        house.begin(spec, slot)
+        send, known = [CheckIn(slot, house.enrol(spec))], house.snapshot(spec)
+        house.clock.now = spec.chooses(slot)
         (answer,), _ = race(
-            lambda m=send: intake.take_check_ins(crew[0], terms, m),
-            lambda known=known: slot_transitions.advance(crew[1], terms, known),
+            lambda m=send: intake.take_check_ins(crew[0], spec, m),
+            lambda known=known: slot_transitions.advance(crew[1], spec, known),
         )
-        rows = house.rows(tables.check_ins)
+        rows = house.rows(schema.check_ins)
         assert [row.receipt for row in rows] == ([answer] if isinstance(answer, str) else [])
         assert all(row.chosen for row in rows)
 
@@ -222,7 +220,7 @@ def test_two_workers_open_the_next_run_once(house: House, crew) -> None:
         )
         assert first.id == second.id == f"{first.id[:12]}-{number}"
         house.finish(first)
-    assert len(house.rows(tables.runs)) == 4
+    assert len(house.rows(schema.runs)) == 4
 
 
 def test_two_campaigns_for_one_population_at_once_are_not_both_opened(house: House, crew) -> None:
@@ -238,13 +236,13 @@ def test_two_campaigns_for_one_population_at_once_are_not_both_opened(house: Hou
 
 
 def test_prices_and_points_of_two_workers_are_written_once(house: House, crew) -> None:
-    terms = house.open(campaign())
+    spec = house.open(campaign())
     found = race(
-        *(lambda d=d: progress.add_price(d, terms.id, slots=4, epsilon=1.0) for d in crew),
-        *(lambda d=d: progress.add_point(d, terms.id, slots=4, metrics={}) for d in crew),
+        *(lambda d=d: run_state.add_epsilon(d, spec.id, slots=4, epsilon=1.0) for d in crew),
+        *(lambda d=d: run_state.add_point(d, spec.id, slots=4, metrics={}) for d in crew),
     )
     assert found == [None] * 4
-    assert len(house.rows(tables.prices)) == len(house.rows(tables.curve)) == 1
+    assert len(house.rows(schema.epsilons)) == len(house.rows(schema.curve)) == 1
 
 
 def test_epochs_are_counted_one_by_one(house: House, crew) -> None:
@@ -253,9 +251,9 @@ def test_epochs_are_counted_one_by_one(house: House, crew) -> None:
 
 
 def test_a_reader_never_sees_half_a_release(house: House, crew) -> None:
-    terms = house.open(campaign(slots=ROUNDS, epsilon=500.0))
+    spec = house.open(campaign(slots=ROUNDS, epsilon=500.0))
     from checkins.ledger.entry import hashed as hash_of
-    from checkins.service.store import records
+    from checkins.service.store import run_state
 
     done = threading.Event()
 
@@ -264,14 +262,14 @@ def test_a_reader_never_sees_half_a_release(house: House, crew) -> None:
         while not done.is_set():
             with crew[1].reading() as connection:
                 connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                learner = records.load_learner(connection, terms.id)
-                lines = records.ledger_lines(connection, terms.population, after=0, most=99)
+                learner = run_state.load_learner(connection, spec.id)
+                lines = ledgers.ledger_lines(connection, spec.population, after=0, most=99)
             seen.append((hash_of(learner.model), lines[-1].decode()))
         return seen
 
     def write() -> None:
         try:
-            house.run_until(terms, terms.ends(ROUNDS))
+            house.run_until(spec, spec.ends(ROUNDS))
         finally:
             done.set()
 

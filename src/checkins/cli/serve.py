@@ -265,8 +265,8 @@ def _campaign(file: str) -> tuple[Campaign, Path]:
 
 
 def _settings(given: Given, folder: Path, *, plan: bool) -> tuple[Settings, bool]:
-    from checkins.service.server import default_witness
     from checkins.service.settings import Settings, read_secret
+    from checkins.service.store.rollback_guard import default_witness
 
     store = given.texts.get("store") or os.environ.get(STORE_VARIABLE) or STORE
     token, made = os.environ.get(OPERATOR), False
@@ -335,8 +335,8 @@ def _explained(error: Exception, settings: Settings) -> Exception:
     from sqlalchemy.exc import DBAPIError
 
     from checkins.errors import ComputationFailed, ProtocolViolation
-    from checkins.service.rollback_guard import NotRolledBack, RolledBack
     from checkins.service.store.database import StoreAway
+    from checkins.service.store.rollback_guard import NotRolledBack, RolledBack
 
     if isinstance(error, StoreAway):
         return ComputationFailed(f"--store {settings.shown_store}: {error}")
@@ -369,7 +369,7 @@ def _is_about(error: OSError, path: Path) -> bool:
 
 
 def _instant(moment: float) -> str:
-    from checkins.service.view import instant
+    from checkins.service.runs.cached_responses import instant
 
     return instant(moment)
 

@@ -1,4 +1,4 @@
-"""The app: wiring only."""
+"""The ASGI app of a coordinator: routes, middleware, error handlers and their settings."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
-from sqlalchemy.exc import DBAPIError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from checkins import __version__
 from checkins.protocol.report import MOST_HEADER_BYTES
-from checkins.service import logs, problems
-from checkins.service.guard import Guard
+from checkins.service import logs
+from checkins.service.http import problems
+from checkins.service.http.problems import Problem
+from checkins.service.http.request_limits import RequestLimits
 from checkins.service.metrics import Measured
-from checkins.service.planner import Planner
-from checkins.service.problems import Problem
-from checkins.service.routes import campaigns, clients, operations, page, planning, public
+from checkins.service.routes import campaigns, clients, page, planning, readiness
 from checkins.service.routes.requests import SECURITY
-from checkins.service.runner import Runner
+from checkins.service.runs.runner import Runner
 from checkins.service.settings import Settings
-from checkins.service.store.database import Database
+from checkins.service.store.database import Database, StoreError
+from checkins.service.workers.epsilon_process import EpsilonProcesses
+from checkins.service.workers.planner import Planner
 
 ABOUT = """\
 Federated training by random check-ins: each client flips its own coin and picks its own slot; the
@@ -35,13 +36,28 @@ NO_TELEMETRY: Any = {
     "operation_spans": False,
     "auto_configure": False,
 }
-"""FastAPI's spans would tell another service who came to which slot (invariant 8)."""
+"""FastAPI's telemetry options: its spans would reveal who came to which slot (invariant 8)."""
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """A coordinator on the store of ``settings``, which must be migrated and in an epoch."""
-    runner = Runner(settings, Database(settings.store))
-    planner = Planner() if settings.plan else None
+def create_app(
+    settings: Settings,
+    *,
+    database: Database | None = None,
+    epsilon_processes: EpsilonProcesses | None = None,
+    planner: Planner | None = None,
+) -> FastAPI:
+    """Return a coordinator on a store that is migrated and in an epoch.
+
+    None stands for what ``settings`` asks for: a database with the clock of its machine, processes
+    that compute the epsilon of runs, and a planner unless planning is turned off.
+    """
+    runner = Runner(
+        settings,
+        Database(settings.store) if database is None else database,
+        EpsilonProcesses(settings.store) if epsilon_processes is None else epsilon_processes,
+    )
+    if planner is None and settings.plan:
+        planner = Planner()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -65,13 +81,20 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.runner = runner
     app.state.planner = planner
-    for part in (clients, campaigns, public, planning, operations, page):
-        app.router.routes += part.router.routes  # flat: a router of routers is slower to match
+    for router in (
+        clients.router,
+        campaigns.router,
+        campaigns.public_router,
+        planning.router,
+        readiness.router,
+        page.router,
+    ):
+        app.router.routes += router.routes  # flat: a router of routers is slower to match
     _declare_security(app)
     problems.install(app)
-    app.add_exception_handler(DBAPIError, _store_is_away)
+    app.add_exception_handler(StoreError, _store_is_away)
     app.add_middleware(
-        Guard,
+        RequestLimits,
         limits=settings.limits,
         limit_for=_limit(runner),
         trusted_proxies=settings.trusted_proxies,
@@ -82,7 +105,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _declare_security(app: FastAPI) -> None:
-    """What routes ask for by hand stands in the OpenAPI document too."""
+    """Add the security schemes, which routes check without FastAPI, to the OpenAPI document."""
     generated = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -94,16 +117,16 @@ def _declare_security(app: FastAPI) -> None:
 
 
 def _limit(runner: Runner) -> Any:
-    """How long a body may be: a report as long as its model, a campaign file, or a short text."""
+    """Return the size limit of a request's body: a report, a campaign file, or a short text."""
     limits = runner.settings.limits
 
     def limit_for(scope: Any) -> int:
         path: str = scope["path"]
         if path.endswith("/report"):
             run = path.split("/", 3)[2:3]
-            desk = runner.desks.get(run[0]) if run else None
-            if desk is not None:
-                return 8 + MOST_HEADER_BYTES + 4 * desk.terms.dimension
+            live_run = runner.live_runs.get(run[0]) if run else None
+            if live_run is not None:
+                return 8 + MOST_HEADER_BYTES + 4 * live_run.spec.dimension
         if path == "/campaigns":
             return limits.campaign_bytes
         return limits.body_bytes

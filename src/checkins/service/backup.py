@@ -1,53 +1,40 @@
-"""What is taken out of a store that nobody may be serving: a model, or a copy of all of it."""
+"""Backups: copy a store while it is in use, and export the latest model of a run."""
 
 from __future__ import annotations
 
 import os
-import sqlite3
 from pathlib import Path
 
-from sqlalchemy import delete
-
 from checkins.errors import InvalidValue
-from checkins.protocol.report import model_to_bytes
+from checkins.service.runs.cached_responses import model_bytes
 from checkins.service.settings import shown_url
-from checkins.service.store import metadata, records, tables
-from checkins.service.store.database import Database
-from checkins.tasks.tensors import unflatten
+from checkins.service.store import metadata, participants, run_state
+from checkins.service.store.database import Database, copy_sqlite
 
 SQLITE = "sqlite:///"
 
 
 def stored_model(store: str, run: str | None = None) -> bytes:
-    """The latest release of a run, or of the newest run, as safetensors."""
+    """Return the latest release of a run as safetensors; of the newest run if ``run`` is None."""
     database = _existing(store)
     try:
         with database.reading() as connection:
-            runs = {terms.id: terms for terms in records.unknown_terms(connection, ())}
+            runs = {spec.id: spec for spec in run_state.load_unknown_specs(connection, ())}
             if not runs:
                 raise InvalidValue("store", shown_url(store), "holds no campaign")
-            terms = runs.get(run or list(runs)[-1])
-            if terms is None:
+            spec = runs.get(run or list(runs)[-1])
+            if spec is None:
                 raise InvalidValue("campaign", run, f"must be one of {', '.join(runs)}")
-            standing = records.load_standing(connection, terms)
-        return model_to_bytes(
-            unflatten(standing.learner.model, terms.shapes),
-            {
-                "seal": terms.seal,
-                "run": str(terms.number),
-                "slot": str(standing.stage.closed),
-                "model_hash": standing.model_hash,
-                "head": standing.ledger.head,
-            },
-        )
+            snapshot = run_state.load_snapshot(connection, spec)
+        return model_bytes(spec, snapshot)
     finally:
         database.close()
 
 
 def back_up(store: str, out: Path) -> int:
-    """Copy a store of SQLite while it is in use, marked as a copy; its epoch.
+    """Copy a store of SQLite while it is in use, mark the copy, and return its epoch.
 
-    A copy is never continued by itself: ``checkins serve --restore`` ends what was running in it.
+    A copy is never continued: ``checkins serve --restore`` ends what was running in it.
     """
     if not store.startswith(SQLITE):
         raise InvalidValue(
@@ -59,22 +46,12 @@ def back_up(store: str, out: Path) -> int:
     beside = out.with_name(out.name + ".part")
     beside.unlink(missing_ok=True)
     try:
-        os.close(os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # ours to read
-        source = sqlite3.connect(f"file:{store.removeprefix(SQLITE)}?mode=ro", uri=True)
-        target = sqlite3.connect(beside)
-        try:
-            source.backup(target)
-        finally:
-            source.close()
-            target.close()
+        copy_sqlite(Path(store.removeprefix(SQLITE)), beside)
         copy = Database(f"{SQLITE}{beside.resolve()}")
         with copy.exclusive("facts") as connection:
             metadata.write(connection, metadata.COPY, "yes")
-            for table in (tables.check_ins, tables.tokens, tables.enrolments, tables.enrolled):
-                connection.execute(delete(table))  # nobody checks in to a copy
-            metadata.forget(
-                connection, metadata.KEY
-            )  # tokens of the store that goes on derive from it
+            participants.erase_clients(connection)  # no client checks in to a copy
+            metadata.forget(connection, metadata.KEY)  # tokens of the original derive from it
             epoch = int(metadata.read(connection, metadata.EPOCH) or 0)
         copy.compact()
         copy.close()

@@ -47,7 +47,7 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from checkins.service.guard import App, Message, Receive, Scope, Send
+from checkins.service.http.request_limits import App, Message, Receive, Scope, Send
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the moment of a first check-in
 

@@ -1,4 +1,4 @@
-"""Before a coordinator answers anyone: the schema, the witness, the epoch, the campaign."""
+"""Startup and recovery: schema, rollback check, restore, epoch, and the campaign to open."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import delete
-
 from checkins.campaign import Campaign, Spending
 from checkins.errors import InvalidValue
 from checkins.ledger import earlier_of
-from checkins.service import clock_watch, logs, opening, slot_transitions
-from checkins.service.rollback_guard import RollbackGuard, seen_of
-from checkins.service.run_spec import RunSpec
+from checkins.service import logs
+from checkins.service.runs import clock_watch, opening, slot_transitions
 from checkins.service.settings import Settings
-from checkins.service.store import metadata, records, tables
+from checkins.service.store import metadata, run_state
 from checkins.service.store.database import Database
-from checkins.service.store.migration import migrate
+from checkins.service.store.rollback_guard import RollbackGuard, progress_of
+from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.schema import migrate
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """When a campaign is to begin: as its file says, at a moment, or so many seconds from now."""
+    """When a campaign begins: at a moment, or in seconds; if both are None, as its file says."""
 
     moment: datetime | None = None
     in_s: float | None = None
 
     def of(self, campaign: Campaign) -> Campaign:
-        """The campaign with this start, which is sealed anew if it is another one."""
+        """Return the campaign with this start; with another start it has another seal."""
         schedule = campaign.schedule
         if schedule is None or (self.moment is None and self.in_s is None):
             return campaign
@@ -51,21 +50,22 @@ def prepare(
     restore: bool = False,
     trust_clock: bool = False,
     warn: Callable[[str], None] = lambda words: None,
+    database: Database | None = None,
 ) -> RunSpec | None:
-    """Make the store ready, and open the campaign or find it; ``warn`` is told what to look at.
+    """Prepare the store, and open or find the campaign; ``warn`` is called with warnings.
 
-    A campaign that differs in nothing but its start from one that is here is that one, if its start
-    is told in seconds from now; ``again`` opens another one once that is over. ``trust_clock``
-    says that a calendar clock that has jumped since the machine was booted is right. A PostgreSQL
-    that is not up yet, or crashes meanwhile, is waited for: all of this may be done again from its
-    beginning, as it is after a kill.
+    If ``start`` is in seconds from now, a campaign in the store that differs in its start alone is
+    continued; ``again`` opens another one once that is over. ``trust_clock`` confirms a calendar
+    clock that has jumped since the machine booted. A PostgreSQL that takes no connections yet, or
+    crashes meanwhile, is waited for, and all steps are repeated, as they are after a kill.
+    ``database`` is that of ``settings`` if None.
     """
-    database = Database(settings.store)
+    store = Database(settings.store) if database is None else database
     try:
         with logs.configure(settings.log_file):
-            return database.when_it_answers(
+            return store.when_it_answers(
                 lambda: _prepared(
-                    database,
+                    store,
                     settings,
                     campaign,
                     start=start,
@@ -76,7 +76,7 @@ def prepare(
                 )
             )
     finally:
-        database.close()
+        store.close()
 
 
 def _prepared(
@@ -101,17 +101,17 @@ def _prepared(
         _restore(database, lost)
     if witness is not None:
         if restore:
-            witness.forget(seen_of(database))
+            witness.forget(progress_of(database))
         witness.check(database)
-        for event, words in witness.doubts(database, settings.store).items():
+        for event, words in witness.warnings(database, settings.store).items():
             logs.warning(event)
             warn(words)
     _check_populations(database, settings)
     metadata.begin_epoch(database)
-    terms = None if campaign is None else _opened(database, settings, campaign, start, again=again)
+    spec = None if campaign is None else _opened(database, settings, campaign, start, again=again)
     if witness is not None:
-        witness.saw(seen_of(database))
-    return terms
+        witness.record(progress_of(database))
+    return spec
 
 
 def _opened(
@@ -132,63 +132,63 @@ def _opened(
 def _check_populations(database: Database, settings: Settings) -> None:
     """Refuse an allow-list that is too long for a run which is not over."""
     with database.reading() as connection:
-        for terms in records.unknown_terms(connection, ()):
-            if records.load_stage(connection, terms.id).ending is None:
-                opening.require_population(terms.campaign, len(settings.enrolment.allow_list))
+        for spec in run_state.load_unknown_specs(connection, ()):
+            if run_state.load_state(connection, spec.id).ending is None:
+                opening.require_population(spec.campaign, len(settings.enrolment.allow_list))
 
 
 def _same_but_for_start(
     database: Database, campaign: Campaign, start: Start, again: bool
 ) -> Campaign | None:
-    """The newest campaign here that differs in nothing but when it began."""
+    """Return the newest campaign that differs in its start alone; None if there is none."""
     with database.reading() as connection:
-        runs = records.unknown_terms(connection, ())
+        runs = run_state.load_unknown_specs(connection, ())
         over = {
-            terms.id: records.load_stage(connection, terms.id).ending is not None for terms in runs
+            spec.id: run_state.load_state(connection, spec.id).ending is not None for spec in runs
         }
-    for terms in reversed(runs):
-        here = terms.campaign
+    for spec in reversed(runs):
+        here = spec.campaign
         if here.schedule is None or campaign.schedule is None:
             continue
         schedule = replace(campaign.schedule, start=here.schedule.start)
         if replace(campaign, schedule=schedule).seal != here.seal:
             continue
-        if not over[terms.id] or (start.in_s is not None and not again):
+        if not over[spec.id] or (start.in_s is not None and not again):
             return here
     return None
 
 
 def _restore(database: Database, lost: Sequence[str]) -> None:
-    """End every campaign that was running: what was released after the copy is not known here.
+    """End every campaign that was running: its releases after the copy are not known here.
 
-    Each is priced as if it had gone on to the last slot that its budget pays for. Populations in
-    ``lost`` had runs that this store has never seen, and averaged updates cost more the fewer
-    came: what those spent is not known, so nothing more is opened on them.
+    Each is accounted as if it had run to its last affordable slot. Populations in ``lost`` had runs
+    that this store does not have, and the epsilon of averaged updates grows the fewer contribute:
+    what those runs spent is unknown, so no campaign is opened on these populations again.
     """
     with database.reading() as connection:
-        runs = records.unknown_terms(connection, ())
-        standings = {terms.id: records.load_standing(connection, terms) for terms in runs}
-    running = [terms for terms in runs if standings[terms.id].stage.ending is None]
-    unknown = {*lost, *(terms.population for terms in running if terms.rules.averaged)}
+        runs = run_state.load_unknown_specs(connection, ())
+        snapshots = {spec.id: run_state.load_snapshot(connection, spec) for spec in runs}
+    running = [spec for spec in runs if snapshots[spec.id].state.ending is None]
+    unknown = {*lost, *(spec.population for spec in running if spec.rules.averaged)}
     with database.exclusive("facts") as connection:
         for population in sorted(unknown):
             metadata.write(connection, metadata.lost(population), "yes")
-    for terms in running:
-        standing = standings[terms.id]
-        stopped = slot_transitions.stop(database, terms, standing)
+    for spec in running:
+        snapshot = snapshots[spec.id]
+        stopped = slot_transitions.stop(database, spec, snapshot)
         stated = None
-        if terms.rules.averaged:  # its price depends on who came after the copy
-            run = standing.ledger.running
+        if spec.rules.averaged:  # its epsilon depends on how many contributed after the copy
+            run = snapshot.ledger.running
             rule = None if run is None else run.filter
-            spending = Spending(terms.campaign, earlier_of(standing.ledger), rule)
-            stated = spending.after(terms.rules.slots).as_dict()
-        slot_transitions.finish(database, terms, stopped, stated)
+            spending = Spending(spec.campaign, earlier_of(snapshot.ledger), rule)
+            stated = spending.after(spec.rules.slots).as_dict()
+        slot_transitions.finish(database, spec, stopped, stated)
     with database.exclusive("facts") as connection:
-        connection.execute(delete(tables.facts).where(tables.facts.c.name == metadata.COPY))
+        metadata.forget(connection, metadata.COPY)
 
 
 def parsed_start(text: str) -> Start:
-    """``now``, ``+SECONDS``, or an instant such as 2030-01-01T00:00:00Z.
+    """Parse ``now``, ``+SECONDS``, or an instant such as 2030-01-01T00:00:00Z.
 
     >>> parsed_start("+30")
     Start(moment=None, in_s=30.0)

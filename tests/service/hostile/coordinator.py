@@ -24,7 +24,7 @@ PROGRAM = str(Path(sys.executable).parent / "checkins")
 SOAK = os.environ.get("CHECKINS_SOAK") == "1"
 OPERATOR = "operator-token-of-a-test-0123456789abcdef"
 STARTS_WITHIN_S = 120.0
-PRICING = b"checkins.service.pricing"
+PRICING = b"checkins.service.workers.epsilon_process"
 
 CAMPAIGN = """\
 schema = 1

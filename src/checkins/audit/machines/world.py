@@ -24,7 +24,7 @@ from checkins.protocol.participant import Outcome, Participant
 from checkins.protocol.report import Report
 from checkins.protocol.server import RecordClosing, Release, Server
 from checkins.randomizers import DeviceSampler
-from checkins.service import randomness
+from checkins.service.runs import randomness
 
 CANARY = "canary"
 _DICE = DeviceRandomness()

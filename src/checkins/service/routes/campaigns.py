@@ -1,29 +1,47 @@
-"""Campaigns: what runs here, what is public about it, and the operator's word."""
+"""Routes of campaigns: list, open, stop; and what is public of a run: model, ledger, events."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from typing import Any
 
 from fastapi import APIRouter, Request, Response, status
+from fastapi.responses import StreamingResponse
 
 from checkins.campaign import InvalidCampaign
-from checkins.service import view, wire
-from checkins.service.live_run import LiveRun
-from checkins.service.problems import Problem
+from checkins.protocol.report import MEDIA_TYPE
+from checkins.service.http.problems import Problem
+from checkins.service.routes import wire
 from checkins.service.routes.requests import (
+    BINARY,
     JSON,
+    PlainRoute,
+    also_head,
     answer,
-    desk_of,
+    entries_of,
+    live_run_of,
+    number_of,
     refusals,
     require_operator,
     runner_of,
     takes,
 )
-from checkins.service.routes.routing import PlainRoute, also_head
-from checkins.service.runner import Runner
-from checkins.service.store import records
+from checkins.service.runs import cached_responses
+from checkins.service.runs.cached_responses import cached_model
+from checkins.service.runs.live_run import LiveRun
+from checkins.service.runs.runner import Runner
+from checkins.service.store import ledgers
+from checkins.service.store.run_state import RunSnapshot
 
 router = APIRouter(prefix="/campaigns", tags=["campaigns"], route_class=PlainRoute)
+public_router = APIRouter(prefix="/campaigns/{run}", tags=["public"], route_class=PlainRoute)
+KEEP_ALIVE_S = 15.0
+MOST_AT_A_TIME = 4_000_000
+"""Bytes of a ledger held for one reader, about."""
+LINE_BYTES, NUMBER_BYTES = 500, 11
+"""Of a line without its sum; of each number of the sum."""
+LEDGER = "application/x-ndjson"
 
 
 @router.get(
@@ -38,8 +56,11 @@ async def campaigns(request: Request) -> Response:
     runner = runner_of(request)
     return answer(
         {
-            "campaigns": [view.summary(desk) for desk in reversed(runner.desks.values())],
-            "server_time": view.instant(runner.database.now()),
+            "campaigns": [
+                cached_responses.summary(live_run)
+                for live_run in reversed(runner.live_runs.values())
+            ],
+            "server_time": cached_responses.instant(runner.database.now()),
         }
     )
 
@@ -60,8 +81,8 @@ async def open_campaign(request: Request) -> Response:
         campaign = await runner.read(await request.body())
     except InvalidCampaign as error:
         raise Problem("invalid", str(error)) from None
-    desk = await runner.open(campaign)
-    return _shown(desk, runner, code=status.HTTP_201_CREATED)
+    live_run = await runner.open(campaign)
+    return _view(live_run, runner, code=status.HTTP_201_CREATED)
 
 
 @router.get(
@@ -74,7 +95,7 @@ async def open_campaign(request: Request) -> Response:
 @also_head
 async def campaign(request: Request) -> Response:
     """Sealed parameters, schedule, status and certificate."""
-    return _shown(await desk_of(request), runner_of(request))
+    return _view(await live_run_of(request), runner_of(request))
 
 
 @router.delete(
@@ -88,9 +109,9 @@ async def stop_campaign(request: Request) -> Response:
     """No slot is released any more. It is priced as if the budget had been spent to its last slot:
     whoever stops a run may have looked at its releases."""
     require_operator(request)
-    desk, runner = await desk_of(request), runner_of(request)
-    await runner.end(desk)
-    return _shown(desk, runner)
+    live_run, runner = await live_run_of(request), runner_of(request)
+    await runner.end(live_run)
+    return _view(live_run, runner)
 
 
 @router.get(
@@ -102,26 +123,232 @@ async def stop_campaign(request: Request) -> Response:
 )
 async def progress(request: Request) -> Response:
     """What the page draws."""
-    desk, runner = await desk_of(request), runner_of(request)
-    closed = desk.public.stage.closed
+    live_run, runner = await live_run_of(request), runner_of(request)
+    closed = live_run.public.state.closed
 
     def releases() -> list[tuple[int, str]]:
         with runner.database.reading() as connection:
-            return records.last_releases(
-                connection, desk.terms.id, closed=closed, most=view.MOST_RELEASES
+            return ledgers.last_releases(
+                connection, live_run.spec.id, closed=closed, most=cached_responses.MOST_RELEASES
             )
 
-    return answer(view.progress(desk, await runner.ask(releases)))
+    return answer(cached_responses.progress(live_run, await runner.ask(releases)))
 
 
-def _shown(desk: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) -> Response:
-    """The view, made once for as long as nothing changes; thousands of clients ask for it."""
-    kind = str(runner.settings.enrolment.kind)
-    holding = runner.clock_watch.holding
-    body = desk.shown.get(
-        lambda: json.dumps(
-            view.view(desk, epoch=runner.epoch, enrolment=kind, holding=holding)
-        ).encode()
+def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) -> Response:
+    body = cached_responses.cached_view(
+        live_run,
+        epoch=runner.epoch,
+        enrolment=str(runner.settings.enrolment.kind),
+        holding=runner.clock_watch.holding,
+        now=runner.database.now(),
     )
-    clock = b', "server_time": "%b"}' % view.instant(runner.database.now()).encode()
-    return Response(body[:-1] + clock, status_code=code, media_type=JSON)
+    return Response(body, status_code=code, media_type=JSON)
+
+
+@public_router.get(
+    "/models/latest",
+    response_class=Response,
+    summary="The latest release",
+    openapi_extra=takes("run", "If-None-Match"),
+    responses={
+        200: {
+            "description": "Named float64 tensors as safetensors",
+            "content": {MEDIA_TYPE: {"schema": BINARY}},
+        },
+        304: {"description": "It is still the model of If-None-Match"},
+        **refusals("unknown-campaign"),
+    },
+)
+@also_head
+async def latest(request: Request) -> Response:
+    """Before the first release, the model that the campaign starts from."""
+    live_run = await live_run_of(request)
+    # Weak: the tensors are the same, and the order of the header may differ between workers.
+    tag = f'W/"{live_run.public.model_hash}"'
+    headers = {"etag": tag, "cache-control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(cached_model(live_run, live_run.public), media_type=MEDIA_TYPE, headers=headers)
+
+
+@public_router.get(
+    "/ledger",
+    response_class=Response,
+    summary="The ledger of the population",
+    openapi_extra=takes("run", "after"),
+    responses={
+        200: {
+            "description": "ledger.jsonl, byte for byte",
+            "content": {LEDGER: {"schema": {"type": "string"}}},
+        },
+        **refusals("unknown-campaign", "invalid"),
+    },
+)
+async def ledger(request: Request) -> Response:
+    """`checkins verify` recomputes everything from it."""
+    live_run, runner = await live_run_of(request), runner_of(request)
+    after = int(number_of(request, "after", whole=True))
+    last = live_run.public.ledger.entries
+    line_bytes = LINE_BYTES + NUMBER_BYTES * live_run.spec.dimension
+    at_a_time = max(1, MOST_AT_A_TIME // line_bytes)
+
+    def some(done: int) -> list[bytes]:
+        with runner.database.reading() as connection:
+            most = max(0, min(at_a_time, last - done))
+            return ledgers.ledger_lines(connection, live_run.spec.population, after=done, most=most)
+
+    first = await runner.ask(some, after)  # a store that is away is noticed before the head is sent
+
+    async def lines() -> AsyncIterator[bytes]:
+        found, done = first, after
+        while found:
+            yield b"".join(found)
+            done += len(found)
+            found = await runner.ask(some, done) if done < last else []
+
+    name = 'attachment; filename="ledger.jsonl"'
+    return StreamingResponse(lines(), media_type=LEDGER, headers={"content-disposition": name})
+
+
+@public_router.get(
+    "/ledger/heads/{entries}",
+    response_model=wire.LedgerPlace,
+    summary="The head of the ledger when it had so many entries",
+    openapi_extra=takes("run", "entries"),
+    responses=refusals("unknown-campaign", "unknown-entry", "invalid"),
+)
+@also_head
+async def head(request: Request) -> Response:
+    """A ledger only grows: whoever saw this head before sees that the service was not set back."""
+    live_run, runner = await live_run_of(request), runner_of(request)
+    entries = entries_of(request)
+    if entries > live_run.public.ledger.entries:  # what is not shown yet is not told here either
+        raise Problem("unknown-entry", f"it has {live_run.public.ledger.entries:,} entries so far")
+
+    def found() -> list[str]:
+        with runner.database.reading() as connection:
+            return ledgers.ledger_heads(
+                connection, live_run.spec.population, after=entries - 1, most=1
+            )
+
+    (there,) = await runner.ask(found)
+    return answer({"entries": entries, "head": there})
+
+
+@public_router.get(
+    "/events",
+    response_class=Response,
+    summary="Events as they happen",
+    openapi_extra=takes("run"),
+    responses={
+        200: {
+            "description": "Server-sent events: state, release, curve, status",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **refusals("unknown-campaign"),
+    },
+)
+async def events(request: Request) -> Response:
+    """`state` says where the run stands, `release` comes once for each release, `curve` for each
+    point of the learning curve, `status` when it changes. What is told of a slot does not depend on
+    who was in it."""
+    live_run, runner = await live_run_of(request), runner_of(request)
+    if runner.listeners >= runner.settings.limits.listeners:
+        raise Problem("busy", "too many listen already: ask again, or now and then", retry_after=30)
+    told = _told(live_run, runner)
+    return StreamingResponse(told, media_type="text/event-stream")
+
+
+async def _told(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
+    """Events, counted as long as somebody listens."""
+    runner.listeners += 1
+    try:
+        with runner.metrics.waiters.track_inprogress():
+            async for event in _events(live_run, runner):
+                yield event
+    finally:
+        runner.listeners -= 1
+
+
+async def _events(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
+    listener = _Listener(live_run, runner)
+    while not runner.stopping.is_set():
+        events = await listener.news()
+        for event in events:
+            yield event
+        # Nothing can change unnoticed between having no news and waiting for some.
+        if not events and not await live_run.change(most_s=KEEP_ALIVE_S):
+            yield b": still here\n\n"
+
+
+class _Listener:
+    """One who listens to a run, and what was told so far."""
+
+    def __init__(self, live_run: LiveRun, runner: Runner) -> None:
+        self._live_run = live_run
+        self._runner = runner
+        self._status: dict[str, str | None] = {}
+        self._state: dict[str, Any] = {}
+        self._slots = live_run.public.state.closed
+        self._entries = live_run.public.ledger.entries
+        self._points = len(live_run.shown_curve)
+
+    async def news(self) -> list[bytes]:
+        """The events that were not told yet, in their order."""
+        live_run, public, told = self._live_run, self._live_run.public, []
+        now = public.state.closed
+        status = {"status": live_run.status, "holding": self._runner.clock_watch.holding}
+        if status != self._status:
+            self._status = status
+            told.append(_event("status", now, {**status, "next": live_run.next_run}))
+        if now > self._slots:
+            for release in await self._releases(public):
+                told.append(_event("release", release["slot"], release))
+                self._state = {name: release[name] for name in release if name != "slot"}
+            self._entries += now - self._slots
+            self._slots = now
+        if live_run.public is public:  # else there is another release to tell first
+            state = cached_responses.state(live_run)
+            if state != self._state:
+                self._state = state
+                told.append(_event("state", now, state))
+        for slots, metrics in live_run.shown_curve[self._points :]:
+            self._points += 1
+            told.append(_event("curve", now, {"slots": slots, "metrics": metrics}))
+        return told
+
+    async def _releases(self, public: RunSnapshot) -> list[dict[str, Any]]:
+        """The releases since the last one that was told; a slow reader may have missed some.
+
+        Each slot of a run that is open has the next line of the ledger.
+        """
+        live_run, first, closed = self._live_run, self._slots + 1, public.state.closed
+        if first == closed and public.state.ending is None:
+            hashes, heads = [(closed, public.model_hash)], [public.ledger.head]
+        else:
+            hashes, heads = await self._runner.ask(self._stored, first, closed)
+        return [
+            cached_responses.release(
+                live_run,
+                slot,
+                model_hash=model_hash,
+                head=heads[slot - first],
+                entries=self._entries + slot - first + 1,
+            )
+            for slot, model_hash in hashes
+            if live_run.spec.rules.releases(slot)
+        ]
+
+    def _stored(self, first: int, closed: int) -> tuple[list[tuple[int, str]], list[str]]:
+        spec, most = self._live_run.spec, closed - first + 1
+        with self._runner.database.reading() as connection:
+            hashes = ledgers.last_releases(connection, spec.id, closed=closed, most=most)
+            heads = ledgers.ledger_heads(
+                connection, spec.population, after=self._entries, most=most
+            )
+        return hashes, heads
+
+
+def _event(name: str, number: int, data: dict[str, Any]) -> bytes:
+    return f"event: {name}\nid: {number}\ndata: {json.dumps(data)}\n\n".encode()

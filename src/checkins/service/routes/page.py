@@ -1,4 +1,4 @@
-"""The page, and the files it is made of; nothing comes from another host."""
+"""Routes of the web page and its files; nothing comes from another host."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, HTMLResponse
 
-from checkins.service.problems import Problem
+from checkins.service.http.problems import Problem
 from checkins.service.routes.planning import planner_of
-from checkins.service.routes.routing import HeadRoute, also_head
+from checkins.service.routes.requests import HeadRoute, also_head
 
 FOLDER = Path(__file__).parent.parent / "page"
 KINDS = {".css": "text/css", ".js": "text/javascript"}

@@ -1,4 +1,4 @@
-"""Plans: how to spend a budget. A public computation, so what one question may cost is bounded."""
+"""Planning requests: a public computation, so the work of one question is bounded."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pydantic import BaseModel, Field
 
 from checkins.errors import InvalidValue
 from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
-from checkins.service.planner import Planner
-from checkins.service.problems import Problem
+from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import JSON, hung_up, refusals, runner_of
+from checkins.service.workers.planner import Planner
 
 router = APIRouter(prefix="/plan", tags=["planning"])
 
@@ -27,8 +27,8 @@ _REAL = re.compile(r"[0-9]{1,16}(\.[0-9]{0,24})?([eE][+-]?[0-9]{1,2})?|\.[0-9]{1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
-    """A number of the query, and the range that we compute with."""
+class NumberParameter:
+    """A number of the query and its range."""
 
     meaning: str
     least: float
@@ -50,8 +50,8 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """One of a few words."""
+class WordParameter:
+    """A word of the query, one of a few."""
 
     meaning: str
     words: tuple[str, ...]
@@ -66,8 +66,8 @@ class Choice:
         return text
 
 
-class Population:
-    """LO..HI, or one number."""
+class PopulationParameter:
+    """A range LO..HI of the query, or one number."""
 
     meaning = "How many clients there are: LO..HI, or one number"
     required = True
@@ -91,7 +91,7 @@ class Population:
         return [low, high]
 
 
-class Capacity:
+class CapacityParameter:
     """How many check-ins a slot uses."""
 
     meaning = "Fix how many check-ins a slot uses at most; `all` with noise at the server"
@@ -110,21 +110,23 @@ class Capacity:
 
 QUESTION: Mapping[str, Any] = MappingProxyType(
     {
-        "population": Population(),
-        "epsilon": Number(meaning="The budget", least=0.01, most=50, required=True),
-        "delta": Number(meaning="The delta of the budget", least=1e-15, most=0.1, required=True),
-        "adjacency": Choice(
+        "population": PopulationParameter(),
+        "epsilon": NumberParameter(meaning="The budget", least=0.01, most=50, required=True),
+        "delta": NumberParameter(
+            meaning="The delta of the budget", least=1e-15, most=0.1, required=True
+        ),
+        "adjacency": WordParameter(
             meaning="Which two populations must look alike",
             words=("add-remove", "replace-one"),
             required=True,
         ),
-        "dimension": Number(
+        "dimension": NumberParameter(
             meaning="Numbers of the model; needed without a task",
             least=1,
             most=MOST_DIMENSION,
             whole=True,
         ),
-        "task": Choice(
+        "task": WordParameter(
             meaning="What is learned, where it is a known task; it has its own dimension",
             words=("patients", "fashion-mnist", "synthetic"),
         ),
@@ -132,35 +134,51 @@ QUESTION: Mapping[str, Any] = MappingProxyType(
 )
 DEVICES: Mapping[str, Any] = MappingProxyType(
     {
-        "availability_s": Number(meaning="How long a device can be reached", least=1, most=10**9),
-        "uplink_bytes_per_s": Number(meaning="What a device can send", least=1, most=10**12),
-        "dropout": Number(meaning="Share of chosen clients that vanish", least=0, most=0.95),
+        "availability_s": NumberParameter(
+            meaning="How long a device can be reached", least=1, most=10**9
+        ),
+        "uplink_bytes_per_s": NumberParameter(
+            meaning="What a device can send", least=1, most=10**12
+        ),
+        "dropout": NumberParameter(
+            meaning="Share of chosen clients that vanish", least=0, most=0.95
+        ),
     }
 )
 SERVER: Mapping[str, Any] = MappingProxyType(
     {
-        "updates_per_s": Number(meaning="Reports that the server takes", least=1e-3, most=10**9),
-        "duration_s": Number(meaning="How long the campaign may take", least=1, most=10**9),
+        "updates_per_s": NumberParameter(
+            meaning="Reports that the server takes", least=1e-3, most=10**9
+        ),
+        "duration_s": NumberParameter(
+            meaning="How long the campaign may take", least=1, most=10**9
+        ),
     }
 )
 FIXED: Mapping[str, Any] = MappingProxyType(
     {
-        "protocol": Choice(meaning="Fix the protocol", words=("fixed", "averaged", "sliding")),
-        "slots": Number(meaning="Fix the slots", least=1, most=10**6, whole=True),
-        "participation": Number(
+        "protocol": WordParameter(
+            meaning="Fix the protocol", words=("fixed", "averaged", "sliding")
+        ),
+        "slots": NumberParameter(meaning="Fix the slots", least=1, most=10**6, whole=True),
+        "participation": NumberParameter(
             meaning="Fix the probability that a client checks in", least=1e-6, most=1
         ),
-        "capacity": Capacity(),
-        "window": Number(
+        "capacity": CapacityParameter(),
+        "window": NumberParameter(
             meaning="Fix the slots that a client chooses from (sliding)",
             least=1,
             most=10**6,
             whole=True,
         ),
-        "minibatch": Number(meaning="Fix the slots of a step", least=1, most=10**6, whole=True),
-        "repeats": Number(meaning="Fix how often it is run", least=1, most=1000, whole=True),
-        "noise_at": Choice(meaning="Fix who adds the noise", words=("client", "server")),
-        "randomizer": Choice(
+        "minibatch": NumberParameter(
+            meaning="Fix the slots of a step", least=1, most=10**6, whole=True
+        ),
+        "repeats": NumberParameter(
+            meaning="Fix how often it is run", least=1, most=1000, whole=True
+        ),
+        "noise_at": WordParameter(meaning="Fix who adds the noise", words=("client", "server")),
+        "randomizer": WordParameter(
             meaning="Fix the randomizer", words=("gaussian", "laplace", "privunit")
         ),
     }
@@ -245,7 +263,7 @@ class Plan(BaseModel):
 
 
 def planner_of(request: Request) -> Planner:
-    """The planner of this process; where planning is turned off, there is nothing here."""
+    """Return the planner of this process; raise ``unknown-path`` if planning is turned off."""
     planner: Planner | None = request.app.state.planner
     if planner is None:
         raise Problem("unknown-path", "this coordinator makes no plans; run `checkins plan`")
@@ -295,7 +313,7 @@ async def plan(request: Request) -> Response:
 
 
 def question_of(request: Request) -> dict[str, Any]:
-    """The query as plain values, grouped as ``checkins.planning`` takes them."""
+    """Return the values of the query, grouped as ``checkins.planning`` takes them."""
     given: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         known = PARAMETERS.get(name)

@@ -1,7 +1,7 @@
-"""What routes share: how they read a request, and how they say so in the OpenAPI document.
+"""How routes parse requests and document themselves, and the route classes.
 
-Routes read the request themselves: it is declared in ``takes`` and not as FastAPI's dependencies,
-which cost more than all the rest of a check-in.
+Routes parse the request without dependency injection, for speed: it costs more than the rest of a
+check-in. What they read is declared with ``takes`` for the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from fastapi import Request, Response, status
+from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
-from checkins.service.live_run import LiveRun
-from checkins.service.problems import Problem, documented
-from checkins.service.runner import Runner
+from checkins.service.http.problems import Problem, documented
+from checkins.service.runs.live_run import LiveRun
+from checkins.service.runs.runner import Runner
 
 MOST_SLOT = 10**12
 MOST_ENTRIES = 10**15
@@ -88,7 +91,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 
 def takes(*names: str, security: str | None = None, body: str | None = None) -> dict[str, Any]:
-    """What a route reads, as OpenAPI says it; ``body`` is a media type."""
+    """Return the OpenAPI description of what a route reads; ``body`` is a media type."""
     extra: dict[str, Any] = {
         "parameters": [{"name": name, **PARAMETERS[name]} for name in names],
     }
@@ -101,12 +104,12 @@ def takes(*names: str, security: str | None = None, body: str | None = None) -> 
 
 
 def refusals(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """The problems that a route answers with, those that any request may meet among them."""
+    """Return the OpenAPI description of a route's problems, with those of any request."""
     return documented(*slugs, *(slug for slug in ALWAYS if slug not in slugs))
 
 
 ALWAYS = ("too-slow", "too-large", "encoded", "too-many", "busy")
-"""What the guard says before a route is reached, and a store that is away."""
+"""Problems of any request: of the request limits, and of a store that does not answer."""
 BINARY = {"type": "string", "format": "binary"}
 
 
@@ -115,19 +118,19 @@ def runner_of(request: Request) -> Runner:
     return runner
 
 
-async def desk_of(request: Request) -> LiveRun:
-    """The run that a request is about."""
+async def live_run_of(request: Request) -> LiveRun:
+    """Return the run in the path of a request; raise ``unknown-campaign`` if there is none."""
     run = request.path_params["run"]
-    desk = runner_of(request).desks.get(run)
-    if desk is None and re.fullmatch(RUN, run):
-        desk = await runner_of(request).find(run)  # another worker may have opened it just now
-    if desk is None:
+    live_run = runner_of(request).live_runs.get(run)
+    if live_run is None and re.fullmatch(RUN, run):
+        live_run = await runner_of(request).find(run)  # another worker may have opened it just now
+    if live_run is None:
         raise Problem("unknown-campaign", "this coordinator has no such run; see GET /campaigns")
-    return desk
+    return live_run
 
 
 def slot_of(request: Request) -> int:
-    """The slot that a request is about."""
+    """Return the slot in the path of a request; raise ``invalid`` if it is none."""
     text = request.path_params["slot"]
     if not re.fullmatch(SLOT, text) or int(text) > MOST_SLOT:
         raise Problem("invalid", f"slot: must be an integer from 1 to {MOST_SLOT:,}")
@@ -135,7 +138,7 @@ def slot_of(request: Request) -> int:
 
 
 def entries_of(request: Request) -> int:
-    """How many entries of a ledger a request is about."""
+    """Return the number of entries in the path of a request; raise ``invalid`` if it is none."""
     text = request.path_params["entries"]
     if not re.fullmatch(r"[1-9][0-9]{0,15}", text) or int(text) > MOST_ENTRIES:
         raise Problem("invalid", f"entries: must be an integer from 1 to {MOST_ENTRIES:,}")
@@ -143,14 +146,14 @@ def entries_of(request: Request) -> int:
 
 
 def credential_of(request: Request) -> str | None:
-    """What stands after Bearer; None if nothing does."""
+    """Return the Bearer credential of a request; None if it has none."""
     scheme, _, credential = request.headers.get("authorization", "").partition(" ")
     credential = credential.strip()
     return credential if scheme.lower() == "bearer" and credential else None
 
 
 def bearer_of(request: Request) -> str:
-    """The token or receipt that a request must carry."""
+    """Return the Bearer credential of a request; raise ``not-enrolled`` if it has none."""
     credential = credential_of(request)
     if credential is None:
         raise Problem("not-enrolled", "send your token or receipt as Authorization: Bearer")
@@ -158,7 +161,7 @@ def bearer_of(request: Request) -> str:
 
 
 def number_of(request: Request, name: str, *, whole: bool = False) -> float:
-    """A number of the query, within what ``PARAMETERS`` says."""
+    """Return a number of the query, within the range of ``PARAMETERS``, or its default."""
     schema = PARAMETERS[name]["schema"]
     given = request.query_params.getlist(name) or [str(schema["default"])]
     shape = r"[0-9]{1,16}" if whole else r"[0-9]{1,16}(\.[0-9]{0,16})?([eE][+-]?[0-9]{1,2})?"
@@ -173,9 +176,9 @@ def number_of(request: Request, name: str, *, whole: bool = False) -> float:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of work that may take long; ClientDisconnect once the client has hung up.
+    """Return the result of slow work; raise ClientDisconnect once the client has hung up.
 
-    Nobody else would notice before there is an answer to send.
+    Otherwise a disconnection would be noticed only when the response is sent.
     """
     await request.body()  # the end of the connection is heard after it
     working = asyncio.ensure_future(work)
@@ -192,24 +195,74 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def hung_up(request: Request) -> None:
-    """Returns once the client has; a body must have been read before."""
+    """Return once the client has disconnected; the body must have been read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def require_operator(request: Request) -> None:
-    """Only the operator goes on."""
+    """Raise ``not-operator`` unless the request has the operator's token."""
     if not runner_of(request).settings.is_operator(credential_of(request)):
         raise Problem("not-operator", "send the operator's token as Authorization: Bearer")
 
 
-def refuse_if_over(desk: LiveRun) -> None:
-    """Nothing is taken in any more."""
-    if desk.is_over:
+def refuse_if_over(live_run: LiveRun) -> None:
+    """Raise ``over`` if the run is over."""
+    if live_run.is_over:
         raise Problem("over", "this run is over; its models and its ledger stay")
 
 
 def answer(content: dict[str, Any], *, code: int = status.HTTP_200_OK) -> Response:
-    """An object as JSON."""
+    """Return an object as a JSON response."""
     body = json.dumps(content, allow_nan=False).encode()
     return Response(body, status_code=code, media_type=JSON)
+
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+
+def also_head(endpoint: Endpoint) -> Endpoint:
+    """Let a route of GET answer HEAD in the same way; the server leaves the body out.
+
+    Not for one that waits or streams. The OpenAPI document does not name it: it would be the same
+    operation twice.
+    """
+    endpoint.also_head = True  # type: ignore[attr-defined]
+    return endpoint
+
+
+class HeadRoute(APIRoute):
+    """FastAPI's route, and HEAD where its endpoint is marked with ``also_head``."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.allowed = frozenset(self.methods or ())
+        if getattr(self.endpoint, "also_head", False):
+            self.allowed |= {"HEAD"}
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, child_scope = super().matches(scope)
+        if match is Match.PARTIAL and scope["method"] in self.allowed:
+            return Match.FULL, child_scope
+        return match, child_scope
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] in self.allowed:
+            await self.app(scope, receive, send)
+        else:
+            await super().handle(scope, receive, send)
+
+
+class PlainRoute(HeadRoute):
+    """A route that FastAPI matches and documents, without dependency injection and validation.
+
+    The endpoint takes the request and returns a response. FastAPI's own handling costs more than
+    the rest of a check-in.
+    """
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] in self.allowed:
+            answer = await self.endpoint(Request(scope, receive, send))
+            await answer(scope, receive, send)
+        else:
+            await super().handle(scope, receive, send)

@@ -21,9 +21,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection as Connection
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from checkins.errors import ComputationFailed, InvalidValue
 from checkins.service import logs
@@ -63,8 +64,14 @@ _HOPELESS = (
 )
 """What a PostgreSQL says that is there and will not let us in; waiting would not help."""
 
+RETRIES = 4
+"""Number of times that a transaction in conflict with another worker's is tried again."""
+_DEADLOCK = ("40P01", "40001")
+"""SQLSTATEs of a transaction that PostgreSQL ended so that another one can go on."""
 
 T = TypeVar("T")
+StoreError = DBAPIError
+"""Any error of a database or of the connection to it."""
 CLOCK = "SELECT extract(epoch FROM clock_timestamp())"
 
 
@@ -78,10 +85,28 @@ class StoreAway(ComputationFailed):
         )
 
 
+class ConcurrentUpdate(Exception):
+    """Another worker changed the same rows first: the transaction must be tried again."""
+
+
+def retry_on_conflict(attempt: Callable[[], T]) -> T:
+    """Return the result of a transaction; try again if another worker's was in its way."""
+    for _ in range(RETRIES):
+        try:
+            return attempt()
+        except (ConcurrentUpdate, IntegrityError):
+            continue
+        except DBAPIError as error:
+            deadlock = getattr(error.orig, "sqlstate", None) in _DEADLOCK
+            if not (error.connection_invalidated or deadlock):
+                raise
+    return attempt()
+
+
 class Database:
     """An engine with the transactions that a coordinator needs; safe to use from threads."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.url = url
         parsed = make_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
@@ -99,7 +124,7 @@ class Database:
         # SQLite lets writers wait by polling; a lock lets those of this process queue.
         self._writers = threading.Lock()
         self._turn = self._writers if self.is_sqlite else nullcontext()
-        self.clock = Clock()
+        self.clock = Clock() if clock is None else clock
         if self.is_sqlite:
             self.clock.read()
 
@@ -244,6 +269,18 @@ class Database:
             raw.execute("PRAGMA journal_mode = DELETE")
             raw.execute("VACUUM")
             raw.close()
+
+
+def copy_sqlite(file: Path, copy: Path) -> None:
+    """Copy a file of SQLite that may be in use to a new file that only its owner can read."""
+    os.close(os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    source = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+    target = sqlite3.connect(copy)
+    try:
+        source.backup(target)
+    finally:
+        source.close()
+        target.close()
 
 
 def is_away(error: DBAPIError) -> bool:

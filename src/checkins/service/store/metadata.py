@@ -1,7 +1,7 @@
-"""The store's own facts: its epoch, its key, and whether it is a copy.
+"""Metadata of the store: its epoch, its key, and whether it is a copy.
 
-The epoch counts the times that a coordinator was started on this store. Together with a witness
-outside of it (``witness.py``) it shows that a store was rolled back.
+The epoch counts how often a coordinator was started on this store. Together with a witness outside
+of the store (``rollback_guard.py``) it shows that a store was rolled back.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import secrets
 from sqlalchemy import Connection, delete, insert, select, update
 
 from checkins.service.store.database import Database
-from checkins.service.store.tables import facts
+from checkins.service.store.schema import facts
 
 EPOCH, KEY, COPY = "epoch", "key", "copy"
 
 
 def lost(population: str) -> str:
-    """The fact that runs on a population are missing here; hashed, for names may be long."""
+    """Return the name of the mark of a population whose runs are lost; hashed, to be short."""
     return f"lost {hashlib.sha256(population.encode()).hexdigest()[:32]}"
 
 
 def begin_epoch(database: Database) -> int:
-    """The next epoch, durable before anything is answered in it."""
+    """Begin and return the next epoch, durable before any request is answered in it."""
     with database.exclusive("facts") as connection:
         epoch = int(read(connection, EPOCH) or 0) + 1
         write(connection, EPOCH, str(epoch))
@@ -33,13 +33,13 @@ def begin_epoch(database: Database) -> int:
 
 
 def epoch_of(database: Database) -> int:
-    """The epoch that the store is in; 0 for a new one."""
+    """Return the epoch of the store; 0 for a new one."""
     with database.reading() as connection:
         return int(read(connection, EPOCH) or 0)
 
 
 def key_of(database: Database) -> bytes:
-    """What tokens are derived from; it never leaves the store."""
+    """Return the key from which tokens are derived; it never leaves the store."""
     with database.reading() as connection:
         return bytes.fromhex(read(connection, KEY) or "")
 

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from checkins.service.store.tables import metadata
+from checkins.service.store.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

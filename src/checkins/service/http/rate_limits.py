@@ -1,0 +1,134 @@
+"""Limits per client address: requests per second, open connections, and trusted proxies.
+
+All counts are those of one process.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from checkins.errors import InvalidValue
+from checkins.service.settings import Limits
+
+MOST_ADDRESSES = 100_000
+"""Largest number of addresses whose request rate is remembered."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class RequestRates:
+    """Token buckets, one per address: ``burst`` requests at once, ``per_s`` a second on average.
+
+    One number per address: the request count at which its bucket would be full again. At most
+    ``most`` addresses are remembered; the least recently used one, whose bucket is the likeliest
+    to be full, is dropped first.
+    """
+
+    __slots__ = ("burst", "clock", "due", "most", "per_s")
+
+    def __init__(
+        self,
+        *,
+        per_s: float,
+        burst: int,
+        most: int = MOST_ADDRESSES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.per_s = per_s
+        self.burst = burst
+        self.most = most
+        self.clock = clock
+        self.due: dict[str, float] = {}
+
+    def wait_s(self, address: str) -> float:
+        """Count a request and return 0, or return the seconds until one would be admitted."""
+        if self.per_s == 0:
+            return 0.0
+        now = self.clock() * self.per_s
+        due = max(self.due.pop(address, now), now)
+        late = due + 1.0 - now - self.burst
+        self.due[address] = due if late > 0 else due + 1.0
+        if len(self.due) > self.most:
+            del self.due[next(iter(self.due))]
+        return max(0.0, late / self.per_s)
+
+
+class Proxies:
+    """Trusted proxies: addresses or networks that forward the requests of many clients."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._networks = tuple(_network(text) for text in texts)
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def __contains__(self, address: object) -> bool:
+        found = parsed(address) if isinstance(address, str) else None
+        return found is not None and any(found in network for network in self._networks)
+
+
+@dataclass(slots=True)
+class ConnectionCounts:
+    """Open connections: in total, and per address or IPv6 /64."""
+
+    limits: Limits
+    proxies: Proxies = field(default_factory=Proxies)
+    """Proxies whose connections count towards the total only: each serves many clients."""
+    total: int = 0
+    of_address: dict[str, int] = field(default_factory=dict)
+
+    def admit(self, address: str) -> bool:
+        """Count one more connection and return True, unless a limit is reached."""
+        bucket = bucket_of(address)
+        here = self.of_address.get(bucket, 0)
+        if 0 < self.limits.connections <= self.total:
+            return False
+        if 0 < self.limits.per_address <= here and address not in self.proxies:
+            return False
+        self.total += 1
+        self.of_address[bucket] = here + 1
+        return True
+
+    def release(self, address: str) -> None:
+        """Count down a connection that was admitted."""
+        bucket = bucket_of(address)
+        self.total -= 1
+        here = self.of_address.pop(bucket) - 1
+        if here:
+            self.of_address[bucket] = here
+
+
+@lru_cache(maxsize=10_000)
+def bucket_of(address: str) -> str:
+    """Return the key that an address is counted under: itself, or its /64 for IPv6.
+
+    >>> bucket_of("2001:db8::1:2"), bucket_of("::ffff:192.0.2.7")
+    ('2001:db8::/64', '192.0.2.7')
+    """
+    found = parsed(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))
+    return address if found is None else str(found)
+
+
+def parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address, IPv4-mapped IPv6 as IPv4; None if the text is no IP address."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return None
+    mapped = getattr(found, "ipv4_mapped", None)
+    return found if mapped is None else mapped
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise InvalidValue(
+            "trusted_proxies", text, "must be addresses or networks such as 10.0.0.0/8"
+        ) from None

@@ -1,0 +1,330 @@
+"""All code that depends on uvicorn's internals: connection limits, joined writes, shutdown.
+
+``limited_protocol`` returns a protocol for ``uvicorn.Config(http=...)`` that adds to uvicorn's own:
+
+| what | limit | end of the connection |
+|---|---|---|
+| a request head, also the first of a connection | ``head_s`` to arrive | 408; closed if empty |
+| a head, or trailers and framing that carry no body | ``head_bytes`` | 431 |
+| a response that the client does not read | 1 KiB a second, checked every ``answer_s`` | aborted |
+| connections in total, and of one address or IPv6 /64 | ``connections``, ``per_address`` | 503 |
+
+Size and time of a body are limited in ``request_limits``. uvicorn closes an idle connection after a
+response (``timeout_keep_alive``). Websockets are not supported. Counts are those of one process.
+
+``tests/service/test_uvicorn_hooks.py`` fails when uvicorn's code changes: read the difference, and
+renew the digests there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any, cast
+
+import uvicorn
+from httptools import HttpParserError
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from checkins.service.http.rate_limits import ConnectionCounts, Proxies
+from checkins.service.settings import Limits
+
+HTTP_VERSIONS = ("1.0", "1.1")
+_HEAD, _LENGTH = b"HTTP/1.", b"\r\ncontent-length: "
+_LEAST_RATE = 1024  # bytes a second that a reader must take
+_FRAMING = 9  # bytes around a chunk of one byte, and that byte: the most an honest sender spends
+
+
+class JoiningTransport:
+    """A transport that sends the head of a response together with its body.
+
+    uvicorn writes them one after the other, and each write is a system call and a packet. A head
+    without a content length is that of a stream, whose first bytes may take long: it is sent at
+    once. What is written to a closing connection is dropped, as asyncio's own transports do;
+    uvloop's raise. All methods but writing are those of the wrapped transport.
+    """
+
+    __slots__ = ("_held", "_transport", "is_closing")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._held = b""
+        self.is_closing = transport.is_closing  # asked several times for each request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send data after what is held, or hold it: the head of a response with a length.
+
+        The protocol calls ``flush`` when a response is complete, so nothing is held for longer.
+        """
+        if self.is_closing():
+            self._held = b""
+        elif self._held:
+            held, self._held = self._held, b""
+            self._transport.writelines((held, data))
+        elif data.startswith(_HEAD) and _LENGTH in data:
+            self._held = data
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Send what is held: the response has no body."""
+        held, self._held = self._held, b""
+        if held and not self.is_closing():
+            self._transport.write(held)
+
+    def close(self) -> None:
+        """Send what is held, and close the connection."""
+        self.flush()
+        self._transport.close()
+
+
+def limited_protocol(
+    limits: Limits,
+    *,
+    trusted_proxies: Iterable[str] = (),
+    opened: Callable[[int], object] | None = None,
+    refused: Callable[[str], object] | None = None,
+) -> type[HttpToolsProtocol]:
+    """Return uvicorn's HTTP protocol with these limits.
+
+    The limit per address does not apply to ``trusted_proxies``. ``opened`` is called with the
+    number of open connections when it changes, ``refused`` with the reason of each refusal:
+    too-many-connections, slow-head, long-head, slow-reader or not-http.
+    """
+    counts = ConnectionCounts(limits, Proxies(trusted_proxies))
+    report_open = opened or (lambda number: None)
+    report_refused = refused or (lambda reason: None)
+
+    class LimitedProtocol(HttpToolsProtocol):
+        """One connection."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.address: str | None = None  # of an admitted connection
+            self.in_head = False
+            self.heard = False
+            self.head_too_long = False
+            self.idle_bytes = 0  # that were neither body nor a complete head
+            self.cycles: deque[RequestResponseCycle] = deque()  # from the one that is answered on
+            self.head_timer: asyncio.TimerHandle | None = None
+            self.answer_timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            peer = transport.get_extra_info("peername")
+            address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+            if not counts.admit(address):
+                report_refused("too-many-connections")
+                self.transport = transport
+                self._end(b"503 Service Unavailable", b"retry-after: 5\r\n")
+                return
+            self.address = address
+            report_open(counts.total)
+            self.joining = JoiningTransport(transport)
+            super().connection_made(cast(asyncio.Transport, self.joining))
+            self._expect_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            _cancel(self.head_timer)
+            self.head_timer = None
+            _cancel(self.answer_timer)
+            self.answer_timer = None
+            if self.address is not None:
+                counts.release(self.address)
+                self.address = None
+                report_open(counts.total)
+            for cycle in self.cycles:  # uvicorn tells the last one only: others would go on
+                cycle.disconnected = not cycle.response_complete
+                cycle.message_event.set()
+            self.cycles.clear()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing() or self.address is None:
+                return
+            self.heard = True
+            start = 0
+            while start < len(data):
+                # No more at once than a head may have: it must end within these bytes.
+                room = limits.head_bytes - self.idle_bytes
+                if room <= 0:
+                    self._refuse_head()
+                    return
+                piece = data[start : start + room]
+                start += len(piece)
+                self.idle_bytes += len(piece)
+                super().data_received(piece)
+                if self.transport.is_closing():
+                    return
+            if self.head_timer is None and (self.in_head or not self._answering()):
+                # Also bytes that begin no head, or belong to a body nobody reads any more: uvicorn
+                # stopped its keep-alive timer at them and would wait for ever.
+                self._expect_head()
+
+        def on_message_begin(self) -> None:
+            self.in_head = True
+            super().on_message_begin()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if self.in_head:  # a trailer must not change the head of the running request
+                super().on_header(name, value)
+
+        def on_headers_complete(self) -> None:
+            self.in_head = False
+            self.idle_bytes = 0
+            _cancel(self.head_timer)
+            self.head_timer = None
+            if self.parser.get_http_version() not in HTTP_VERSIONS:
+                raise HttpParserError("a version of HTTP that is not spoken here")
+            # One that began behind another request, in the same bytes, was not counted from there.
+            length = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if length > limits.head_bytes:
+                self.head_too_long = True
+                raise HttpParserError("a head that is too long")
+            super().on_headers_complete()
+            self.cycles.append(self.cycle)
+
+        def on_response_complete(self) -> None:
+            self.joining.flush()
+            while self.cycles and self.cycles[0].response_complete:
+                self.cycles.popleft()  # those who pipeline would have all of theirs kept
+            super().on_response_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self.idle_bytes = max(0, self.idle_bytes - _FRAMING * len(body))
+            super().on_body(body)
+
+        def send_400_response(self, msg: str) -> None:
+            if self.head_too_long:
+                self._refuse_head()
+                return
+            report_refused("not-http")
+            super().send_400_response(msg)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self.answer_timer is None:
+                self._expect_taken()
+
+        def resume_writing(self) -> None:
+            _cancel(self.answer_timer)
+            self.answer_timer = None
+            super().resume_writing()
+
+        def _should_upgrade_to_ws(self) -> bool:
+            return False
+
+        def _unsupported_upgrade_warning(self) -> None:
+            """Nothing: a line for each such request is a line per client."""
+
+        def _answering(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def _refuse_head(self) -> None:
+            report_refused("long-head")
+            self._end(b"431 Request Header Fields Too Large")
+
+        def _expect_head(self) -> None:
+            self.head_timer = self.loop.call_later(limits.head_s, self._head_late)
+
+        def _head_late(self) -> None:
+            self.head_timer = None
+            if self.transport.is_closing():
+                return
+            if self._answering():  # a pipelined head: reading may be paused by us
+                self._expect_head()
+                return
+            report_refused("slow-head")
+            if self.heard:
+                self._end(b"408 Request Timeout")
+            else:
+                self.transport.close()
+
+        def _expect_taken(self) -> None:
+            left = self.transport.get_write_buffer_size()
+            self.answer_timer = self.loop.call_later(limits.answer_s, self._taken_late, left)
+
+        def _taken_late(self, left_then: int) -> None:
+            taken = left_then - self.transport.get_write_buffer_size()
+            if taken >= _LEAST_RATE * limits.answer_s:
+                self._expect_taken()
+                return
+            self.answer_timer = None
+            report_refused("slow-reader")
+            self.transport.abort()
+
+        def _end(self, status: bytes, headers: bytes = b"") -> None:
+            if not self._answering():
+                self.transport.write(
+                    b"HTTP/1.1 " + status + b"\r\n" + headers
+                    + b"content-length: 0\r\nconnection: close\r\n\r\n"
+                )  # fmt: skip
+            self.transport.close()
+
+    return LimitedProtocol
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
+
+
+class GracefulServer(uvicorn.Server):
+    """uvicorn's server, which answers long polls before it waits for requests to end.
+
+    ``ready`` is called once connections are accepted; ``release_waiters`` when it is asked to stop.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        release_waiters: Callable[[], None],
+        ready: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(config)
+        self._ready = ready
+        self._release_waiters = release_waiters
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals as uvicorn does, without raising them again: the exit code is 0.
+
+        SIGINT stays ignored where it was ignored at the start, as in a background job.
+        """
+        before = signal.getsignal(signal.SIGINT)
+        with super().capture_signals():
+            if before is signal.SIG_IGN:
+                signal.signal(signal.SIGINT, before)
+            yield
+            self._captured_signals.clear()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop as uvicorn does; also while it still waits for the store to start."""
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._release_waiters)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start as uvicorn does, then take what is loaded out of garbage collection."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # collecting what stays loaded again and again would halve the request rate
+        gc.set_threshold(20_000, 20, 50)
+        if self.started and not self.should_exit and self._ready is not None:
+            self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer long polls, then shut down as uvicorn does."""
+        self._release_waiters()
+        await super().shutdown(sockets)

@@ -1,0 +1,1 @@
+"""Runs of campaigns: opening, taking in what clients send, slots, state, responses."""

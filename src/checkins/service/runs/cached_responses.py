@@ -1,0 +1,203 @@
+"""Responses about a run, built once per change: its view, its model, its progress, its events.
+
+Everything here is public: nothing depends on which clients took part (invariant 7).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from checkins.formatting import up_in_full
+from checkins.protocol.report import model_to_bytes
+from checkins.service.runs.live_run import LiveRun
+from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.run_state import RunSnapshot
+from checkins.tasks.tensors import unflatten
+
+MOST_RELEASES = 200
+OWN_SLOT = (
+    "Each client draws its own slot and takes part at most once in a run; the server calls nobody"
+)
+UNPROTECTED = (
+    "The learning curve is measured on a public holdout, whose people are not protected.",
+    "Choosing rates, features or models by looking at the clients' data is not covered.",
+)
+
+
+def instant(moment: float) -> str:
+    """A moment in UTC, to the microsecond."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def summary(live_run: LiveRun) -> dict[str, Any]:
+    """One line of the list of campaigns."""
+    spec = live_run.spec
+    return {
+        "id": spec.id,
+        "name": spec.campaign.name,
+        "status": live_run.status,
+        "run": spec.number,
+        "repeats": spec.campaign.repeats,
+        "slots": spec.rules.slots,
+        "slots_closed": live_run.public.state.closed,
+        "start": instant(spec.begins(1)),
+        "slot_s": spec.slot_s,
+    }
+
+
+def view(
+    live_run: LiveRun, *, epoch: int, enrolment: str, holding: str | None = None
+) -> dict[str, Any]:
+    """Everything public about a run, but for the time."""
+    spec, snapshot, campaign = live_run.spec, live_run.public, live_run.spec.campaign
+    budget = campaign.budget
+    certificate = finite(snapshot.certificate)
+    return {
+        **summary(live_run),
+        "seal": spec.seal,
+        "population_id": campaign.population_id,
+        "campaign": campaign.canonical(),
+        "schedule": {
+            "start": instant(spec.begins(1)),
+            "slot_s": spec.slot_s,
+            "choose_s": spec.choose_s,
+            "slots": spec.rules.slots,
+        },
+        "affordable": spec.affordable,
+        "dimension": spec.dimension,
+        "tensors": [{"name": name, "shape": list(shape)} for name, shape in spec.shapes.items()],
+        "model_hash": snapshot.model_hash,
+        "ledger": {"entries": snapshot.ledger.entries, "head": snapshot.ledger.head},
+        "epoch": epoch,
+        "budget": {
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "adjacency": str(budget.adjacency),
+        },
+        "certificate": certificate,
+        "spent": finite(live_run.spent),
+        "promises": promises(live_run, certificate),
+        "assumptions": [*certificate.get("assumptions", ()), *UNPROTECTED],
+        "next": live_run.next_run,
+        "holding": None if snapshot.state.ending is not None else holding,
+        "enrolment": enrolment,
+    }
+
+
+def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
+    """The certificate in words."""
+    epsilon, delta = certificate.get("epsilon"), certificate.get("delta")
+    if epsilon is None:
+        return ["No finite epsilon is proved for this run: it promises nothing."]
+    over, rules = live_run.public.state.ending is not None, live_run.spec.rules
+    neighbours = (
+        "whether or not they are one of the clients"
+        if certificate.get("adjacency") == "add-remove"
+        else "whatever their data are"
+    )
+    told = [
+        f"Whoever sees every model that this run {'has released' if over else 'will release'}, and"
+        f" all that was released before on this population, can tell about any one person,"
+        f" {neighbours}, at most what epsilon = {up_in_full(float(epsilon))} and delta = {delta!r}"
+        f" allow ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
+        f"Any odds that somebody gives about that person change at most by a factor of"
+        f" {up_in_full(math.exp(min(float(epsilon), 700.0)))}, but for a chance of {delta!r}.",
+    ]
+    if not over and not live_run.is_last:
+        told.append(
+            "More runs follow, and cost more: all of them together stop before epsilon ="
+            f" {live_run.spec.campaign.budget.epsilon!r}."
+        )
+    if not rules.averaged:
+        return [*told, f"{OWN_SLOT}, and nothing that is shown tells how many took part."]
+    told.append(f"{OWN_SLOT}. Averaged updates tell how many reports a slot took in.")
+    if not over:
+        told.append(
+            "This counts on as many contributors as the campaign declares: with fewer it costs"
+            " more, and how much is known when the run is over."
+        )
+    return told
+
+
+def state(live_run: LiveRun) -> dict[str, Any]:
+    """Where a run stands, for those who listen."""
+    snapshot = live_run.public
+    return {
+        "slots_closed": snapshot.state.closed,
+        "model_hash": snapshot.model_hash,
+        "head": snapshot.ledger.head,
+        "entries": snapshot.ledger.entries,
+        "spent": finite(live_run.spent),
+    }
+
+
+def release(
+    live_run: LiveRun, slot: int, *, model_hash: str, head: str, entries: int
+) -> dict[str, Any]:
+    """What is told of the release of a slot: the same whoever was in it."""
+    return {
+        "slot": slot,
+        "slots_closed": slot,
+        "model_hash": model_hash,
+        "head": head,
+        "entries": entries,
+        "spent": finite(live_run.spent_after(slot)),
+    }
+
+
+def progress(live_run: LiveRun, releases: Sequence[tuple[int, str]]) -> dict[str, Any]:
+    """The curve, the prices, and the latest releases."""
+    return {
+        "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in live_run.shown_curve],
+        "spending": [
+            {"slots": slots, "epsilon": finite(epsilon)} for slots, epsilon in live_run.epsilons
+        ],
+        "releases": [{"slot": slot, "model_hash": model_hash} for slot, model_hash in releases],
+    }
+
+
+def finite(value: Any) -> Any:
+    """The same values with null for every number that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def cached_view(
+    live_run: LiveRun, *, epoch: int, enrolment: str, holding: str | None, now: float
+) -> bytes:
+    """Return the view as JSON with the time; it is built once per change of the run."""
+    if live_run.cached_view is None:
+        content = view(live_run, epoch=epoch, enrolment=enrolment, holding=holding)
+        live_run.cached_view = json.dumps(content).encode()
+    return live_run.cached_view[:-1] + b', "server_time": "%b"}' % instant(now).encode()
+
+
+def cached_model(live_run: LiveRun, snapshot: RunSnapshot) -> bytes:
+    """Return a release as safetensors; the last one is cached, since all clients ask for it."""
+    head = snapshot.ledger.head
+    if head not in live_run.cached_models:
+        live_run.cached_models = {head: model_bytes(live_run.spec, snapshot)}
+    return live_run.cached_models[head]
+
+
+def model_bytes(spec: RunSpec, snapshot: RunSnapshot) -> bytes:
+    """Return named float64 tensors as safetensors; the ledger has the hash of the flat tensor."""
+    return model_to_bytes(
+        unflatten(snapshot.learner.model, spec.shapes),
+        {
+            "seal": spec.seal,
+            "run": str(spec.number),
+            "slot": str(snapshot.state.closed),
+            "model_hash": snapshot.model_hash,
+            "head": snapshot.ledger.head,
+        },
+    )

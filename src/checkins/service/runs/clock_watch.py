@@ -1,0 +1,111 @@
+"""Holding while the clock is in doubt: no slot closes, and no client's participation is spent.
+
+A calendar clock that jumps against the steady clock was set wrong, or was wrong before; a machine
+cannot tell which. So the coordinator closes no slot and takes no check-in until both agree again,
+or until it is started with ``--trust-clock``. The setting of the clock is kept in the store for as
+long as the machine is not booted again: neither a worker that dies nor a supervisor that starts the
+coordinator again confirms a jump. While no run is open nothing is at stake, and the calendar is
+believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+from checkins.service import logs
+from checkins.service.http.problems import Problem
+from checkins.service.metrics import Metrics
+from checkins.service.store import clock as clocks
+from checkins.service.store import metadata, run_state
+from checkins.service.store.database import Database
+
+KEPT_S = 0.5
+"""Least change of the clock's setting, or of its uncertainty, that is saved, in seconds."""
+
+
+def start(database: Database, *, trust: bool = False) -> None:
+    """Set the clock by the calendar, compared with the setting saved since the machine booted."""
+    name = _fact()
+    if name is not None and not trust:
+        with database.reading() as connection:
+            kept = metadata.read(connection, name)
+        if kept is not None:
+            ahead, width = map(float, kept.split())
+            database.clock.resume((ahead, width))
+    look(database)
+
+
+def look(database: Database) -> None:
+    """Compare the clocks once and save the setting; without an open run the calendar is right."""
+    database.synchronise()
+    if database.clock.holds and not _is_a_run_open(database):
+        database.clock.trust()
+        database.synchronise()
+    if not database.clock.holds:
+        _keep(database)
+
+
+def refuse_while_holding(database: Database) -> None:
+    """Raise ``busy`` while the clocks disagree: a check-in would spend a participation."""
+    if database.clock.holds:
+        raise Problem("busy", f"{reason(database)}; try again", retry_after=1)
+
+
+def reason(database: Database) -> str | None:
+    """Return why no slot closes, in words; None if the clocks agree."""
+    off_s = database.clock.off_s
+    if off_s is None:
+        return None
+    by = "" if math.isnan(off_s) else f" by {abs(off_s):,.0f} s"
+    return (
+        f"the server's clock was set {'back' if off_s < 0.0 else 'forward'}{by}: no check-in is"
+        " taken and no slot is closed until it is right, or its operator confirms it"
+    )
+
+
+class ClockWatch:
+    """Reports to log and metrics when holding begins and ends."""
+
+    def __init__(self, database: Database, metrics: Metrics) -> None:
+        self._database = database
+        self._metrics = metrics
+        self.holding: str | None = None
+        """Why no slot closes; None if the clocks agree."""
+
+    def told(self) -> bool:
+        """Report a change to the log and the metrics; return whether there was one."""
+        before, self.holding = self.holding, reason(self._database)
+        off_s = self._database.clock.off_s
+        self._metrics.clock_off(0.0 if off_s is None else abs(off_s))
+        if off_s is not None and before is None:
+            logs.warning("clock-jumped", seconds=round(off_s, 3))
+        elif before is not None and off_s is None:
+            logs.event("clock-agrees")
+        return before != self.holding
+
+
+def _fact() -> str | None:
+    """Return the name of the setting of this boot; None if boots have no id here."""
+    boot = clocks.boot_id()
+    return None if boot is None else f"clock {hashlib.sha256(boot.encode()).hexdigest()[:32]}"
+
+
+def _keep(database: Database) -> None:
+    name = _fact()
+    if name is None:
+        return
+    ahead, width = database.clock.setting
+    with database.reading() as connection:
+        kept = metadata.read(connection, name)
+    if kept is not None:
+        kept_ahead, kept_width = map(float, kept.split())
+        if abs(kept_ahead - ahead) <= KEPT_S and kept_width - width <= KEPT_S:
+            return
+    with database.exclusive("facts") as connection:
+        metadata.write(connection, name, f"{ahead!r} {width!r}")
+
+
+def _is_a_run_open(database: Database) -> bool:
+    with database.reading() as connection:
+        return run_state.count_open_runs(connection) > 0

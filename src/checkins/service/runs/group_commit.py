@@ -1,0 +1,83 @@
+"""Group commit: messages that arrive during one transaction share the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Generic, TypeVar
+
+from checkins.service.workers.threads import PATIENCE_S, away
+
+M = TypeVar("M")
+A = TypeVar("A")
+
+
+class GroupCommit(Generic[M, A]):
+    """Answers each message once it is durable; one transaction at a time.
+
+    ``commit`` runs on ``threads`` and returns an answer, or an exception, for each message. If a
+    transaction takes longer than ``patience_s``, all that wait get ``busy``.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[Sequence[M]], Sequence[A | Exception]],
+        *,
+        threads: Executor,
+        most: int = 500,
+        patience_s: float = PATIENCE_S,
+        seen: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self._commit = commit
+        self._threads = threads
+        self._most = most
+        self._patience_s = patience_s
+        self._seen = seen
+        self._waiting: list[tuple[M, asyncio.Future[A]]] = []
+        self._committing: list[tuple[M, asyncio.Future[A]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def submit(self, message: M) -> A:
+        """Return the answer to a message, or raise the exception that ``commit`` returned."""
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.append((message, answer))
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
+        return await answer
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                self._committing = batch
+                messages = [message for message, _ in batch]
+                began = loop.time()
+                answers: Sequence[A | Exception]
+                try:
+                    commit = loop.run_in_executor(self._threads, self._commit, messages)
+                    while not (await asyncio.wait({commit}, timeout=self._patience_s))[0]:
+                        self.refuse_waiting()
+                    answers = commit.result()
+                except Exception as error:
+                    answers = [error] * len(batch)
+                if self._seen is not None:
+                    self._seen(len(batch), loop.time() - began)
+                for (_, future), answer in zip(batch, answers, strict=True):
+                    if future.done():
+                        continue  # the client has left; what it sent is durable all the same
+                    if isinstance(answer, Exception):
+                        future.set_exception(answer)
+                    else:
+                        future.set_result(answer)
+                self._committing = []
+        finally:
+            self._task = None
+
+    def refuse_waiting(self) -> None:
+        """Answer all that wait with ``busy``; the transaction may still become durable."""
+        for _, future in (*self._committing, *self._waiting):
+            if not future.done():
+                future.set_exception(away())
+        self._waiting = []

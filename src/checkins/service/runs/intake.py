@@ -1,0 +1,214 @@
+"""Intake of enrolments, check-ins and reports, many in one transaction (invariants 1, 3, 5, 6).
+
+The state machine decides about each message. It gets the slot with that client alone in it: its
+rules never depend on other clients for a check-in, a question or a report. A client is answered
+after the transaction of its batch is durable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from checkins.errors import ProtocolViolation
+from checkins.protocol import server as servers
+from checkins.protocol import slot as slots
+from checkins.protocol.model_update import Learner
+from checkins.protocol.report import Report
+from checkins.protocol.server import Server
+from checkins.protocol.slot import Acknowledge, CheckedIn, RecordCheckIn, ReportArrived, Slot
+from checkins.randomizers import DeviceReport
+from checkins.service.runs import randomness
+from checkins.service.runs.slot_transitions import report_of
+from checkins.service.store import participants, run_state
+from checkins.service.store.database import ConcurrentUpdate, Database
+from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.run_state import RunState
+
+NO_MODEL = Learner(np.zeros(1))
+"""Placeholder for the model, which no message of a client depends on."""
+
+
+def hashed(secret: str) -> str:
+    """Return the hash of a token or a key: the store has nothing else of it."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """A token for a credential, under the key that its client chose; all are hashes.
+
+    ``credential`` is None where enrolment is open and no key was sent.
+    """
+
+    token: str
+    credential: str | None = None
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckIn:
+    """A check-in to a slot; ``token`` is hashed."""
+
+    slot: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Submission:
+    """A report for a slot, with the receipt of its check-in."""
+
+    slot: int
+    receipt: str
+    units: Any
+
+
+def take_check_ins(
+    database: Database, spec: RunSpec, messages: Sequence[CheckIn]
+) -> list[str | ProtocolViolation]:
+    """Return a receipt or a refusal for each check-in; a receipt spends the token."""
+    wanted = sorted({message.token for message in messages})
+    new: dict[tuple[str, str], int] = {}
+    answers: list[str | ProtocolViolation] = []
+    with database.shared(spec.id) as connection:
+        state = run_state.load_state(connection, spec.id)
+        unspent = participants.unspent_tokens(connection, spec.id, wanted)
+        others = [token for token in wanted if token not in unspent]  # retries, mostly
+        receipts = participants.receipts_of(connection, spec.id, others)
+        for message, receipt in zip(messages, randomness.receipts(len(messages)), strict=True):
+            here = receipts.get(message.token)
+            server = _shown(spec, state, waiting={} if here is None else {message.token: here})
+            spent = message.token not in unspent
+            event = CheckedIn(message.slot, message.token, receipt, spent=spent)
+            try:
+                _, effects = servers.step(server, event)
+            except ProtocolViolation as refusal:
+                answers.append(refusal)
+                continue
+            for effect in effects:
+                if isinstance(effect, RecordCheckIn):
+                    unspent.discard(effect.token)
+                    receipts[effect.token] = effect.receipt
+                    new[effect.token, effect.receipt] = message.slot
+                elif isinstance(effect, Acknowledge):
+                    answers.append(effect.receipt)
+        if new:
+            spent_now = sorted(token for token, _ in new)  # the same order in every worker
+            if not participants.spend_tokens(connection, spec.id, spent_now):
+                raise ConcurrentUpdate
+            participants.add_check_ins(connection, spec.id, new)
+    return answers
+
+
+def take_reports(
+    database: Database, spec: RunSpec, messages: Sequence[Submission]
+) -> list[ProtocolViolation | None]:
+    """Return None for each report that is durable now, or a refusal."""
+    wanted = sorted({message.receipt for message in messages})
+    new: dict[str, bytes] = {}
+    answers: list[ProtocolViolation | None] = []
+    with database.shared(spec.id) as connection:
+        state = run_state.load_state(connection, spec.id)
+        found = participants.lock_check_ins(connection, spec.id, wanted)
+        for message in messages:
+            row = found.get(message.receipt)
+            held = new.get(message.receipt) or (None if row is None else row.report)
+            server = _shown(
+                spec,
+                state,
+                waiting={} if row is None else {row.token: row.receipt},
+                chosen=(message.receipt,) if row is not None and row.chosen else (),
+                reports={} if held is None else {message.receipt: report_of(held, spec)},
+            )
+            report = Report.from_device(DeviceReport(message.units, spec.sampler.grid))
+            try:
+                servers.step(server, ReportArrived(message.slot, message.receipt, report))
+            except ProtocolViolation as refusal:
+                answers.append(refusal)
+                continue
+            if held is None:
+                new[message.receipt] = np.ascontiguousarray(message.units, dtype="<i4").tobytes()
+            answers.append(None)
+        participants.save_reports(connection, spec.id, new)
+    return answers
+
+
+def take_enrolments(
+    database: Database, spec: RunSpec, messages: Sequence[Enrolment]
+) -> list[ProtocolViolation | None]:
+    """Return None for each enrolment that is durable now, or a refusal; one token per credential.
+
+    A credential that has enrolled under another key is refused. The same credential with the same
+    key changes nothing: a spent token stays spent. No more clients enrol than the campaign
+    declares; a client that withdraws stays counted.
+    """
+    run = spec.id
+    named = sorted({message.credential for message in messages if message.credential is not None})
+    answers: list[ProtocolViolation | None] = []
+    new_tokens: list[str] = []
+    new_keys: dict[str, str] = {}
+    with database.shared(run) as connection:
+        if run_state.load_state(connection, run).ending is not None:
+            return [ProtocolViolation("the run is over")] * len(messages)
+        clients = before_all = participants.lock_enrolled(connection, run)
+        keys = participants.enrolment_keys(connection, run, named)
+        for message in messages:
+            before = None if message.credential is None else keys.get(message.credential)
+            if before is not None and before != message.key:
+                answers.append(
+                    ProtocolViolation("this key has enrolled in this run: it is given one token")
+                )
+                continue
+            if before is None:
+                if clients >= spec.most_enrolled:
+                    answers.append(_full(spec))
+                    continue
+                clients += 1
+                new_tokens.append(message.token)
+                if message.credential is not None:
+                    keys[message.credential] = new_keys[message.credential] = message.key
+            answers.append(None)
+        participants.add_enrolments(connection, run, new_keys)
+        participants.add_tokens(connection, run, new_tokens)
+        if clients != before_all:
+            participants.save_enrolled(connection, run, clients)
+    return answers
+
+
+def _full(spec: RunSpec) -> ProtocolViolation:
+    return ProtocolViolation(
+        f"nobody more may enrol in this run: it promises its clients that there are at most"
+        f" {spec.most_enrolled:,} of them, and its certificate may depend on that"
+    )
+
+
+def withdraw(database: Database, run: str, token: str) -> bool:
+    """Spend a token and erase what it has in the slot in progress; False if it is unknown."""
+    with database.shared(run) as connection:
+        return participants.erase_client(connection, run, token)
+
+
+def slot_of(database: Database, run: str, receipt: str) -> int | None:
+    """Return the slot that a receipt is for; None if it is not for the slot in progress."""
+    with database.reading() as connection:
+        return participants.slot_of(connection, run, receipt)
+
+
+def is_asked(database: Database, run: str, slot: int, receipt: str) -> bool:
+    """Return whether a receipt is that of a client chosen in this slot, which is in progress."""
+    with database.reading() as connection:
+        return participants.is_chosen(connection, run, slot, receipt)
+
+
+def _shown(spec: RunSpec, state: RunState, **seen: Any) -> Server:
+    """Return the state machine with the slot in progress, with one client in it."""
+    slot = None
+    if state.slot_phase is not None:
+        slot = Slot(state.slot, spec.rules, state.slot_phase, **seen)
+        if slot.phase is slots.Phase.CHOOSING:  # read from the database, so it is durable
+            slot, _ = slots.step(slot, slots.ChoiceRecorded(slot.number))
+    return Server(spec.rules, NO_MODEL, state.phase, state.closed, slot)

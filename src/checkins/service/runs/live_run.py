@@ -1,0 +1,196 @@
+"""One run in the memory of this process: its last snapshot, and the requests that wait for it.
+
+A live run decides nothing. It holds what was last read from the database, so that requests are
+answered without asking the database, and wakes those that wait when the run changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from checkins.protocol import slot as slots
+from checkins.protocol.server import Ending, Phase
+from checkins.protocol.slot import Asked, Invite, Slot
+from checkins.service.http.problems import Problem
+from checkins.service.runs.group_commit import GroupCommit
+from checkins.service.runs.intake import CheckIn, Enrolment, Submission
+from checkins.service.runs.slot_transitions import SlotChoice
+from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.run_state import Curve, Epsilons, RunSnapshot
+
+EARLY_S = 2.0
+"""Seconds before a slot from which on an early check-in waits; earlier ones are refused."""
+
+MOST_REPORTS_OF_ONE = 2
+"""Largest number of reports of one receipt that are received at once: a stalled one and a retry."""
+
+
+class LiveRun:
+    """The last known snapshot of a run, its group commits and its cached responses."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        snapshot: RunSnapshot,
+        *,
+        enrolments: GroupCommit[Enrolment, None],
+        check_ins: GroupCommit[CheckIn, str],
+        reports: GroupCommit[Submission, None],
+    ) -> None:
+        self.spec = spec
+        self.snapshot = snapshot
+        self.public = snapshot
+        """The public snapshot: a release is public at a fixed time after its slot."""
+        self.enrolments = enrolments
+        self.check_ins = check_ins
+        self.reports = reports
+        self.epsilons: Epsilons = []
+        self.curve: Curve = []
+        self.next_run: str | None = None
+        self.no_more = False
+        """Whether no run follows although the campaign declares more: its budget is spent."""
+        self.issued: dict[str, int] = {}
+        self._reporting: dict[str, tuple[asyncio.Lock, int]] = {}
+        """A lock and the number of reports being received, per receipt."""
+        self.cached_view: bytes | None = None
+        """The view as JSON without the time; None until it is built after a change."""
+        self.cached_models: dict[str, bytes] = {}
+        """The last model that was built, by the head of its ledger."""
+        self._choice: SlotChoice | None = None
+        self._change = asyncio.Event()
+
+    @property
+    def status(self) -> str:
+        """The public status: waiting, running, completed or stopped."""
+        state = self.public.state
+        if state.ending is not None:
+            return str(state.ending)
+        return "waiting" if state.phase is Phase.WAITING and state.closed == 0 else "running"
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no run of the campaign follows this one."""
+        stopped = self.snapshot.state.ending is Ending.STOPPED
+        return self.no_more or stopped or self.spec.number >= self.spec.campaign.repeats
+
+    @property
+    def is_over(self) -> bool:
+        return self.snapshot.state.ending is not None
+
+    @property
+    def needs_choice(self) -> bool:
+        """Whether a choice is durable that this process has not read."""
+        state = self.snapshot.state
+        if state.slot_phase is not slots.Phase.CHOOSING:
+            return False
+        return self._choice is None or self._choice.slot != state.slot
+
+    def moved(self, snapshot: RunSnapshot, choice: SlotChoice | None = None) -> None:
+        """Replace the snapshot by what the database has now, and wake all waiting requests."""
+        if snapshot.state.closed != self.snapshot.state.closed:
+            self.issued.clear()
+        self.snapshot = snapshot
+        if choice is not None:
+            self._choice = choice
+        if snapshot.ledger.head == self.public.ledger.head:
+            self.public = snapshot
+        self.wake()
+
+    def publish(self, snapshot: RunSnapshot) -> None:
+        """Make a release public, unless a later one is public already."""
+        if snapshot.ledger.entries > self.public.ledger.entries:
+            self.public = snapshot
+            self.wake()
+
+    def wake(self) -> None:
+        """Drop the cached view and wake all waiting requests."""
+        self.cached_view = None
+        self._change.set()
+        self._change = asyncio.Event()
+
+    async def change(self, *, most_s: float) -> bool:
+        """Wait for a change; return False after ``most_s`` without one."""
+        try:
+            async with asyncio.timeout(most_s):
+                await self._change.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @asynccontextmanager
+    async def report_of(self, receipt: str) -> AsyncIterator[None]:
+        """Hold the lock of a receipt: one report is read at a time, and one more may wait."""
+        turn, others = self._reporting.get(receipt, (asyncio.Lock(), 0))
+        if others >= MOST_REPORTS_OF_ONE:
+            raise Problem(
+                "too-many", "two reports of this receipt are on their way already", retry_after=1
+            )
+        self._reporting[receipt] = turn, others + 1
+        try:
+            async with turn:
+                yield
+        finally:
+            others = self._reporting[receipt][1] - 1
+            self._reporting[receipt] = turn, others
+            if not others:
+                del self._reporting[receipt]
+
+    def is_early(self, slot: int) -> bool:
+        """Return whether a slot has not begun, as far as this process knows."""
+        state = self.snapshot.state
+        if self.is_over or state.phase is Phase.DONE:
+            return False
+        return slot > state.slot or (slot == state.slot and state.phase is Phase.WAITING)
+
+    def knows(self, slot: int) -> bool:
+        """Return whether this process has read who was chosen in a slot."""
+        state = self.snapshot.state
+        chosen = state.slot_phase is slots.Phase.CHOOSING and not self.needs_choice
+        return slot == state.slot and chosen
+
+    def outcome(self, slot: int, receipt: str) -> str | None:
+        """Return waiting, chosen or dismissed, as the machine decides; None after the slot."""
+        state = self.snapshot.state
+        if slot != state.slot or state.slot_phase is None:
+            return None
+        if self.needs_choice or state.slot_phase is slots.Phase.COLLECTING:
+            return "waiting"
+        choice = self._choice
+        if choice is None or receipt not in choice.waiting:
+            return None
+        shown = Slot(
+            slot,
+            self.spec.rules,
+            slots.Phase.TRAINING,
+            waiting={"": receipt},
+            chosen=(receipt,) if receipt in choice.chosen else (),
+        )
+        _, (told,) = slots.step(shown, Asked(slot, receipt))
+        return "chosen" if isinstance(told, Invite) else "dismissed"
+
+    @property
+    def shown_curve(self) -> Curve:
+        """The points of the learning curve whose models are public."""
+        closed = self.public.state.closed
+        return [point for point in self.curve if point[0] <= closed]
+
+    @property
+    def spent(self) -> Mapping[str, Any] | None:
+        """The epsilon of the closed slots, or of the whole run once it is over; rounded up."""
+        closed = self.public.state.closed
+        if self.public.state.ending is not None:
+            return {"epsilon": self.public.certificate.get("epsilon"), "slots": closed}
+        return self.spent_after(closed)
+
+    def spent_after(self, closed: int) -> Mapping[str, Any] | None:
+        """Return the epsilon of the first computed mark that covers ``closed``; rounded up."""
+        if closed == 0 and self.spec.number == 1 and not self.public.ledger.closed:
+            return {"epsilon": 0.0, "slots": 0}
+        for slots_, epsilon in self.epsilons:
+            if slots_ >= closed:
+                return {"epsilon": epsilon, "slots": slots_}
+        whole = self.public.certificate.get("epsilon")  # not computed yet
+        return None if whole is None else {"epsilon": whole, "slots": self.spec.affordable}

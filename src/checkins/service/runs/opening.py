@@ -1,0 +1,266 @@
+"""Opening runs: the first model, the affordable slots, the ledger entry; and the queue for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from checkins.campaign import Campaign, DataFile, parse_campaign
+from checkins.campaign.task import Model as Named
+from checkins.errors import InvalidValue, ProtocolViolation
+from checkins.ledger import InvalidLedger, Ledger, spending_of
+from checkins.ledger.chain import filter_for
+from checkins.protocol.model_update import Learner, Model
+from checkins.service import logs
+from checkins.service.http.problems import Problem
+from checkins.service.runs.memory_limits import require_memory
+from checkins.service.store import ledgers, metadata, run_state
+from checkins.service.store.database import Connection, Database
+from checkins.service.store.run_spec import RunSpec, population_of, run_id
+from checkins.service.workers.threads import DaemonThreads
+from checkins.tasks.model_spec import START_SEED, model_of
+
+T = TypeVar("T")
+MOST_WAITING = 4
+"""Largest number of campaigns that wait in the queue."""
+WITHIN_S = 60.0
+"""Seconds until a request gets ``busy``; the work goes on, and a retry finds its result."""
+
+
+class _Unaffordable(InvalidValue):
+    """The budget allows no slot."""
+
+
+class PopulationBusy(ProtocolViolation):
+    """Another campaign is open on the population: one at a time runs on it."""
+
+
+def posted_campaign(text: bytes) -> Campaign:
+    """Parse a campaign file from the network; refuse one that names code or another folder."""
+    try:
+        campaign = parse_campaign(text.decode("utf-8")).campaign
+    except UnicodeDecodeError:
+        raise InvalidValue("body", "...", "must be the UTF-8 text of a campaign.toml") from None
+    if campaign.task is None:
+        return campaign
+    if campaign.task.model not in list(Named):
+        raise InvalidValue(
+            "model",
+            campaign.task.model,
+            "code of your own is not taken over the network; start the coordinator with the"
+            " campaign's file",
+        )
+    data = campaign.task.data
+    if isinstance(data, DataFile) and Path(data.file).name != data.file:
+        raise InvalidValue(
+            "file", data.file, "must be a name without a path in a campaign that is posted"
+        )
+    return campaign
+
+
+def open_run(
+    database: Database,
+    campaign: Campaign,
+    *,
+    folder: Path,
+    start: Callable[[Campaign], Campaign] = lambda campaign: campaign,
+    listed: int = 0,
+) -> RunSpec:
+    """Open the next run of a campaign, unless it is open already.
+
+    The budget is that of the population, less what its campaigns have spent before. ``start`` may
+    give the campaign another start; it is called after the certificate is computed, which is slow.
+    ``listed`` is how many keys the allow-list holds; 0 without one.
+    """
+    _check(campaign, folder)
+    require_population(campaign, listed)
+    population, seal = population_of(campaign), start(campaign).seal
+    while True:
+        with database.reading() as connection:
+            ledger = ledgers.load_ledger(connection, population)
+            incomplete = metadata.read(connection, metadata.lost(population)) is not None
+        running = ledger.running
+        if running is not None:
+            if running.seal == seal:
+                return _found(database, run_id(running.seal, running.number))
+            raise PopulationBusy(
+                f"campaign {running.campaign.name!r} is open on this population"
+                " and must be over first: campaigns on the same people come one after another"
+            )
+        mine = [run for run in ledger.closed if run.seal == seal]
+        if mine and (
+            len(mine) == campaign.repeats or mine[-1].slots_closed < campaign.design.slots
+        ):
+            return _found(database, run_id(seal, len(mine)))  # it is over
+        if incomplete:
+            raise InvalidValue(
+                "population_id",
+                campaign.population_id,
+                "had campaigns that were lost with a store: what they spent is not known, so"
+                " nothing more can be promised to these people",
+            )
+        number = 1 + len(mine)
+        try:
+            prepared = _Prepared.of(campaign, number, ledger, folder).starting(start(campaign))
+        except _Unaffordable:
+            if not mine:
+                raise
+            return _found(database, run_id(seal, len(mine)))  # its budget is spent
+        _check_time(database, prepared.spec)
+        if prepared.commit(database, ledger):
+            spec = prepared.spec
+            logs.event("opened", campaign=spec.id, slots=spec.rules.slots)
+            return spec
+
+
+def _check(campaign: Campaign, folder: Path) -> None:
+    if campaign.missing:
+        raise InvalidValue("campaign", campaign.name, f"needs {', '.join(campaign.missing)}")
+    data = None if campaign.task is None else campaign.task.data
+    if isinstance(data, DataFile) and data.holdout and not (folder / data.file).is_file():
+        raise InvalidValue(
+            "file",
+            data.file,
+            "is not here, and its holdout is what the model is measured on: put a table with the"
+            " public rows here, or say holdout = 0",
+        )
+
+
+def require_population(campaign: Campaign, listed: int) -> None:
+    """Refuse an allow-list of more keys than the campaign says there are people."""
+    population = campaign.design.population
+    if population is not None and listed > population.most:
+        raise InvalidValue(
+            "allow_list",
+            f"{listed:,} keys",
+            f"is longer than the population of campaign {campaign.name!r}, at most"
+            f" {population.most:,} clients: shorten the list, or declare a larger population,"
+            " which is another campaign",
+        )
+
+
+def _check_time(database: Database, spec: RunSpec) -> None:
+    schedule = spec.campaign.schedule
+    if spec.number == 1 and schedule is not None and spec.begins(1) < database.now():
+        raise InvalidValue(
+            "start",
+            schedule.start.isoformat().replace("+00:00", "Z"),
+            "has passed: clients could not have known of it; give a later start",
+        )
+
+
+def _found(database: Database, run: str) -> RunSpec:
+    with database.reading() as connection:
+        spec = run_state.load_spec(connection, run)
+    if spec is None:
+        raise InvalidValue("campaign", run, "is in the ledger and not in the store")
+    return spec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """The slow part of opening a run, computed before the transaction."""
+
+    spec: RunSpec
+    certificate: Mapping[str, Any]
+    first: Model
+
+    @classmethod
+    def of(cls, campaign: Campaign, number: int, ledger: Ledger, folder: Path) -> _Prepared:
+        if campaign.task is None:
+            raise InvalidValue("campaign", campaign.name, "needs a [task]")
+        model = model_of(campaign.task, folder=folder)
+        spending = spending_of(ledger, campaign)
+        affordable = spending.affordable()
+        if affordable == 0:
+            raise _Unaffordable(
+                "epsilon",
+                campaign.budget.epsilon,
+                "pays for no slot of this campaign"
+                + (", after what was spent on this population" if ledger.closed else "")
+                + f": the first slot alone comes to {spending.epsilon_after(1):.4g}",
+            )
+        certificate = spending.after(affordable).as_dict()
+        if not ledger.runs:
+            filter_for(campaign)  # takes a while, and is remembered for the transaction
+        spec = RunSpec(campaign, number, dict(model.shapes), affordable)
+        require_memory(spec)
+        return cls(spec, certificate, model.start(START_SEED))
+
+    def starting(self, campaign: Campaign) -> _Prepared:
+        """Return the same with another start, which is another campaign."""
+        spec = self.spec
+        if campaign.seal == spec.seal:
+            return self
+        return replace(self, spec=RunSpec(campaign, 1, spec.shapes, spec.affordable))
+
+    def commit(self, database: Database, ledger: Ledger) -> bool:
+        """Save the run; return False if the ledger has grown meanwhile."""
+        spec = self.spec
+        with database.exclusive("openings") as connection:
+            if ledgers.load_ledger(connection, spec.population).head != ledger.head:
+                return False
+            learner = self._learner(connection, ledger)
+            if ledger.entries == 0:
+                ledgers.add_population(connection, spec.population, ledger)
+            try:
+                entry = ledger.opening(spec.campaign, model=learner.model)
+                ledgers.append(connection, spec.population, ledger, entry)
+            except InvalidLedger as error:
+                raise InvalidValue("campaign", spec.campaign.name, error.problem) from error
+            run_state.add_run(connection, spec, self.certificate, entry.filter)
+            run_state.save_learner(connection, spec.id, learner, new=True)
+        return True
+
+    def _learner(self, connection: Connection, ledger: Ledger) -> Learner:
+        """Return the first learner: a repeat continues the model and velocity of the run before."""
+        update = self.spec.rules.update
+        before = ledger.closed[-1] if ledger.closed else None
+        if before is None or before.seal != self.spec.seal:
+            return update.start(self.first)
+        last = run_state.load_learner(connection, run_id(before.seal, before.number))
+        return update.start(last.model, last.velocity)
+
+
+class OpeningQueue:
+    """A short queue for parsing and opening campaigns on a thread of their own.
+
+    A campaign file may be large or slow to certify. It never delays a check-in: neither the event
+    loop nor a thread of the store works on it.
+    """
+
+    def __init__(self, *, within_s: float = WITHIN_S, most: int = MOST_WAITING) -> None:
+        self._thread = DaemonThreads(1, name="openings")
+        self._within_s = within_s
+        self._most = most
+        self._waiting = 0
+
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Return the result of ``work``; raise ``busy`` if it is slow or the queue is full."""
+        if self._waiting > self._most:
+            raise Problem("busy", "other campaigns are being opened: try again", retry_after=5)
+        self._waiting += 1
+        loop = asyncio.get_running_loop()
+        future = self._thread.submit(work, *arguments)
+        future.add_done_callback(lambda _: self._done(loop))
+        try:
+            async with asyncio.timeout(self._within_s):
+                return await asyncio.shield(asyncio.wrap_future(future))
+        except TimeoutError:
+            raise Problem(
+                "busy", "the campaign is still being priced: post it again", retry_after=5
+            ) from None
+
+    def _done(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._count_down)
+
+    def _count_down(self) -> None:
+        self._waiting -= 1
+
+    def close(self) -> None:
+        """Drop what waits; the result of what is being worked on is dropped too."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,145 @@
+"""Rows of ledgers: the chain of each population, its lines byte for byte, and the releases."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from sqlalchemy import Connection, LargeBinary, func, insert, select, update
+
+from checkins.accounting.filters import Filter
+from checkins.campaign import campaign_from_canonical
+from checkins.errors import OutOfOrder
+from checkins.ledger import Ledger, Run
+from checkins.ledger.entry import Entry
+from checkins.service.store import schema
+
+runs, populations = schema.runs, schema.populations
+PREFIX_BYTES = 256
+"""Length of the prefix of a slot's line that holds its hash, which precedes its sum."""
+_SLOT_HASH = re.compile(
+    rb'\{(?:"contributors":\d+,)?"dtype":(?:"\w+"|null),"entry":\d+,"hash":"([0-9a-f]{64})"'
+)
+
+
+def load_ledger(connection: Connection, population: str) -> Ledger:
+    """Return the state of a population's chain, from its runs; its lines are not read."""
+    place = connection.execute(
+        select(populations.c.entries, populations.c.head).where(populations.c.key == population)
+    ).one_or_none()
+    if place is None:
+        return Ledger()
+    c = runs.c
+    found = [
+        (
+            Run(
+                campaign_from_canonical(row.campaign),
+                row.seal,
+                row.number,
+                row.dimension,
+                simulated=False,
+                filter=None if row.filter is None else Filter.parse(row.filter),
+                slots_closed=row.closed,
+                contributors=row.contributors,
+            ),
+            row.ending,
+        )
+        for row in connection.execute(
+            select(
+                *(c.campaign, c.seal, c.number, c.dimension, c.filter),
+                *(c.closed, c.contributors, c.ending),
+            )
+            .where(c.population == population)
+            .order_by(c.position)
+        )
+    ]
+    open_runs = [run for run, ending in found if ending is None]
+    if len(open_runs) > 1:
+        raise OutOfOrder(f"{population}: two runs are open at once")
+    return Ledger(
+        place.entries,
+        place.head,
+        open_runs[0] if open_runs else None,
+        tuple(run for run, ending in found if ending is not None),
+    )
+
+
+def add_population(connection: Connection, population: str, ledger: Ledger) -> None:
+    """Add a population whose ledger is empty."""
+    connection.execute(
+        insert(populations).values(key=population, entries=ledger.entries, head=ledger.head)
+    )
+
+
+def lengths(connection: Connection) -> dict[str, int]:
+    """Return the number of ledger entries of each population."""
+    c = populations.c
+    return {row.key: row.entries for row in connection.execute(select(c.key, c.entries))}
+
+
+def append(connection: Connection, population: str, ledger: Ledger, entry: Entry) -> Ledger:
+    """Append an entry; OutOfOrder if the stored chain is not the one of ``ledger``."""
+    after, line = ledger.append(entry)
+    here = populations.c
+    moved = connection.execute(
+        update(populations)
+        .where(here.key == population, here.entries == ledger.entries, here.head == ledger.head)
+        .values(entries=after.entries, head=after.head)
+    )
+    if moved.rowcount != 1:
+        raise OutOfOrder(f"{population}: the ledger has moved on")
+    connection.execute(
+        insert(schema.ledger).values(population=population, entry=after.entries, line=line)
+    )
+    return after
+
+
+def add_release(connection: Connection, run: str, *, slot: int, model_hash: str) -> None:
+    connection.execute(insert(schema.releases).values(run=run, slot=slot, model_hash=model_hash))
+
+
+def last_releases(
+    connection: Connection, run: str, *, closed: int, most: int
+) -> list[tuple[int, str]]:
+    """Return (slot, model hash) of the last releases up to slot ``closed``."""
+    c = schema.releases.c
+    found = connection.execute(
+        select(c.slot, c.model_hash)
+        .where(c.run == run, c.slot <= closed, c.slot > closed - most)
+        .order_by(c.slot)
+    )
+    return [(row.slot, row.model_hash) for row in found]
+
+
+def ledger_lines(connection: Connection, population: str, *, after: int, most: int) -> list[bytes]:
+    """Return at most ``most`` lines of a ledger, byte for byte."""
+    c = schema.ledger.c
+    return list(
+        connection.execute(
+            select(c.line)
+            .where(c.population == population, c.entry > after)
+            .order_by(c.entry)
+            .limit(most)
+        ).scalars()
+    )
+
+
+def ledger_heads(connection: Connection, population: str, *, after: int, most: int) -> list[str]:
+    """Return the hashes of at most ``most`` lines; the sums of slots are not read."""
+    c = schema.ledger.c
+    prefix = func.substr(c.line, 1, PREFIX_BYTES, type_=LargeBinary).label("prefix")
+    found = connection.execute(
+        select(c.entry, prefix)
+        .where(c.population == population, c.entry > after)
+        .order_by(c.entry)
+        .limit(most)
+    ).all()
+    return [_head(connection, population, row.entry, bytes(row.prefix)) for row in found]
+
+
+def _head(connection: Connection, population: str, entry: int, prefix: bytes) -> str:
+    slot = _SLOT_HASH.match(prefix)
+    if slot is not None:
+        return slot[1].decode("ascii")
+    (line,) = ledger_lines(connection, population, after=entry - 1, most=1)
+    return str(json.loads(line)["hash"])

@@ -1,0 +1,266 @@
+"""Rows of clients: who has enrolled, unspent tokens, and the check-ins of the slot in progress.
+
+Statements about many values take arrays in PostgreSQL and lists of a bounded length in SQLite. An
+array is one parameter however many values it has, so PostgreSQL plans a statement once and a batch
+is one message to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    any_,
+    bindparam,
+    column,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from checkins.service.store import schema
+
+check_ins, enrolled = schema.check_ins, schema.enrolled
+enrolments, tokens = schema.enrolments, schema.tokens
+MOST_IN_A_LIST = 500
+"""Largest number of values in one list of SQLite."""
+_SAVE_REPORT = (
+    update(check_ins)
+    .where(check_ins.c.run == bindparam("a"), check_ins.c.receipt == bindparam("b"))
+    .values(report=bindparam("c"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckIn:
+    """A check-in of the slot in progress; ``report`` is None until it has arrived."""
+
+    receipt: str
+    token: str
+    chosen: bool
+    report: bytes | None
+
+
+def unspent_tokens(connection: Connection, run: str, wanted: Sequence[str]) -> set[str]:
+    """Return those of the tokens that are not spent."""
+    return {
+        token
+        for some in _among(connection, tokens.c.token, wanted)
+        for token in connection.execute(
+            select(tokens.c.token).where(tokens.c.run == run, some)
+        ).scalars()
+    }
+
+
+def receipts_of(connection: Connection, run: str, wanted: Sequence[str]) -> dict[str, str]:
+    """Return the receipts of those of the tokens that have checked in to the slot in progress."""
+    return {
+        row.token: row.receipt
+        for some in _among(connection, check_ins.c.token, wanted)
+        for row in connection.execute(
+            select(check_ins.c.token, check_ins.c.receipt).where(check_ins.c.run == run, some)
+        )
+    }
+
+
+def spend_tokens(connection: Connection, run: str, spent: Sequence[str]) -> bool:
+    """Delete tokens; False if another worker has spent one of them first."""
+    gone = sum(
+        connection.execute(delete(tokens).where(tokens.c.run == run, some)).rowcount
+        for some in _among(connection, tokens.c.token, spent)
+    )
+    return gone == len(spent)
+
+
+def add_tokens(connection: Connection, run: str, new: Iterable[str]) -> None:
+    """Add tokens, ordered by their hashes."""
+    _insert_all(connection, tokens, [{"run": run, "token": token} for token in sorted(new)])
+
+
+def add_check_ins(connection: Connection, run: str, slot_of: Mapping[tuple[str, str], int]) -> None:
+    """Add a check-in to a slot for each (token, receipt), ordered by the hash of the token."""
+    rows = [
+        {"run": run, "receipt": receipt, "slot": slot, "token": token}
+        for (token, receipt), slot in sorted(slot_of.items())
+    ]
+    _insert_all(connection, check_ins, rows)
+
+
+def lock_check_ins(
+    connection: Connection, run: str, wanted: Sequence[str]
+) -> dict[str, StoredCheckIn]:
+    """Return the check-ins with these receipts; no other worker changes them meanwhile."""
+    c = check_ins.c
+    return {
+        row.receipt: StoredCheckIn(row.receipt, row.token, bool(row.chosen), row.report)
+        for some in _among(connection, c.receipt, wanted)
+        for row in connection.execute(
+            select(c.receipt, c.token, c.chosen, c.report)
+            .where(c.run == run, some)
+            .order_by(c.receipt)
+            .with_for_update()  # another worker may have another report of the same client
+        )
+    }
+
+
+def save_reports(connection: Connection, run: str, reports: Mapping[str, bytes]) -> None:
+    """Save reports by receipt."""
+    if reports:
+        rows = [{"a": run, "b": receipt, "c": reports[receipt]} for receipt in sorted(reports)]
+        connection.execute(_SAVE_REPORT, rows)
+
+
+def enrolment_keys(connection: Connection, run: str, wanted: Sequence[str]) -> dict[str, str]:
+    """Return the keys under which those of the credentials that have enrolled did so."""
+    c = enrolments.c
+    return {
+        row.credential: row.key
+        for some in _among(connection, c.credential, wanted)
+        for row in connection.execute(select(c.credential, c.key).where(c.run == run, some))
+    }
+
+
+def add_enrolments(connection: Connection, run: str, keys: Mapping[str, str]) -> None:
+    """Add the key of each credential, ordered by the hash of the credential."""
+    rows = [{"run": run, "credential": one, "key": keys[one]} for one in sorted(keys)]
+    _insert_all(connection, enrolments, rows)
+
+
+def lock_enrolled(connection: Connection, run: str) -> int:
+    """Return how many have enrolled in a run; no other worker enrols until the transaction ends."""
+    asked = select(enrolled.c.clients).where(enrolled.c.run == run).with_for_update()
+    return int(connection.execute(asked).scalar_one())
+
+
+def save_enrolled(connection: Connection, run: str, clients: int) -> None:
+    """Save how many have enrolled in a run."""
+    connection.execute(update(enrolled).where(enrolled.c.run == run).values(clients=clients))
+
+
+def erase_client(connection: Connection, run: str, token: str) -> bool:
+    """Delete a token and its check-in; False if there was neither."""
+    gone = [
+        connection.execute(delete(table).where(table.c.run == run, table.c.token == token)).rowcount
+        for table in (tokens, check_ins)
+    ]
+    return any(gone)
+
+
+def erase_slot(connection: Connection, run: str) -> None:
+    """Delete every check-in of the slot in progress."""
+    connection.execute(delete(check_ins).where(check_ins.c.run == run))
+
+
+def erase_clients(connection: Connection, run: str | None = None) -> None:
+    """Delete everything about the clients of a run; None: of all runs."""
+    for table in (check_ins, tokens, enrolments, enrolled):
+        every = delete(table)
+        connection.execute(every if run is None else every.where(table.c.run == run))
+
+
+def slot_of(connection: Connection, run: str, receipt: str) -> int | None:
+    """Return the slot that a receipt is for; None if it is not for the slot in progress."""
+    c = check_ins.c
+    return connection.execute(
+        select(c.slot).where(c.run == run, c.receipt == receipt)
+    ).scalar_one_or_none()
+
+
+def is_chosen(connection: Connection, run: str, slot: int, receipt: str) -> bool:
+    """Return whether a receipt is that of a client chosen in this slot, which is in progress."""
+    c = check_ins.c
+    chosen = connection.execute(
+        select(c.chosen).where(c.run == run, c.receipt == receipt, c.slot == slot)
+    ).scalar_one_or_none()
+    return bool(chosen)
+
+
+def waiting(connection: Connection, run: str) -> dict[str, str]:
+    """Return the receipt of each token that has checked in to the slot in progress."""
+    c = check_ins.c
+    rows = connection.execute(select(c.token, c.receipt).where(c.run == run))
+    return {row.token: row.receipt for row in rows}
+
+
+def choices(connection: Connection, run: str) -> dict[str, bool]:
+    """Return for each receipt of the slot in progress whether it was chosen."""
+    c = check_ins.c
+    rows = connection.execute(select(c.receipt, c.chosen).where(c.run == run))
+    return {row.receipt: bool(row.chosen) for row in rows}
+
+
+def chosen_receipts(connection: Connection, run: str) -> tuple[str, ...]:
+    """Return the receipts that were chosen in the slot in progress."""
+    c = check_ins.c
+    return tuple(connection.execute(select(c.receipt).where(c.run == run, c.chosen)).scalars())
+
+
+def save_choice(connection: Connection, run: str, chosen: Sequence[str], *, waiting: int) -> None:
+    """Save which of the ``waiting`` clients of the slot in progress were chosen."""
+    c = check_ins.c
+    everyone = len(chosen) == waiting
+    if waiting:
+        connection.execute(update(check_ins).where(c.run == run).values(chosen=everyone))
+    if chosen and not everyone:
+        for start in range(0, len(chosen), MOST_IN_A_LIST):
+            some = chosen[start : start + MOST_IN_A_LIST]
+            connection.execute(
+                update(check_ins).where(c.run == run, c.receipt.in_(some)).values(chosen=True)
+            )
+
+
+def chosen_reports(
+    connection: Connection, run: str, *, at_once: int
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the reports of those who were chosen, with their receipts, read in batches."""
+    c, last = check_ins.c, ""
+    while True:
+        rows = connection.execute(
+            select(c.receipt, c.report)
+            .where(c.run == run, c.receipt > last)
+            .where(c.chosen, c.report.is_not(None))
+            .order_by(c.receipt)
+            .limit(at_once)
+        ).all()
+        if not rows:
+            return
+        last = rows[-1].receipt
+        for row in rows:
+            yield row.receipt, row.report
+        del rows, row  # before the next batch is read
+
+
+def _among(
+    connection: Connection, of: ColumnElement[Any], values: Sequence[Any]
+) -> Iterator[ColumnElement[bool]]:
+    """Yield conditions one of which holds where a column has one of ``values``."""
+    if not values:
+        return
+    if connection.dialect.name == "postgresql":
+        yield of == any_(bindparam("among", list(values), ARRAY(of.type), unique=True))
+        return
+    for start in range(0, len(values), MOST_IN_A_LIST):
+        yield of.in_(values[start : start + MOST_IN_A_LIST])
+
+
+def _insert_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows, all with the same columns."""
+    if not rows:
+        return
+    if connection.dialect.name != "postgresql":
+        connection.execute(insert(table), [dict(row) for row in rows])
+        return
+    names = list(rows[0])
+    arrays = [
+        bindparam(name, [row[name] for row in rows], ARRAY(table.c[name].type)) for name in names
+    ]
+    given = func.unnest(*arrays).table_valued(*(column(name) for name in names)).render_derived()
+    connection.execute(insert(table).from_select(names, select(given)))

@@ -1,0 +1,238 @@
+"""Rollback detection: a witness outside of the store remembers how far the store has come.
+
+If an old copy of a store were continued, tokens that are spent would be good again and slots would
+be released a second time with other noise. The witness is a small file that is kept apart from the
+store and never copied with it: the epoch, and how long each ledger was when it was last written,
+which is at each start and after each release is durable.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from checkins.errors import CheckinsError, InvalidValue
+from checkins.service.store import ledgers, metadata, run_state
+from checkins.service.store.database import Database
+
+
+class RolledBack(CheckinsError):
+    """The store is older than what was released from it."""
+
+
+class NotRolledBack(CheckinsError):
+    """There is nothing to restore: the store is as new as what was released from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreProgress:
+    """The epoch of a store, and the ledger entries and runs of each population."""
+
+    epoch: int = 0
+    entries: dict[str, int] = field(default_factory=dict)
+    runs: dict[str, int] = field(default_factory=dict)
+
+    def behind(self, store: StoreProgress) -> list[str]:
+        """Return in which ways ``store`` is older than this, in words."""
+        lost = [
+            f"the ledger of {population} has {store.entries.get(population, 0):,} entries,"
+            f" and had {entries:,}"
+            for population, entries in sorted(self.entries.items())
+            if store.entries.get(population, 0) < entries
+        ]
+        if store.epoch < self.epoch:
+            lost.append(f"it is in epoch {store.epoch:,}, and was in {self.epoch:,}")
+        return lost
+
+    def unknown_to(self, store: StoreProgress) -> list[str]:
+        """Return the populations with runs that ``store`` does not have."""
+        return sorted(
+            population
+            for population, runs in self.runs.items()
+            if store.runs.get(population, 0) < runs
+        )
+
+
+class RollbackGuard:
+    """The witness file; what was written last survives a crash."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._seen = _read(path)
+
+    def check(self, database: Database) -> None:
+        """Raise RolledBack if a store is older than recorded here, or is marked as a copy."""
+        lost = self._lost(database)
+        if lost:
+            raise RolledBack(
+                f"the store was rolled back: {'; '.join(lost)}. Going on with it could release"
+                " slots twice. Use the store that was in use; if it is lost, start with --restore,"
+                " which ends every campaign that was running"
+            )
+
+    def check_restorable(self, database: Database) -> None:
+        """Refuse to restore a store that was not rolled back: it would end what runs in it.
+
+        An empty witness cannot tell, and refuses nothing.
+        """
+        if self._seen == StoreProgress() or self._lost(database):
+            return
+        store = progress_of(database)
+        with database.reading() as connection:
+            running = run_state.count_open_runs(connection)
+        raise NotRolledBack(
+            f"--restore: the store was not rolled back: it is in epoch {store.epoch:,} with"
+            f" {sum(store.entries.values()):,} ledger entries, no fewer than {self.path} has seen;"
+            f" runs in it: {sum(store.runs.values()):,}, {running or 'none'} running; start without"
+            " --restore, and it goes on where it was. To end a campaign, stop it with the"
+            " operator's token. If the store is a copy all the same, name the witness of the store"
+            " that was lost with --witness"
+        )
+
+    def _lost(self, database: Database) -> list[str]:
+        """Return in which ways a store is older than recorded here, or marked as a copy."""
+        with database.reading() as connection:
+            is_copy = metadata.read(connection, metadata.COPY) is not None
+        marked = ["it is a copy made by checkins backup"] if is_copy else []
+        return marked + self._seen.behind(progress_of(database))
+
+    def warnings(self, database: Database, store: str) -> dict[str, str]:
+        """Return log events, with words for the operator, where this witness protects little."""
+        found = {}
+        seen = progress_of(database)
+        if not self.path.exists() and seen != StoreProgress():
+            entries = sum(seen.entries.values())
+            found["witness-missing"] = (
+                f"{self.path}: no such witness, though the store was used before (epoch"
+                f" {seen.epoch:,}, {entries:,} {'entry' if entries == 1 else 'entries'} in its"
+                " ledgers): if the store was put back to an older state, nothing here can tell."
+                " If the witness lies elsewhere, stop and name it with --witness"
+            )
+        file = Path(store.removeprefix("sqlite:///")) if store.startswith("sqlite") else None
+        if file is not None and file.resolve().parent == self.path.resolve().parent:
+            found["witness-beside-store"] = (
+                f"{self.path}: the witness lies beside the store: whoever puts back a copy of this"
+                " folder puts back both, and nothing here can tell. Stop, move it to another"
+                " folder, and name it with --witness"
+            )
+        return found
+
+    def record(self, store: StoreProgress) -> None:
+        """Record progress durably; never less than before."""
+        with self._alone():
+            before = self._seen = _read(self.path)  # another worker may have written it
+            self._write(
+                StoreProgress(
+                    max(store.epoch, before.epoch),
+                    _most(store.entries, before.entries),
+                    _most(store.runs, before.runs),
+                )
+            )
+
+    def unknown_to(self, database: Database) -> list[str]:
+        """Return the populations of which a store that was rolled back has lost whole runs."""
+        return self._seen.unknown_to(progress_of(database))
+
+    def forget(self, store: StoreProgress) -> None:
+        """Replace what is recorded by ``store``, which may be less."""
+        with self._alone():
+            self._write(store)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock of the file: one thread of one process writes it at a time."""
+        with self._lock:
+            descriptor = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(descriptor)
+
+    def _write(self, store: StoreProgress) -> None:
+        if store == self._seen:
+            return
+        self._seen = store
+        beside = self.path.with_name(self.path.name + ".new")
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(store), file, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def progress_of(database: Database) -> StoreProgress:
+    """Return the progress of a store."""
+    with database.reading() as connection:
+        epoch = int(metadata.read(connection, metadata.EPOCH) or 0)
+        return StoreProgress(epoch, ledgers.lengths(connection), run_state.count_runs(connection))
+
+
+def _most(ours: dict[str, int], theirs: dict[str, int]) -> dict[str, int]:
+    return {key: max(ours.get(key, 0), theirs.get(key, 0)) for key in {*ours, *theirs}}
+
+
+def _counts(held: dict[str, Any]) -> dict[str, int]:
+    return {str(name): int(count) for name, count in held.items()}
+
+
+def _read(path: Path) -> StoreProgress:
+    try:
+        held: Any = json.loads(path.read_text(encoding="utf-8"))
+        return StoreProgress(
+            int(held["epoch"]), _counts(held["entries"]), _counts(held.get("runs", {}))
+        )
+    except FileNotFoundError:
+        return StoreProgress()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidValue(
+            "witness", str(path), "is not what a coordinator wrote: name another file"
+        ) from error
+
+
+def default_witness(store: str, folder: Path) -> Path:
+    """Choose the witness of a store: in the user's state folder, named by the store.
+
+    Not beside the store: whoever puts back a copy of its folder would put back both. A witness that
+    an earlier version left beside the store, or in the campaign's ``folder``, is used on.
+    """
+    prefix = "sqlite:///"
+    if store.startswith(prefix):
+        file = Path(store.removeprefix(prefix))
+        earlier = file.with_name(file.name + ".witness")
+        name = f"{file.name}-{_digits(str(file.resolve()))}.witness"
+    else:
+        name = f"checkins-{_digits(store.rpartition('@')[2].partition('?')[0])}.witness"
+        earlier = folder / name
+    chosen = _state_folder() / name
+    return earlier if earlier.is_file() and not chosen.exists() else chosen
+
+
+def _digits(place: str) -> str:
+    return hashlib.sha256(place.encode()).hexdigest()[:12]
+
+
+def _state_folder() -> Path:
+    """Return the folder for state: in XDG_STATE_HOME, or in .local/state of the home folder."""
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if given.is_absolute():
+        return given / "checkins"
+    try:
+        return Path.home() / ".local" / "state" / "checkins"
+    except RuntimeError:
+        raise InvalidValue(
+            "witness", None, "there is no home folder for it: name a file outside the store"
+        ) from None

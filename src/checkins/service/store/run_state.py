@@ -1,0 +1,234 @@
+"""Rows of runs: specification, state, learner, certificate, epsilons and learning curve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Row, Table, func, insert, select, update
+
+from checkins.accounting.filters import Filter
+from checkins.campaign import campaign_from_canonical
+from checkins.errors import OutOfOrder
+from checkins.ledger import Ledger
+from checkins.ledger.entry import Units, hashed, packed
+from checkins.protocol.model_update import Learner
+from checkins.protocol.server import Ending, Phase
+from checkins.protocol.slot import Phase as SlotPhase
+from checkins.service.store import ledgers, schema
+from checkins.service.store.database import Database
+from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.schema import curve, prices
+
+runs, learners, populations = schema.runs, schema.learners, schema.populations
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """The state of a run: all that a check-in or a report depends on."""
+
+    phase: Phase
+    closed: int
+    slot_phase: SlotPhase | None = None
+    contributors: int | None = None
+    ending: Ending | None = None
+
+    @property
+    def slot(self) -> int:
+        """The slot in progress, or the next one."""
+        return self.closed + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunSnapshot:
+    """The state of a run with its model and its ledger, at one moment."""
+
+    state: RunState
+    learner: Learner
+    ledger: Ledger
+    certificate: Mapping[str, Any]
+    model_hash: str
+    closed_here: bool = False
+    """Whether this process closed the last slot."""
+
+
+def load_unknown_specs(connection: Connection, known: Collection[str]) -> list[RunSpec]:
+    """Return every run that is not ``known``, in the order in which they were opened."""
+    c = runs.c
+    ids = connection.execute(select(c.id).order_by(c.position)).scalars()
+    new = [run for run in ids if run not in known]
+    return [spec for run in new if (spec := load_spec(connection, run)) is not None]
+
+
+def load_spec(connection: Connection, run: str) -> RunSpec | None:
+    row = connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
+    return None if row is None else _spec(row)
+
+
+def _spec(row: Row[Any]) -> RunSpec:
+    shapes = {name: tuple(shape) for name, shape in json.loads(row.tensors)}
+    campaign = campaign_from_canonical(row.campaign)
+    return RunSpec(campaign, row.number, shapes, row.affordable)
+
+
+def load_state(connection: Connection, run: str) -> RunState:
+    c = runs.c
+    found = connection.execute(
+        select(c.phase, c.closed, c.slot_phase, c.contributors, c.ending).where(c.id == run)
+    ).one()
+    return RunState(
+        Phase[found.phase],
+        found.closed,
+        None if found.slot_phase is None else SlotPhase[found.slot_phase],
+        found.contributors,
+        None if found.ending is None else Ending(found.ending),
+    )
+
+
+def save_state(connection: Connection, run: str, state: RunState) -> None:
+    connection.execute(
+        update(runs)
+        .where(runs.c.id == run)
+        .values(
+            phase=state.phase.name,
+            closed=state.closed,
+            slot_phase=None if state.slot_phase is None else state.slot_phase.name,
+            contributors=state.contributors,
+            ending=state.ending,
+        )
+    )
+
+
+def load_snapshot(
+    connection: Connection, spec: RunSpec, known: RunSnapshot | None = None
+) -> RunSnapshot:
+    """Return the snapshot of a run; what has not changed since ``known`` is not read again."""
+    state = load_state(connection, spec.id)
+    place = connection.execute(
+        select(populations.c.entries, populations.c.head).where(
+            populations.c.key == spec.population
+        )
+    ).one()
+    if known is not None and place.entries < known.ledger.entries:
+        raise OutOfOrder(f"{spec.population}: the store was rolled back while it was in use")
+    if known is not None and known.ledger.head == place.head:
+        return RunSnapshot(state, known.learner, known.ledger, known.certificate, known.model_hash)
+    stated = connection.execute(select(runs.c.certificate).where(runs.c.id == spec.id)).scalar_one()
+    learner = load_learner(connection, spec.id)
+    ledger = ledgers.load_ledger(connection, spec.population)
+    return RunSnapshot(state, learner, ledger, json.loads(stated), hashed(learner.model))
+
+
+def load_learner(connection: Connection, run: str) -> Learner:
+    row = connection.execute(select(learners).where(learners.c.run == run)).one()
+
+    def read(held: bytes | None, kind: str) -> Any:
+        return None if held is None else np.frombuffer(held, dtype=kind)
+
+    return Learner(
+        read(row.model, "<f8"), read(row.gradient, "<i8"), row.slots, read(row.velocity, "<f8")
+    )
+
+
+def save_learner(connection: Connection, run: str, learner: Learner, *, new: bool = False) -> None:
+    values = {
+        "model": packed(learner.model),
+        "gradient": None if learner.gradient is None else packed(learner.gradient, Units.INT64),
+        "slots": learner.slots,
+        "velocity": None if learner.velocity is None else packed(learner.velocity),
+    }
+    if new:
+        connection.execute(insert(learners).values(run=run, **values))
+    else:
+        connection.execute(update(learners).where(learners.c.run == run).values(**values))
+
+
+def save_certificate(connection: Connection, run: str, certificate: Mapping[str, Any]) -> None:
+    connection.execute(
+        update(runs).where(runs.c.id == run).values(certificate=json.dumps(certificate))
+    )
+
+
+def count_open_runs(connection: Connection) -> int:
+    """Return the number of runs that are not over."""
+    unended = select(func.count()).select_from(runs).where(runs.c.ending.is_(None))
+    return int(connection.execute(unended).scalar_one())
+
+
+def count_runs(connection: Connection) -> dict[str, int]:
+    """Return the number of runs of each population."""
+    c = runs.c
+    counted = connection.execute(
+        select(c.population, func.count().label("runs")).group_by(c.population)
+    )
+    return {row.population: row.runs for row in counted}
+
+
+def add_run(
+    connection: Connection, spec: RunSpec, certificate: Mapping[str, Any], filter: Filter | None
+) -> None:
+    """Add a run that waits for its first slot."""
+    last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0))).scalar_one()
+    connection.execute(
+        insert(runs).values(
+            id=spec.id,
+            position=last + 1,
+            population=spec.population,
+            campaign=spec.campaign.canonical(),
+            seal=spec.seal,
+            number=spec.number,
+            dimension=spec.dimension,
+            tensors=json.dumps([[name, list(shape)] for name, shape in spec.shapes.items()]),
+            affordable=spec.affordable,
+            certificate=json.dumps(certificate),
+            phase=Phase.WAITING.name,
+            closed=0,
+            filter=None if filter is None else str(filter),
+        )
+    )
+    connection.execute(insert(schema.enrolled).values(run=spec.id, clients=0))
+
+
+Epsilons = list[tuple[int, float]]
+Curve = list[tuple[int, dict[str, float]]]
+
+
+def load_epsilons(database: Database, run: str) -> Epsilons:
+    """Return (slots, epsilon), ordered by slots."""
+    c = prices.c
+    with database.reading() as connection:
+        rows = connection.execute(select(c.slots, c.epsilon).where(c.run == run).order_by(c.slots))
+        return [(row.slots, row.epsilon) for row in rows]
+
+
+def add_epsilon(database: Database, run: str, *, slots: int, epsilon: float) -> None:
+    _add(database, prices, run, slots, {"epsilon": epsilon})
+
+
+def load_curve(database: Database, run: str, *, after: int = -1) -> Curve:
+    """Return (slots, metrics), ordered by slots."""
+    c = curve.c
+    with database.reading() as connection:
+        rows = connection.execute(
+            select(c.slots, c.metrics).where(c.run == run, c.slots > after).order_by(c.slots)
+        )
+        return [(row.slots, json.loads(row.metrics)) for row in rows]
+
+
+def add_point(database: Database, run: str, *, slots: int, metrics: Mapping[str, float]) -> None:
+    _add(database, curve, run, slots, {"metrics": json.dumps(metrics)})
+
+
+def _add(
+    database: Database, table: Table, run: str, slots: int, values: Mapping[str, object]
+) -> None:
+    """Add a row, unless another worker has added the same one."""
+    with database.exclusive(f"progress {run}") as connection:
+        there = connection.execute(
+            select(table.c.slots).where(table.c.run == run, table.c.slots == slots)
+        ).one_or_none()
+        if there is None:
+            connection.execute(insert(table).values(run=run, slots=slots, **values))

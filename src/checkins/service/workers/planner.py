@@ -1,0 +1,258 @@
+"""Planning requests: plans are computed in a process of their own, never on the event loop.
+
+``Planner`` has one such process, started at the first question and ended after ``idle_s`` without
+one. It answers one question at a time; a few may wait, more get ``busy``. A question that no
+request waits for any more is dropped, and interrupted if it is being computed.
+
+The process itself is ``workers.planning_process``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from checkins.errors import ComputationFailed, InvalidValue
+from checkins.service import logs
+from checkins.service.http.problems import Problem
+from checkins.service.workers.planning_process import INTERRUPT, Question
+
+COMMAND = (sys.executable, "-m", "checkins.service.workers.planning_process")
+LIMIT_S = 60.0
+"""Seconds that one plan may take, by the clock."""
+INTERRUPT_S = 3.0
+"""Seconds that an interrupted computation may take to stop before its process is killed."""
+START_S = 60.0
+IDLE_S = 300.0
+MOST_WAITING = 4
+MOST_KEPT = 64
+MOST_ANSWER_BYTES = 4 * 1024 * 1024
+INTERRUPTS = 30
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@dataclass(slots=True)
+class _Job:
+    """A question, and the number of requests that wait for its answer."""
+
+    key: str
+    answer: asyncio.Future[bytes]
+    waiting: int = 0
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Planner:
+    """Answers questions one at a time; the last answers are cached."""
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] = COMMAND,
+        limit_s: float = LIMIT_S,
+        idle_s: float = IDLE_S,
+        most_waiting: int = MOST_WAITING,
+    ) -> None:
+        self.command = tuple(command)
+        self.limit_s = limit_s
+        self.idle_s = idle_s
+        self.most_waiting = most_waiting
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._asked: dict[str, _Job] = {}
+        self._queue: deque[_Job] = deque()
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def answer(self, question: Question) -> bytes:
+        """Return the plan as JSON; raise InvalidValue or a Problem.
+
+        A request that is cancelled ends the computation, unless others wait for it.
+        """
+        key = json.dumps(question, sort_keys=True)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        job = self._asked.get(key)
+        if job is None:
+            if len(self._queue) >= self.most_waiting:
+                raise Problem("busy", "other plans are being made: ask again", retry_after=2)
+            job = self._asked[key] = _Job(key, asyncio.get_running_loop().create_future())
+            self._queue.append(job)
+            self.wake()
+        job.waiting += 1
+        try:
+            return await asyncio.shield(job.answer)
+        finally:
+            job.waiting -= 1
+            if job.waiting == 0 and not job.answer.done():
+                self._forget(job)
+
+    def wake(self) -> None:
+        """Start the process before the first question."""
+        self._arrived.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+
+    async def close(self) -> None:
+        """End the process and answer waiting requests with ``busy``."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for job in list(self._asked.values()):
+            self._refuse(job, Problem("busy", "the service is stopping", retry_after=5))
+        await self._end_process()
+
+    def _forget(self, job: _Job) -> None:
+        job.abandoned.set()
+        job.answer.cancel()
+        if self._asked.get(job.key) is job:
+            del self._asked[job.key]
+        with contextlib.suppress(ValueError):
+            self._queue.remove(job)
+
+    def _refuse(self, job: _Job, error: Exception) -> None:
+        self._asked.pop(job.key, None)
+        if not job.answer.done():
+            job.answer.set_exception(error)
+
+    async def _work(self) -> None:
+        """Answer questions until none has come for ``idle_s``."""
+        try:
+            while True:
+                self._arrived.clear()
+                await self._warm()
+                while self._queue:
+                    await self._serve(self._queue.popleft())
+                async with asyncio.timeout(self.idle_s):
+                    await self._arrived.wait()
+        except TimeoutError:
+            await self._end_process()
+        if self._queue:  # asked while the process was ending
+            self._task = asyncio.create_task(self._work())
+
+    async def _warm(self) -> None:
+        try:
+            await self._running_process()
+        except Exception as error:  # whoever asks is told
+            logs.failure(error)
+
+    async def _serve(self, job: _Job) -> None:
+        try:
+            line = await self._ask(job)
+            body = None if line is None else _read(line)
+        except (InvalidValue, Problem) as error:
+            self._refuse(job, error)
+            return
+        except Exception as error:  # it could not be started, died, or met a bug of ours
+            logs.failure(error)
+            self._refuse(job, Problem("failed", "no plan could be made; the log says where"))
+            return
+        if body is None:
+            return
+        self._kept[job.key] = body
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        if self._asked.get(job.key) is job:
+            del self._asked[job.key]
+        if not job.answer.done():
+            job.answer.set_result(body)
+
+    async def _ask(self, job: _Job) -> bytes | None:
+        """Return the line of the process; None if it was interrupted because no request waits."""
+        process = await self._running_process()
+        if job.abandoned.is_set():
+            return None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{job.key}\n".encode())
+        await process.stdin.drain()
+        reading = asyncio.ensure_future(process.stdout.readline())
+        gone = asyncio.ensure_future(job.abandoned.wait())
+        try:
+            await asyncio.wait(
+                {reading, gone}, timeout=self.limit_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not reading.done():
+                await _interrupt(process, reading)
+            if reading.done() and (line := reading.result()):
+                if not line.startswith(b'{"interrupted"'):
+                    return line
+                self._refuse_if_wanted(job)
+                return None
+        finally:
+            for task in (reading, gone):
+                task.cancel()
+            await asyncio.gather(reading, gone, return_exceptions=True)
+        died = reading.done() and not reading.cancelled()
+        await self._end_process()
+        if died and not job.abandoned.is_set():
+            raise ComputationFailed("the planner's process died")
+        self._refuse_if_wanted(job)
+        return None
+
+    def _refuse_if_wanted(self, job: _Job) -> None:
+        if not job.abandoned.is_set():
+            raise Problem(
+                "busy",
+                "this plan takes too long here: run `checkins plan` instead",
+                retry_after=60,
+            )
+
+    async def _running_process(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is not None:
+            await self._end_process()
+        if self._process is None:
+            kept = {key: text for key, text in os.environ.items() if "CHECKINS_" not in key}
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={**kept, **_ONE_THREAD},  # no token, no password: it needs none
+                limit=MOST_ANSWER_BYTES,
+            )
+            assert self._process.stdout is not None
+            try:
+                async with asyncio.timeout(START_S):
+                    ready = await self._process.stdout.readline()
+            except TimeoutError:
+                ready = b""
+            if not ready:
+                await self._end_process()
+                raise ComputationFailed("the planner's process could not start")
+        return self._process
+
+    async def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdout is not None and not process.stdout.at_eof():  # else it has gone already
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()  # it holds nothing that could be lost
+        await process.communicate()
+
+
+async def _interrupt(process: asyncio.subprocess.Process, reading: asyncio.Future[bytes]) -> None:
+    """Interrupt the process repeatedly: it may only just be reading the question."""
+    for _ in range(INTERRUPTS):
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(INTERRUPT)
+        await asyncio.wait({reading}, timeout=INTERRUPT_S / INTERRUPTS)
+        if reading.done():
+            return
+
+
+def _read(line: bytes) -> bytes:
+    """Return the plan of a line; raise what it was refused with."""
+    if line.startswith(b'{"plan": '):
+        return line.strip()[len(b'{"plan": ') : -1]
+    told = json.loads(line)
+    if "invalid" in told:
+        raise InvalidValue(*told["invalid"])
+    raise ComputationFailed(str(told.get("failed")))

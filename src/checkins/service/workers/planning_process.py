@@ -1,0 +1,125 @@
+"""The process that computes plans: reads one question per line, and answers each with a line.
+
+Run as ``python -m checkins.service.workers.planning_process``; it ends when its parent's end of the
+pipe closes. A signal interrupts the plan that is being computed; so does the end of its time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from types import FrameType
+from typing import IO, Any
+
+from checkins.errors import InvalidValue
+
+CPU_LIMIT_S = 15
+"""Seconds of processor time that one plan may take; most take two."""
+INTERRUPT = signal.SIGUSR1
+
+Question = Mapping[str, Any]
+"""Values by name, as ``checkins.planning`` takes them; the same values give the same plan."""
+
+
+class _Interrupted(BaseException):
+    """No request waits for this plan; a BaseException, so that no ``except Exception`` hides it."""
+
+
+class _Work:
+    """Reads one question per line and writes one answer per line."""
+
+    def __init__(self) -> None:
+        self.busy = False
+
+    def interrupt(self, _: int, __: FrameType | None) -> None:
+        """Raise where a plan is being computed; between two questions do nothing."""
+        if self.busy:
+            self.busy = False
+            raise _Interrupted
+
+    def answer(self, line: str) -> str:
+        try:
+            self.busy = True
+            signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
+            told = _told(json.loads(line))
+            self.busy = False
+        except _Interrupted:
+            return json.dumps({"interrupted": True})
+        return told
+
+    def run(self, questions: IO[str], answers: IO[str]) -> None:
+        print(json.dumps({"ready": True}), file=answers, flush=True)
+        for line in questions:
+            print(self.answer(line), file=answers, flush=True)
+
+
+def _told(plain: Question) -> str:
+    from checkins.planning import make_plan
+
+    try:
+        return json.dumps({"plan": make_plan(_question(plain)).as_json()}, allow_nan=False)
+    except InvalidValue as error:
+        value = error.value if isinstance(error.value, str | int | float | None) else None
+        return json.dumps({"invalid": [error.name, value, error.expected]})
+    except Exception as error:
+        return json.dumps({"failed": type(error).__name__})
+
+
+def _question(plain: Question) -> Any:
+    """Convert the values of a query to the types of ``checkins.planning``."""
+    from checkins import planning
+    from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
+    from checkins.campaign import RandomizerKind
+
+    words = {"protocol": Protocol, "noise_at": NoiseAt, "randomizer": RandomizerKind}
+    fixed: dict[str, Any] = {
+        name: words[name](value) if name in words else value
+        for name, value in plain["fixed"].items()
+    }
+    known = {"dimension": plain["dimension"]} if "task" not in plain else _known(plain["task"])
+    return planning.Question(
+        Population(*plain["population"]),
+        plain["epsilon"],
+        plain["delta"],
+        Adjacency(plain["adjacency"]),
+        **known,
+        devices=planning.Devices(**plain["devices"]),
+        server=planning.Server(**plain["server"]),
+        fixed=planning.Constraints(**fixed),
+    )
+
+
+def _known(name: str) -> dict[str, Any]:
+    """Return dimension, learning and names of a task that comes with the package."""
+    from checkins.campaign import parse_campaign
+    from checkins.campaign.templates import Template, template_text
+    from checkins.planning import Learning
+    from checkins.tasks.model_spec import model_of
+
+    campaign = parse_campaign(template_text(Template(name))).campaign
+    assert campaign.task is not None
+    return {
+        "dimension": int(model_of(campaign.task, folder=".").dimension),
+        "learning": Learning.of(campaign.task, name=campaign.name),
+        "name": campaign.name,
+        "population_id": campaign.population_id,
+    }
+
+
+def main() -> None:
+    """Answer until the other end of the pipe closes."""
+    os.nice(10)
+    work = _Work()
+    signal.signal(INTERRUPT, work.interrupt)
+    signal.signal(signal.SIGPROF, work.interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal: the parent ends this process
+    import checkins.planning  # noqa: F401  # before the first question
+
+    work.run(sys.stdin, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

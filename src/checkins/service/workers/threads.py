@@ -1,0 +1,128 @@
+"""Threads that wait for the store, and how long requests wait for them.
+
+A thread that waits for a silent database cannot be ended. Those of ``ThreadPoolExecutor`` are
+joined when the interpreter exits, so a coordinator would not end while its database is silent.
+
+A store that refuses connections says so at once; one that is silent says nothing. What it was sent
+may still become durable, so a client that is answered ``busy`` sends the same request again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from checkins.service.http.problems import Problem
+
+T = TypeVar("T")
+PATIENCE_S = 10.0
+"""Seconds that a request waits for the store."""
+LAST_S = 0.5
+"""Seconds that a request waits for the store once the service stops."""
+
+
+class DaemonThreads(Executor):
+    """At most ``most`` daemon threads, started as they are needed."""
+
+    def __init__(self, most: int, *, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, function: Callable[..., T], /, *given: Any, **named: Any) -> Future[T]:
+        """Run a function on a thread; see ``concurrent.futures.Executor``."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{self._name}: its threads have been shut down")
+            self._jobs.put((future, partial(function, *given, **named)))
+            if len(self._threads) < self._most:
+                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        return future
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, call = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = call()
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+                    del result
+            del job, future, call  # what they hold is not kept until the next job
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work; see ``concurrent.futures.Executor``."""
+        self._close(cancel_futures=cancel_futures)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+    def leave(self, *, within_s: float) -> bool:
+        """Take no more work, drop what has not begun, and wait for the rest.
+
+        Return False if some is not done after ``within_s``: it ends with the process.
+        """
+        self._close(cancel_futures=True)
+        until = time.monotonic() + within_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _close(self, *, cancel_futures: bool) -> None:
+        with self._lock:
+            self._closed = True
+            while cancel_futures:
+                try:
+                    job = self._jobs.get_nowait()
+                except Empty:
+                    break
+                if job is not None:
+                    job[0].cancel()
+            for _ in self._threads:
+                self._jobs.put(None)
+
+
+def away() -> Problem:
+    """Return the problem ``busy`` for a silent store."""
+    return Problem("busy", "the store does not answer: try again", retry_after=1)
+
+
+class Timeouts:
+    """Timeouts of requests that wait for the store; all end when the service stops."""
+
+    def __init__(self) -> None:
+        self._limits: set[asyncio.Timeout] = set()
+        self._ended = False
+
+    async def wait(self, work: Awaitable[T]) -> T:
+        """Return the result of work that waits for the store; raise ``busy`` if it is slow."""
+        try:
+            async with asyncio.timeout(LAST_S if self._ended else PATIENCE_S) as limit:
+                self._limits.add(limit)
+                try:
+                    return await work
+                finally:
+                    self._limits.discard(limit)
+        except TimeoutError:
+            raise away() from None
+
+    def end(self) -> None:
+        """Answer all waiting requests with ``busy`` now."""
+        self._ended = True
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
