@@ -17,7 +17,7 @@ from checkins.campaign import Campaign, Task, parse_campaign, read_campaign
 from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue, NotCovered
 from checkins.planning import Constraints, Learning, Question, make_plan
-from checkins.tasks.model_spec import model_of
+from checkins.tasks.loaded_task import model_of
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -24,11 +24,11 @@ from checkins.campaign import (
     RandomizerKind,
     Task,
 )
-from checkins.simulation.outcome import Outcome, simulate
-from checkins.simulation.training import Scenario
-from checkins.tasks.dataset import Dataset
+from checkins.simulation.engine.outcome import Outcome, simulate
+from checkins.simulation.engine.training import Scenario
+from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.softmax import Softmax
+from checkins.tasks.models.linear import Softmax
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parent / "out" / "bench"
@@ -74,7 +74,7 @@ def ours(*, per_slot: int, slots: int, rows: int = bare.ROWS) -> Outcome:
     )
     # So many check in that a slot falls short with a chance of one in a million at most.
     clients = slots * (per_slot + 14 + 8 * round(per_slot**0.5))
-    return simulate(campaign, lesson=lesson(rows), scenario=Scenario(clients), evaluations=0)
+    return simulate(campaign, loaded=lesson(rows), scenario=Scenario(clients), evaluations=0)
 
 
 @cache

@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from checkins.campaign import Campaign, campaign_from_canonical
-from checkins.simulation.job import Job, lesson_of
-from checkins.simulation.mechanism import Mechanism
-from checkins.simulation.study import World
+from checkins.simulation.engine.mechanism import Mechanism
+from checkins.simulation.job import Job, load_task
+from checkins.simulation.study import ScenarioOptions
 from tools.figures import new_record
 from tools.measured import Record, commit_here
 
@@ -44,15 +44,15 @@ def tried(name: str, campaign: Campaign, *, metric: str, seeds: int) -> Tried:
     """Simulate it from each seed; a model that diverged counts as the worst there is."""
     task = campaign.task
     assert task is not None
-    lesson = lesson_of(task, ".")
-    scenario = World().scenario(campaign, lesson.data.clients)
+    lesson = load_task(task, ".")
+    scenario = ScenarioOptions().scenario(campaign, lesson.data.clients)
     method = Mechanism.of(campaign, lesson.model.dimension)
     worst = math.inf if metric == "loss" else 0.0
     jobs = [
-        Job(task, ".", method, scenario, seed, evaluations=1, lenient=True)
+        Job(task, ".", method, scenario, seed, evaluations=1, allow_divergence=True)
         for seed in range(1, seeds + 1)
     ]
-    return Tried(name, campaign, tuple(job.do().metrics.get(metric, worst) for job in jobs))
+    return Tried(name, campaign, tuple(job.run().metrics.get(metric, worst) for job in jobs))
 
 
 def main(asked: Path, kept: Path, measured: Record) -> None:

@@ -23,6 +23,7 @@ from checkins.accounting import Adjacency, GaussianNoise, NoiseAt, Population, c
 from checkins.campaign import Campaign, read_campaign
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.report import write_report
+from checkins.simulation.result import BaselineResult, SimulationResult
 from checkins.simulation.study import Study
 
 CAPACITY = 8_200
@@ -61,7 +62,7 @@ def main() -> None:
         prepared = study.prepared()
         labels = prepared.labels
         outcomes = prepared.run(
-            keep=options.out / "kept",
+            cache=options.out / "kept",
             watch=lambda number, slots, found, labels=labels: print(
                 f"\r{labels[number]}: {slots} of 320 slots, {found['accuracy']:.2%}",
                 end="",
@@ -70,11 +71,12 @@ def main() -> None:
         )
         result = prepared.result(outcomes)
         prepared.close()
-        (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        (options.out / f"{name}.json").write_text(json.dumps(result.as_json(), indent=1) + "\n")
         write_report(result, options.out / f"{name}.html")
-        print(f"\r{' ' * 60}\rcheck-ins, noise at the {name}: {said(result)}")
-        for other in result["baselines"]:
-            print(f"{other['name']}, the same epsilon: {said(other)}; {other['noise']}")
+        epsilon = result.certificate.epsilon
+        print(f"\r{' ' * 60}\rcheck-ins, noise at the {name}: {described(result, epsilon)}")
+        for other in result.baselines:
+            print(f"{other.kind}, the same epsilon: {described(other, epsilon)}; {other.noise}")
     replaced = certify(
         at_server.design, delta=1e-5, adjacency=Adjacency.REPLACE_ONE, campaigns=40, compare=False
     )
@@ -84,11 +86,10 @@ def main() -> None:
     print(f"saved: {options.out}/server.html and clients.html")
 
 
-def said(found: dict) -> str:
-    """Accuracy, and the epsilon it comes at."""
-    epsilon = found["epsilon"] if "epsilon" in found else found["certificate"]["epsilon"]
-    spread = f" ± {found['spread']['accuracy']:.2%}" if found["spread"] else ""
-    return f"{found['metrics']['accuracy']:.2%}{spread}, epsilon <= {epsilon:.4f} (add-remove)"
+def described(found: SimulationResult | BaselineResult, epsilon: float) -> str:
+    """The accuracy and its epsilon."""
+    spread = f" ± {found.spread['accuracy']:.2%}" if found.spread else ""
+    return f"{found.metrics['accuracy']:.2%}{spread}, epsilon <= {epsilon:.4f} (add-remove)"
 
 
 if __name__ == "__main__":

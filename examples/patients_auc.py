@@ -17,8 +17,8 @@ from pathlib import Path
 
 from checkins.accounting import Calibration, Parameter, calibrate
 from checkins.campaign import Campaign, campaign_text, parse_campaign
-from checkins.simulation.outcome import simulate
-from checkins.simulation.pooled import pooled
+from checkins.simulation.baselines import train_pooled
+from checkins.simulation.engine.outcome import simulate
 from checkins.tasks.loaded_task import LoadedTask
 
 FILE = """schema = 1
@@ -71,7 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     seeds = range(1, options.seeds + 1)
     lesson = LoadedTask.of(calibrated("fixed, PrivUnit", 1.0)[0].task)
-    best = [pooled(lesson, seed=seed).metrics["auc"] for seed in seeds]
+    best = [train_pooled(lesson, seed=seed).metrics["auc"] for seed in seeds]
     table = [[f"non-private: {said(best)}", *(f"ε ≤ {e:<11g}" for e in options.epsilon)]]
     table.append(["-" * len(cell) for cell in [" " * 26, *table[0][1:]]])
     cells = []
@@ -79,7 +79,7 @@ def main() -> None:
         table.append([name.replace("averaged", "averaged*")])
         for epsilon in options.epsilon:
             campaign, found = calibrated(name, epsilon)
-            runs = [simulate(campaign, lesson=lesson, seed=s, evaluations=0) for s in seeds]
+            runs = [simulate(campaign, loaded=lesson, seed=s, evaluations=0) for s in seeds]
             auc = [run.metrics["auc"] for run in runs]
             share = (statistics.fmean(auc) - 0.5) / (statistics.fmean(best) - 0.5)
             table[-1].append(f"{said(auc)} {share:4.0%}")

@@ -97,7 +97,7 @@ FIGURES = (
     Figure(
         "utility",
         "checkins paper utility --seeds 400 --out out",
-        ("src/checkins/simulation/utility/sweep.py",),
+        ("src/checkins/simulation/utility_sweep.py",),
         shown="docs/theory/utility.md",
     ),
 )

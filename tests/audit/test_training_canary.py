@@ -13,7 +13,7 @@ from checkins.audit.bounds import lower_bounds
 from checkins.audit.canaries.training import TrainingCanary
 from checkins.campaign import Campaign, parse_campaign
 from checkins.errors import NotCovered
-from checkins.simulation.job import lesson_of
+from checkins.simulation.job import load_task
 
 TEXT = """
 schema = 1
@@ -63,7 +63,7 @@ def campaign(*changes: tuple[str, str]) -> Campaign:
 def canary(folder: Path, *changes: tuple[str, str]) -> TrainingCanary:
     found = campaign(*changes)
     assert found.task is not None
-    return TrainingCanary(found, lesson_of(found.task, str(folder)))
+    return TrainingCanary(found, load_task(found.task, str(folder)))
 
 
 QUIET = ("noise_multiplier = 0.5", "noise_multiplier = 0.05")

@@ -281,7 +281,7 @@ def test_a_mistake_is_one_line_that_names_the_option(
             tiny.text(randomizer=LAPLACE.replace("laplace", "randomized-response")).replace(
                 "clip = 1.0", "categories = 2"
             ),
-            "reports categories, and no model steps by them: use gaussian, laplace or privunit",
+            "reports categories, not model updates: use gaussian, laplace or privunit",
         ),
         (with_optimizer('kind = "optax:nothing", rate = 1.0'), "optax has no such function"),
         (with_optimizer('kind = "optax:clip", rate = 1.0'), "cannot be used as an optimizer"),
@@ -308,7 +308,7 @@ def test_three_classes_are_too_many_for_logistic_and_not_for_softmax(
     tiny.write_rows(folder / "rows.csv", tiny.rows(each=3, classes=3))
     done = checkins("simulate tiny.toml")
     assert done.code == 2
-    assert '[task] model = "logistic": tells two classes apart, and the data has 3' in done.err
+    assert '[task] model = "logistic": is for two classes, and the data has 3' in done.err
     (folder / "soft.toml").write_text(tiny.text().replace('"logistic"', '"softmax"'))
     found = only_object(checkins("simulate soft.toml --json --evaluations 0").out)
     assert set(found["metrics"]) == {"accuracy", "loss"}
@@ -370,7 +370,7 @@ def test_out_holds_a_page_the_result_and_models_and_resume_does_nothing_twice(
         assert sum(model[name].size for name in model) == first["model"]["dimension"] == 3
     monkeypatch.setattr(workers.Job, "training", lambda *_: pytest.fail("it was done before"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("checkins.simulation.result._against_theory", lambda *_: {})
+        patch.setattr("checkins.simulation.result._against_theory", lambda *_: (None, None))
         again = checkins(f"{words} --resume --json")
     assert only_object(again.out)["seeds"] == first["seeds"]
 

@@ -16,10 +16,10 @@ from checkins.campaign import DataFile, Optimizer, Task
 from checkins.client import RowsTrainer
 from checkins.client.rows import People, trainer_of_file
 from checkins.errors import InvalidValue
-from checkins.simulation.updates import LocalWork, each
-from checkins.tasks import synthetic, table_file
-from checkins.tasks.dataset import Dataset
-from checkins.tasks.model_spec import model_of
+from checkins.simulation.engine.updates import LocalWork, client_updates
+from checkins.tasks.data import synthetic, table_file
+from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.loaded_task import model_of
 from checkins.tasks.tensors import flatten, unflatten
 
 FEATURES = ("x", "y", "z")
@@ -62,7 +62,9 @@ def test_an_update_is_the_simulators(
     with jax.enable_x64(True):
         work = LocalWork(task.local_steps, task.local_step_size)
         simulated = np.asarray(
-            each(found, data, work=work, dtype=np.float64)(jax.numpy.asarray(start), np.arange(4))
+            client_updates(found, data, work=work, dtype=np.float64)(
+                jax.numpy.asarray(start), np.arange(4)
+            )
         )
     for client in range(data.clients):
         rows = data.rows_of(client)
@@ -159,7 +161,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     lines = [
         "from pathlib import Path",
         f"Path({str(tmp_path / 'imported')!r}).touch()",
-        "from checkins.tasks.softmax import Softmax",
+        "from checkins.tasks.models.linear import Softmax",
         "def build(shape, classes):",
         "    return Softmax(shape[0], classes)",
     ]

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, certify
 from checkins.campaign import RandomizerKind
 from checkins.planning.candidate import DesignCandidate
-from checkins.planning.noise import guessed, proven_level
-from checkins.planning.search import tidy
-from checkins.planning.target import FINE, QUICK, Target
+from checkins.planning.noise import FINE, QUICK, Target, estimated_level, proven_level
+from checkins.planning.search import round_level
 from tests.soak import examples, only_in_soak
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 
 
-def shape(slots: int = 100, **more: object) -> DesignCandidate:
+def candidate(slots: int = 100, **more: object) -> DesignCandidate:
     given = {
         "protocol": Protocol.FIXED,
         "slots": slots,
@@ -37,26 +36,26 @@ def shape(slots: int = 100, **more: object) -> DesignCandidate:
 
 CLIENT = {"noise_at": NoiseAt.CLIENT}
 SHAPES = {
-    "one slot": shape(1),
-    "some slots": shape(),
-    "many slots": shape(20_000),
-    "few take part": shape(participation=0.01),
-    "repeated": shape(10, repeats=30),
-    "sliding": shape(200, protocol=Protocol.SLIDING, window=40),
-    "capped": shape(capacity=50),
-    "room": shape(capacity=200, population=Population(9_000, 10_000), **CLIENT),
-    "no room": shape(capacity=100, population=Population(9_000, 10_000), **CLIENT),
-    "laplace": shape(capacity=100, randomizer=RandomizerKind.LAPLACE, **CLIENT),
-    "privunit": shape(5_000, capacity=3, randomizer=RandomizerKind.PRIVUNIT, **CLIENT),
+    "one slot": candidate(1),
+    "some slots": candidate(),
+    "many slots": candidate(20_000),
+    "few take part": candidate(participation=0.01),
+    "repeated": candidate(10, repeats=30),
+    "sliding": candidate(200, protocol=Protocol.SLIDING, window=40),
+    "capped": candidate(capacity=50),
+    "room": candidate(capacity=200, population=Population(9_000, 10_000), **CLIENT),
+    "no room": candidate(capacity=100, population=Population(9_000, 10_000), **CLIENT),
+    "laplace": candidate(capacity=100, randomizer=RandomizerKind.LAPLACE, **CLIENT),
+    "privunit": candidate(5_000, capacity=3, randomizer=RandomizerKind.PRIVUNIT, **CLIENT),
 }
 AVERAGED = {
-    "averaged": shape(
+    "averaged": candidate(
         protocol=Protocol.AVERAGED,
         randomizer=RandomizerKind.PRIVUNIT,
         population=Population(10_000, 10_000),
         **CLIENT,
     ),
-    "averaged normals": shape(
+    "averaged normals": candidate(
         protocol=Protocol.AVERAGED, population=Population(10_000, 10_000), **CLIENT
     ),
 }
@@ -118,7 +117,7 @@ def test_a_guess_is_near(name: str, adjacency: Adjacency) -> None:
     target = Target(0.7, 1e-6, adjacency)
     level = proven(name, adjacency)
     assert level is not None
-    assert 0.7 <= guessed(SHAPES[name], target) / level <= 1.4
+    assert 0.7 <= estimated_level(SHAPES[name], target) / level <= 1.4
 
 
 @examples(10, soak=250)
@@ -131,7 +130,7 @@ def test_a_guess_is_near(name: str, adjacency: Adjacency) -> None:
 def test_a_bigger_budget_needs_less_noise(
     slots: int, participation: float, epsilon: float, times: float
 ) -> None:
-    found = shape(slots, participation=participation)
+    found = candidate(slots, participation=participation)
     small, large = (
         proven_level(found, Target(part, 1e-6, ADD_REMOVE), QUICK)
         for part in (epsilon, times * epsilon)
@@ -150,8 +149,8 @@ def test_a_shape_spends_what_the_one_it_is_priced_as_spends(
     if found.protocol is Protocol.AVERAGED and adjacency is ADD_REMOVE:
         return
     target, level = Target(0.7, 1e-6, adjacency), 1.0 if found.capacity is None else 2.0
-    assert target.spent(found.priced_as, level, QUICK) == target.spent(found, level, QUICK)
-    assert found.priced_as.priced_as == found.priced_as
+    assert target.spent(found.equivalent, level, QUICK) == target.spent(found, level, QUICK)
+    assert found.equivalent.equivalent == found.equivalent
 
 
 @pytest.mark.parametrize("name", ["one slot", "some slots", "repeated", "laplace", "capped"])
@@ -161,8 +160,8 @@ def test_a_level_is_found_after_a_few_looks(name: str, epsilon: float, delta: fl
     looks = []
 
     class Watched(Target):
-        def spent(self, shape: DesignCandidate, level: float, cells: int) -> float:
-            looks.append(super().spent(shape, level, cells))
+        def spent(self, candidate: DesignCandidate, level: float, cells: int) -> float:
+            looks.append(super().spent(candidate, level, cells))
             return looks[-1]
 
     level = proven_level(SHAPES[name], Watched(epsilon, delta, ADD_REMOVE), QUICK)
@@ -189,19 +188,19 @@ def test_no_epsilon_is_kept_that_is_proven_too_small(name: str, adjacency: Adjac
 
 def test_nothing_is_found_where_nothing_is_enough() -> None:
     tiny = Target(1e-9, 1e-15, ADD_REMOVE)
-    assert proven_level(shape(1), tiny, QUICK) is None
+    assert proven_level(candidate(1), tiny, QUICK) is None
 
 
 def test_little_noise_is_enough_for_a_large_budget() -> None:
-    level = proven_level(shape(1_000), Target(50.0, 1e-3, ADD_REMOVE), QUICK)
+    level = proven_level(candidate(1_000), Target(50.0, 1e-3, ADD_REMOVE), QUICK)
     assert level is not None
     assert level == pytest.approx(0.2, rel=1e-3)
 
 
 @given(st.floats(1e-6, 1e6))
 def test_a_level_is_rounded_to_the_side_that_spends_less(level: float) -> None:
-    up = tidy(SHAPES["some slots"], level)
-    down = tidy(SHAPES["laplace"], level)
+    up = round_level(SHAPES["some slots"], level)
+    down = round_level(SHAPES["laplace"], level)
     assert down <= level <= up
     assert up <= level * 1.002
     assert down >= level / 1.002

@@ -9,7 +9,7 @@ from checkins.campaign import RandomizerKind
 from checkins.errors import InvalidValue
 from checkins.planning import Constraints, Devices, Question, make_plan
 from checkins.planning.candidate import DesignCandidate
-from checkins.planning.target import Target
+from checkins.planning.noise import Target
 from tests.planning.plans import REPLACE_ONE, ask
 
 MOST_LOOKS = 110
@@ -49,9 +49,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[DesignCandidate]:
     seen: list[DesignCandidate] = []
     spent = Target.spent
 
-    def counted(self: Target, shape: DesignCandidate, level: float, cells: int) -> float:
-        seen.append(shape)
-        return spent(self, shape, level, cells)
+    def counted(self: Target, candidate: DesignCandidate, level: float, cells: int) -> float:
+        seen.append(candidate)
+        return spent(self, candidate, level, cells)
 
     monkeypatch.setattr(Target, "spent", counted)
     return seen

@@ -10,9 +10,9 @@ import pytest
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, certify
 from checkins.campaign import PartialRun, RandomizerKind, parse_campaign, price
 from checkins.planning import Constraints, Devices, Question, Server, make_plan
-from checkins.planning.pareto_front import dominates
-from checkins.planning.space import contributors
-from checkins.planning.target import Target
+from checkins.planning.cost_model import dominates
+from checkins.planning.noise import Target
+from checkins.planning.search_space import contributors
 from tests.planning.plans import QUESTIONS, ask, plan
 from tests.soak import SOAK, only_in_soak
 
@@ -45,7 +45,7 @@ def test_no_design_of_the_front_dominates_another(name: str) -> None:
     assert plan(name).recommended in front
     for one in front:
         assert not any(dominates(other.axes, one.axes) for other in front)
-    assert [one.figures.proxy for one in front] == sorted(one.figures.proxy for one in front)
+    assert [one.metrics.proxy for one in front] == sorted(one.metrics.proxy for one in front)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,7 +55,7 @@ def test_what_is_fixed_is_what_is_planned(name: str) -> None:
         for field in fields(Constraints):
             wanted = getattr(asked.fixed, field.name)
             if wanted is not None:
-                assert getattr(design.shape, field.name) == wanted, field.name
+                assert getattr(design.candidate, field.name) == wanted, field.name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,16 +64,16 @@ def test_the_campaign_that_is_written_is_the_campaign_that_was_planned(name: str
     again = parse_campaign(found.text).campaign
     assert again == found.campaign
     assert again.seal == found.campaign.seal
-    assert again.design == found.recommended.shape.design(found.recommended.level)
-    assert again.repeats == found.recommended.shape.repeats
+    assert again.design == found.recommended.candidate.design(found.recommended.level)
+    assert again.repeats == found.recommended.candidate.repeats
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_time_and_server_are_kept(name: str) -> None:
     asked = QUESTIONS[name]
     for design in plan(name).front:
-        assert design.figures.duration_s <= asked.server.duration_s * (1 + 1e-9)
-        most = design.figures.turnout.server_updates_per_s
+        assert design.metrics.duration_s <= asked.server.duration_s * (1 + 1e-9)
+        most = design.metrics.slot_load.server_updates_per_s
         assert most <= asked.server.updates_per_s * 1.001
 
 
@@ -107,7 +107,7 @@ def test_each_reason_names_what_is_behind_it(name: str) -> None:
     assert len(found) >= 4
     for reason in found:
         assert reason.sentence.endswith(".")
-        assert "docs/" in reason.theorem or "thm:" in reason.theorem
+        assert "docs/" in reason.theorem or "Theorem" in reason.theorem
 
 
 @pytest.mark.slow
@@ -115,14 +115,14 @@ def test_each_reason_names_what_is_behind_it(name: str) -> None:
 def test_an_independent_certificate_agrees_with_every_design_of_the_front(name: str) -> None:
     for design in plan(name).front:
         certificate = certify(
-            design.shape.design(design.level),
+            design.candidate.design(design.level),
             delta=design.target.delta,
             adjacency=design.target.adjacency,
-            campaigns=design.shape.repeats,
+            campaigns=design.candidate.repeats,
             compare=False,
         )
         assert certificate.epsilon <= design.epsilon, design.label
-        assert design.target.method(design.shape) == certificate.method
+        assert design.target.method(design.candidate) == certificate.method
 
 
 @pytest.mark.slow
@@ -132,10 +132,10 @@ def test_an_independent_certificate_agrees_where_one_is_replaced(name: str) -> N
     assert price([PartialRun.whole(found.campaign)]).epsilon <= QUESTIONS[name].epsilon
     for design in found.front[: 3 if SOAK else 1]:  # its recommended one was priced above
         certificate = certify(
-            design.shape.design(design.level),
+            design.candidate.design(design.level),
             delta=design.target.delta,
             adjacency=design.target.adjacency,
-            campaigns=design.shape.repeats,
+            campaigns=design.candidate.repeats,
             compare=False,
         )
         assert certificate.epsilon <= design.epsilon, design.label
@@ -155,7 +155,7 @@ def test_a_bigger_budget_never_has_a_worse_proxy(adjacency: str) -> None:
     best = []
     for epsilon in (0.3, 1.0, 3.0) if SOAK else (0.3, 3.0):
         asked = ask(epsilon, type(QUESTIONS["many"].adjacency)(adjacency))
-        best.append(make_plan(asked).front[0].figures.proxy)
+        best.append(make_plan(asked).front[0].metrics.proxy)
     assert best == sorted(best, reverse=True)
 
 
@@ -171,7 +171,7 @@ def test_points_of_the_slots_curve_are_proven_at_the_budget() -> None:
     assert target.epsilon == 1.0
     slots = [point["slots"] for point in found.curves["slots"]]
     assert slots == sorted(set(slots))
-    assert found.recommended.shape.slots in slots
+    assert found.recommended.candidate.slots in slots
 
 
 def test_what_devices_cannot_run_is_not_recommended_unless_asked_for() -> None:
@@ -199,9 +199,9 @@ def test_averages_count_only_on_those_who_can_still_come(
             fixed=Constraints(protocol=Protocol.AVERAGED, randomizer=RandomizerKind.LAPLACE),
         )
     )
-    shape = found.recommended.shape
-    assert shape.population is not None
-    assert shape.population.fewest == contributors(shape, found.question)
+    candidate = found.recommended.candidate
+    assert candidate.population is not None
+    assert candidate.population.fewest == contributors(candidate, found.question)
 
 
 def test_a_price_that_rests_on_a_population_says_so() -> None:

@@ -99,7 +99,7 @@ def test_a_device_cannot_stay_longer_than_the_campaign() -> None:
         server=Server(duration_s=100.0),
     )
     assert asked.availability_s == 100.0
-    assert asked.as_dict()["devices"] == {
+    assert asked.as_json()["devices"] == {
         "availability_s": 100.0,
         "uplink_bytes_per_s": 125_000.0,
         "dropout": 0.0,

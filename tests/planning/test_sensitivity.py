@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from checkins.accounting import Population, certify
-from checkins.planning.metrics import figures
+from checkins.planning.cost_model import design_metrics
 from tests.planning.plans import QUESTIONS, plan
 
 
@@ -18,18 +18,18 @@ def test_rows_are_the_same_campaign_with_other_clients(name: str) -> None:
     best = found.recommended
     for row in found.sensitivity:
         assert row.population == pytest.approx(QUESTIONS[name].clients * row.factor, abs=1)
-        again = figures(
-            best.shape,
+        again = design_metrics(
+            best.candidate,
             best.level,
             QUESTIONS[name],
             clients=row.population,
-            slot_s=best.figures.turnout.slot_s,
+            slot_s=best.metrics.slot_load.slot_s,
         )
         assert row.proxy == again.proxy
-        assert row.dummies_share == again.turnout.dummies_share
+        assert row.dummies_share == again.slot_load.dummies_share
         assert f"{row.population:,}" in row.sentence
         if row.factor != 1.0:
-            times = again.noise_per_step / best.figures.noise_per_step
+            times = again.noise_per_step / best.metrics.noise_per_step
             assert f"{times:.2f} times" in row.sentence
 
 

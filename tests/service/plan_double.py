@@ -111,7 +111,7 @@ def plan_for(asked: dict[str, str]) -> dict[str, Any]:
             {
                 "sentence": f"{slots:,} slots balance steps against noise: with more, each step"
                 " averages fewer reports.",
-                "theorem": "thm:util_new",
+                "theorem": "Theorem 3.5",
             },
         ],
         "sensitivity": [

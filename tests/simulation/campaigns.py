@@ -1,4 +1,4 @@
-"""Small campaigns and lessons that tests of the simulator share."""
+"""Small campaigns and loaded tasks that tests of the simulator share."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from checkins.campaign import (
     Task,
 )
 from checkins.campaign.randomizer_config import noise_of_kind
-from checkins.tasks.dataset import Dataset
+from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.model import Model
-from checkins.tasks.softmax import Softmax
+from checkins.tasks.models.linear import Softmax
+from checkins.tasks.models.model import Model
 
 FEATURES, CLASSES = 5, 3
 
@@ -114,7 +114,7 @@ def dataset(
     return Dataset("toy", features, labels, offsets, classes, held, held_labels)
 
 
-def lesson(model: Model | None = None, **given: Any) -> LoadedTask:
+def loaded(model: Model | None = None, **given: Any) -> LoadedTask:
     """Softmax on a small data set, if nothing else is said."""
     data = dataset(**given)
     return LoadedTask(data, Softmax(FEATURES, data.classes) if model is None else model)

@@ -22,8 +22,13 @@ from checkins.accounting import (
 from checkins.accounting.comparisons import shuffled
 from checkins.campaign import Campaign, PartialRun, price
 from checkins.randomizers import Gaussian, Laplace, PrivUnit
-from checkins.simulation.baselines import WHAT, Alternative, Baseline, alternative
-from checkins.simulation.mechanism import Mechanism
+from checkins.simulation.baselines import (
+    DESCRIPTIONS,
+    Baseline,
+    CalibratedBaseline,
+    calibrate_baseline,
+)
+from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.population import Sampling
 from tests.simulation import tiny
 
@@ -38,26 +43,28 @@ SLIDING = tiny.PROTOCOL.replace("fixed", "sliding") + "window = 3\n"
 
 def of(
     baseline: Baseline, campaign: Campaign, *, clients: int = tiny.CLIENTS
-) -> tuple[Alternative, Certificate]:
+) -> tuple[CalibratedBaseline, Certificate]:
     certificate = price([PartialRun.whole(campaign)])
-    method = Mechanism.of(campaign, DIMENSION)
-    found = alternative(baseline, method, certificate, clients=clients, dimension=DIMENSION)
+    mechanism = Mechanism.of(campaign, DIMENSION)
+    found = calibrate_baseline(
+        baseline, mechanism, certificate, clients=clients, dimension=DIMENSION
+    )
     return found, certificate
 
 
-def method_of(found: Alternative) -> Mechanism:
+def mechanism_of(found: CalibratedBaseline) -> Mechanism:
     assert found.unavailable is None
-    assert found.method is not None
-    return found.method
+    assert found.mechanism is not None
+    return found.mechanism
 
 
 def test_every_baseline_is_explained_in_one_sentence() -> None:
-    assert set(WHAT) == set(Baseline)
+    assert set(DESCRIPTIONS) == set(Baseline)
 
 
 def test_non_private_learning_spends_without_bound_and_has_no_method() -> None:
     found, _ = of(Baseline.NON_PRIVATE, tiny.campaign())
-    assert found == Alternative(Baseline.NON_PRIVATE, None, None, None)
+    assert found == CalibratedBaseline(Baseline.NON_PRIVATE, None, None, None)
 
 
 @pytest.mark.slow
@@ -69,9 +76,9 @@ def test_non_private_learning_spends_without_bound_and_has_no_method() -> None:
 def test_poisson_costs_at_most_the_campaign_by_dp_accounting_too(text: str) -> None:
     campaign = tiny.campaign(text)
     found, certificate = of(Baseline.POISSON, campaign)
-    method = method_of(found)
-    assert isinstance(method.randomizer, Gaussian)
-    noise = method.randomizer.noise_multiplier
+    mechanism = mechanism_of(found)
+    assert isinstance(mechanism.randomizer, Gaussian)
+    noise = mechanism.randomizer.noise_multiplier
 
     def priced(noise: float) -> float:
         accountant = PLDAccountant(value_discretization_interval=1e-4)
@@ -81,8 +88,8 @@ def test_poisson_costs_at_most_the_campaign_by_dp_accounting_too(text: str) -> N
 
     assert priced(noise) <= certificate.epsilon * (1 + 1e-4)
     assert priced(noise / 1.001) > certificate.epsilon  # and no more noise than that takes
-    assert (method.sampling, method.noise_at) == (Sampling.POISSON, NoiseAt.SERVER)
-    assert (method.runs, method.design.slots) == (campaign.repeats, tiny.SLOTS)
+    assert (mechanism.sampling, mechanism.noise_at) == (Sampling.POISSON, NoiseAt.SERVER)
+    assert (mechanism.runs, mechanism.design.slots) == (campaign.repeats, tiny.SLOTS)
     assert (found.epsilon, found.delta) == (certificate.epsilon, certificate.delta)
     assert found.adjacency is Adjacency.ADD_REMOVE
 
@@ -91,22 +98,22 @@ def test_poisson_costs_at_most_the_campaign_by_dp_accounting_too(text: str) -> N
 def test_shuffling_costs_at_most_the_campaign(randomizer: str) -> None:
     campaign = tiny.campaign(tiny.text(randomizer=randomizer))
     found, certificate = of(Baseline.SHUFFLING, campaign)
-    method = method_of(found)
-    assert isinstance(method.randomizer, Laplace if randomizer is LAPLACE else PrivUnit)
-    private = method.randomizer.local_epsilon
+    mechanism = mechanism_of(found)
+    assert isinstance(mechanism.randomizer, Laplace if randomizer is LAPLACE else PrivUnit)
+    private = mechanism.randomizer.local_epsilon
 
     def spent(local: float) -> float:
         return shuffled(local, clients=tiny.CLIENTS, delta=certificate.delta)
 
     assert spent(private) <= certificate.epsilon < spent(private * 1.001)
     assert found.adjacency is Adjacency.REPLACE_ONE  # said, whatever the campaign's is
-    assert method.design.slots * (method.design.capacity or 0) >= tiny.CLIENTS
-    assert method.sampling is Sampling.SHUFFLED
+    assert mechanism.design.slots * (mechanism.design.capacity or 0) >= tiny.CLIENTS
+    assert mechanism.sampling is Sampling.SHUFFLED
 
 
 def test_shuffling_of_fewer_clients_than_slots_takes_one_step_for_each() -> None:
-    method = method_of(of(Baseline.SHUFFLING, tiny.campaign(), clients=4)[0])
-    assert (method.design.slots, method.design.capacity) == (4, 1)
+    mechanism = mechanism_of(of(Baseline.SHUFFLING, tiny.campaign(), clients=4)[0])
+    assert (mechanism.design.slots, mechanism.design.capacity) == (4, 1)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +135,9 @@ def test_without_amplification_the_noise_pays_for_a_known_slot(text: str) -> Non
         text.replace('"replace-one"\n', '"replace-one"\npopulation = [50, 70]\n')
     )
     found, certificate = of(Baseline.NO_AMPLIFICATION, campaign)
-    method = method_of(found)
-    assert isinstance(method.randomizer, Gaussian)
-    noise = method.randomizer.noise_multiplier
+    mechanism = mechanism_of(found)
+    assert isinstance(mechanism.randomizer, Gaussian)
+    noise = mechanism.randomizer.noise_multiplier
 
     def known(noise: float) -> float:
         design = Design(
@@ -147,11 +154,11 @@ def test_without_amplification_the_noise_pays_for_a_known_slot(text: str) -> Non
         ).epsilon
 
     assert known(noise) <= certificate.epsilon < known(noise / 1.01)
-    assert method.noise_at is NoiseAt.SERVER
-    assert method.design.capacity is None  # nobody is kept out, so nobody shows by that
+    assert mechanism.noise_at is NoiseAt.SERVER
+    assert mechanism.design.capacity is None  # nobody is kept out, so nobody shows by that
     own = Mechanism.of(campaign, DIMENSION)
-    assert (method.design.slots, method.divide_by) == (own.design.slots, own.divide_by)
-    assert (method.runs, method.sampling) == (own.runs, own.sampling)
+    assert (mechanism.design.slots, mechanism.divide_by) == (own.design.slots, own.divide_by)
+    assert (mechanism.runs, mechanism.sampling) == (own.runs, own.sampling)
     if own.noise_at is NoiseAt.SERVER:
         assert isinstance(own.randomizer, Gaussian)
         assert own.randomizer.noise_multiplier < noise  # what check-ins save
@@ -162,9 +169,9 @@ def test_without_amplification_a_pure_report_has_the_whole_epsilon(randomizer: s
     found, certificate = of(
         Baseline.NO_AMPLIFICATION, tiny.campaign(tiny.text(randomizer=randomizer))
     )
-    method = method_of(found)
-    assert isinstance(method.randomizer, Laplace | PrivUnit)
-    local = method.randomizer.local_epsilon
+    mechanism = mechanism_of(found)
+    assert isinstance(mechanism.randomizer, Laplace | PrivUnit)
+    local = mechanism.randomizer.local_epsilon
     assert local < 2.0
     known = Design(Protocol.FIXED, slots=1, participation=1.0, randomizer=LocalRandomizer(local))
     spent = certify(known, delta=certificate.delta, adjacency=certificate.adjacency)
@@ -181,7 +188,7 @@ def test_without_amplification_a_pure_report_has_the_whole_epsilon(randomizer: s
 )
 def test_what_cannot_be_compared_says_why(baseline: Baseline, text: str, why: str) -> None:
     found, _ = of(baseline, tiny.campaign(text))
-    assert found.method is None
+    assert found.mechanism is None
     assert found.unavailable is not None
     assert why in found.unavailable
 
@@ -190,6 +197,8 @@ def test_what_cannot_be_compared_says_why(baseline: Baseline, text: str, why: st
 def test_at_an_unbounded_epsilon_only_non_private_learning_is_compared(baseline: Baseline) -> None:
     campaign = tiny.campaign()
     unbounded = replace(price([PartialRun.whole(campaign)]), epsilon=math.inf)
-    method = Mechanism.of(campaign, DIMENSION)
-    found = alternative(baseline, method, unbounded, clients=tiny.CLIENTS, dimension=DIMENSION)
+    mechanism = Mechanism.of(campaign, DIMENSION)
+    found = calibrate_baseline(
+        baseline, mechanism, unbounded, clients=tiny.CLIENTS, dimension=DIMENSION
+    )
     assert (found.unavailable is None) == (baseline is Baseline.NON_PRIVATE)

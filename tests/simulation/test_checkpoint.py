@@ -12,10 +12,10 @@ import pytest
 
 from checkins.campaign import Optimizer
 from checkins.errors import InvalidValue
-from checkins.simulation.checkpoint import Checkpoint
-from checkins.simulation.evaluation import Point
-from checkins.simulation.optimizers import server_of
-from checkins.simulation.training import Position
+from checkins.simulation.engine.evaluation import Point
+from checkins.simulation.engine.loop import server_of
+from checkins.simulation.engine.outcome import Checkpoint
+from checkins.simulation.engine.training import Position
 
 CURVE = (Point(0, {"loss": 0.1}), Point(3, {"loss": 1e-300, "auc": 2 / 3}))
 

@@ -13,9 +13,8 @@ from scipy.stats import norm
 
 from checkins.accounting.paper.occupancy import dummies_fixed, dummies_sliding
 from checkins.simulation import expectation
-from checkins.simulation.availability import Always, Arrivals, Diurnal
 from checkins.simulation.expectation import BARS, dummies, occupancy, reports
-from checkins.simulation.population import Sampling, SimulatedPopulation
+from checkins.simulation.population import Always, Arrivals, Diurnal, Sampling, SimulatedPopulation
 from tests.simulation.campaigns import pure_design as design
 
 RUNS = 1000
@@ -66,23 +65,23 @@ CROWDS: dict[str, SimulatedPopulation] = {
 @pytest.mark.parametrize("name", CROWDS)
 def test_means_and_shares_are_those_of_many_runs(name: str) -> None:
     """Reports within the error of 1,000 runs, and shares of slots; 1e-9 each."""
-    crowd = CROWDS[name]
-    runs = [crowd.run(number) for number in range(1, RUNS + 1)]
+    population = CROWDS[name]
+    runs = [population.run(number) for number in range(1, RUNS + 1)]
     totals = np.array([run.reports.sum() for run in runs])
     far = float(norm.isf(0.5e-9)) * 1.1
     error = far * totals.std() / np.sqrt(RUNS) + 1e-9
-    assert abs(totals.mean() - reports(crowd)) < error
-    released = crowd.design.slots - (crowd.design.window or 1) + 1
-    if crowd.design.capacity is not None:
-        assert dummies(crowd) == pytest.approx(
-            crowd.design.capacity * released - reports(crowd), rel=1e-12
+    assert abs(totals.mean() - reports(population)) < error
+    released = population.design.slots - (population.design.window or 1) + 1
+    if population.design.capacity is not None:
+        assert dummies(population) == pytest.approx(
+            population.design.capacity * released - reports(population), rel=1e-12
         )
     counted = np.concatenate([run.check_ins for run in runs])
-    found = occupancy(crowd, counted)
+    found = occupancy(population, counted)
     measured, expected = np.array(found.measured), np.array(found.expected)
     # Slots of a run go together: as if a run were one draw of a share between 0 and 1.
     shares = np.stack([np.histogram(run.check_ins, [*found.edges, 10**9])[0] for run in runs])
-    spread = shares.std(axis=0) / crowd.design.slots
+    spread = shares.std(axis=0) / population.design.slots
     cells = float(norm.isf(0.5e-9 / len(measured))) * 1.2
     assert (np.abs(measured - expected) <= cells * spread / np.sqrt(RUNS) + 2e-4).all()
     assert sum(found.measured) == pytest.approx(1.0, abs=1e-9)
@@ -113,29 +112,29 @@ def test_shares_add_up_to_one_and_dummies_to_a_number(
         window=None if window is None else min(window, slots),
         capacity=capacity,
     )
-    crowd = SimulatedPopulation(given_design, clients, 1, available, dropout)
-    found = occupancy(crowd, crowd.run().check_ins)
+    population = SimulatedPopulation(given_design, clients, 1, available, dropout)
+    found = occupancy(population, population.run().check_ins)
     assert len(found.edges) == len(found.measured) == len(found.expected) <= BARS
     assert (np.diff(found.edges) == found.width).all()
     assert sum(found.measured) == pytest.approx(1.0, abs=1e-9)
     assert sum(found.expected) == pytest.approx(1.0, abs=1e-5)
-    assert 0.0 <= reports(crowd) <= clients * participation * (1 + 1e-9)
+    assert 0.0 <= reports(population) <= clients * participation * (1 + 1e-9)
     if capacity is not None:
-        assert -1e-6 <= dummies(crowd) <= capacity * slots
+        assert -1e-6 <= dummies(population) <= capacity * slots
 
 
 def test_many_different_laws_are_weighed_by_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """300 laws of a warm-up and one of 2,700 slots: a few that stand for all of them do so."""
-    crowd = SimulatedPopulation(design(3000, window=300), 30_000, 1)
-    measured = crowd.run().check_ins
-    exact, mean = occupancy(crowd, measured), reports(crowd)
-    monkeypatch.setattr(expectation, "MOST_LAWS", 50)
-    some = occupancy(crowd, measured)
+    population = SimulatedPopulation(design(3000, window=300), 30_000, 1)
+    measured = population.run().check_ins
+    exact, mean = occupancy(population, measured), reports(population)
+    monkeypatch.setattr(expectation, "MOST_BINOMIALS", 50)
+    some = occupancy(population, measured)
     assert np.allclose(exact.expected, some.expected, atol=0.005)
-    assert reports(crowd) == mean
+    assert reports(population) == mean
 
 
 def test_a_period_repeats_the_same_laws() -> None:
-    crowd = SimulatedPopulation(design(10_000), 1000, 1, Diurnal(24, 0.1))
-    assert expectation._laws(crowd).slots.size <= 24
-    assert reports(replace(crowd, dropout=1.0)) == 0.0
+    population = SimulatedPopulation(design(10_000), 1000, 1, Diurnal(24, 0.1))
+    assert expectation._binomials(population).slots.size <= 24
+    assert reports(replace(population, dropout=1.0)) == 0.0

@@ -19,16 +19,23 @@ from checkins.protocol.participant import COIN
 from checkins.protocol.rehearsal import rehearse
 from checkins.protocol.report import Report
 from checkins.randomizers import Laplace, clip_l1, clip_l2
-from checkins.simulation.loop import OVER, SKIPPED, Optimizer, Server, SlotChunk, compiled, noisy
-from checkins.simulation.mechanism import Mechanism
-from checkins.simulation.optimizers import server_of
-from checkins.simulation.permutation import digits, mixed
-from checkins.simulation.population import SlotCounts
-from checkins.simulation.training import Scenario, Training
-from checkins.simulation.updates import Clip, LocalWork, linear
+from checkins.simulation.engine.loop import (
+    IGNORED,
+    SKIPPED,
+    Server,
+    SlotChunk,
+    StepDirection,
+    compiled,
+    noisy_sum,
+    server_of,
+)
+from checkins.simulation.engine.mechanism import Mechanism
+from checkins.simulation.engine.training import Scenario, Training
+from checkins.simulation.engine.updates import Clip, LocalWork, linear
+from checkins.simulation.population import SlotCounts, digits, mixed
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.logistic import Logistic
-from checkins.tasks.mlp import MLP
+from checkins.tasks.models.linear import Logistic
+from checkins.tasks.models.networks import MLP
 from tests.simulation.campaigns import (
     AT_SERVER,
     CLASSES,
@@ -36,7 +43,7 @@ from tests.simulation.campaigns import (
     LAPLACE,
     campaign,
     dataset,
-    lesson,
+    loaded,
 )
 
 
@@ -47,26 +54,26 @@ class Fed(Training):
     noises: Mapping[int, np.ndarray] = field(default_factory=dict)
     used: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
 
-    def _noise(self, piece: Any) -> Any:
-        rows = np.zeros((piece.length, self.lesson.model.dimension))
-        given = self.noises[piece.run][piece.first : piece.first + piece.slots]
-        rows[: piece.slots] = given
+    def _noise(self, spec: Any) -> Any:
+        rows = np.zeros((spec.length, self.loaded.model.dimension))
+        given = self.noises[spec.run][spec.first : spec.first + spec.slots]
+        rows[: spec.slots] = given
         packed = jax.vmap(self._updates.pack)(jnp.asarray(rows))  # noise lies as the model does
         return packed.reshape(rows.shape)
 
-    def _inputs(self, piece: Any) -> SlotChunk:
-        inputs = super()._inputs(piece)
-        self.used[piece.run, piece.first] = np.asarray(inputs.clients)[: piece.slots]
+    def _inputs(self, spec: Any) -> SlotChunk:
+        inputs = super()._inputs(spec)
+        self.used[spec.run, spec.first] = np.asarray(inputs.clients)[: spec.slots]
         return inputs
 
 
 @dataclass(frozen=True)
 class Play:
-    """One run's draws for the machines: those of the simulator's own crowd, person by person."""
+    """One run's draws for the machines: those of the simulator's population, person by person."""
 
     campaign: Campaign
-    lesson: LoadedTask
-    turnout: SlotCounts
+    loaded: LoadedTask
+    slot_counts: SlotCounts
     noise: list[np.ndarray]
     """For each slot, the noise of each report of it, dummies last; or the server's one."""
     trained: dict[int, list[int]] = field(default_factory=dict)
@@ -74,13 +81,15 @@ class Play:
     @property
     def slot_of(self) -> dict[int, int]:
         """Where each client checks in: the order's next so many people are the slot's."""
-        clients = self.lesson.data.clients
+        clients = self.loaded.data.clients
         order = np.arange(clients, dtype=np.uint32)
-        keys, (high, low) = self.turnout.keys[:, 0], digits(clients)
+        keys, (high, low) = self.slot_counts.keys[:, 0], digits(clients)
         order = np.array(mixed(order, keys, high, low))
         while (order >= clients).any():
             order = np.where(order >= clients, mixed(order, keys, high, low), order)
-        slots = np.repeat(np.arange(1, self.turnout.check_ins.size + 1), self.turnout.check_ins)
+        slots = np.repeat(
+            np.arange(1, self.slot_counts.check_ins.size + 1), self.slot_counts.check_ins
+        )
         return {int(who): int(slot) for who, slot in zip(order, slots, strict=False)}
 
     def wakes(self) -> dict[str, int]:
@@ -96,7 +105,7 @@ class Play:
 
     def choose(self, slot: int, ranges: Sequence[int]) -> tuple[int, ...]:
         waiting = sorted(who for who, where in self.slot_of.items() if where == slot)
-        first = self.turnout.reports[slot - 1]
+        first = self.slot_counts.reports[slot - 1]
         in_order = [who for who, where in self.slot_of.items() if where == slot][:first]
         draws = []
         for who in in_order[: len(ranges)]:
@@ -113,14 +122,14 @@ class Play:
 
     def train(self, token: str, flat: np.ndarray) -> Report:
         """Clipped, and noised where the noise is the client's."""
-        task, data = self.campaign.task, self.lesson.data
+        task, data = self.campaign.task, self.loaded.data
         assert task is not None
         who = int(token)
         slot = self.slot_of[who]
         rows = data.rows_of(who)
         here, size = flat, task.local_step_size
         for _ in range(task.local_steps):
-            slope = self.lesson.model.gradient(here, data.features[rows], data.labels[rows])
+            slope = self.loaded.model.gradient(here, data.features[rows], data.labels[rows])
             here = here - size * slope
         update = (flat - here) / size if task.local_steps > 1 else slope
         clip = clip_l1 if self.campaign.noise_multiplier is None else clip_l2
@@ -145,11 +154,13 @@ def played(play: Play, model: np.ndarray, velocity: np.ndarray | None) -> Any:
     return end.learner
 
 
-def noises(method: Mechanism, turnout: SlotCounts, dimension: int, run: int) -> list[np.ndarray]:
+def noises(
+    mechanism: Mechanism, slot_counts: SlotCounts, dimension: int, run: int
+) -> list[np.ndarray]:
     """Noise in units of one report's deviation or scale: (reports of the slot, dimension)."""
     generator = np.random.default_rng([3, run])
-    at_server = method.noise_at is NoiseAt.SERVER
-    each = np.ones_like(turnout.reports) if at_server else method.noises(turnout.reports)
+    at_server = mechanism.noise_at is NoiseAt.SERVER
+    each = np.ones_like(slot_counts.reports) if at_server else mechanism.noises(slot_counts.reports)
     return [generator.normal(size=(int(count), dimension)) for count in each]
 
 
@@ -157,9 +168,9 @@ def both(asked: Campaign, taught: LoadedTask, seed: int = 1) -> tuple[np.ndarray
     """The last model of the machines, and of the loop; whom they used is compared on the way."""
     task, dimension = asked.task, taught.model.dimension
     assert task is not None
-    method = Mechanism.of(asked, dimension)
+    mechanism = Mechanism.of(asked, dimension)
     training = Fed(
-        method,
+        mechanism,
         taught,
         server_of(task.optimizer),
         Scenario(taught.data.clients),
@@ -168,18 +179,18 @@ def both(asked: Campaign, taught: LoadedTask, seed: int = 1) -> tuple[np.ndarray
         evaluations=3,
         dtype=np.float64,
     )
-    randomizer: Any = method.randomizer
+    randomizer: Any = mechanism.randomizer
     unit = randomizer.scale if isinstance(randomizer, Laplace) else randomizer.std
     model, velocity = taught.model.start(seed), None
     fed, plays = {}, []
     for run in range(1, asked.repeats + 1):
-        turnout = training.crowd.run(run)
-        drawn = noises(method, turnout, dimension, run)
+        slot_counts = training.population.run(run)
+        drawn = noises(mechanism, slot_counts, dimension, run)
         power = (
             0.0 if isinstance(randomizer, Laplace) else 0.5
         )  # Gaussian rows are multiplied by √K
         fed[run] = np.array([rows.sum(axis=0) / max(1, len(rows)) ** power for rows in drawn])
-        play = Play(asked, taught, turnout, [unit * rows for rows in drawn])
+        play = Play(asked, taught, slot_counts, [unit * rows for rows in drawn])
         learner = played(play, model, velocity)
         model, velocity = learner.model, learner.velocity
         plays.append(play)
@@ -197,18 +208,18 @@ def both(asked: Campaign, taught: LoadedTask, seed: int = 1) -> tuple[np.ndarray
 
 SLIDING = partial(campaign, protocol=Protocol.SLIDING)
 CASES: dict[str, tuple[Campaign, LoadedTask]] = {
-    "one report a slot, as in the paper": (campaign(capacity=1, participation=0.4), lesson()),
+    "one report a slot, as in the paper": (campaign(capacity=1, participation=0.4), loaded()),
     "dummies, minibatches of 3, c/√i": (
         campaign(capacity=4, minibatch=3, schedule=StepSizes.INVERSE_SQRT),
-        lesson(),
+        loaded(),
     ),
     "noise at the server, everyone, nesterov": (
         campaign(AT_SERVER, capacity=None, divide_by=6, momentum=0.8, nesterov=True),
-        lesson(Logistic(FEATURES), classes=2),
+        loaded(Logistic(FEATURES), classes=2),
     ),
     "noise at the server, a capacity, projected": (
         campaign(AT_SERVER, capacity=2, minibatch=3, diameter=0.6, momentum=0.5),
-        lesson(),
+        loaded(),
     ),
     "averaged, with empty slots": (
         campaign(
@@ -218,20 +229,20 @@ CASES: dict[str, tuple[Campaign, LoadedTask]] = {
             schedule=StepSizes.INVERSE_SQRT,
             rate=0.2,
         ),
-        lesson(),
+        loaded(),
     ),
     "sliding, a warm-up that is no whole minibatch": (
         SLIDING(window=5, capacity=2, minibatch=3, schedule=StepSizes.INVERSE_SQRT, slots=20),
-        lesson(),
+        loaded(),
     ),
-    "laplace": (campaign(LAPLACE, capacity=3, rate=0.05), lesson()),
+    "laplace": (campaign(LAPLACE, capacity=3, rate=0.05), loaded()),
     "many rows, an MLP, two repeats that carry model and velocity": (
         campaign(capacity=4, repeats=2, momentum=0.7, minibatch=5, rate=0.1),
-        lesson(MLP(FEATURES, CLASSES, width=3), sizes=(3, 1, 2)),
+        loaded(MLP(FEATURES, CLASSES, width=3), sizes=(3, 1, 2)),
     ),
     "local steps": (
         campaign(capacity=4, local_steps=3, local_rate=0.25, rate=0.3),
-        lesson(sizes=(2, 1)),
+        loaded(sizes=(2, 1)),
     ),
 }
 
@@ -247,24 +258,28 @@ def test_the_compiled_loop_and_the_machines_agree_on_the_same_draws(name: str) -
 def test_the_cases_hold_dummies_empty_slots_and_full_ones() -> None:
     """So that agreeing means something."""
     for name, (asked, taught) in CASES.items():
-        method = Mechanism.of(asked, taught.model.dimension)
-        turnout = Training(
-            method, taught, Server(Optimizer(lambda _: (), lambda *_: _), 1.0), Scenario(40), 1
-        ).crowd.run(1)
+        mechanism = Mechanism.of(asked, taught.model.dimension)
+        slot_counts = Training(
+            mechanism,
+            taught,
+            Server(StepDirection(lambda _: (), lambda *_: _), 1.0),
+            Scenario(40),
+            1,
+        ).population.run(1)
         if asked.design.protocol is Protocol.AVERAGED:
-            assert (turnout.reports == 0).any(), name
-        elif method.noise_at is NoiseAt.CLIENT:
-            assert method.dummies(turnout.reports) > 0, name
+            assert (slot_counts.reports == 0).any(), name
+        elif mechanism.noise_at is NoiseAt.CLIENT:
+            assert mechanism.dummies(slot_counts.reports) > 0, name
         if asked.design.capacity is not None:
-            assert (turnout.check_ins > asked.design.capacity).any(), name
+            assert (slot_counts.check_ins > asked.design.capacity).any(), name
 
 
-SGD = Optimizer(lambda model: (), lambda slope, state, model: (-slope, state))
+SGD = StepDirection(lambda model: (), lambda slope, state, model: (-slope, state))
 
 
 def ran(counts: list[float], *, minibatch: int = 1) -> Any:
     """The state after slots with these counts, two clients and no noise in each."""
-    model, data = lesson().model, dataset()
+    model, data = loaded().model, dataset()
     updates = linear(model, data, clip=Clip(1.0))  # type: ignore[arg-type]
     server = Server(SGD, 0.5, minibatch=minibatch)
     inputs = SlotChunk(
@@ -274,7 +289,7 @@ def ran(counts: list[float], *, minibatch: int = 1) -> Any:
         jnp.array(counts),
     )
     start = server.start(updates.pack(jnp.zeros(model.dimension)))
-    return compiled(noisy(updates), server)(start, inputs, updates.table)[0]
+    return compiled(noisy_sum(updates), server)(start, inputs, updates.table)[0]
 
 
 def test_a_slot_that_is_skipped_counts_and_moves_nothing() -> None:
@@ -285,7 +300,7 @@ def test_a_slot_that_is_skipped_counts_and_moves_nothing() -> None:
 
 @pytest.mark.parametrize("minibatch", [1, 2])
 def test_a_row_that_fills_up_is_never_heard_of(minibatch: int) -> None:
-    filled = ran([2.0, 2.0, OVER, OVER], minibatch=minibatch)
+    filled = ran([2.0, 2.0, IGNORED, IGNORED], minibatch=minibatch)
     bare = ran([2.0, 2.0], minibatch=minibatch)
     assert all(map(np.array_equal, jax.tree.leaves(filled), jax.tree.leaves(bare)))
 

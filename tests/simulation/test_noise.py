@@ -14,8 +14,8 @@ from scipy.integrate import quad
 from scipy.stats import chi2, gamma, kstest, laplace, norm
 
 from checkins.randomizers import Gaussian, Laplace, simulate_dummies, simulate_reports
-from checkins.simulation import noise
-from checkins.simulation.noise import Law, Ring, ahead, drawn
+from checkins.simulation.engine import noise
+from checkins.simulation.engine.noise import BufferRing, NoiseKind, draw_noise, prefetched
 
 DRAWS = 60_000
 FAILURE = 1e-9
@@ -24,7 +24,7 @@ precisions = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
 def rows(
-    law: Law,
+    law: NoiseKind,
     reports: Any,
     dimension: int,
     *,
@@ -33,10 +33,10 @@ def rows(
     **other: Any,
 ) -> np.ndarray:
     """Rows of one run; ``reports`` are those of all its slots."""
-    given = {"seeds": (1, 2), "dtype": np.float32, "ring": Ring(), **other}
+    given = {"seeds": (1, 2), "dtype": np.float32, "ring": BufferRing(), **other}
     every = np.asarray(reports)
     asked = every.size - first if count is None else count
-    return np.array(drawn(law, every, dimension, first=first, rows=asked, **given))
+    return np.array(draw_noise(law, every, dimension, first=first, rows=asked, **given))
 
 
 def one_by_one(randomizer: Any, reports: int) -> np.ndarray:
@@ -70,7 +70,9 @@ def test_gaussian_reports_are_summed_in_law(reports: int, dtype: Any) -> None:
     """One noise of deviation √K σ against K of σ, dummies among them; 1e-9 each."""
     randomizer = Gaussian(clip=0.5, noise_multiplier=3.0)
     deviation = np.sqrt(reports) * randomizer.std
-    ours = deviation * rows(Law.GAUSSIAN, np.full(DRAWS // 4, reports), 4, dtype=dtype).ravel()
+    ours = (
+        deviation * rows(NoiseKind.GAUSSIAN, np.full(DRAWS // 4, reports), 4, dtype=dtype).ravel()
+    )
     same_law(ours, one_by_one(randomizer, reports), deviation, kurtosis=3.0)
     assert kstest(ours / deviation, norm.cdf).pvalue > FAILURE
 
@@ -81,7 +83,7 @@ def test_laplace_reports_are_summed_in_law(reports: int, dtype: Any) -> None:
     """A difference of two Gammas of shape K against K Laplace noises; 1e-9 each."""
     randomizer = Laplace(clip=0.5, local_epsilon=2.0)
     deviation = np.sqrt(2.0 * reports) * randomizer.scale
-    ours = rows(Law.LAPLACE, np.full(DRAWS // 4, reports), 4, dtype=dtype).ravel()
+    ours = rows(NoiseKind.LAPLACE, np.full(DRAWS // 4, reports), 4, dtype=dtype).ravel()
     same_law(
         randomizer.scale * ours,
         one_by_one(randomizer, reports),
@@ -113,7 +115,7 @@ def test_the_laws_are_the_same_functions_not_only_near(reports: int, at: float) 
 
 def test_coordinates_and_slots_are_independent() -> None:
     """A chi-square of the correlations of 6 coordinates and of neighbouring slots; 1e-9 each."""
-    for law in (Law.GAUSSIAN, Law.LAPLACE):
+    for law in (NoiseKind.GAUSSIAN, NoiseKind.LAPLACE):
         found = rows(law, np.full(20_000, 2), 6).astype(np.float64)
         found /= found.std(axis=0)
         for first, second in ((found, found), (found[:-1], found[1:])):
@@ -131,12 +133,12 @@ def test_float32_normals_are_symmetric_and_finite() -> None:
     assert 0.0 < above < 1e-6
 
 
-laws = st.sampled_from([Law.GAUSSIAN, Law.LAPLACE, Law.KEYS])
+laws = st.sampled_from([NoiseKind.GAUSSIAN, NoiseKind.LAPLACE, NoiseKind.PER_REPORT])
 
 
 @given(law=laws, dtype=st.sampled_from([np.float32, np.float64]), data=st.data())
 def test_a_slot_has_the_same_noise_whichever_rows_are_asked(
-    law: Law, dtype: Any, data: st.DataObject
+    law: NoiseKind, dtype: Any, data: st.DataObject
 ) -> None:
     """Rows that begin and end inside a block, at its edges, and over several blocks."""
     dimension = noise.BLOCK // 8 - 1  # blocks of eight slots
@@ -151,57 +153,59 @@ def test_a_slot_has_the_same_noise_whichever_rows_are_asked(
 
 def test_no_two_slots_or_runs_share_their_noise() -> None:
     dimension = noise.BLOCK // 2  # two slots in a block
-    found = rows(Law.GAUSSIAN, np.ones(7, int), dimension)
-    other = rows(Law.GAUSSIAN, np.ones(7, int), dimension, seeds=(1, 3))
+    found = rows(NoiseKind.GAUSSIAN, np.ones(7, int), dimension)
+    other = rows(NoiseKind.GAUSSIAN, np.ones(7, int), dimension, seeds=(1, 3))
     assert len({row.tobytes() for row in (*found, *other)}) == 14
 
 
-@pytest.mark.parametrize("law", [Law.GAUSSIAN, Law.LAPLACE])
-def test_rows_past_the_last_slot_are_finite(law: Law) -> None:
+@pytest.mark.parametrize("law", [NoiseKind.GAUSSIAN, NoiseKind.LAPLACE])
+def test_rows_past_the_last_slot_are_finite(law: NoiseKind) -> None:
     assert np.isfinite(rows(law, np.ones(3, int), 4, first=2, count=5)).all()
 
 
 def test_no_reports_have_no_laplace_noise() -> None:
-    found = rows(Law.LAPLACE, np.array([0, 1, 0]), 5)
+    found = rows(NoiseKind.LAPLACE, np.array([0, 1, 0]), 5)
     assert (found[[0, 2]] == 0.0).all()
     assert found[1].all()
 
 
 def test_a_ring_gives_an_array_back_only_after_the_others() -> None:
-    ring = Ring()
-    taken = [ring.take((3, 5), np.uint32) for _ in range(Ring.SIZE)]
+    ring = BufferRing()
+    taken = [ring.take((3, 5), np.uint32) for _ in range(BufferRing.SIZE)]
     assert all(array.ctypes.data % 64 == 0 for array in taken)
-    assert len({array.ctypes.data for array in taken}) == Ring.SIZE
+    assert len({array.ctypes.data for array in taken}) == BufferRing.SIZE
     assert ring.take((3, 5), np.uint32).ctypes.data == taken[0].ctypes.data
     assert ring.take((30, 5), np.uint32).shape == (30, 5)
 
 
 def test_work_is_done_ahead_in_order_and_errors_come_through() -> None:
-    assert list(ahead(iter(range(5)), lambda task: task * task)) == [(n, n * n) for n in range(5)]
-    assert list(ahead(iter(()), lambda task: task)) == []
+    assert list(prefetched(iter(range(5)), lambda task: task * task)) == [
+        (n, n * n) for n in range(5)
+    ]
+    assert list(prefetched(iter(()), lambda task: task)) == []
     with pytest.raises(ZeroDivisionError):
-        list(ahead(iter([1, 0]), lambda task: 1 // task))
+        list(prefetched(iter([1, 0]), lambda task: 1 // task))
 
 
 def test_only_a_few_tasks_are_begun_before_they_are_asked_for() -> None:
     begun: list[int] = []
-    work: Iterator[Any] = ahead(iter(range(100)), begun.append)
+    work: Iterator[Any] = prefetched(iter(range(100)), begun.append)
     next(work)
     while len(begun) <= noise.THREADS:
         time.sleep(0.001)
     time.sleep(0.05)  # time for one too many
     assert sorted(begun) == list(range(noise.THREADS + 1))
     work.close()  # type: ignore[attr-defined]
-    assert len(begun) <= noise.THREADS + 2 < Ring.SIZE
+    assert len(begun) <= noise.THREADS + 2 < BufferRing.SIZE
 
 
-def test_a_ring_holds_the_noise_of_every_stretch_until_it_is_used() -> None:
-    """As the loop does: what was drawn ahead is intact when its turn comes."""
-    ring, reports = Ring(), np.ones(60, int)
+def test_a_ring_holds_the_noise_of_every_chunk_until_it_is_used() -> None:
+    """As the loop does: what was drawn prefetched is intact when its turn comes."""
+    ring, reports = BufferRing(), np.ones(60, int)
 
     def work(first: int) -> Any:
-        return drawn(
-            Law.GAUSSIAN,
+        return draw_noise(
+            NoiseKind.GAUSSIAN,
             reports,
             700,
             seeds=(1, 2),
@@ -211,6 +215,6 @@ def test_a_ring_holds_the_noise_of_every_stretch_until_it_is_used() -> None:
             ring=ring,
         )
 
-    whole = rows(Law.GAUSSIAN, reports, 700)
-    for first, found in ahead(iter(range(0, 60, 3)), work):
+    whole = rows(NoiseKind.GAUSSIAN, reports, 700)
+    for first, found in prefetched(iter(range(0, 60, 3)), work):
         assert np.array_equal(np.array(found), whole[first : first + 3])

@@ -12,8 +12,7 @@ import pytest
 from checkins.campaign import Optimizer, StepSizes
 from checkins.errors import CheckinsError, InvalidValue
 from checkins.protocol.model_update import ModelUpdate
-from checkins.simulation.loop import Server
-from checkins.simulation.optimizers import server_of
+from checkins.simulation.engine.loop import Server, server_of
 
 SLOPES = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
 
@@ -23,7 +22,7 @@ def walked(server: Server, slopes: np.ndarray = SLOPES) -> np.ndarray:
     state = server.start(jnp.full(slopes.shape[1], 0.5))
     found = []
     for slope in slopes:
-        state = server.take_in(state, jnp.asarray(slope), jnp.asarray(1.0))
+        state = server.apply_slot(state, jnp.asarray(slope), jnp.asarray(1.0))
         found.append(np.asarray(state.model))
     return np.array(found)
 
@@ -92,8 +91,8 @@ def test_a_skipped_slot_does_not_reach_the_optimizer() -> None:
     pytest.importorskip("optax", reason="OPTAX IS NOT TESTED: needs the extra sim")
     server = server_of(Optimizer(0.05, kind="optax:adam"))
     state = server.start(jnp.full(4, 0.5))
-    once = server.take_in(state, jnp.asarray(SLOPES[0]), jnp.asarray(1.0))
-    skipped = server.take_in(once, jnp.asarray(SLOPES[1]), jnp.asarray(0.0))
+    once = server.apply_slot(state, jnp.asarray(SLOPES[0]), jnp.asarray(1.0))
+    skipped = server.apply_slot(once, jnp.asarray(SLOPES[1]), jnp.asarray(0.0))
     assert np.array_equal(once.model, skipped.model)
     assert int(once.optimizer[0].count) == int(skipped.optimizer[0].count) == 1
 

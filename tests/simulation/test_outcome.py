@@ -11,11 +11,10 @@ import pytest
 
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
-from checkins.simulation import outcome as outcomes
-from checkins.simulation.checkpoint import Checkpoint
-from checkins.simulation.job import lesson_of
-from checkins.simulation.outcome import Outcome, simulate, train
-from checkins.simulation.training import Training
+from checkins.simulation.engine import outcome as outcomes
+from checkins.simulation.engine.outcome import Checkpoint, Outcome, simulate, train
+from checkins.simulation.engine.training import Training
+from checkins.simulation.job import load_task
 from tests.simulation import tiny
 
 REPEATED = tiny.PROTOCOL + "repeats = 2\n"
@@ -49,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 def training(folder: Path, campaign: Campaign, **changes) -> Training:
     job = tiny.job(folder, campaign=campaign, **changes)
-    return job.training(lesson_of(job.task, job.folder))
+    return job.training(load_task(job.task, job.folder))
 
 
 def everything(outcome: Outcome) -> tuple[object, ...]:
@@ -68,7 +67,7 @@ def everything(outcome: Outcome) -> tuple[object, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
-def test_stopped_after_every_stretch_and_resumed_it_ends_bit_identical(
+def test_stopped_after_every_chunk_and_resumed_it_ends_bit_identical(
     folder: Path, tmp_path: Path, name: str
 ) -> None:
     campaign = tiny.campaign(VARIANTS[name])
@@ -98,7 +97,7 @@ def test_a_stopped_campaign_counts_what_was_done(folder: Path) -> None:
     assert all(np.isfinite(one.updates_per_second) for one in (part, whole))
 
 
-def test_watching_sees_every_stretch_and_changes_nothing(folder: Path) -> None:
+def test_watching_sees_every_chunk_and_changes_nothing(folder: Path) -> None:
     campaign = tiny.campaign()
     seen = []
     watched = train(
@@ -113,9 +112,9 @@ def test_watching_sees_every_stretch_and_changes_nothing(folder: Path) -> None:
 
 def test_the_seed_decides_and_evaluations_do_not_move_the_counts(folder: Path) -> None:
     campaign = tiny.campaign()
-    lesson = lesson_of(tiny.job(folder, campaign=campaign).task, str(folder))
+    loaded = load_task(tiny.job(folder, campaign=campaign).task, str(folder))
     first, again, other, unmeasured = (
-        simulate(campaign, lesson=lesson, seed=seed, evaluations=count)
+        simulate(campaign, loaded=loaded, seed=seed, evaluations=count)
         for seed, count in ((1, 3), (1, 3), (2, 3), (1, 0))
     )
     assert everything(first) == everything(again)
@@ -146,17 +145,17 @@ def test_checkpoints_are_written_as_time_goes_by(
 
 def test_a_finished_job_is_kept_and_not_done_again(folder: Path, tmp_path: Path) -> None:
     job = tiny.job(folder, campaign=tiny.campaign())
-    keep = tmp_path / "kept"
-    done = job.do(keep=keep)
+    cache = tmp_path / "kept"
+    done = job.run(cache=cache)
     told: list[object] = []
-    again = job.do(keep=keep, watch=lambda *seen: bool(told.append(seen)))
+    again = job.run(cache=cache, watch=lambda *seen: bool(told.append(seen)))
     assert everything(again) == everything(done)
     assert again.seconds == done.seconds
     assert told == [(job.slots, done.metrics)]
-    assert [path.name for path in keep.iterdir()] == [f"{job.key}.npz"]
-    (keep / f"{job.key}.npz").write_bytes(b"PK")
+    assert [path.name for path in cache.iterdir()] == [f"{job.key}.npz"]
+    (cache / f"{job.key}.npz").write_bytes(b"PK")
     with pytest.raises(InvalidValue, match="is damaged"):
-        job.do(keep=keep)
+        job.run(cache=cache)
 
 
 def test_a_job_is_known_by_all_that_decides_its_outcome(folder: Path) -> None:
@@ -164,7 +163,7 @@ def test_a_job_is_known_by_all_that_decides_its_outcome(folder: Path) -> None:
     others = [
         tiny.job(folder, campaign=tiny.campaign(), seed=2),
         tiny.job(folder, campaign=tiny.campaign(), evaluations=4),
-        replace(job, method=None),
+        replace(job, mechanism=None),
         replace(job, scenario=replace(job.scenario, dropout=0.5)),
         tiny.job(folder, campaign=tiny.campaign(VARIANTS["privunit"])),
     ]
@@ -173,16 +172,16 @@ def test_a_job_is_known_by_all_that_decides_its_outcome(folder: Path) -> None:
     assert tiny.job(folder, campaign=tiny.campaign()).key == job.key
     tiny.write_rows(folder / "rows.csv", tiny.rows(each=3))  # other data under the same name
     assert job.key not in keys
-    assert lesson_of(job.task, job.folder).data.labels.size == tiny.CLIENTS * 3
+    assert load_task(job.task, job.folder).data.labels.size == tiny.CLIENTS * 3
 
 
 def test_a_model_that_diverges_is_an_error_with_a_remedy(folder: Path) -> None:
     with pytest.raises(InvalidValue, match="diverged: lower the rate"):
-        tiny.job(folder, campaign=tiny.campaign(tiny.WILD)).do()
+        tiny.job(folder, campaign=tiny.campaign(tiny.WILD)).run()
 
 
 def test_an_outcome_as_plain_values_has_one_list_for_each_metric(folder: Path) -> None:
-    found = tiny.job(folder, campaign=tiny.campaign()).do().as_dict()
+    found = tiny.job(folder, campaign=tiny.campaign()).run().as_json()
     assert "model" not in found
     assert found["metrics"] == {
         name: values[-1] for name, values in found["curve"].items() if name != "slots"

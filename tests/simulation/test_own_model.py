@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkins.errors import InvalidValue
-from checkins.simulation.outcome import simulate
+from checkins.simulation.engine.outcome import simulate
 from checkins.simulation.study import Study
 from checkins.tasks.loaded_task import LoadedTask
 from tests.simulation import tiny
@@ -15,7 +15,7 @@ from tests.simulation import tiny
 MODULE = """
 import jax.numpy as jnp
 import numpy as np
-from checkins.tasks.own_model import OwnModel
+from checkins.tasks import OwnModel
 
 
 def linear(shape, classes):
@@ -58,7 +58,7 @@ def test_it_is_found_beside_the_campaigns_file(tmp_path: Path) -> None:
     [(_, campaign)] = study.campaigns
     study.check(campaign)
     assert campaign.task is not None
-    found = simulate(campaign, lesson=LoadedTask.of(campaign.task, folder=tmp_path))
+    found = simulate(campaign, loaded=LoadedTask.of(campaign.task, folder=tmp_path))
     assert found.metrics["auc"] > 0.5
 
 
@@ -84,7 +84,7 @@ def test_a_loss_that_is_not_finite_from_the_start_is_no_matter_of_the_rate(tmp_p
     [(_, campaign)] = study.campaigns
     assert campaign.task is not None
     with pytest.raises(InvalidValue, match="not finite at its initial weights"):
-        simulate(campaign, lesson=LoadedTask.of(campaign.task, folder=tmp_path))
+        simulate(campaign, loaded=LoadedTask.of(campaign.task, folder=tmp_path))
 
 
 def test_more_slots_than_memory_holds_are_refused(tmp_path: Path) -> None:

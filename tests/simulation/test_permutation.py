@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from checkins.errors import InvalidValue
-from checkins.simulation.loop import seating
-from checkins.simulation.permutation import MOST_CLIENTS, Permutation, digits, keys_of, mixed
+from checkins.simulation.engine.loop import slot_clients
+from checkins.simulation.population import MOST_CLIENTS, Permutation, digits, keys_of, mixed
 
 seeds = st.integers(0, 2**32)
 
@@ -56,7 +56,7 @@ def test_numpy_and_jax_name_the_same_people(size: int) -> None:
     reports = np.minimum([5, 3, 0, 1], size)
     first = np.array([0, max(0, size // 2 - 3), 0, size - 1])
     keys = keys_of(np.random.SeedSequence(9), (1,))
-    found = np.asarray(seating(size, rows, width)(keys[:, :, np.newaxis], first, reports))
+    found = np.asarray(slot_clients(size, rows, width)(keys[:, :, np.newaxis], first, reports))
     order = Permutation(size, seed=9)
     for row, (start, used) in enumerate(zip(first, reports, strict=True)):
         assert found[row, :used].tolist() == (order(start + np.arange(used)) % rows).tolist()
@@ -66,7 +66,7 @@ def test_numpy_and_jax_name_the_same_people(size: int) -> None:
 def test_every_slot_of_a_poisson_run_has_an_order_of_its_own() -> None:
     keys = keys_of(np.random.SeedSequence(3), (4,))
     found = np.asarray(
-        seating(100, 100, 100)(keys[:, :, np.newaxis], np.zeros(4, int), np.full(4, 100))
+        slot_clients(100, 100, 100)(keys[:, :, np.newaxis], np.zeros(4, int), np.full(4, 100))
     )
     assert all(np.array_equal(np.sort(row), np.arange(100)) for row in found)
     assert len({row.tobytes() for row in found}) == 4

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from checkins.campaign import Optimizer, Task
-from checkins.simulation.job import lesson_of
-from checkins.simulation.pooled import BATCH, EPOCHS, FEWEST_STEPS, pooled
+from checkins.simulation.baselines import BATCH, EPOCHS, FEWEST_STEPS, train_pooled
+from checkins.simulation.job import load_task
 from tests.simulation import tiny
 
 BEST_KNOWN_AUC = 0.861
@@ -17,8 +17,8 @@ BEST_KNOWN_AUC = 0.861
 
 @pytest.mark.slow
 def test_on_the_patients_it_reaches_the_auc_of_logistic_regression() -> None:
-    lesson = lesson_of(Task("patients", "logistic", Optimizer(rate=1.0)), ".")
-    found = pooled(lesson, seed=1)
+    loaded = load_task(Task("patients", "logistic", Optimizer(rate=1.0)), ".")
+    found = train_pooled(loaded, seed=1)
     assert abs(found.metrics["auc"] - BEST_KNOWN_AUC) <= 0.01
     assert found.complete
     assert found.client_updates == EPOCHS * FEWEST_STEPS * BATCH  # more than one pass of the few
@@ -29,11 +29,11 @@ def test_the_same_seed_gives_the_same_model_and_it_can_be_stopped(tmp_path: Path
     tiny.write(tmp_path)
     task = tiny.campaign().task
     assert task is not None
-    lesson = lesson_of(task, str(tmp_path))
-    first, again, other = (pooled(lesson, seed=seed) for seed in (1, 1, 2))
+    loaded = load_task(task, str(tmp_path))
+    first, again, other = (train_pooled(loaded, seed=seed) for seed in (1, 1, 2))
     assert first.model.tobytes() == again.model.tobytes() != other.model.tobytes()
     passes: list[int] = []
-    part = pooled(lesson, seed=1, watch=lambda done, _: bool(passes.append(done)) or done < 3)
+    part = train_pooled(loaded, seed=1, watch=lambda done, _: bool(passes.append(done)) or done < 3)
     assert passes == [1, 2, 3]
     assert not part.complete
     assert part.client_updates * EPOCHS == first.client_updates * 3

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkins.accounting import Adjacency
+from checkins.accounting.adversaries import AgainstServer
+from checkins.simulation.engine.evaluation import Point
+from checkins.simulation.engine.outcome import Outcome
+from checkins.simulation.engine.training import Scenario
+from checkins.simulation.population import Diurnal
 from checkins.simulation.report import html as report_html
 from checkins.simulation.report import numbers as report_numbers
 from checkins.simulation.report import report_page, write_report
 from checkins.simulation.report.axes import apart
-from checkins.simulation.report.curves import band
+from checkins.simulation.report.plots import band
+from checkins.simulation.result import SimulationResult, SweepResult
 from tests import browser
 from tests.simulation import results
 
@@ -63,17 +71,18 @@ def test_a_page_shows_every_plot(light: None) -> None:
 def test_a_page_has_its_four_numbers(light: None) -> None:
     text = text_of(report_page(results.patients()))
     result = results.patients()
-    assert f"{result['metrics']['auc']:.4f} ± {result['spread']['auc']:.4f}" in text
+    assert result.spread is not None
+    assert f"{result.metrics['auc']:.4f} ± {result.spread['auc']:.4f}" in text
     assert "≤ 0.2506 at δ = 10⁻⁶ add-remove, method exact-population, rounded up" in text
     assert "17,549 in 200 slots 36.6 thousand client updates a second" in text
-    assert f"Dummies {result['dummies']:,} theory {result['dummies_expected']:,.0f}" in text
+    assert f"Dummies {result.dummies:,} theory {result.dummies_expected:,.0f}" in text
 
 
 def test_a_page_holds_the_certificate_in_words(light: None) -> None:
     text = text_of(report_page(results.patients()))
-    assert "more than 1.285 times as likely, apart from a chance of 10⁻⁶" in text
+    assert "more than 1.285 times as likely, apart from a probability of 10⁻⁶" in text
     assert "no ε below 0.2502 is true" in text
-    for assumption in results.certificate()["assumptions"]:
+    for assumption in results.certificate().assumptions:
         assert assumption.replace("'", "&#x27;") in text
     assert "it protects nobody" in text
     assert "The holdout is public by declaration." in text
@@ -82,43 +91,41 @@ def test_a_page_holds_the_certificate_in_words(light: None) -> None:
 
 def test_replace_one_neighbours_are_described_as_such(light: None) -> None:
     result = results.patients()
-    result["certificate"]["adjacency"] = "replace-one"
+    other = replace(result.certificate, adjacency=Adjacency.REPLACE_ONE)
+    result = replace(result, certificate=other)
     assert "Changing all of any one client&#x27;s data makes nothing" in report_page(result)
 
 
 def test_a_page_says_how_to_repeat_it_and_holds_the_campaign(light: None) -> None:
     page = report_page(results.patients())
     assert "<code>checkins simulate campaign.toml --seeds 5</code>" in page
+    told = replace(results.patients(), command="checkins simulate a.toml")
+    assert "<code>checkins simulate a.toml</code>" in report_page(told)
     assert "noise_multiplier = 0.1 " in page
 
 
 def test_metrics_of_the_clients_own_rows_are_called_so(light: None) -> None:
-    result = results.patients()
-    result["metrics_on"] = "clients"
-    text = text_of(report_page(result))
-    assert "public" not in text.split("Declare a public holdout")[0].split("Who came")[0]
+    text = text_of(report_page(replace(results.patients(), on_holdout=False)))
+    assert "public" not in text.split("Declare a public holdout")[0].split("Check-ins and")[0]
     assert "on the clients&#x27; own rows, which it was trained on" in text
     assert "neither protected nor a test of the model" in text
 
 
 def test_what_a_result_minds_is_on_the_page(light: None) -> None:
-    result = results.patients()
-    result["notes"] = ["columns were left out: a, b"]
+    result = replace(results.patients(), notes=("columns were left out: a, b",))
     assert "Mind: columns were left out: a, b." in report_page(result).split("<h2>")[0]
 
 
 def test_other_neighbours_of_a_method_are_named(light: None) -> None:
-    result = results.patients()
-    result["baselines"][1]["adjacency"] = "replace-one"
-    assert "adds the noise; for replace-one neighbours" in report_page(result)
+    result = with_baseline(1, adjacency=Adjacency.REPLACE_ONE)
+    assert "(DP-SGD); for replace-one neighbours" in report_page(result)
 
 
 def test_a_baseline_measured_once_is_a_level(light: None) -> None:
     result = results.patients()
-    for curve in result["baselines"][0]["curves"]:
-        curve |= {
-            name: [1180] if name == "slots" else values[-1:] for name, values in curve.items()
-        }
+    first, *others = result.baselines
+    ends = (replace(one, curve=(Point(1180, one.metrics),)) for one in first.outcomes)
+    result = replace(result, baselines=(replace(first, outcomes=tuple(ends)), *others))
     first = plots_of(report_page(result))["learning-auc"]["data"][0]
     assert (first["x"], first["line"]["dash"]) == ([0, 200], "dot")
 
@@ -131,24 +138,21 @@ def test_a_method_that_was_not_run_says_why(light: None) -> None:
 def test_methods_are_said_to_cost_the_same_only_where_they_do(light: None) -> None:
     result = results.patients()
     assert "the same ε and δ to spend" in report_page(result)
-    assert "At the same price, DP-SGD" in report_page(result)
-    result["baselines"][1]["epsilon"] = 0.3
+    assert "At the same ε, DP-SGD" in report_page(result)
+    result = with_baseline(1, epsilon=0.3)
     assert "the same ε and δ to spend" not in report_page(result)
     assert "For an ε of 0.3, DP-SGD" in report_page(result)
 
 
-def test_the_budget_is_drawn_where_the_campaign_has_one(light: None) -> None:
-    result = results.patients()
-    notes = plots_of(report_page(result))["spent"]["layout"]["annotations"]
+def test_the_budget_is_drawn_beside_what_was_spent(light: None) -> None:
+    notes = plots_of(report_page(results.patients()))["spent"]["layout"]["annotations"]
     assert [note["text"] for note in notes] == ["ε ≤ 0.2506", "budget 0.5"]
-    result["campaign"]["text"] = "name = 'no budget'"
-    notes = plots_of(report_page(result))["spent"]["layout"]["annotations"]
-    assert [note["text"] for note in notes] == ["ε ≤ 0.2506"]
 
 
-def test_the_price_under_the_pointer_is_rounded_up(light: None) -> None:
+def test_epsilon_under_the_pointer_is_rounded_up(light: None) -> None:
     result = results.patients()
-    result["spent"]["epsilon"][-1] = 0.25054321
+    *points, (slots, _) = result.epsilon_by_slot
+    result = replace(result, epsilon_by_slot=(*points, (slots, 0.25054321)))
     (line, *_) = plots_of(report_page(result))["spent"]["data"]
     assert "ε ≤ %{customdata}" in line["hovertemplate"]
     assert line["customdata"][-1] == "0.2506"
@@ -175,46 +179,64 @@ def test_one_seed_has_no_band_and_no_spread(light: None) -> None:
     assert sum("fill" in trace for trace in several) == 1
 
 
-def test_without_a_holdout_and_baselines_their_sections_are_a_sentence(light: None) -> None:
-    page = report_page(results.without_holdout())
-    assert set(plots_of(page)) == {"spent", "occupancy", "dummies"}
-    text = text_of(page)
-    assert "There is no public holdout, so there is no learning curve to show." in text
-    assert "No other method was run beside this one." in text
+def test_without_baselines_their_section_is_a_sentence(light: None) -> None:
+    page = report_page(replace(results.patients(), baselines=()))
+    assert set(plots_of(page)) == PLOTS - {"methods"}
+    assert "No other method was run for comparison." in text_of(page)
 
 
-@pytest.mark.parametrize("missing", [None, "absent"])
-@pytest.mark.parametrize("key", sorted(results.patients()))
-def test_a_result_without_one_piece_still_has_a_page(
-    key: str, missing: str | None, light: None
-) -> None:
-    result = results.patients()
-    if missing:
-        del result[key]
-    else:
-        result[key] = None
-    page = report_page(result)
+@pytest.mark.parametrize(
+    "missing",
+    [
+        {"occupancy": None},
+        {"dummies_expected": None},
+        {"epsilon_by_slot": ()},
+        {"baselines": ()},
+        {"scenario": Scenario(20_000, Diurnal(10, 0.5), 0.1)},
+        {"seeds": (Outcome.of_divergence(1),)},
+    ],
+    ids=lambda missing: next(iter(missing)),
+)
+def test_a_result_without_one_piece_still_has_a_page(missing: dict[str, Any], light: None) -> None:
+    page = report_page(replace(results.patients(), **missing))
     assert "nan" not in text_of(page)
     assert "None" not in text_of(page)
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "stated"),
+    [(3.2, "ε ≤ 3.2 (replace-one, rounded up), by itself."), (math.inf, ": by itself.")],
+)
+def test_the_guarantee_against_the_server_is_stated(
+    epsilon: float, stated: str, light: None
+) -> None:
+    result = results.patients()
+    assert "Against the server itself: not stated." in text_of(report_page(result))
+    alone = replace(result.certificate, against_server=AgainstServer(epsilon, "by itself"))
+    assert stated in text_of(report_page(replace(result, certificate=alone)))
+
+
 def test_numbers_that_are_not_finite_are_left_out(light: None) -> None:
     result = results.patients()
-    result["metrics"]["auc"] = math.nan
-    result["certificate"]["epsilon"] = None
-    result["spent"]["epsilon"] = [None] * len(result["spent"]["slots"])
-    result["occupancy"]["expected"][0] = math.inf
-    for seed in result["seeds"]:
-        seed["curve"]["loss"][3] = math.nan
-    page = report_page(result)
-    assert "Accuracy, public holdout" in page
+    unbounded = replace(result.certificate, epsilon=math.inf)
+    points = tuple((slots, math.inf) for slots, _ in result.epsilon_by_slot)
+    assert result.occupancy is not None
+    expected = [math.inf, *result.occupancy.expected[1:]]
+    page = report_page(
+        replace(
+            result,
+            certificate=unbounded,
+            epsilon_by_slot=points,
+            occupancy=replace(result.occupancy, expected=expected),
+        )
+    )
     assert "No ε could be bounded" in page
-    assert "What is spent over slots could not be bounded." in page
-    assert 30 not in plots_of(page)["learning-loss"]["data"][-1]["x"]
+    assert "The ε spent over slots could not be bounded." in page
+    assert plots_of(page)["occupancy"]["data"][1]["y"][0] is None
 
 
 def test_everything_from_a_result_is_escaped(light: None) -> None:
-    page = report_page(hostile(results.patients()))
+    page = report_page(hostile())
     assert "<img" not in page
     assert page.count("window.hacked") > 10
     assert re.findall(r"<script>(?!\n|/\* plotly \*/)", page) == []
@@ -261,7 +283,7 @@ def test_every_colour_of_a_figure_is_in_the_stylesheet(light: None) -> None:
 def test_a_campaign_over_its_budget_says_so_at_the_top(light: None) -> None:
     page = report_page(results.over_budget())
     said = (
-        "Over its budget: it costs ε ≤ 0.2506, its budget is 0.2;"
+        "Over its budget: it spends ε ≤ 0.2506, its budget is 0.2;"
         " a real campaign would stop before its end."
     )
     assert said in text_of(page.split("<h2>")[0] + "<footer>")
@@ -272,31 +294,23 @@ def test_a_campaign_over_its_budget_says_so_at_the_top(light: None) -> None:
     assert 'class="marked"' not in within
 
 
-def test_a_price_without_a_bound_is_over_any_budget(light: None) -> None:
+def test_an_epsilon_without_a_bound_is_over_any_budget(light: None) -> None:
     result = results.over_budget()
-    result["certificate"]["epsilon"] = None
+    result = replace(result, certificate=replace(result.certificate, epsilon=math.inf))
     assert "Over its budget: no ε could be bounded, its budget is 0.2;" in report_page(result)
 
 
-def test_a_result_that_does_not_say_is_judged_by_its_numbers(light: None) -> None:
-    result = results.over_budget()
-    del result["within_budget"]
-    assert "Over its budget" in report_page(result)
-    result["budget"]["epsilon"] = result["certificate"]["epsilon"]
+def test_a_campaign_that_spends_all_of_its_budget_is_not_over_it(light: None) -> None:
+    result = results.over_budget(results.certificate().epsilon)
     assert "Over its budget" not in report_page(result)
 
 
-def test_the_noise_is_said_as_the_result_says_it(light: None) -> None:
-    page = report_page(results.over_budget())
-    assert "Gaussian, 0.1 clips on each report, 0.98 on a sum" in page
-    assert "0.1 × clip at the client" not in page
-    assert "0.1 × clip at the client" in report_page(results.patients())
+def test_the_noise_is_described_as_in_the_result(light: None) -> None:
+    assert results.NOISE in report_page(results.patients())
 
 
 def test_a_model_that_diverged_is_not_blamed_on_the_holdout(light: None) -> None:
-    result = results.without_holdout()
-    result["diverged"] = True
-    text = text_of(report_page(result))
+    text = text_of(report_page(results.diverged(results.patients())))
     assert "Quality diverged" in text
     assert "no public holdout" not in text
 
@@ -308,9 +322,7 @@ def test_a_model_that_diverged_is_not_blamed_on_the_holdout(light: None) -> None
 def test_the_name_of_the_capacity_stays_inside_the_plot(
     capacity: int, anchor: str, light: None
 ) -> None:
-    result = results.patients()
-    text = result["campaign"]["text"]
-    result["campaign"]["text"] = text.replace("capacity = 96", f"capacity = {capacity}")
+    result = replace(results.patients(), campaign=results.campaign(capacity=capacity))
     (note,) = plots_of(report_page(result))["occupancy"]["layout"]["annotations"]
     assert (note["text"], note["xanchor"]) == (f"capacity {capacity}", anchor)
 
@@ -322,15 +334,16 @@ def test_large_losses_have_short_ticks_and_room(light: None) -> None:
     assert "100k" in layout["yaxis"]["ticktext"]
 
 
-def large_losses() -> results.Result:
+def large_losses() -> SimulationResult:
     """Losses over many powers of ten, and a capacity at the right edge."""
     result = results.over_budget()
-    text = result["campaign"]["text"]
-    result["campaign"]["text"] = text.replace("capacity = 96", "capacity = 124")
-    for seed in result["seeds"]:
-        curve = seed["curve"]
-        curve["loss"] = [3e6 / 10.0**k for k in range(6)] + [3.0] * (len(curve["slots"]) - 6)
-    return result
+    seeds = []
+    for one in result.seeds:
+        losses = iter(3e6 / 10.0**k for k in range(6))
+        curve = results.changed(one.curve, lambda _, left=losses: next(left, 3.0), metric="loss")
+        seeds.append(replace(one, curve=curve))
+    other = results.campaign(epsilon=0.2, capacity=124)
+    return replace(result, campaign=other, seeds=tuple(seeds))
 
 
 # A sweep
@@ -348,7 +361,7 @@ def test_a_setting_over_budget_is_marked_and_never_the_best(light: None) -> None
     assert "with slots 100;" in text_of(report_page(results.sweep()))
     page = report_page(results.sweep_over_budget(over=(1,)))
     text = text_of(page)
-    assert "Over budget: 1 of 4 settings cost more" in page.split("<h2>")[0]
+    assert "Over budget: 1 of 4 settings spend more" in page.split("<h2>")[0]
     assert page.count('<span class="over">over budget</span>') == 1
     assert "Best AUC within budget" in text
     assert "with slots 100;" not in text
@@ -364,13 +377,13 @@ def test_a_sweep_without_a_setting_in_budget_says_so(light: None) -> None:
 
 
 def test_a_setting_over_budget_is_not_crowned_because_the_others_diverged(light: None) -> None:
-    page = report_page(results.sweep_over_budget(over=(1,), diverged=(0, 2, 3)))
+    page = report_page(results.sweep_over_budget(over=(1,), without=(0, 2, 3)))
     assert "no setting within its budget has a metric" in page
     assert page.count("<span>diverged</span>") == 3
 
 
 def test_a_sweep_whose_models_all_diverged_says_so(light: None) -> None:
-    page = report_page(results.sweep_over_budget(over=(), diverged=(0, 1, 2, 3)))
+    page = report_page(results.sweep_over_budget(over=(), without=(0, 1, 2, 3)))
     assert "No setting has a metric: their models diverged." in page
     assert page.count("(diverged)") == 4
 
@@ -394,17 +407,10 @@ def test_a_sweep_is_drawn_against_numbers_and_as_a_list_of_words(
     assert len(plots["learning-auc"]["data"]) == len(values)
 
 
-def test_a_sweep_without_runs_or_metrics_has_a_page(light: None) -> None:
-    assert "0 settings" in report_page({"sweep": []})
-    bare = [{"settings": {"protocol.slots": slots}} for slots in (1, 2)]
-    assert "no setting has a metric" in report_page({"sweep": bare})
-    assert "None" not in text_of(report_page({"sweep": bare}))
-
-
 def test_a_stopped_sweep_says_so_at_the_top(light: None) -> None:
-    result = results.sweep()
-    result["sweep"][1]["complete"] = False
-    page = report_page(result)
+    first, second, *others = results.sweep().runs
+    runs = (first, replace(second, complete=False), *others)
+    page = report_page(SweepResult(runs))
     assert "1 of 4 settings were stopped" in page.split("<h2>")[0]
     assert "100 (partial)" in page
 
@@ -417,8 +423,8 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, light: None) -> N
     write_report(results.patients(), place)
     before = place.read_text(encoding="utf-8")
     assert before == report_page(results.patients())
-    with pytest.raises(AttributeError):
-        write_report({"seeds": [1]}, place)
+    with pytest.raises(IndexError):
+        write_report(SweepResult(()), place)
     assert place.read_text(encoding="utf-8") == before
     assert list(tmp_path.iterdir()) == [place]
 
@@ -443,9 +449,13 @@ def test_bounds_are_rounded_to_the_side_that_claims_less(value: float) -> None:
     st.lists(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), min_size=1, max_size=5),
 )
 def test_a_mean_lies_in_its_band(columns: list[list[float]]) -> None:
-    found = band([{"slots": [1, 2, 3], "loss": values} for values in columns], "loss")
+    curves = [
+        tuple(Point(slot, {"loss": value}) for slot, value in enumerate(values, 1))
+        for values in columns
+    ]
+    found = band(curves, "loss")
     assert found is not None
-    assert found.spreads == (len(columns) > 1)
+    assert found.curves == len(columns)
     for low, mean, high in zip(found.low, found.mean, found.high, strict=True):
         assert low - 1e-9 * abs(low) <= mean <= high + 1e-9 * abs(high)
 
@@ -461,13 +471,40 @@ def test_labels_keep_their_order_and_do_not_touch(wanted: list[float]) -> None:
 # In a browser
 
 
-def hostile(value: Any, key: str = "") -> Any:
-    """The same with markup in every text but the words that choose something."""
-    if isinstance(value, dict):
-        return {name: hostile(part, name) for name, part in value.items()}
-    if isinstance(value, list):
-        return [hostile(part, key) for part in value]
-    return HOSTILE + value if isinstance(value, str) and key != "unavailable" else value
+def with_baseline(number: int, **changes: Any) -> SimulationResult:
+    """A result one of whose baselines is changed."""
+    result = results.patients()
+    found = list(result.baselines)
+    found[number] = replace(found[number], baseline=replace(found[number].baseline, **changes))
+    return replace(result, baselines=tuple(found))
+
+
+def hostile(result: SimulationResult | None = None) -> SimulationResult:
+    """A result with markup in every text that a user, a file or an error message can choose."""
+    result = result or results.patients()
+    *others, last = result.baselines
+    certificate = result.certificate
+    return replace(
+        result,
+        campaign=replace(result.campaign, name=HOSTILE + result.campaign.name),
+        data=replace(result.data, name=HOSTILE),
+        model=HOSTILE,
+        noise=HOSTILE,
+        notes=(HOSTILE,),
+        command=HOSTILE,
+        settings={key: HOSTILE + str(value) for key, value in result.settings.items()},
+        baselines=(*others, replace(last, baseline=replace(last.baseline, unavailable=HOSTILE))),
+        certificate=replace(
+            certificate,
+            method=HOSTILE,
+            epsilon_lower_of=HOSTILE,
+            assumptions=(HOSTILE, *certificate.assumptions),
+            alternatives=tuple(
+                replace(one, method=HOSTILE, note=HOSTILE) for one in certificate.alternatives
+            ),
+            against_server=AgainstServer(1.0, HOSTILE),
+        ),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -593,8 +630,8 @@ def test_no_label_is_cut_at_an_edge(chromium: Any, tmp_path: Path, width: int) -
 @pytest.mark.slow
 def test_names_that_are_markup_stay_text(chromium: Any, tmp_path: Path) -> None:
     place = tmp_path / "report.html"
-    runs = [hostile(run) for run in results.sweep("task.model", ("logistic", "mlp"))["sweep"]]
-    write_report({"sweep": runs}, place)
+    runs = results.sweep("task.model", ("logistic", "mlp")).runs
+    write_report(SweepResult(tuple(map(hostile, runs))), place)
     with browser.visit(chromium, place, width=390) as visit:
         visit.page.wait_for_selector("html.drawn")
         assert visit.page.evaluate("window.hacked") is None

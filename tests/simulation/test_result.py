@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from checkins.simulation.baselines import Baseline
-from checkins.simulation.result import mean, spread
+from checkins.simulation.result import SimulationResult, mean, spread
 from checkins.simulation.study import Study
 from tests.simulation import tiny
 
@@ -63,8 +63,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         result = prepared.result(prepared.run())
     finally:
         prepared.close()
-    assert result is not None
-    return result
+    assert isinstance(result, SimulationResult)
+    return result.as_json()
 
 
 def test_every_promised_key_is_there_with_its_type(found: dict[str, Any]) -> None:

@@ -12,11 +12,16 @@ import pytest
 
 from checkins.campaign import Campaign, PartialRun, Spending, price
 from checkins.errors import InvalidValue
-from checkins.simulation.availability import Diurnal
 from checkins.simulation.baselines import Baseline
-from checkins.simulation.outcome import Outcome
-from checkins.simulation.pricing import FIXED_BEFOREHAND, Pricing
-from checkins.simulation.study import Prepared, Study, World
+from checkins.simulation.engine.outcome import Outcome
+from checkins.simulation.population import Diurnal
+from checkins.simulation.study import (
+    FIXED_BEFOREHAND,
+    BackgroundAccounting,
+    PreparedStudy,
+    ScenarioOptions,
+    Study,
+)
 from tests.simulation import tiny
 
 AVERAGED = tiny.text(
@@ -24,7 +29,7 @@ AVERAGED = tiny.text(
     adjacency="replace-one",
 ).replace('"replace-one"\n', '"replace-one"\npopulation = [50, 70]\n')
 
-Prepare = Callable[..., Prepared]
+Prepare = Callable[..., PreparedStudy]
 
 
 def promised(low: int, high: int) -> Campaign:
@@ -35,9 +40,9 @@ def promised(low: int, high: int) -> Campaign:
 @pytest.fixture
 def prepare(tmp_path: Path) -> Iterator[Prepare]:
     tiny.write(tmp_path)
-    begun: list[Prepared] = []
+    begun: list[PreparedStudy] = []
 
-    def prepared(*campaigns: Campaign, **options: Any) -> Prepared:
+    def prepared(*campaigns: Campaign, **options: Any) -> PreparedStudy:
         settings = [{"n": number} for number in range(len(campaigns))] if campaigns[1:] else [{}]
         study = Study(
             tuple(zip(settings, campaigns, strict=True)), str(tmp_path), evaluations=3, **options
@@ -52,50 +57,58 @@ def prepare(tmp_path: Path) -> Iterator[Prepare]:
         one.close()
 
 
-def partly(prepared: Prepared, *slots: int | None) -> list[Outcome | None]:
+def partly(prepared: PreparedStudy, *slots: int | None) -> list[Outcome | None]:
     """Outcomes of jobs that were stopped once so many slots were over; None: never begun."""
     return [
-        None if most is None else job.do(watch=lambda done, _, most=most: done < most)
+        None if most is None else job.run(watch=lambda done, _, most=most: done < most)
         for job, most in zip(prepared.jobs, slots, strict=True)
     ]
 
 
 @pytest.mark.parametrize(
-    ("campaign", "world", "clients"),
+    ("campaign", "options", "clients"),
     [
-        (tiny.campaign(), World(), 60),
-        (tiny.campaign(), World(7), 7),
-        (tiny.campaign(), World(60), 60),
-        (tiny.campaign(), World(10**8, reuse=True), 10**8),
-        (promised(50, 70), World(), 60),
-        (promised(50, 70), World(reuse=True), 60),
-        (promised(50, 70), World(51), 51),
-        (promised(100, 200), World(reuse=True), 100),
-        (promised(10, 20), World(reuse=True), 20),
-        (promised(100, 200), World(150, reuse=True), 150),
+        (tiny.campaign(), ScenarioOptions(), 60),
+        (tiny.campaign(), ScenarioOptions(7), 7),
+        (tiny.campaign(), ScenarioOptions(60), 60),
+        (tiny.campaign(), ScenarioOptions(10**8, reuse=True), 10**8),
+        (promised(50, 70), ScenarioOptions(), 60),
+        (promised(50, 70), ScenarioOptions(reuse=True), 60),
+        (promised(50, 70), ScenarioOptions(51), 51),
+        (promised(100, 200), ScenarioOptions(reuse=True), 100),
+        (promised(10, 20), ScenarioOptions(reuse=True), 20),
+        (promised(100, 200), ScenarioOptions(150, reuse=True), 150),
     ],
 )
 def test_there_are_as_many_clients_as_said_or_as_in_the_data(
-    campaign: Campaign, world: World, clients: int
+    campaign: Campaign, options: ScenarioOptions, clients: int
 ) -> None:
-    assert world.scenario(campaign, 60).clients == clients
+    assert options.scenario(campaign, 60).clients == clients
 
 
 @pytest.mark.parametrize(
-    ("campaign", "world", "said"),
+    ("campaign", "options", "said"),
     [
-        (tiny.campaign(), World(61), "clients = 61: the data has 60: say --reuse-clients"),
-        (promised(100, 200), World(), "the data has 60 clients.*--reuse-clients"),
-        (promised(10, 20), World(), "the data has 60 clients.*--reuse-clients"),
-        (promised(100, 200), World(50), "clients = 50: the file's population is 100 to 200"),
-        (promised(100, 200), World(150), "the data has 60: say --reuse-clients"),
+        (
+            tiny.campaign(),
+            ScenarioOptions(61),
+            "clients = 61: the data has 60: say --reuse-clients",
+        ),
+        (promised(100, 200), ScenarioOptions(), "the data has 60 clients.*--reuse-clients"),
+        (promised(10, 20), ScenarioOptions(), "the data has 60 clients.*--reuse-clients"),
+        (
+            promised(100, 200),
+            ScenarioOptions(50),
+            "clients = 50: the file's population is 100 to 200",
+        ),
+        (promised(100, 200), ScenarioOptions(150), "the data has 60: say --reuse-clients"),
     ],
 )
 def test_a_population_that_data_or_file_contradict_is_refused(
-    campaign: Campaign, world: World, said: str
+    campaign: Campaign, options: ScenarioOptions, said: str
 ) -> None:
     with pytest.raises(InvalidValue, match=said):
-        world.scenario(campaign, 60)
+        options.scenario(campaign, 60)
 
 
 @pytest.mark.parametrize(
@@ -105,17 +118,17 @@ def test_a_population_that_data_or_file_contradict_is_refused(
 )
 def test_a_world_that_cannot_be_is_refused(options: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidValue) as caught:
-        World(**options)
+        ScenarioOptions(**options)
     assert caught.value.name == name
 
 
 def test_the_world_reaches_every_job(prepare: Prepare) -> None:
-    world = World(50, availability=Diurnal(3, 0.5), dropout=0.25)
+    options = ScenarioOptions(50, availability=Diurnal(3, 0.5), dropout=0.25)
     prepared = prepare(
-        tiny.campaign(), world=world, seeds=(4, 5), baselines=(Baseline.NON_PRIVATE,)
+        tiny.campaign(), scenario_options=options, seeds=(4, 5), baselines=(Baseline.NON_PRIVATE,)
     )
     assert {str(job.scenario) for job in prepared.jobs} == {
-        str(world.scenario(tiny.campaign(), 60))
+        str(options.scenario(tiny.campaign(), 60))
     }
     assert [job.seed for job in prepared.jobs] == [4, 5, 4, 5]
     assert prepared.labels == [
@@ -129,7 +142,7 @@ def test_the_world_reaches_every_job(prepare: Prepare) -> None:
 def test_epsilon_so_far_is_the_campaigns_and_never_too_low(prepare: Prepare) -> None:
     campaign = tiny.campaign()
     prepared = prepare(campaign, baselines=(Baseline.NON_PRIVATE,))
-    curve = prepared.entries[0].pricing.curve()  # by now all of it is known
+    curve = prepared.entries[0].accounting.curve()  # by now all of it is known
     assert [slots for slots, _ in curve] == [1, 2, 3, 4, 5, 6]
     for slots in range(1, 7):
         so_far = prepared.epsilon_so_far(0, slots)
@@ -143,25 +156,25 @@ def test_a_stopped_campaign_is_priced_by_its_slots(prepare: Prepare) -> None:
     prepared = prepare(campaign, seeds=(1, 2))
     found = prepared.result(partly(prepared, 2, 4))
     assert found is not None
-    assert found["complete"] is False
-    assert [one["slots_done"] for one in found["seeds"]] == [2, 4]
-    certificate = found["certificate"]
-    assert certificate["epsilon"] == Spending(campaign).after(4).epsilon  # that of the longer one
-    assert certificate["epsilon"] < price([PartialRun.whole(campaign)]).epsilon
-    assert all(slots <= 4 for slots in found["spent"]["slots"])
-    assert found["dummies_expected"] < 6 * 12
-    json.dumps(found, allow_nan=False)
+    assert found.complete is False
+    assert [one.slots for one in found.seeds] == [2, 4]
+    certificate = found.certificate
+    assert certificate.epsilon == Spending(campaign).after(4).epsilon  # that of the longer one
+    assert certificate.epsilon < price([PartialRun.whole(campaign)]).epsilon
+    assert all(slots <= 4 for slots, _ in found.epsilon_by_slot)
+    assert found.dummies_expected < 6 * 12
+    json.dumps(found.as_json(), allow_nan=False)
 
 
 def test_the_second_seed_alone_is_held_against_its_own_check_ins(prepare: Prepare) -> None:
     prepared = prepare(tiny.campaign(), seeds=(1, 2))
     alone = prepared.result(partly(prepared, None, 6))
     assert alone is not None
-    assert (alone["complete"], len(alone["seeds"]), alone["seeds"][0]["seed"]) == (False, 1, 2)
-    bins = alone["occupancy"]
-    assert bins["width"] == 1
-    counted = sum(n * share for n, share in zip(bins["check_ins"], bins["measured"], strict=True))
-    assert counted * 6 == pytest.approx(alone["check_ins"])
+    assert (alone.complete, len(alone.seeds), alone.seeds[0].seed) == (False, 1, 2)
+    bins = alone.occupancy
+    assert bins.width == 1
+    counted = sum(n * share for n, share in zip(bins.edges, bins.measured, strict=True))
+    assert counted * 6 == pytest.approx(alone.check_ins)
 
 
 def test_nothing_done_is_no_result(prepare: Prepare) -> None:
@@ -173,42 +186,44 @@ def test_a_baseline_that_was_not_reached_says_so(prepare: Prepare) -> None:
     prepared = prepare(tiny.campaign(), baselines=(Baseline.NON_PRIVATE,))
     found = prepared.result(partly(prepared, 6, None))
     assert found is not None
-    assert found["complete"] is False
-    assert found["seeds"][0]["complete"] is True
-    [baseline] = found["baselines"]
-    assert (baseline["metrics"], baseline["curves"]) == ({}, [])
-    assert baseline["unavailable"] == "interrupted before it"
+    assert found.complete is False
+    assert found.seeds[0].complete is True
+    [baseline] = found.baselines
+    assert (baseline.metrics, baseline.curves) == ({}, [])
+    assert baseline.unavailable == "interrupted before it"
     whole = price([PartialRun.whole(tiny.campaign())])
-    assert found["certificate"]["epsilon"] == whole.epsilon
+    assert found.certificate.epsilon == whole.epsilon
 
 
 @pytest.mark.slow
 def test_a_run_without_reports_costs_nothing_and_hides_no_other_seeds_price() -> None:
     campaign = tiny.campaign(AVERAGED)
     with ThreadPoolExecutor(1) as pool:
-        pricing = Pricing(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
+        accounting = BackgroundAccounting(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
         alone = price([PartialRun(campaign, 6, contributors=5, times=2)])
-        assert pricing.whole.epsilon == alone.epsilon
-        assert pricing.curve() == [(18, alone.epsilon)]
+        assert accounting.whole.epsilon == alone.epsilon
+        assert accounting.curve() == [(18, alone.epsilon)]
 
 
 def test_baselines_of_averaged_updates_have_the_epsilon_of_what_is_run(prepare: Prepare) -> None:
-    world = World(dropout=0.5)
-    prepared = prepare(tiny.campaign(AVERAGED), world=world, baselines=(Baseline.NO_AMPLIFICATION,))
+    options = ScenarioOptions(dropout=0.5)
+    prepared = prepare(
+        tiny.campaign(AVERAGED), scenario_options=options, baselines=(Baseline.NO_AMPLIFICATION,)
+    )
     found = prepared.result(prepared.run())
     assert found is not None
-    assert found["baselines"][0]["epsilon"] == found["certificate"]["epsilon"]
-    assert found["spent"]["epsilon"][-1] == found["certificate"]["epsilon"]
+    assert found.baselines[0].baseline.epsilon == found.certificate.epsilon
+    assert found.epsilon_by_slot[-1][1] == found.certificate.epsilon
 
 
 def test_a_partial_certificate_says_that_stopping_was_decided_beforehand(prepare: Prepare) -> None:
     prepared = prepare(tiny.campaign())
     found = prepared.result(partly(prepared, 2))
     assert found is not None
-    assert FIXED_BEFOREHAND in found["certificate"]["assumptions"]
+    assert FIXED_BEFOREHAND in found.certificate.assumptions
     whole = prepared.result(prepared.run())
     assert whole is not None
-    assert FIXED_BEFOREHAND not in whole["certificate"]["assumptions"]
+    assert FIXED_BEFOREHAND not in whole.certificate.assumptions
 
 
 def test_averaged_runs_are_priced_by_the_fewest_reports_of_the_longest_seed(
@@ -223,8 +238,8 @@ def test_averaged_runs_are_priced_by_the_fewest_reports_of_the_longest_seed(
     found = prepared.result([stopped, whole])
     assert found is not None
     runs = [PartialRun(campaign, 6, contributors=count) for count in whole.contributors]
-    assert found["certificate"]["epsilon"] == price(runs).epsilon
-    assert "fewest reports" in found["notes"][0]
+    assert found.certificate.epsilon == price(runs).epsilon
+    assert "fewest reports" in found.notes[0]
 
 
 @pytest.mark.slow
@@ -235,12 +250,12 @@ def test_a_sweep_is_a_list_in_order_and_the_same_job_is_run_once(prepare: Prepar
     assert outcomes[0] is outcomes[1]  # a budget decides nothing but the price
     found = prepared.result(outcomes)
     assert found is not None
-    assert [one["settings"] for one in found["sweep"]] == [{"n": 0}, {"n": 1}]
-    first, second = (one["certificate"]["epsilon"] for one in found["sweep"])
+    assert [one.settings for one in found.runs] == [{"n": 0}, {"n": 1}]
+    first, second = (one.certificate.epsilon for one in found.runs)
     assert first < second
     part = prepared.result([None, outcomes[1]])
     assert part is not None
-    assert [one["settings"] for one in part["sweep"]] == [{"n": 1}]
+    assert [one.settings for one in part.runs] == [{"n": 1}]
 
 
 def test_a_grid_too_coarse_for_delta_is_refused_before_anything_is_run(prepare: Prepare) -> None:

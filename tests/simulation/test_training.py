@@ -20,12 +20,11 @@ from checkins.accounting import NoiseAt, Protocol
 from checkins.campaign import Campaign, Task
 from checkins.errors import InvalidValue
 from checkins.randomizers import Laplace, PrivUnit
-from checkins.simulation.availability import Diurnal
-from checkins.simulation.outcome import training_of
-from checkins.simulation.population import Sampling, SlotCounts
-from checkins.simulation.training import Position, Scenario, Training
+from checkins.simulation.engine.outcome import training_of
+from checkins.simulation.engine.training import Position, Scenario, Training
+from checkins.simulation.population import Diurnal, Sampling, SlotCounts
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.mlp import MLP
+from checkins.tasks.models.networks import MLP
 from tests.simulation.campaigns import (
     AT_SERVER,
     CLASSES,
@@ -34,14 +33,14 @@ from tests.simulation.campaigns import (
     LAPLACE,
     PRIVUNIT,
     campaign,
-    lesson,
+    loaded,
 )
 
-LESSON = lesson(clients=40, holdout=60)
+LESSON = loaded(clients=40, holdout=60)
 
 
 def training(asked: Campaign | None = None, **given: Any) -> Training:
-    return training_of(asked or campaign(), **{"lesson": LESSON, **given})
+    return training_of(asked or campaign(), **{"loaded": LESSON, **given})
 
 
 def last_model(ours: Training, start: Position | None = None) -> np.ndarray:
@@ -56,10 +55,10 @@ def test_a_seed_gives_one_model_and_another_seed_another() -> None:
     assert not np.allclose(one, other)
 
 
-def test_the_first_stretch_is_over_before_the_next_is_timed(
+def test_the_first_chunk_is_over_before_the_next_is_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else its seconds are counted without its slots: on a GPU of five stretches, a fifth."""
+    """Else its seconds are counted without its slots: on a GPU of five chunks, a fifth."""
     over: list[int] = []
     ours = training(evaluations=4)
     advance, started = ours._advance, iter(range(100))
@@ -80,7 +79,7 @@ def test_the_first_stretch_is_over_before_the_next_is_timed(
     assert over == [0]
     next(steps)
     next(steps)
-    assert over == [0, 0, 1], "from then on one stretch is under way while the next is made ready"
+    assert over == [0, 0, 1], "from then on one chunk is under way while the next is made ready"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_measuring_changes_the_curve_and_not_the_model(randomizer: Any) -> None:
 
 def test_an_accelerators_noise_goes_by_the_slot_too() -> None:
     """The stream that devices draw themselves, on whatever device there is."""
-    from checkins.simulation.training import _normal
+    from checkins.simulation.engine.training import _normal
 
     words = np.array([1, 2], np.uint32)
     whole = np.asarray(_normal(words, 0, (9, 5), "float32"))
@@ -135,13 +134,13 @@ def test_an_accelerators_noise_goes_by_the_slot_too() -> None:
 class Wider(Training):
     """With places for people who never come."""
 
-    def _width(self, turnout: SlotCounts) -> int:
-        return super()._width(turnout) + 5
+    def _width(self, slot_counts: SlotCounts) -> int:
+        return super()._width(slot_counts) + 5
 
 
-@pytest.mark.parametrize("taught", [LESSON, lesson(MLP(FEATURES, CLASSES, width=3), clients=40)])
+@pytest.mark.parametrize("taught", [LESSON, loaded(MLP(FEATURES, CLASSES, width=3), clients=40)])
 def test_places_that_nobody_takes_change_nothing(taught: LoadedTask) -> None:
-    ours = training(campaign(AT_SERVER, capacity=None, divide_by=4), lesson=taught)
+    ours = training(campaign(AT_SERVER, capacity=None, divide_by=4), loaded=taught)
     fields = {name: getattr(ours, name) for name in Training.__dataclass_fields__}
     assert np.allclose(last_model(ours), last_model(Wider(**fields)), rtol=1e-5, atol=1e-6)
 
@@ -181,19 +180,19 @@ def test_updates_have_the_right_mean_and_spread(randomizer: Any, protocol: Proto
         scenario=Scenario(800),
         evaluations=0,
     )
-    model, data = ours.lesson.model, ours.lesson.data
-    zero, clip = np.zeros(model.dimension), ours.method.clip
+    model, data = ours.loaded.model, ours.loaded.data
+    zero, clip = np.zeros(model.dimension), ours.mechanism.clip
     slopes = np.stack(
         [model.gradient(zero, data.features[one : one + 1], data.labels[one : one + 1])
          for one in range(40)]
     )  # fmt: skip
     slopes = np.asarray(clip.rows(jnp.asarray(slopes)))
-    mechanism: Any = ours.method.randomizer
-    turnout, weight = ours.crowd.run(1), np.zeros(40)
+    mechanism: Any = ours.mechanism.randomizer
+    slot_counts, weight = ours.population.run(1), np.zeros(40)
     variance = 0.0
-    (piece,) = ours._pieces(ours.start())
-    seats = np.asarray(ours._inputs(piece).clients)[:slots]
-    for row, used in zip(seats, turnout.reports, strict=True):
+    (spec,) = ours._chunk_specs(ours.start())
+    seats = np.asarray(ours._inputs(spec).clients)[:slots]
+    for row, used in zip(seats, slot_counts.reports, strict=True):
         if protocol is Protocol.AVERAGED and not used:
             continue
         divisor = used if protocol is Protocol.AVERAGED else capacity
@@ -231,7 +230,7 @@ def test_it_learns() -> None:
 def test_other_ways_to_sample_run_too(sampling: Sampling) -> None:
     asked = campaign(AT_SERVER, capacity=None, divide_by=4, repeats=2)
     ours = training(asked)
-    ours = replace(ours, method=replace(ours.method, sampling=sampling))
+    ours = replace(ours, mechanism=replace(ours.mechanism, sampling=sampling))
     for progress in ours.steps():
         last = progress.position
     tally = ours.tally(last)
@@ -239,14 +238,14 @@ def test_other_ways_to_sample_run_too(sampling: Sampling) -> None:
     assert np.isfinite(ours.model(last)).all()
     if sampling is Sampling.SHUFFLED:
         assert tally.contributors == (40, 40)
-        seats = [np.asarray(ours._inputs(piece).clients) for piece in ours._pieces(ours.start())]
+        seats = [np.asarray(ours._inputs(spec).clients) for spec in ours._chunk_specs(ours.start())]
         people = np.concatenate([seat[seat >= 0] for seat in seats])
         assert np.array_equal(np.sort(people), np.repeat(np.arange(40), 2))
 
 
 def test_a_position_knows_what_was_counted_until_there() -> None:
     ours = training(campaign(repeats=2, slots=10, capacity=2), evaluations=4)
-    runs = [ours.crowd.run(number) for number in (1, 2)]
+    runs = [ours.population.run(number) for number in (1, 2)]
     done = 0
     for progress in ours.steps():
         done = progress.slots
@@ -266,8 +265,8 @@ def test_fewer_clients_than_the_data_has_are_drawn_among_all_of_them() -> None:
         ours = training(scenario=Scenario(12), seed=seed)
         used = [
             int(client)
-            for piece in ours._pieces(ours.start())
-            for client in np.asarray(ours._inputs(piece).clients).ravel()
+            for spec in ours._chunk_specs(ours.start())
+            for client in np.asarray(ours._inputs(spec).clients).ravel()
             if client >= 0
         ]
         assert len(set(used)) == len(used) <= 12
@@ -278,14 +277,14 @@ def test_fewer_clients_than_the_data_has_are_drawn_among_all_of_them() -> None:
 def test_people_hold_the_data_of_the_client_they_stand_for() -> None:
     """1,000 clients on 40 rows: client j is row j mod 40, each used exactly once in a run."""
     ours = training(campaign(AT_SERVER, capacity=None), scenario=Scenario(1000))
-    seats = [np.asarray(ours._inputs(piece).clients) for piece in ours._pieces(ours.start())]
+    seats = [np.asarray(ours._inputs(spec).clients) for spec in ours._chunk_specs(ours.start())]
     people = np.concatenate([seat[seat >= 0] for seat in seats])
     assert np.array_equal(np.bincount(people), np.full(40, 25))
 
 
 OWN = """
 import jax.numpy as jnp
-from checkins.tasks.own_model import OwnModel
+from checkins.tasks import OwnModel
 
 def nearest(shape, classes):
     def scores(own, x):
@@ -312,7 +311,7 @@ def test_anyones_own_model_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert isinstance(asked.task, Task)
     ours = training_of(asked, seed=1, evaluations=2)  # loads the campaign's own data too
     curve = [progress.metrics for progress in ours.steps() if progress.metrics is not None]
-    assert ours.lesson.model.dimension == 2 * 10
+    assert ours.loaded.model.dimension == 2 * 10
     assert curve[-1]["loss"] < ours.measured(ours.start())["loss"]
 
 
@@ -328,12 +327,12 @@ def test_a_rate_that_diverges_is_named(rate: float, at: NoiseAt) -> None:
 MEMORY = """
 import resource
 import numpy as np
-from tests.simulation.campaigns import AT_SERVER, campaign, lesson
-from checkins.simulation.outcome import training_of
-from checkins.simulation.training import Scenario
+from tests.simulation.campaigns import AT_SERVER, campaign, loaded
+from checkins.simulation.engine.outcome import training_of
+from checkins.simulation.engine.training import Scenario
 
 def peak_after(clients, **given):
-    ours = training_of(campaign(AT_SERVER, **given), lesson=lesson(), scenario=Scenario(clients))
+    ours = training_of(campaign(AT_SERVER, **given), loaded=loaded(), scenario=Scenario(clients))
     for progress in ours.steps():
         pass
     assert np.isfinite(ours.model(progress.position)).all()

@@ -13,13 +13,20 @@ from hypothesis import strategies as st
 from jax.extend.core import jaxprs_in_params
 
 from checkins.randomizers import clip_l1, clip_l2
-from checkins.simulation import updates as module
-from checkins.simulation.updates import Clip, LocalWork, Updates, each, general, linear, updates_of
-from checkins.tasks.dataset import Dataset
-from checkins.tasks.logistic import Logistic
-from checkins.tasks.mlp import MLP
-from checkins.tasks.model import LinearModel, Model
-from checkins.tasks.softmax import Softmax
+from checkins.simulation.engine import updates as module
+from checkins.simulation.engine.updates import (
+    Clip,
+    LocalWork,
+    Updates,
+    client_updates,
+    general,
+    linear,
+    summed_updates,
+)
+from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.models.linear import Logistic, Softmax
+from checkins.tasks.models.model import LinearModel, Model
+from checkins.tasks.models.networks import MLP
 from tests.simulation.campaigns import CLASSES, FEATURES, dataset
 
 CLIENTS = 40
@@ -142,11 +149,11 @@ def test_nobody_is_no_update(way: Any) -> None:
 def test_no_update_is_longer_than_the_clip(seed: int, l1: bool) -> None:
     """In float32, to its precision."""
     flat = np.random.default_rng(seed).normal(0.0, 3.0, SOFTMAX.dimension).astype(np.float32)
-    found = np.asarray(ALONE[l1](jnp.asarray(flat), jnp.array([seed % CLIENTS])))
+    found = np.asarray(SINGLE_THREAD[l1](jnp.asarray(flat), jnp.array([seed % CLIENTS])))
     assert np.linalg.norm(found, 1 if l1 else 2) <= 0.3 * (1 + 1e-5)
 
 
-ALONE = {
+SINGLE_THREAD = {
     l1: jax.jit(linear(SOFTMAX, dataset(CLIENTS), clip=Clip(0.3, l1=l1)).__call__)
     for l1 in (False, True)
 }
@@ -155,7 +162,9 @@ ALONE = {
 def test_each_gives_every_update_as_it_is() -> None:
     data, flat = dataset(CLIENTS), weights(SOFTMAX)
     with jax.enable_x64(True):
-        rows = in_double(each(SOFTMAX, data, work=LocalWork(), dtype=np.float64), flat, [3, 9])
+        rows = in_double(
+            client_updates(SOFTMAX, data, work=LocalWork(), dtype=np.float64), flat, [3, 9]
+        )
     for row, client in zip(rows, (3, 9), strict=True):
         alone = by_numpy(SOFTMAX, data, flat, clip=Clip(1e9), whom=[client])
         assert np.allclose(row, alone, rtol=1e-9)
@@ -173,6 +182,6 @@ def test_the_fastest_way_that_is_right_is_taken() -> None:
     one, many = dataset(CLIENTS), dataset(CLIENTS, sizes=(2,))
     packed = SOFTMAX.shapes["bias"] + (FEATURES + 1,)
     flat = jnp.zeros(SOFTMAX.dimension)
-    assert updates_of(SOFTMAX, one, clip=Clip(1.0)).pack(flat).shape == packed
+    assert summed_updates(SOFTMAX, one, clip=Clip(1.0)).pack(flat).shape == packed
     for data, work in ((many, LocalWork()), (one, LocalWork(2, 0.1))):
-        assert updates_of(SOFTMAX, data, clip=Clip(1.0), work=work).pack(flat) is flat
+        assert summed_updates(SOFTMAX, data, clip=Clip(1.0), work=work).pack(flat) is flat

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from checkins.accounting.paper import occupancy
 from checkins.errors import InvalidValue, NotCovered
 from checkins.protocol.model_update import ModelUpdate
-from checkins.simulation.utility import sweep as utility_sweep
-from checkins.simulation.utility import trial as utility
-from checkins.simulation.utility.sweep import Ladder, sweep
-from checkins.simulation.utility.trial import Measured, Scheme, Trial, check_ins, learned, measure
-from checkins.tasks.convex import Loss, Problem
+from checkins.simulation import excess_risk as utility
+from checkins.simulation import utility_sweep
+from checkins.simulation.excess_risk import Measured, Scheme, Trial, check_ins, learned, measure
+from checkins.simulation.utility_sweep import Ladder, sweep
+from checkins.tasks.data.convex import Loss, Problem
 
 SIGMAS = 6.2
 """Standard errors that a normal mean exceeds, on either side, with probability below 1e-9."""

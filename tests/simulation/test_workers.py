@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from checkins.errors import ComputationFailed, InvalidValue
-from checkins.simulation.evaluation import Metrics
+from checkins.simulation.engine.evaluation import Metrics
+from checkins.simulation.engine.outcome import Outcome
 from checkins.simulation.job import Job
-from checkins.simulation.outcome import Outcome
-from checkins.simulation.workers import ALONE, do_all
+from checkins.simulation.workers import SINGLE_THREAD, run_jobs
 from tests.simulation import tiny
 
 
@@ -52,18 +52,18 @@ class Dying(Job):
 @pytest.mark.slow
 def test_processes_give_bit_for_bit_what_this_process_gives_in_order(folder: Path) -> None:
     three = jobs(folder, 3, 1, 2)
-    before = {name: os.environ.get(name) for name in ALONE}
+    before = {name: os.environ.get(name) for name in SINGLE_THREAD}
     seen: dict[int, list[int]] = {}
 
     def watch(number: int, slots: int, metrics: Metrics) -> None:
         seen.setdefault(number, []).append(slots)
 
-    apart = do_all(three, workers=2, watch=watch)
-    assert facts(apart) == facts(do_all(three, workers=1))
+    apart = run_jobs(three, workers=2, watch=watch)
+    assert facts(apart) == facts(run_jobs(three, workers=1))
     assert [one and one.seed for one in apart] == [3, 1, 2]
     assert set(seen) <= {0, 1, 2}
     assert seen[0] == sorted(seen[0])
-    assert {name: os.environ.get(name) for name in ALONE} == before
+    assert {name: os.environ.get(name) for name in SINGLE_THREAD} == before
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_what_fails_in_a_process_is_the_same_error_here(folder: Path) -> None:
     wild = tiny.campaign(tiny.WILD)
     asked = [tiny.job(folder, campaign=wild, seed=seed) for seed in (1, 2)]
     with pytest.raises(InvalidValue, match="diverged") as caught:
-        do_all(asked, workers=2)
+        run_jobs(asked, workers=2)
     assert (caught.value.name, caught.value.value) == ("rate", 3e38)
 
 
@@ -79,16 +79,16 @@ def test_what_fails_in_a_process_is_the_same_error_here(folder: Path) -> None:
 def test_a_process_that_dies_is_named_with_a_remedy(folder: Path) -> None:
     [job] = jobs(folder, 1)
     dying = [
-        Dying(job.task, job.folder, job.method, job.scenario, seed, job.evaluations)
+        Dying(job.task, job.folder, job.mechanism, job.scenario, seed, job.evaluations)
         for seed in (1, 2)
     ]
     with pytest.raises(ComputationFailed, match="fewer --workers"):
-        do_all(dying, workers=2)
+        run_jobs(dying, workers=2)
 
 
 def test_a_job_that_is_asked_for_twice_is_done_once(folder: Path) -> None:
     seen: list[tuple[int, int]] = []
-    found = do_all(
+    found = run_jobs(
         [*jobs(folder, 1), *jobs(folder, 1)],
         watch=lambda number, slots, _: seen.append((number, slots)),
     )
@@ -104,7 +104,7 @@ def test_an_interruption_keeps_what_is_done_and_the_old_handler_is_back(folder: 
         if (number, slots) == (1, 4):
             os.kill(os.getpid(), signal.SIGINT)
 
-    found = do_all(jobs(folder, 1, 2, 3), watch=interrupt)
+    found = run_jobs(jobs(folder, 1, 2, 3), watch=interrupt)
     assert [one and (one.complete, one.slots) for one in found] == [(True, 6), (False, 4), None]
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -114,7 +114,7 @@ def test_an_interruption_that_was_ignored_before_stays_ignored(folder: Path) -> 
     def interrupt(number: int, slots: int, metrics: Metrics) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    found = do_all(jobs(folder, 1, 2), watch=interrupt)
+    found = run_jobs(jobs(folder, 1, 2), watch=interrupt)
     assert [one and one.complete for one in found] == [True, True]
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
@@ -126,12 +126,12 @@ def test_a_second_interruption_is_one(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        do_all(jobs(folder, 1), watch=interrupt)
+        run_jobs(jobs(folder, 1), watch=interrupt)
 
 
 def test_a_thread_that_no_signal_reaches_can_do_jobs_too(folder: Path) -> None:
     found: list[Outcome | None] = []
-    thread = threading.Thread(target=lambda: found.extend(do_all(jobs(folder, 1))))
+    thread = threading.Thread(target=lambda: found.extend(run_jobs(jobs(folder, 1))))
     thread.start()
     thread.join()
     assert [one and one.complete for one in found] == [True]
@@ -140,4 +140,4 @@ def test_a_thread_that_no_signal_reaches_can_do_jobs_too(folder: Path) -> None:
 def test_without_ray_it_says_how_to_get_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InvalidValue, match=r"needs ray.*pip install 'checkins\[ray\]'"):
-        do_all(jobs(folder, 1), ray=True)
+        run_jobs(jobs(folder, 1), ray=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from checkins.campaign import Campaign, parse_campaign
-from checkins.simulation.job import Job, lesson_of
-from checkins.simulation.mechanism import Mechanism
-from checkins.simulation.training import Scenario
+from checkins.simulation.engine.mechanism import Mechanism
+from checkins.simulation.engine.training import Scenario
+from checkins.simulation.job import Job, load_task
 
 CLIENTS, SLOTS = 60, 6
 
@@ -101,6 +101,6 @@ def job(folder: Path, *, seed: int = 1, campaign: Campaign, evaluations: int = 3
     """A job of a campaign whose rows stand in ``folder``."""
     task = campaign.task
     assert task is not None
-    lesson = lesson_of(task, str(folder))
-    method = Mechanism.of(campaign, lesson.model.dimension)
-    return Job(task, str(folder), method, Scenario(lesson.data.clients), seed, evaluations)
+    loaded = load_task(task, str(folder))
+    mechanism = Mechanism.of(campaign, loaded.model.dimension)
+    return Job(task, str(folder), mechanism, Scenario(loaded.data.clients), seed, evaluations)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.errors import InvalidValue
-from checkins.tasks import fashion_mnist
-from checkins.tasks.fashion_mnist import load, read_idx
+from checkins.tasks.data import fashion_mnist
+from checkins.tasks.data.fashion_mnist import load, read_idx
 
 NAMES = {
     "train-images-idx3-ubyte": (3, 28, 28),

@@ -19,13 +19,10 @@ from hypothesis import strategies as st
 from checkins.campaign.task import Model as ModelName
 from checkins.errors import InvalidValue
 from checkins.tasks import metrics
-from checkins.tasks.catalogue import NAMES, from_name
-from checkins.tasks.cnn import CNN
-from checkins.tasks.logistic import Logistic
-from checkins.tasks.mlp import MLP
-from checkins.tasks.model import LinearModel, Model
-from checkins.tasks.own_model import OwnModel
-from checkins.tasks.softmax import Softmax
+from checkins.tasks.models.linear import Logistic, Softmax
+from checkins.tasks.models.model import LinearModel, Model
+from checkins.tasks.models.networks import CNN, MLP
+from checkins.tasks.models.own_model import NAMES, OwnModel, model_by_name
 from checkins.tasks.tensors import flatten, size, unflatten
 
 MODELS: dict[str, tuple[Any, tuple[int, ...], int]] = {
@@ -263,11 +260,11 @@ def test_a_network_of_filters_tells_upright_from_flat_bars() -> None:
 
 def test_every_name_that_a_campaign_may_seal_is_a_model() -> None:
     assert set(NAMES) == {str(name) for name in ModelName}
-    assert from_name("logistic", (7,), 2) == Logistic(7)
-    assert from_name("softmax", (28, 28), 10) == Softmax(784, 10)
-    assert from_name("mlp", (7,), 3) == MLP(7, 3)
-    assert from_name("cnn", (28, 28), 10) == CNN(28, 28, 10)
-    assert from_name("cnn", (32, 32, 3), 10) == CNN(32, 32, 10, channels=3)
+    assert model_by_name("logistic", (7,), 2) == Logistic(7)
+    assert model_by_name("softmax", (28, 28), 10) == Softmax(784, 10)
+    assert model_by_name("mlp", (7,), 3) == MLP(7, 3)
+    assert model_by_name("cnn", (28, 28), 10) == CNN(28, 28, 10)
+    assert model_by_name("cnn", (32, 32, 3), 10) == CNN(32, 32, 10, channels=3)
 
 
 def clusters(features_shape: tuple[int, ...], classes: int) -> OwnModel:
@@ -289,7 +286,7 @@ def clusters(features_shape: tuple[int, ...], classes: int) -> OwnModel:
 
 
 def test_a_model_of_ones_own_is_called_by_module_and_function() -> None:
-    model = from_name(f"{__name__}:clusters", (2,), 3)
+    model = model_by_name(f"{__name__}:clusters", (2,), 3)
     assert isinstance(model, Model)
     assert model.shapes == {"centres": (3, 2), "offsets": (3,)}
     flat = model.start(0)
@@ -335,7 +332,7 @@ def not_a_model(features_shape: tuple[int, ...], classes: int) -> object:
 )
 def test_a_name_that_gives_no_model_is_refused_with_the_reason(name, shape, classes, said):
     with pytest.raises(InvalidValue, match=said):
-        from_name(name, shape, classes)
+        model_by_name(name, shape, classes)
 
 
 @pytest.mark.parametrize(
@@ -359,10 +356,11 @@ def test_a_device_without_jax_computes_every_gradient() -> None:
 import sys
 sys.modules["jax"] = None  # any import of it fails
 import numpy as np
-from checkins.tasks.catalogue import from_name
-from checkins.tasks import metrics, scattering
+from checkins.tasks.models.own_model import model_by_name
+from checkins.tasks import metrics
+from checkins.tasks.data import scattering
 for name, shape in (("logistic", (4,)), ("softmax", (4,)), ("mlp", (4,)), ("cnn", (16, 16))):
-    model = from_name(name, shape, 2)
+    model = model_by_name(name, shape, 2)
     x, y = np.ones((2, *shape), np.float32), np.array([0, 1])
     assert model.gradient(model.start(0), x, y).shape == (model.dimension,)
     metrics.accuracy(model.scores(model.start(0), x), y)

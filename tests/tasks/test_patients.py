@@ -13,8 +13,9 @@ from scipy.special import expit
 from scipy.stats import rankdata
 
 from checkins.errors import InvalidValue
-from checkins.tasks import Dataset, patients
-from checkins.tasks.patients import FEATURES, MEASURES, scaled
+from checkins.tasks import Dataset
+from checkins.tasks.data import patients
+from checkins.tasks.data.patients import FEATURES, MEASURES, scaled
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from checkins.errors import InvalidValue
-from checkins.tasks.scattering import (
+from checkins.tasks.data.scattering import (
     FREQUENCY,
     MARGIN,
     SLANT,

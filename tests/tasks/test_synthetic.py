@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from checkins.errors import InvalidValue
-from checkins.tasks import synthetic
-from checkins.tasks.synthetic import SeveralClasses, load
+from checkins.tasks.data import synthetic
+from checkins.tasks.data.synthetic import SeveralClasses, load
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from checkins.campaign.task import DataFile
 from checkins.errors import InvalidValue
-from checkins.tasks import table, table_file
-from checkins.tasks.holdout import in_holdout
-from checkins.tasks.table import describe, load, scaled
+from checkins.tasks.data import table, table_file
+from checkins.tasks.data.dataset import in_holdout
+from checkins.tasks.data.table import describe, load, scaled
 
 SOURCE = DataFile(
     "records.csv",
@@ -316,9 +316,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_parquet_ids_must_be_texts_or_whole_numbers(tmp_path: Path) -> None:
     rows = [[float(number), *row[1:]] for number, row in enumerate(ROWS)]
-    assert "ids must be texts or whole numbers" in refused(
-        tmp_path, write(tmp_path, rows, "parquet")
-    )
+    assert "ids must be texts or integers" in refused(tmp_path, write(tmp_path, rows, "parquet"))
 
 
 def test_both_kinds_of_file_give_the_same_data(tmp_path: Path) -> None:

@@ -279,6 +279,7 @@ def test_figures_of_a_machine_without_git_hold_the_commit_that_was_given(
     gpu.main()
     record = Record.of(json.loads((tmp_path / "gpu.json").read_text())["measured"])
     assert record.commit == COMMIT
-    assert {"src/checkins/simulation/loop.py", "src/checkins/simulation/noise.py"} <= set(
-        record.files
-    )
+    assert {
+        "src/checkins/simulation/engine/loop.py",
+        "src/checkins/simulation/engine/noise.py",
+    } <= set(record.files)

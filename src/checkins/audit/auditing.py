@@ -257,9 +257,9 @@ class _Parts:
             return None
         try:
             from checkins.audit.canaries.training import TrainingCanary
-            from checkins.simulation.job import lesson_of
+            from checkins.simulation.job import load_task
 
-            canary = TrainingCanary(self.campaign, lesson_of(task, self.settings.folder))
+            canary = TrainingCanary(self.campaign, load_task(task, self.settings.folder))
         except (CheckinsError, ImportError, OSError) as error:
             if asked:
                 raise

@@ -13,8 +13,15 @@ from rich.text import Text
 
 from checkins.cli import digits
 from checkins.cli.tables import listed, plain_table
-from checkins.simulation.utility.sweep import FEWEST_SLOTS, Comparison, Ladder, Sweep, Told, sweep
-from checkins.simulation.utility.trial import CONFIDENCE, FEWEST_RUNS, Measured, Scheme
+from checkins.simulation.excess_risk import CONFIDENCE, FEWEST_RUNS, Measured, Scheme
+from checkins.simulation.utility_sweep import (
+    FEWEST_SLOTS,
+    Comparison,
+    Ladder,
+    OnFraction,
+    Sweep,
+    sweep,
+)
 
 SEED = 1
 """The numbers are the same each time."""
@@ -27,7 +34,7 @@ NAMES = {Scheme.FIXED: "fixed", Scheme.AVERAGED: "averaged", Scheme.SMOOTH: "smo
 def measured(slots: int, seeds: int, *, quiet: bool) -> Sweep:
     """The whole sweep, with a bar on standard error for people at a terminal."""
     with _bar("running campaigns", quiet=quiet) as told:
-        return sweep(slots=slots, runs=seeds, seed=SEED, told=told)
+        return sweep(slots=slots, runs=seeds, seed=SEED, watch=told)
 
 
 def draw(found: Sweep, path: Path) -> None:
@@ -201,7 +208,7 @@ def noise_share(one: Measured) -> float:
 
 
 @contextmanager
-def _bar(what: str, *, quiet: bool) -> Iterator[Told]:
+def _bar(what: str, *, quiet: bool) -> Iterator[OnFraction]:
     console = Console(stderr=True)
     if quiet or not sys.stderr.isatty() or console.is_dumb_terminal:
         yield lambda share: None

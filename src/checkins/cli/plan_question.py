@@ -139,7 +139,7 @@ def known_campaign(named: str) -> tuple[Campaign, str]:
 
 def dimension_of(task: Task, folder: str) -> int:
     """How many numbers the model of a task has."""
-    from checkins.tasks.model_spec import model_of
+    from checkins.tasks.loaded_task import model_of
 
     return int(model_of(task, folder=folder).dimension)
 

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from checkins.accounting import NoiseAt
 from checkins.cli import digits, tables
-from checkins.planning.reasons import told_time
+from checkins.planning.explain import duration_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from checkins.planning import Plan, PricedDesign
+    from checkins.planning import CalibratedDesign, Plan
 
 BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -45,7 +45,7 @@ def plan_parts(plan: Plan, *, place: str | None) -> Iterator[RenderableType]:
 
 def _design(plan: Plan) -> RenderableType:
     best = plan.recommended
-    shape, worth, seen = best.shape, best.figures, best.figures.turnout
+    shape, worth, seen = best.candidate, best.metrics, best.metrics.slot_load
     what = "noise multiplier" if shape.is_gaussian else "local epsilon"
     carried = f" at the {shape.noise_at}" if shape.is_gaussian else ""
     at_server = shape.is_gaussian and shape.noise_at is NoiseAt.SERVER
@@ -62,7 +62,7 @@ def _design(plan: Plan) -> RenderableType:
         "model steps": f"{worth.steps:,}, each of about {_few(worth.clients_per_step)} clients",
         "noise per step": f"{worth.noise_per_step:.3g} clips in each number",
         hidden: f"{seen.dummies_share:.1%}",
-        "time": f"{told_time(seen.duration_s)}, slots of {seen.slot_s:g} s",
+        "time": f"{duration_text(seen.duration_s)}, slots of {seen.slot_s:g} s",
         "upload": f"{told_bytes(best.load)} a client on average",
     }
     table = Table.grid(padding=(0, 2))
@@ -99,8 +99,8 @@ def _front(plan: Plan) -> RenderableType:
         table.add_row(
             "*" if chosen else "",
             digits.up(design.epsilon),
-            digits.nearest(design.figures.proxy, 3),
-            told_time(design.figures.duration_s),
+            digits.nearest(design.metrics.proxy, 3),
+            duration_text(design.metrics.duration_s),
             told_bytes(design.load),
             f"{design.level:.4g}",
             _short(design),
@@ -109,7 +109,7 @@ def _front(plan: Plan) -> RenderableType:
     return table
 
 
-def _short(design: PricedDesign) -> str:
+def _short(design: CalibratedDesign) -> str:
     """The label in half a line."""
     return design.label.replace(" slots", "").replace(" slot", "").replace("fixed, ", "")
 

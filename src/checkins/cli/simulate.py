@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,8 @@ from checkins.cli.options import Given, Texts, text
 from checkins.cli.simulate_study import study_of, whole
 
 if TYPE_CHECKING:
-    from checkins.simulation.study import Prepared
+    from checkins.simulation.result import SimulationResult, SweepResult
+    from checkins.simulation.study import PreparedStudy
 
 PATIENCE_S = 5.0
 
@@ -132,15 +134,15 @@ def simulate(
         try:
             with _progress(prepared, quiet=json) as watch:
                 outcomes = prepared.run(
-                    processes=processes or _processes(prepared), ray=ray, keep=keep, watch=watch
+                    processes=processes or _processes(prepared), ray=ray, cache=keep, watch=watch
                 )
             with screen.working("working out the certificate", quiet=json):
                 result = prepared.result(outcomes)
         finally:
             prepared.close()
         if result is not None:
-            result["command"] = shlex.join(["checkins", *_arguments(context)])
-            _shown(result, prepared, out, outcomes, file=file, json=json)
+            command = shlex.join(["checkins", *_arguments(context)])
+            _shown(replace(result, command=command), prepared, out, outcomes, file=file, json=json)
     if not all(outcome is not None and outcome.complete for outcome in outcomes):
         again = " Go on with --resume." if out is not None else ""
         print(f"checkins: interrupted before the end.{again}", file=sys.stderr)
@@ -208,7 +210,7 @@ def _check_ray() -> None:
         raise Refused(f"--ray: {error.expected}") from error
 
 
-def _processes(prepared: Prepared) -> int:
+def _processes(prepared: PreparedStudy) -> int:
     """One for each core; a GPU, and features that take long to compute, are for one process."""
     import jax
 
@@ -217,7 +219,7 @@ def _processes(prepared: Prepared) -> int:
     return 1 if shared or jax.default_backend() != "cpu" else max(1, cores or 1)
 
 
-def _kept(out: Path, prepared: Prepared, *, resume: bool) -> Path:
+def _kept(out: Path, prepared: PreparedStudy, *, resume: bool) -> Path:
     """Where what was done is kept; a new simulation begins with an empty place."""
     keep = out / "kept"
     keys = {job.key for job in prepared.jobs}
@@ -238,7 +240,7 @@ def _kept(out: Path, prepared: Prepared, *, resume: bool) -> Path:
 
 
 @contextmanager
-def _progress(prepared: Prepared, *, quiet: bool) -> Iterator[Callable[..., None] | None]:
+def _progress(prepared: PreparedStudy, *, quiet: bool) -> Iterator[Callable[..., None] | None]:
     """A bar for each job on standard error, for people at a terminal."""
     from rich.console import Console
 
@@ -253,8 +255,8 @@ def _progress(prepared: Prepared, *, quiet: bool) -> Iterator[Callable[..., None
 
 
 def _shown(
-    result: dict[str, Any],
-    prepared: Prepared,
+    result: SimulationResult | SweepResult,
+    prepared: PreparedStudy,
     out: Path | None,
     outcomes: Any,
     *,
@@ -267,8 +269,8 @@ def _shown(
         saved = None if out is None else simulate_words.save(result, prepared, outcomes, out)
     finally:  # what was simulated is shown, whatever becomes of its files
         if json:
-            screen.show_json(result)
+            screen.show_json(result.as_json())
         else:
-            screen.show(*simulate_words.result_parts(result, file=file))
+            screen.show(*simulate_words.result_parts(result.as_json(), file=file))
     if saved is not None and not json:
         screen.show_plain(f"Saved: {saved}")

@@ -21,8 +21,8 @@ def study_of(given: Given, file: str, axes: list[str], *, reuse: bool) -> Study:
     """The study that the options ask for."""
     from checkins.campaign import read_campaign
     from checkins.errors import InvalidValue
-    from checkins.simulation import availability
-    from checkins.simulation.study import Study, World
+    from checkins.simulation.population import parse_availability
+    from checkins.simulation.study import ScenarioOptions, Study
     from checkins.simulation.sweep import Axis, changed, label, settings
 
     found = read_campaign(file)
@@ -39,10 +39,10 @@ def study_of(given: Given, file: str, axes: list[str], *, reuse: bool) -> Study:
     if count > MOST_SEEDS:
         raise given.contradiction("seeds", f"must be at most {MOST_SEEDS:,}")
     with given.in_own_words():
-        world = World(
+        world = ScenarioOptions(
             whole(given, "clients", default=0) or None,
             reuse,
-            availability.parse(given.texts.get("availability", "always")),
+            parse_availability(given.texts.get("availability", "always")),
             number(given, "dropout", default=0.0),
         )
         campaigns = [
@@ -90,7 +90,7 @@ def _of_data(error: InvalidValue, campaign: Campaign) -> Refused | None:
 def _own_data(given: Given, campaign: Campaign) -> tuple[Campaign, list[str]]:
     """The campaign with the user's own table in place of its data."""
     from checkins.errors import InvalidValue
-    from checkins.tasks import table
+    from checkins.tasks.data import table
 
     if campaign.task is None:
         raise Refused("--data: the campaign has no [task] that could learn from it")

@@ -20,8 +20,9 @@ from checkins.cli.screen import finite
 from checkins.cli.tables import listed, plain_table
 
 if TYPE_CHECKING:
-    from checkins.simulation.outcome import Outcome
-    from checkins.simulation.study import Prepared
+    from checkins.simulation.engine.outcome import Outcome
+    from checkins.simulation.result import SimulationResult, SweepResult
+    from checkins.simulation.study import PreparedStudy
 
 MOST_BARS = 10
 NOT_PRIVATE = (
@@ -32,7 +33,7 @@ METRICS = {"auc": "AUC", "accuracy": "accuracy", "loss": "loss"}
 
 
 @contextmanager
-def progress_bars(prepared: Prepared, console: Console) -> Iterator[Callable[..., None]]:
+def progress_bars(prepared: PreparedStudy, console: Console) -> Iterator[Callable[..., None]]:
     """One bar for each job that is under way: slots, the latest loss, epsilon so far."""
     columns = (
         TextColumn("{task.description}"),
@@ -253,8 +254,8 @@ def _sweep_parts(results: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
 
 
 def save(
-    result: Mapping[str, Any],
-    prepared: Prepared,
+    result: SimulationResult | SweepResult,
+    prepared: PreparedStudy,
     outcomes: Sequence[Outcome | None],
     out: Path,
 ) -> Path:
@@ -262,11 +263,11 @@ def save(
 
     In a sweep, the models of its n-th combination are called model-n.
     """
-    from checkins.simulation.job import lesson_of
+    from checkins.simulation.job import load_task
     from checkins.simulation.report import write_report
     from checkins.tasks.tensors import unflatten
 
-    plain = finite(result)
+    plain = finite(result.as_json())
     (out / "result.json").write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n")
     left = iter(outcomes)
     for number, entry in enumerate(prepared.entries, 1):
@@ -274,7 +275,7 @@ def save(
         first = "model" if len(prepared.entries) == 1 else f"model-{number}"
         for job, outcome in zip(entry.groups[0].jobs, done, strict=False):
             if outcome is not None:
-                shapes = lesson_of(job.task, job.folder).model.shapes
+                shapes = load_task(job.task, job.folder).model.shapes
                 with (out / f"{first}-seed-{job.seed}.npz").open("wb") as file:
                     np.savez(file, allow_pickle=False, **unflatten(outcome.model, shapes))
     write_report(result, out / "report.html")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from checkins.cli.plots import BLUE, GREEN, GREY, ORANGE, PURPLE
-from checkins.simulation.utility.sweep import Comparison, Ladder, Sweep
-from checkins.simulation.utility.trial import CONFIDENCE, Measured, Scheme
-from checkins.tasks.convex import Loss
+from checkins.simulation.excess_risk import CONFIDENCE, Measured, Scheme
+from checkins.simulation.utility_sweep import Comparison, Ladder, Sweep
+from checkins.tasks.data.convex import Loss
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

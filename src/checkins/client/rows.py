@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from checkins.campaign import DataFile, Task
 from checkins.client.trainer import RowsTrainer, check_model_allowed
 from checkins.errors import InvalidValue
-from checkins.tasks import table, table_file
-from checkins.tasks.dataset import Dataset
-from checkins.tasks.holdout import in_holdout
-from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.model import Model
-from checkins.tasks.model_spec import model_of
+from checkins.tasks.data import table, table_file
+from checkins.tasks.data.dataset import Dataset, in_holdout
+from checkins.tasks.loaded_task import LoadedTask, model_of
+from checkins.tasks.models.model import Model
 
 SHOWN = 5
 

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from checkins.campaign import Task
 from checkins.campaign.task import Model as Named
 from checkins.errors import InvalidValue
-from checkins.tasks.model import Model
-from checkins.tasks.model_spec import model_of
+from checkins.tasks.loaded_task import model_of
+from checkins.tasks.models.model import Model
 from checkins.tasks.tensors import flatten, unflatten
 
 Tensors = Mapping[str, NDArray[Any]]

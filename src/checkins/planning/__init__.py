@@ -1,20 +1,19 @@
-"""How to spend a budget: from a population, a budget and what devices can do to a campaign.
+"""Plan a campaign for a population, a privacy budget, and the capabilities of devices and server.
 
-Ask a ``Question``; ``make_plan`` searches designs, proves what it shows, and returns a ``Plan``
-with a recommended campaign, the designs beside it, and why.
+``make_plan`` takes a ``Question``, searches designs, proves the epsilon of those it shows, and
+returns a ``Plan``: a recommended campaign, a Pareto front of designs, and reasons.
 """
 
-from checkins.planning.learning import Learning
+from checkins.planning.cost_model import CalibratedDesign
 from checkins.planning.plan import Plan, make_plan
-from checkins.planning.priced import PricedDesign
-from checkins.planning.question import Constraints, Devices, Question, Server
+from checkins.planning.question import Constraints, Devices, Learning, Question, Server
 
 __all__ = [
+    "CalibratedDesign",
     "Constraints",
     "Devices",
     "Learning",
     "Plan",
-    "PricedDesign",
     "Question",
     "Server",
     "make_plan",

@@ -1,4 +1,4 @@
-"""A planned design as a campaign: what check, simulate, serve and audit take."""
+"""A planned design as a campaign file."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from checkins.campaign import (
 )
 from checkins.campaign.templates import SCHEDULE
 from checkins.errors import InvalidValue
-from checkins.planning.priced import PricedDesign
-from checkins.planning.turnout import CHOOSE_SHARE
+from checkins.planning.candidate import CHOOSE_SHARE
+from checkins.planning.cost_model import CalibratedDesign
 
 FINEST_GRID, COARSEST_GRID = 1e-6, 1.0
 DIGITS = 3
 
 
-def campaign_of(design: PricedDesign) -> Campaign:
-    """The campaign that runs this design."""
-    question, shape = design.question, design.shape
-    slot_s = design.figures.turnout.slot_s
+def campaign_of(design: CalibratedDesign) -> Campaign:
+    """Return the campaign that runs this design."""
+    question, candidate = design.question, design.candidate
+    slot_s = design.metrics.slot_load.slot_s
     return Campaign(
         name=question.name,
         population_id=question.population_id,
         budget=Budget(question.epsilon, question.delta, question.adjacency),
-        design=shape.design(design.level),
-        repeats=shape.repeats,
+        design=candidate.design(design.level),
+        repeats=candidate.repeats,
         randomizer=_randomizer(design),
         task=_task(design),
         schedule=Schedule(SCHEDULE.start, slot_s=slot_s, choose_s=round(CHOOSE_SHARE * slot_s, 6)),
     )
 
 
-def written(design: PricedDesign, campaign: Campaign) -> str:
-    """The text of campaign.toml, with what it was planned for at its head."""
+def campaign_file_text(design: CalibratedDesign, campaign: Campaign) -> str:
+    """Return the text of campaign.toml, with the question at its head."""
     asked = design.question
     many = f"{asked.population.fewest:,} to {asked.population.most:,} clients"
     head = [
@@ -53,43 +53,43 @@ def written(design: PricedDesign, campaign: Campaign) -> str:
     return campaign_text(campaign, head=head)
 
 
-def _randomizer(design: PricedDesign) -> RandomizerConfig:
-    shape, clip = design.shape, design.question.learning.clip
-    if shape.randomizer is RandomizerKind.PRIVUNIT:
-        return RandomizerConfig(shape.randomizer, clip=clip)
-    if not shape.is_gaussian:
+def _randomizer(design: CalibratedDesign) -> RandomizerConfig:
+    candidate, clip = design.candidate, design.question.learning.clip
+    if candidate.randomizer is RandomizerKind.PRIVUNIT:
+        return RandomizerConfig(candidate.randomizer, clip=clip)
+    if not candidate.is_gaussian:
         clip = _digits(clip * math.sqrt(design.question.dimension))
-    noise, grid = shape.design(design.level).randomizer, FINEST_GRID
+    noise, grid = candidate.design(design.level).randomizer, FINEST_GRID
     while True:
         try:
-            chosen = RandomizerConfig(shape.randomizer, clip=clip, grid=grid)
+            chosen = RandomizerConfig(candidate.randomizer, clip=clip, grid=grid)
             chosen.check_noise(noise)
             return chosen
         except InvalidValue as error:
             if error.name != "grid" or grid >= COARSEST_GRID:
                 raise
-            grid = float(f"{grid * 10.0:.1e}")  # reports outgrow 32 bits: count more coarsely
+            grid = float(f"{grid * 10.0:.1e}")  # reports overflow 32 bits: use a coarser grid
 
 
-def _task(design: PricedDesign) -> Task | None:
+def _task(design: CalibratedDesign) -> Task | None:
     task = design.question.learning.task
     return None if task is None else replace(task, optimizer=optimizer_of(design))
 
 
-def optimizer_of(design: PricedDesign) -> Optimizer:
-    """Steps that balance way and noise, R/(T√V), with momentum only where they would be too long.
+def optimizer_of(design: CalibratedDesign) -> Optimizer:
+    """Return steps that balance bias and noise, R/(T√V), with momentum if they are too long.
 
-    A slot's sum is divided by the reports that are expected in it, a public number.
+    A slot's sum is divided by the expected number of reports, a public number.
     """
-    learning, shape, worth = design.question.learning, design.shape, design.figures
+    learning, candidate, worth = design.question.learning, design.candidate, design.metrics
     step = learning.step(steps=worth.steps, variance=worth.variance)
     momentum = learning.momentum(steps=worth.steps, step=step)
-    count: int | None = max(1, round(worth.turnout.reports))
-    if shape.protocol is Protocol.AVERAGED:
+    count: int | None = max(1, round(worth.slot_load.reports))
+    if candidate.protocol is Protocol.AVERAGED:
         count = None
     return Optimizer(
         rate=_digits(step * (1.0 - momentum) / learning.clip),
-        minibatch=shape.minibatch,
+        minibatch=candidate.minibatch,
         divide_by=count,
         momentum=momentum or None,
     )

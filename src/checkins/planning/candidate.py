@@ -1,9 +1,15 @@
-"""A design without its noise: everything that is searched before a budget is spent on it."""
+"""A design without its noise, and the expected load of its slots.
+
+Clients pick slots at random, so the number at a slot is Binomial(n p/m), approximated as Poisson.
+None of it enters a certificate.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+
+from scipy.special import pdtr
 
 from checkins.accounting import (
     Design,
@@ -14,6 +20,7 @@ from checkins.accounting import (
     Protocol,
 )
 from checkins.campaign import RandomizerKind
+from checkins.planning.question import Question
 from checkins.randomizers import Laplace, PrivUnit
 
 
@@ -21,8 +28,8 @@ from checkins.randomizers import Laplace, PrivUnit
 class DesignCandidate:
     """One point of the search; ``capacity`` None means every check-in is used.
 
-    ``population`` is declared only where a certificate uses it. ``level`` of a shape is the noise
-    multiplier of Gaussian noise, or the local epsilon of a pure randomizer.
+    ``population`` is None unless the certificate depends on it. The ``level`` of a candidate is
+    the noise multiplier of Gaussian noise, or the local epsilon of a pure randomizer.
     """
 
     protocol: Protocol
@@ -42,18 +49,22 @@ class DesignCandidate:
 
     @property
     def choices(self) -> int:
-        """Among how many slots one client draws."""
+        """Number of slots that one client draws from."""
         return self.slots if self.window is None else self.window
 
     @property
     def steps(self) -> int:
-        """Model steps of all runs: a sliding window releases nothing while it warms up."""
-        active = self.slots if self.window is None else self.slots - self.window + 1
-        return max(1, active // self.minibatch) * self.repeats
+        """Number of model steps of all runs."""
+        return max(1, self.active_slots // self.minibatch) * self.repeats
 
     @property
-    def priced_as(self) -> DesignCandidate:
-        """The simplest shape that spends the same at every level: what is found for one holds."""
+    def active_slots(self) -> int:
+        """Slots of one run that release a model: all but the warm-up of a sliding window."""
+        return self.slots if self.window is None else self.slots - self.window + 1
+
+    @property
+    def equivalent(self) -> DesignCandidate:
+        """The simplest candidate with the same epsilon at every level."""
         averaged = self.protocol is Protocol.AVERAGED
         if self.is_gaussian:
             slots = 1 if averaged else self.choices
@@ -67,7 +78,7 @@ class DesignCandidate:
         )
 
     def design(self, level: float) -> Design:
-        """What the accountant prices, at this much noise or local epsilon."""
+        """Return the design at this noise multiplier or local epsilon."""
         if self.is_gaussian:
             promise: LocalRandomizer | GaussianNoise = GaussianNoise(level, self.noise_at)
         else:
@@ -83,10 +94,10 @@ class DesignCandidate:
         )
 
     def report_variance(self, level: float, *, dimension: int) -> float:
-        """Squared error of one report per coordinate, in clips of the L2 norm.
+        """Return the squared error of one report per coordinate, in clips of the L2 norm.
 
         Laplace noise protects the L1 norm, which is up to √dimension times the L2 norm: its clip is
-        taken as much wider, so that it cuts as little. Gaussian noise at the server: that of a sum.
+        larger by that factor. Gaussian noise at the server: the squared error of a sum.
         """
         if self.is_gaussian:
             return level * level
@@ -97,8 +108,110 @@ class DesignCandidate:
         return unit.variance(dimension=dimension) / dimension
 
     def slot_variance(self, level: float, *, dimension: int, reports: float) -> float:
-        """Variance of one coordinate of a slot's sum, its dummies included, in clips."""
+        """Return the variance of one coordinate of a slot's sum, dummies included, in clips."""
         one = self.report_variance(level, dimension=dimension)
         if self.noise_at is NoiseAt.SERVER:
             return one
         return one * (reports if self.capacity is None else self.capacity)
+
+
+BYTES_PER_NUMBER = 4
+"""Size of a report: one int32 for each number of the model."""
+CHOOSE_SHARE = 0.3
+"""Share of a slot for check-ins; the rest is for reports."""
+LEAST_SLOT_S = 1.0
+SAFETY = 2.0
+"""Factor by which uploads may take longer than the uplink's rate implies."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLoad:
+    """The expected load of one slot of a candidate."""
+
+    check_ins: float
+    reports: float
+    """Reports of clients that arrive, without dummies."""
+    empty: float
+    """The probability that a slot has no client."""
+    dummies_share: float
+    """Share of dummies in a slot's reports; with noise at the server, share of empty slots."""
+    slot_s: float
+    duration_s: float
+    upload_bytes: int
+    clients: int
+
+    def share_that_uploads(self, candidate: DesignCandidate) -> float:
+        """Return the share of all clients that upload in one run."""
+        return min(1.0, self.reports * candidate.active_slots / self.clients)
+
+    def upload_bytes_per_client(self, candidate: DesignCandidate) -> float:
+        """Return the expected bytes that one client uploads over all runs."""
+        return self.share_that_uploads(candidate) * self.upload_bytes * candidate.repeats
+
+    @property
+    def server_updates_per_s(self) -> float:
+        """Reports per second in the part of a slot that is for reports."""
+        return self.reports / ((1.0 - CHOOSE_SHARE) * self.slot_s)
+
+
+def slot_load(
+    candidate: DesignCandidate, question: Question, *, clients: int, slot_s: float | None = None
+) -> SlotLoad:
+    """Return the expected load of a slot with so many clients.
+
+    ``slot_s`` None means as short as the server and the uplink allow at the largest population.
+    """
+    upload_bytes = BYTES_PER_NUMBER * question.dimension
+    seconds = shortest_slot_s(candidate, question) if slot_s is None else slot_s
+    run_s = candidate.slots * seconds
+    kept = _kept(candidate, question, run_s=run_s, slot_s=seconds)
+    check_ins = clients * candidate.participation / candidate.slots * kept
+    used = _used(check_ins, candidate.capacity) * (1.0 - question.devices.dropout)
+    empty = math.exp(-min(used, 700.0))
+    dummies = empty
+    if candidate.capacity is not None and candidate.noise_at is NoiseAt.CLIENT:
+        dummies = max(0.0, 1.0 - used / candidate.capacity)
+    return SlotLoad(
+        check_ins=check_ins,
+        reports=used,
+        empty=empty,
+        dummies_share=dummies,
+        slot_s=seconds,
+        duration_s=run_s * candidate.repeats,
+        upload_bytes=upload_bytes,
+        clients=clients,
+    )
+
+
+def shortest_slot_s(candidate: DesignCandidate, question: Question) -> float:
+    """Return the time that uploads take, and the server at the largest population."""
+    upload_s = BYTES_PER_NUMBER * question.dimension / question.devices.uplink_bytes_per_s
+    most = question.population.most * candidate.participation / candidate.slots
+    reports = _used(most, candidate.capacity)
+    busy_s = reports / question.server.updates_per_s
+    needed = max(SAFETY * upload_s, busy_s) / (1.0 - CHOOSE_SHARE)
+    return _rounded_up(max(LEAST_SLOT_S, needed))
+
+
+def _kept(candidate: DesignCandidate, question: Question, *, run_s: float, slot_s: float) -> float:
+    """Return the share of drawn slots at which devices are still available.
+
+    A fixed window spreads slots over a whole run; a sliding one over ``window`` slots.
+    """
+    spread_s = run_s if candidate.window is None else candidate.window * slot_s
+    return min(1.0, question.availability_s / spread_s)
+
+
+def _used(check_ins: float, capacity: int | None) -> float:
+    """Return E min(X, K) for X ~ Poisson(check_ins)."""
+    if capacity is None:
+        return check_ins
+    below = float(pdtr(capacity - 2, check_ins)) if capacity >= 2 else 0.0
+    at_most = float(pdtr(capacity - 1, check_ins))
+    return min(check_ins, check_ins * below + capacity * (1.0 - at_most))
+
+
+def _rounded_up(seconds: float) -> float:
+    """Return the seconds rounded up to two digits."""
+    place = 10.0 ** (math.floor(math.log10(seconds)) - 1)
+    return float(f"{math.ceil(seconds / place - 1e-9) * place:.3g}")

@@ -1,40 +1,204 @@
-"""From a question to a plan: a recommended design, the front it lies on, and why.
+"""From a question to a plan: a recommended design, its certificate, its front, and the reasons.
 
 >>> from checkins.accounting import Adjacency, Population
 >>> asked = Question(Population(9000, 11000), 1.0, 1e-6, Adjacency.ADD_REMOVE, dimension=14)
 >>> plan = make_plan(asked)
->>> plan.recommended.shape.protocol.value, plan.certificate.epsilon <= 1.0
+>>> plan.recommended.candidate.protocol.value, plan.certificate.epsilon <= 1.0
 ('fixed', True)
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 
-from checkins.accounting import Certificate
+from checkins.accounting import Adjacency, Certificate, Protocol, total_variation
 from checkins.accounting.certificate import versions
-from checkins.campaign import Campaign
-from checkins.planning.campaign import written
-from checkins.planning.curves import budget_curve, slots_curve
-from checkins.planning.pareto_front import pareto, shown
-from checkins.planning.priced import PricedDesign
-from checkins.planning.proof import settled
+from checkins.accounting.precision import Method, Precision, certify_at
+from checkins.campaign import Campaign, PartialRun, price
+from checkins.errors import NotCovered
+from checkins.planning.campaign import campaign_file_text, campaign_of
+from checkins.planning.candidate import DesignCandidate
+from checkins.planning.cost_model import CalibratedDesign, pareto, thinned
+from checkins.planning.explain import Reason, SensitivityRow, reasons, sensitivity
+from checkins.planning.noise import QUICK, Target, estimated_level, proven_level
 from checkins.planning.question import Question
-from checkins.planning.reasons import Reason, reasons
-from checkins.planning.search import search
-from checkins.planning.sensitivity import Row, sensitivity
+from checkins.planning.search import CachedCalibrator, round_level, search
+
+BUDGETS = (0.25, 0.5, 2.0, 4.0)
+MOST_EPSILON = 50.0
+
+
+def slots_curve(designs: Iterable[CalibratedDesign]) -> list[dict[str, object]]:
+    """Return one point for each number of slots, at the same epsilon."""
+    return [
+        {
+            "slots": one.candidate.slots,
+            **_level(one),
+            "noise_per_step": one.metrics.noise_per_step,
+            "dummies_share": one.metrics.slot_load.dummies_share,
+            "proxy": one.metrics.proxy,
+            "epsilon": one.epsilon,
+        }
+        for one in sorted(designs, key=lambda one: one.candidate.slots)
+    ]
+
+
+def budget_curve(design: CalibratedDesign) -> list[dict[str, object]]:
+    """Return the same design at other budgets, each with its own noise."""
+    proven = CachedCalibrator(design.question, QUICK)
+    proven.learn(design)
+    target = design.target
+    found: list[CalibratedDesign] = [design]
+    for times in BUDGETS:
+        epsilon = times * target.epsilon
+        if epsilon <= MOST_EPSILON:
+            other = proven(design.candidate, Target(epsilon, target.delta, target.adjacency))
+            found += [] if other is None else [other]
+    return [
+        {
+            "epsilon": one.target.epsilon,
+            **_level(one),
+            "noise_per_step": one.metrics.noise_per_step,
+            "proxy": one.metrics.proxy,
+        }
+        for one in sorted(found, key=lambda one: one.target.epsilon)
+    ]
+
+
+def _level(one: CalibratedDesign) -> dict[str, object]:
+    return {"noise_multiplier" if one.candidate.is_gaussian else "local_epsilon": one.level}
+
+
+FULL_SLOTS = 300
+"""Largest number of slots of a replace-one design with a full certificate, which takes seconds."""
+IN_HAND = 0.99
+"""Share of the budget to use if the full certificate is left to `checkins check`, which composes in
+another way: its epsilon was a fifth of a per cent larger at worst."""
+SLACK = 0.0015
+_STEP, _MOST_TURNS = 1.0005, 8
+
+
+def certified(design: CalibratedDesign) -> tuple[CalibratedDesign, Campaign, Certificate]:
+    """Return the design at the least noise by a finer grid, its campaign and its certificate."""
+    started = time.perf_counter()
+    quick = is_quick(campaign_of(design))
+    target = design.target
+    if not quick:
+        target = replace(target, epsilon=IN_HAND * target.epsilon)
+    found, run = _calibrated(design, target, charged=not quick)
+    if not quick:
+        return found, run.campaign, _coarse(found, run, started)
+    for _ in range(_MOST_TURNS):
+        certificate = price([run])
+        if certificate.epsilon <= target.epsilon:
+            return replace(found, epsilon=certificate.epsilon), run.campaign, certificate
+        more = max(certificate.epsilon / target.epsilon, _STEP)
+        level = found.level * more if found.candidate.is_gaussian else found.level / more
+        found, run = _at(found, level)
+    raise _disagreement(target)
+
+
+def _calibrated(
+    design: CalibratedDesign, target: Target, *, charged: bool
+) -> tuple[CalibratedDesign, PartialRun]:
+    """Return the design at a level that a finer grid proves.
+
+    If ``charged``, the rounding of devices' grids is charged to delta. The charge depends on the
+    level: the first attempt assumes nearly none.
+    """
+    candidate = _declared(design)
+    guess = (
+        design.level
+        * estimated_level(candidate, target)
+        / estimated_level(candidate, design.target)
+    )
+    left = target.delta * (1.0 - 2.0**-20)
+    for _ in range(_MOST_TURNS):
+        goal = replace(target, delta=left)
+        level = proven_level(
+            candidate, goal, precision_for(candidate, target), guess=guess, slack=SLACK
+        )
+        if level is None:
+            break
+        found, run = _at(CalibratedDesign.of(candidate, level, target, design.question), level)
+        hoped, left = left, _left(target, run) if charged else left
+        if left >= hoped:
+            return found, run
+    raise _disagreement(target)
+
+
+def _at(design: CalibratedDesign, level: float) -> tuple[CalibratedDesign, PartialRun]:
+    kept = round_level(design.candidate, level)
+    found = CalibratedDesign.of(design.candidate, kept, design.target, design.question)
+    return found, PartialRun.whole(campaign_of(found))
+
+
+def _left(target: Target, run: PartialRun) -> float:
+    return total_variation.share(
+        delta=target.delta, epsilon=target.epsilon, variation=run.variation
+    )
+
+
+def precision_for(candidate: DesignCandidate, target: Target) -> Precision:
+    """Return less precision for replace-one in a single run, where every trial builds a grid."""
+    finest = candidate.repeats > 1 or target.adjacency is Adjacency.ADD_REMOVE
+    return Precision.FINEST if finest else Precision.FINER
+
+
+def _disagreement(target: Target) -> NotCovered:
+    return NotCovered(
+        "epsilon", target.epsilon, "no noise was found that a certificate agrees with"
+    )
+
+
+def _declared(design: CalibratedDesign) -> DesignCandidate:
+    """Return the candidate, with a population only if its epsilon depends on one."""
+    candidate = design.candidate
+    averaged = candidate.protocol is Protocol.AVERAGED
+    if averaged or design.target.method(candidate) is Method.EXACT_POPULATION:
+        return candidate
+    return replace(candidate, population=None)
+
+
+def is_quick(campaign: Campaign) -> bool:
+    """Return whether the full certificate takes about a second."""
+    if campaign.budget.adjacency is Adjacency.ADD_REMOVE:
+        return True
+    design = campaign.design
+    gaussian = campaign.noise_multiplier is not None
+    if not gaussian:
+        return campaign.repeats == 1
+    alone = campaign.repeats == 1 and design.slots <= FULL_SLOTS
+    return alone and design.capacity is None
+
+
+def _coarse(design: CalibratedDesign, run: PartialRun, started: float) -> Certificate:
+    """Return the certificate at the precision that proved the level: looser, but valid."""
+    candidate, target, campaign = design.candidate, design.target, run.campaign
+    return certify_at(
+        campaign.design,
+        epsilon=target.epsilon,
+        delta=target.delta,
+        adjacency=target.adjacency,
+        precision=precision_for(candidate, target),
+        method=target.method(candidate),
+        campaigns=campaign.repeats,
+        variation=run.variation,
+        started=started,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer: every epsilon in it is a proven upper bound within the budget."""
+    """The plan for a question: every epsilon in it is a proven upper bound within the budget."""
 
     question: Question
-    recommended: PricedDesign
-    front: tuple[PricedDesign, ...]
+    recommended: CalibratedDesign
+    front: tuple[CalibratedDesign, ...]
     reasons: tuple[Reason, ...]
-    sensitivity: tuple[Row, ...]
+    sensitivity: tuple[SensitivityRow, ...]
     curves: dict[str, list[dict[str, object]]]
     campaign: Campaign
     text: str
@@ -42,13 +206,13 @@ class Plan:
     seconds: float
 
     def as_json(self) -> dict[str, object]:
-        """Plain values: what ``checkins plan --json`` prints, and the page shows."""
+        """Return plain values: what ``checkins plan --json`` prints and the page shows."""
         return {
-            "question": self.question.as_dict(),
-            "recommended": self.recommended.as_dict(),
-            "front": [design.as_dict() for design in self.front],
-            "reasons": [reason.as_dict() for reason in self.reasons],
-            "sensitivity": [row.as_dict() for row in self.sensitivity],
+            "question": self.question.as_json(),
+            "recommended": self.recommended.as_json(),
+            "front": [design.as_json() for design in self.front],
+            "reasons": [asdict(reason) for reason in self.reasons],
+            "sensitivity": [row.as_json() for row in self.sensitivity],
             "curves": self.curves,
             "campaign": self.text,
             "certificate": self.certificate.as_dict(),
@@ -58,25 +222,25 @@ class Plan:
 
 
 def make_plan(question: Question) -> Plan:
-    """Search, prove, recommend and explain.
+    """Return the plan for a question.
 
-    Raises ``InvalidValue`` where nothing that was asked for keeps the budget or the time.
+    Raises ``InvalidValue`` if no design meets the budget and the duration.
     """
     started = time.perf_counter()
     found = search(question)
-    design, campaign, certificate = settled(found.recommended)
+    design, campaign, certificate = certified(found.recommended)
     others = [one for one in found.front if one is not found.recommended]
     front = pareto([design, *others])
     curve = [design if one is found.recommended else one for one in found.slots]
     return Plan(
         question=question,
         recommended=design,
-        front=tuple(shown(front, design)),
+        front=tuple(thinned(front, design)),
         reasons=tuple(reasons(design, front, curve)),
         sensitivity=tuple(sensitivity(design)),
         curves={"slots": slots_curve(curve), "budget": budget_curve(design)},
         campaign=campaign,
-        text=written(design, campaign),
+        text=campaign_file_text(design, campaign),
         certificate=certificate,
         seconds=time.perf_counter() - started,
     )

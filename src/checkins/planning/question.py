@@ -1,7 +1,7 @@
 """What a planner is asked: a population, a budget, a model, and what devices and server can do.
 
-Nothing that privacy depends on has a default. What devices and the server can do has one: a wrong
-guess there costs time or accuracy, never privacy.
+Nothing that privacy depends on has a default. The capabilities of devices and server have one: a
+wrong guess there costs time or accuracy, never privacy.
 """
 
 from __future__ import annotations
@@ -11,15 +11,99 @@ from dataclasses import dataclass, field, fields
 
 from checkins import validate
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
-from checkins.campaign import RandomizerKind
+from checkins.campaign import Features, RandomizerKind, Task
+from checkins.campaign.task import DataSet, Model
 from checkins.errors import InvalidValue
-from checkins.planning.learning import Learning
+
+RAMP_STEPS = 10
+MOST_MEMORY = 10.0
+"""Largest memory of momentum in steps; a tenth of all steps if that is less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """Constants of a learning problem, in units of the clip; none of them affects the privacy.
+
+    ``radius``: distance from the first model to a good one. ``steepest``: the largest stable step,
+    as the distance that an update of one clip moves the model. ``spread``: mean square of an update
+    in clips, after the first steps: the variance due to sampling clients. Those of a named task
+    were chosen by simulating it, its public holdout included; no certificate covers that.
+    """
+
+    name: str | None = None
+    clip: float = 1.0
+    radius: float = 3.0
+    steepest: float = 4.0
+    spread: float = 0.3
+    task: Task | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            validate.text(name=self.name)
+        validate.positive(clip=self.clip, radius=self.radius, steepest=self.steepest)
+        validate.positive(spread=self.spread)
+        validate.one_of((Task, type(None)), task=self.task)
+
+    @classmethod
+    def of(cls, task: Task, *, name: str | None = None) -> Learning:
+        """Return the constants of a task: tuned for the tasks of this package, else defaults."""
+        known = _KNOWN.get((str(task.data), task.model, task.features), {})
+        return cls(name=name, task=task, **known)
+
+    def memory(self, steps: float) -> float:
+        """Return the largest 1/(1 − momentum) for so many steps."""
+        return min(MOST_MEMORY, max(1.0, steps / RAMP_STEPS))
+
+    def bias(self, steps: float) -> float:
+        """Return the remaining distance after these steps, in clips times the radius.
+
+        With steps of the largest size η that is stable, and momentum to lengthen them, R²/(2ηT)
+        over R; Theorem 4.2 of the paper has it as βR²/(2m), β = 1/η.
+        """
+        return self.radius / (2.0 * self.steepest * self.memory(steps) * steps)
+
+    def step(self, *, steps: int, variance: float) -> float:
+        """Return the step size that balances bias and noise, R/(T√V), at most the stable one.
+
+        In distance moved for an update of one clip; V is the variance of the mean of all steps.
+        """
+        balanced = self.radius / (steps * math.sqrt(variance))
+        return min(balanced, self.steepest * self.memory(steps))
+
+    def momentum(self, *, steps: int, step: float) -> float:
+        """Return the least momentum that makes the step stable, in hundredths; mostly 0."""
+        if step <= self.steepest:
+            return 0.0
+        return math.ceil(100.0 * (1.0 - self.steepest / step)) / 100.0
+
+
+_KNOWN: dict[tuple[str, str, Features | None], dict[str, float]] = {
+    (DataSet.PATIENTS, Model.LOGISTIC, None): {
+        "clip": 1.0,
+        "radius": 3.3,
+        "steepest": 20.0,
+        "spread": 0.1,
+    },
+    (DataSet.FASHION_MNIST, Model.SOFTMAX, Features.SCATTERING): {
+        "clip": 0.1,
+        "radius": 16.0,
+        "steepest": 6.0,
+        "spread": 0.4,
+    },
+    (DataSet.SYNTHETIC, Model.LOGISTIC, None): {
+        "clip": 1.0,
+        "radius": 1.7,
+        "steepest": 40.0,
+        "spread": 0.5,
+    },
+}
+
 
 ALL = "all"
 MOST_DIMENSION = 10**9
 MOST_CLIENTS = 10**10
 MOST_EPSILON = 100.0
-"""A larger one promises nothing: no reports are private by themselves at more."""
+"""Largest epsilon of a budget; a larger one gives no meaningful guarantee."""
 MOST_SECONDS = 100 * 365 * 86_400
 MOST_REPEATS = 10_000
 MOST_PLANNED_SLOTS = 10**7
@@ -28,10 +112,10 @@ SEARCHED = (RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE, RandomizerKind.PRIV
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What a device can do.
+    """Capabilities of a device.
 
-    ``availability_s`` is for how long a device that has joined can keep an appointment; None: for
-    as long as the campaign lasts. ``dropout`` is the chance that one that is chosen never reports.
+    ``availability_s`` is how long a device that has joined stays available; None means as long as
+    the campaign lasts. ``dropout`` is the probability that a chosen device never reports.
     """
 
     availability_s: float | None = None
@@ -44,12 +128,12 @@ class Devices:
         validate.positive(uplink_bytes_per_s=self.uplink_bytes_per_s)
         validate.probability(dropout=self.dropout)
         if self.dropout == 1.0:
-            raise InvalidValue("dropout", self.dropout, "must be below 1: nobody would report")
+            raise InvalidValue("dropout", self.dropout, "must be below 1: no device would report")
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What the server can take: reports in a second, and how long all campaigns may last."""
+    """Capabilities of the server: reports per second, and the duration of all runs."""
 
     updates_per_s: float = 1_000.0
     duration_s: float = 86_400.0
@@ -62,7 +146,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What is not to be searched: None is for the planner to choose.
+    """Parameters that are fixed; None means that the planner chooses.
 
     ``capacity`` may be "all": every check-in is used, with the noise at the server.
 
@@ -97,7 +181,9 @@ class Constraints:
         if self.participation is not None:
             validate.probability(participation=self.participation)
             if self.participation == 0.0:
-                raise InvalidValue("participation", 0.0, "must be above 0: nobody would take part")
+                raise InvalidValue(
+                    "participation", 0.0, "must be above 0: no client would take part"
+                )
         if self.randomizer is not None:
             validate.one_of(RandomizerKind, randomizer=self.randomizer)
             if self.randomizer not in SEARCHED:
@@ -138,7 +224,7 @@ class Constraints:
             raise InvalidValue("capacity", ALL, "goes with Gaussian noise at the server only")
 
     def named(self) -> dict[str, object]:
-        """Only what is fixed, as plain values."""
+        """Return the fixed parameters as plain values."""
         given = ((one.name, getattr(self, one.name)) for one in fields(self))
         return {
             name: value if isinstance(value, int | float) else str(value)
@@ -149,7 +235,7 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A design is wanted for this population, budget and model.
+    """A request for a design for this population, budget and model.
 
     >>> Question(Population(900, 1100), 1.0, 1e-6, Adjacency.ADD_REMOVE, dimension=10).clients
     995
@@ -193,16 +279,16 @@ class Question:
 
     @property
     def clients(self) -> int:
-        """How many clients a plan reckons with: the middle of the range, on a log scale."""
+        """The number of clients to plan for: the geometric mean of the range."""
         return round(math.sqrt(self.population.fewest * self.population.most))
 
     @property
     def availability_s(self) -> float:
-        """For how long a device can keep an appointment; the whole time unless it is less."""
+        """How long a device stays available, at most the whole duration."""
         asked = self.devices.availability_s
         return self.server.duration_s if asked is None else min(asked, self.server.duration_s)
 
-    def as_dict(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         return {
             "population": [self.population.fewest, self.population.most],
             "epsilon": self.epsilon,

@@ -1,7 +1,6 @@
-"""From a question to a few proven designs: rank everything by guesses, prove what is shown.
+"""Search designs: rank all candidates by estimates, and calibrate the best with proven bounds.
 
-A guess decides only what is looked at more closely. Each design that leaves this file has a noise
-that was proven to keep its target.
+Every design that a search returns has noise that was proven to meet its target.
 """
 
 from __future__ import annotations
@@ -11,159 +10,184 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from checkins.accounting import Protocol, total_variation
+from checkins.accounting.precision import Precision
 from checkins.campaign import PartialRun, RandomizerKind
 from checkins.errors import InvalidValue
 from checkins.planning.campaign import campaign_of
 from checkins.planning.candidate import DesignCandidate
-from checkins.planning.metrics import Figures, figures
-from checkins.planning.noise import guessed, proven_level, seems_out_of_reach
-from checkins.planning.pareto_front import dominates, pareto
-from checkins.planning.priced import PricedDesign
+from checkins.planning.cost_model import (
+    CalibratedDesign,
+    DesignMetrics,
+    design_metrics,
+    dominates,
+    pareto,
+)
+from checkins.planning.noise import (
+    FINE,
+    Target,
+    estimated_level,
+    proven_level,
+    seems_out_of_reach,
+)
 from checkins.planning.question import Question
-from checkins.planning.space import shapes, with_slots
-from checkins.planning.target import FINE, Precision, Target
+from checkins.planning.search_space import candidates, with_slots
 
 WORTH = 0.05
-"""Twice the uploads must better the proxy by a factor 2^0.05, 3.5 per cent, to be recommended."""
+"""Exponent of the load in the score: twice the uploads must improve the proxy by 3.5 per cent."""
 FINALISTS, MOST_TRIED = 5, 24
 SAME_LOAD = 1.02
 SHARES = (0.5, 0.25)
-"""Of the budget that a front also shows designs for."""
+"""Shares of the budget that a front also shows designs for."""
 ROOM_FOR_GRIDS = 1e-12
-"""Above this delta, what devices draw on grids never uses it up."""
+"""Delta above which the rounding of devices' grids never uses it up."""
 CUTS = (3.0, 10.0, 30.0)
-"""How much less time, and how much less load, a front also shows designs for."""
+"""Factors of less time, and of less load, that a front also shows designs for."""
 AROUND = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
-"""Slots of the curve, relative to the recommended ones."""
+"""Numbers of slots of the curve, relative to the recommended one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """A shape at the noise it would about need."""
+class Estimate:
+    """A candidate at its estimated level."""
 
-    shape: DesignCandidate
+    candidate: DesignCandidate
     level: float
-    figures: Figures
+    metrics: DesignMetrics
 
     @property
     def load(self) -> float:
-        return self.figures.turnout.upload_bytes_per_client(self.shape)
+        return self.metrics.slot_load.upload_bytes_per_client(self.candidate)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The recommended design, the front it lies on, and the slots around it."""
+class SearchResult:
+    """The recommended design, its front, and the same design with more and fewer slots."""
 
-    recommended: PricedDesign
-    front: tuple[PricedDesign, ...]
-    slots: tuple[PricedDesign, ...]
+    recommended: CalibratedDesign
+    front: tuple[CalibratedDesign, ...]
+    slots: tuple[CalibratedDesign, ...]
 
 
-def search(question: Question) -> Found:
-    """The recommended design, proven, and the front around it."""
+def search(question: Question) -> SearchResult:
+    """Return the recommended design and the front around it."""
     target = Target(question.epsilon, question.delta, question.adjacency)
-    guesses = _guesses(shapes(question), target, question)
+    estimates = _estimates(candidates(question), target, question)
     proven = CachedCalibrator(question)
-    chosen = _best(proven, target, _ranked(guesses, target, question))
+    chosen = _best(proven, target, _ranked(estimates, target, question))
     around = _around(chosen, target, proven)
     if question.fixed.slots is None:
         chosen = min((*around, chosen), key=_better(chosen, question))
     light = [
-        one.shape
-        for one in guesses
-        if one.load <= SAME_LOAD * chosen.load and not _is_privunit(one.shape)
+        one.candidate
+        for one in estimates
+        if one.load <= SAME_LOAD * chosen.load and not _is_privunit(one.candidate)
     ]
     parts = [replace(target, epsilon=share * target.epsilon) for share in SHARES]
     wanted = [
-        *_cheaper(guesses, chosen),
-        *((part, _best_at(part, light or [chosen.shape], question)) for part in parts),
+        *_cheaper(estimates, chosen),
+        *((part, _best_at(part, light or [chosen.candidate], question)) for part in parts),
     ]
-    others = [proven(shape, goal or target) for goal, shape in wanted]
+    others = [proven(candidate, goal or target) for goal, candidate in wanted]
     known = [chosen, *(one for one in others if one is not None)]
     better = [one for one in known if dominates(one.axes, chosen.axes)]
-    if better:  # the guesses were off: something is nowhere worse
+    if better:  # the estimates were off: another design dominates
         chosen = min(better, key=lambda one: one.axes)
         around = _around(chosen, target, proven)
-    curve = {one.shape.slots: one for one in (*around, chosen)}
-    return Found(chosen, tuple(pareto(known)), tuple(curve[slots] for slots in sorted(curve)))
+    curve = {one.candidate.slots: one for one in (*around, chosen)}
+    return SearchResult(
+        chosen, tuple(pareto(known)), tuple(curve[slots] for slots in sorted(curve))
+    )
 
 
 Family = tuple[Protocol, RandomizerKind, bool, bool]
 
 
-def family(shape: DesignCandidate) -> Family:
-    """Shapes of one family are priced in one way: what is off for one is off for the next."""
-    return shape.protocol, shape.randomizer, shape.repeats > 1, shape.capacity is None
+def family(candidate: DesignCandidate) -> Family:
+    """Return the family of a candidate, within which estimates have similar errors."""
+    return (
+        candidate.protocol,
+        candidate.randomizer,
+        candidate.repeats > 1,
+        candidate.capacity is None,
+    )
 
 
 class CachedCalibrator:
-    """Finds levels, and remembers them, and by how much guesses were off."""
+    """Finds levels by proven bounds; caches them, and the errors of the estimates."""
 
     def __init__(self, question: Question, precision: Precision = FINE) -> None:
         self.question, self.precision = question, precision
-        self._known: dict[tuple[DesignCandidate, Target], PricedDesign | None] = {}
+        self._known: dict[tuple[DesignCandidate, Target], CalibratedDesign | None] = {}
         self._levels: dict[tuple[DesignCandidate, Target], float | None] = {}
         self._off: dict[Family, float] = {}
 
-    def __call__(self, shape: DesignCandidate, target: Target) -> PricedDesign | None:
-        """The design at the least noise that was proven; None where none is."""
-        key = shape, target
+    def __call__(self, candidate: DesignCandidate, target: Target) -> CalibratedDesign | None:
+        """Return the design at the least proven noise; None if no noise meets the target."""
+        key = candidate, target
         if key not in self._known:
-            self._known[key] = self._proven(shape, target)
+            self._known[key] = self._proven(candidate, target)
         return self._known[key]
 
-    def learn(self, design: PricedDesign) -> None:
-        """Start from what this design needs: the next ones are like it."""
-        self._off[family(design.shape)] = design.level / guessed(design.shape, design.target)
+    def learn(self, design: CalibratedDesign) -> None:
+        """Record the error of the estimate, to correct those of the same family."""
+        self._off[family(design.candidate)] = design.level / estimated_level(
+            design.candidate, design.target
+        )
 
-    def _proven(self, shape: DesignCandidate, target: Target) -> PricedDesign | None:
-        like = shape.priced_as, target
+    def _proven(self, candidate: DesignCandidate, target: Target) -> CalibratedDesign | None:
+        like = candidate.equivalent, target
         if like not in self._levels:
-            guess = guessed(shape, target) * self._off.get(family(shape), 1.0)
-            self._levels[like] = proven_level(shape, target, self.precision, guess=guess)
+            guess = estimated_level(candidate, target) * self._off.get(family(candidate), 1.0)
+            self._levels[like] = proven_level(candidate, target, self.precision, guess=guess)
         level = self._levels[like]
         if level is None:
             return None
-        found = PricedDesign.of(shape, tidy(shape, level), target, self.question)
+        found = CalibratedDesign.of(candidate, round_level(candidate, level), target, self.question)
         self.learn(found)
         return found
 
 
-def tidy(shape: DesignCandidate, level: float) -> float:
-    """Four digits, on the side that spends less: more noise, or less local epsilon."""
+def round_level(candidate: DesignCandidate, level: float) -> float:
+    """Return four digits, rounded to more noise or less local epsilon."""
     if level <= 0.0 or not math.isfinite(level):
         return level
     place = 10.0 ** (math.floor(math.log10(level)) - 3)
     whole = level / place
-    steps = math.ceil(whole - 1e-9) if shape.is_gaussian else math.floor(whole + 1e-9)
+    steps = math.ceil(whole - 1e-9) if candidate.is_gaussian else math.floor(whole + 1e-9)
     rounded = float(f"{steps * place:.6g}")
-    safe = rounded >= level if shape.is_gaussian else rounded <= level
+    safe = rounded >= level if candidate.is_gaussian else rounded <= level
     return rounded if safe else level
 
 
-def _guesses(space: Sequence[DesignCandidate], target: Target, question: Question) -> list[Guess]:
+def _estimates(
+    space: Sequence[DesignCandidate], target: Target, question: Question
+) -> list[Estimate]:
     found = []
-    for shape in space:
-        level = guessed(shape, target)
-        found.append(Guess(shape, level, figures(shape, level, question)))
+    for candidate in space:
+        level = estimated_level(candidate, target)
+        found.append(Estimate(candidate, level, design_metrics(candidate, level, question)))
     return found
 
 
-def _ranked(guesses: Sequence[Guess], target: Target, question: Question) -> list[DesignCandidate]:
-    """Best first, a larger load counted against a better proxy; last what may be out of reach."""
-    able = [one for one in guesses if _may_be_recommended(one.shape, question)] or list(guesses)
-    able.sort(key=lambda one: score(one.figures.proxy, one.load))
-    ranked = [one.shape for one in able]
-    return sorted(ranked, key=lambda shape: seems_out_of_reach(shape, target))
+def _ranked(
+    estimates: Sequence[Estimate], target: Target, question: Question
+) -> list[DesignCandidate]:
+    """Return candidates by score, those that seem out of reach last."""
+    able = [one for one in estimates if _may_be_recommended(one.candidate, question)] or list(
+        estimates
+    )
+    able.sort(key=lambda one: score(one.metrics.proxy, one.load))
+    ranked = [one.candidate for one in able]
+    return sorted(ranked, key=lambda candidate: seems_out_of_reach(candidate, target))
 
 
 def score(proxy: float, load: float) -> float:
-    """What the recommended design has least of: the proxy, weighed a little by the uploads."""
+    """Return the score to minimise: the proxy, weighted slightly by the uploads."""
     return proxy * float(load**WORTH)
 
 
-def _may_be_recommended(shape: DesignCandidate, question: Question) -> bool:
-    return shape.randomizer is not RandomizerKind.PRIVUNIT or _wants_privunit(question)
+def _may_be_recommended(candidate: DesignCandidate, question: Question) -> bool:
+    return candidate.randomizer is not RandomizerKind.PRIVUNIT or _wants_privunit(question)
 
 
 def _wants_privunit(question: Question) -> bool:
@@ -172,25 +196,25 @@ def _wants_privunit(question: Question) -> bool:
 
 def _best(
     proven: CachedCalibrator, target: Target, ranked: Sequence[DesignCandidate]
-) -> PricedDesign:
-    """The best of the first few that are proven.
+) -> CalibratedDesign:
+    """Return the best of the first few candidates that meet the target.
 
-    Where a shape is out of reach, others that differ little from it are passed over.
+    If a candidate is out of reach, similar ones are skipped.
     """
-    found: list[PricedDesign] = []
+    found: list[CalibratedDesign] = []
     failed: set[tuple[Family, float, int]] = set()
     refusal: InvalidValue | None = None
     tried = 0
-    for shape in ranked:
+    for candidate in ranked:
         if len(found) >= FINALISTS or tried >= MOST_TRIED:
             break
-        like = family(shape), shape.participation, shape.priced_as.slots
+        like = family(candidate), candidate.participation, candidate.equivalent.slots
         if like in failed:
             continue
         tried += 1
         try:
-            check_it_can_run(shape, target, proven.question)
-            design = proven(shape, target)
+            check_it_can_run(candidate, target, proven.question)
+            design = proven(candidate, target)
         except InvalidValue as error:
             design, refusal = None, refusal or error
         if design is None:
@@ -204,12 +228,14 @@ def _best(
             f"out of reach at delta = {target.delta!r} ({target.adjacency}) for the designs asked"
             " for: fix less, or spend more",
         )
-    return min(found, key=lambda one: score(one.figures.proxy, one.load))
+    return min(found, key=lambda one: score(one.metrics.proxy, one.load))
 
 
-def check_it_can_run(shape: DesignCandidate, target: Target, question: Question) -> None:
-    """Refuse what no campaign can be written of, or what leaves nothing of a tiny delta to it."""
-    design = PricedDesign.of(shape, tidy(shape, guessed(shape, target)), target, question)
+def check_it_can_run(candidate: DesignCandidate, target: Target, question: Question) -> None:
+    """Refuse a candidate without a valid campaign, or whose grid uses up a tiny delta."""
+    design = CalibratedDesign.of(
+        candidate, round_level(candidate, estimated_level(candidate, target)), target, question
+    )
     campaign = campaign_of(design)
     if target.delta < ROOM_FOR_GRIDS:
         spent = total_variation.charge(epsilon=0.0, variation=PartialRun.whole(campaign).variation)
@@ -222,51 +248,53 @@ def check_it_can_run(shape: DesignCandidate, target: Target, question: Question)
             )
 
 
-def _around(chosen: PricedDesign, target: Target, proven: CachedCalibrator) -> list[PricedDesign]:
-    """The same design with more slots and with fewer, each with its own noise."""
-    question, shape = proven.question, chosen.shape
-    least = max(shape.minibatch, question.fixed.window or 1)
-    counts = {max(least, round(shape.slots * times)) for times in AROUND} - {shape.slots}
-    found = (proven(with_slots(shape, slots, question), target) for slots in sorted(counts))
+def _around(
+    chosen: CalibratedDesign, target: Target, proven: CachedCalibrator
+) -> list[CalibratedDesign]:
+    """Return the same design with more slots and with fewer, each with its own noise."""
+    question, candidate = proven.question, chosen.candidate
+    least = max(candidate.minibatch, question.fixed.window or 1)
+    counts = {max(least, round(candidate.slots * times)) for times in AROUND} - {candidate.slots}
+    found = (proven(with_slots(candidate, slots, question), target) for slots in sorted(counts))
     return [one for one in found if one is not None]
 
 
-def _better(chosen: PricedDesign, question: Question) -> Callable[[PricedDesign], float]:
-    """A score to compare by: one that takes longer must be better by a per cent."""
+def _better(chosen: CalibratedDesign, question: Question) -> Callable[[CalibratedDesign], float]:
+    """Return a score in which a longer design must be better by one per cent."""
 
-    def rank(one: PricedDesign) -> float:
-        weighed = score(one.figures.proxy, one.load)
-        if one.figures.duration_s > question.server.duration_s * (1.0 + 1e-9):
+    def rank(one: CalibratedDesign) -> float:
+        weighed = score(one.metrics.proxy, one.load)
+        if one.metrics.duration_s > question.server.duration_s * (1.0 + 1e-9):
             return math.inf
-        longer = one.figures.duration_s > chosen.figures.duration_s
+        longer = one.metrics.duration_s > chosen.metrics.duration_s
         return weighed * 1.01 if longer else weighed
 
     return rank
 
 
 def _cheaper(
-    guesses: Sequence[Guess], chosen: PricedDesign
+    estimates: Sequence[Estimate], chosen: CalibratedDesign
 ) -> list[tuple[Target | None, DesignCandidate]]:
-    """The most accurate of all, and the most accurate within less time, or within less load."""
-    limits: list[Callable[[Guess], bool]] = [lambda one: True]
+    """Return the most accurate candidates: of all, within less time, and within less load."""
+    limits: list[Callable[[Estimate], bool]] = [lambda one: True]
     for cut in CUTS:
         limits.append(lambda one, cut=cut: one.load <= chosen.load / cut)  # type: ignore[misc]
         limits.append(
-            lambda one, cut=cut: one.figures.duration_s <= chosen.figures.duration_s / cut  # type: ignore[misc]
+            lambda one, cut=cut: one.metrics.duration_s <= chosen.metrics.duration_s / cut  # type: ignore[misc]
         )
     found: list[tuple[Target | None, DesignCandidate]] = []
     for within in limits:
-        fitting = [one for one in guesses if within(one) and not _is_privunit(one.shape)]
+        fitting = [one for one in estimates if within(one) and not _is_privunit(one.candidate)]
         if fitting:
-            best = min(fitting, key=lambda one: (one.figures.proxy, one.load))
-            found.append((None, best.shape))
+            best = min(fitting, key=lambda one: (one.metrics.proxy, one.load))
+            found.append((None, best.candidate))
     return found
 
 
-def _is_privunit(shape: DesignCandidate) -> bool:
-    return shape.randomizer is RandomizerKind.PRIVUNIT
+def _is_privunit(candidate: DesignCandidate) -> bool:
+    return candidate.randomizer is RandomizerKind.PRIVUNIT
 
 
 def _best_at(part: Target, light: Sequence[DesignCandidate], question: Question) -> DesignCandidate:
-    """The most accurate shape at part of the budget, of those that ask no more of devices."""
-    return min(_guesses(light, part, question), key=lambda one: one.figures.proxy).shape
+    """Return the most accurate candidate at part of the budget, with no more load."""
+    return min(_estimates(light, part, question), key=lambda one: one.metrics.proxy).candidate

@@ -1,7 +1,7 @@
-"""The same budget spent otherwise: what a campaign is compared with, in the same simulation.
+"""Baselines: other mechanisms at the same epsilon and delta, and learning without privacy.
 
-Each baseline is calibrated to the epsilon that the campaign is certified at, for the same delta,
-and takes as many steps of the same size. None of them is what runs on devices.
+Each private baseline is calibrated to the epsilon of the campaign's certificate at the same delta,
+and takes as many steps of the same size. None of them runs on devices.
 
 Rounding:    noise up: no baseline spends more than the campaign.
 """
@@ -9,9 +9,15 @@ Rounding:    noise up: no baseline spends more than the campaign.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from checkins.accounting import (
     Adjacency,
@@ -28,8 +34,13 @@ from checkins.accounting.comparisons import poisson, shuffled
 from checkins.accounting.design import LEAST_NOISE, MOST_EPSILON, MOST_NOISE
 from checkins.errors import InvalidValue, NotCovered
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, Randomizer
-from checkins.simulation.mechanism import Mechanism
+from checkins.simulation.engine.evaluation import Evaluation, Metrics, Point
+from checkins.simulation.engine.mechanism import Mechanism
+from checkins.simulation.engine.outcome import Outcome
 from checkins.simulation.population import Sampling
+from checkins.tasks.loaded_task import LoadedTask
+from checkins.tasks.optional_import import package
+from checkins.tasks.tensors import unflatten
 
 _PRECISION = 1e-4
 
@@ -43,93 +54,104 @@ class Baseline(StrEnum):
     NO_AMPLIFICATION = "no-amplification"
 
 
-WHAT = {
+DESCRIPTIONS = {
     Baseline.NON_PRIVATE: "all rows in one place, neither clipped nor noised",
-    Baseline.POISSON: "a server draws every client anew for each step (DP-SGD)",
+    Baseline.POISSON: "a server samples every client independently for each step (DP-SGD)",
     Baseline.SHUFFLING: "a trusted shuffler mixes one private report from each client",
-    Baseline.NO_AMPLIFICATION: "the same check-ins, priced as if everyone's slot were known",
+    Baseline.NO_AMPLIFICATION: "the same check-ins, accounted for as if slots were public",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
-    """A baseline made ready: its method, or why there is none; non-private learning has neither."""
+class CalibratedBaseline:
+    """A baseline with noise calibrated to the campaign's certificate.
 
-    baseline: Baseline
+    ``epsilon``, ``delta``, ``adjacency`` and ``mechanism`` are None for non-private learning.
+    """
+
+    kind: Baseline
     epsilon: float | None
     delta: float | None
     adjacency: Adjacency | None
-    method: Mechanism | None = None
+    mechanism: Mechanism | None = None
     unavailable: str | None = None
+    """Why the baseline cannot be run; None if it can."""
 
 
-def alternative(
-    baseline: Baseline, method: Mechanism, certificate: Certificate, *, clients: int, dimension: int
-) -> Alternative:
-    """The baseline for a campaign's method at its certificate."""
+def calibrate_baseline(
+    baseline: Baseline,
+    mechanism: Mechanism,
+    certificate: Certificate,
+    *,
+    clients: int,
+    dimension: int,
+) -> CalibratedBaseline:
+    """Return the baseline at the epsilon and delta of a campaign's certificate."""
     if baseline is Baseline.NON_PRIVATE:
-        return Alternative(baseline, None, None, None)
+        return CalibratedBaseline(baseline, None, None, None)
     adjacency = certificate.adjacency
     if baseline is Baseline.SHUFFLING:
-        adjacency = Adjacency.REPLACE_ONE  # what the shuffle model speaks of
-    found = Alternative(baseline, certificate.epsilon, certificate.delta, adjacency)
+        adjacency = Adjacency.REPLACE_ONE  # the relation of the shuffle model
+    found = CalibratedBaseline(baseline, certificate.epsilon, certificate.delta, adjacency)
     makers: dict[Baseline, Callable[[], Mechanism]] = {
-        Baseline.POISSON: lambda: _poisson(method, certificate),
-        Baseline.SHUFFLING: lambda: _shuffling(method, certificate, clients, dimension),
-        Baseline.NO_AMPLIFICATION: lambda: _known_slot(method, certificate, dimension),
+        Baseline.POISSON: lambda: _poisson(mechanism, certificate),
+        Baseline.SHUFFLING: lambda: _shuffling(mechanism, certificate, clients, dimension),
+        Baseline.NO_AMPLIFICATION: lambda: _known_slot(mechanism, certificate, dimension),
     }
     try:
-        return replace(found, method=makers[baseline]())
+        return replace(found, mechanism=makers[baseline]())
     except (InvalidValue, NotCovered) as error:
         return replace(found, unavailable=str(error))
 
 
-def _poisson(method: Mechanism, certificate: Certificate) -> Mechanism:
-    """Every client in each of m steps with probability p0/m, its noise at the server's sum."""
+def _poisson(mechanism: Mechanism, certificate: Certificate) -> Mechanism:
+    """Return DP-SGD: every client in each of m steps with probability p0/m, noise at the server."""
     if certificate.adjacency is not Adjacency.ADD_REMOVE:
         raise NotCovered(
-            "adjacency", str(certificate.adjacency), "Poisson accountants speak of add-remove"
+            "adjacency", str(certificate.adjacency), "Poisson accountants cover add-remove only"
         )
-    if method.averaged or not isinstance(method.randomizer, Gaussian):
+    if mechanism.averaged or not isinstance(mechanism.randomizer, Gaussian):
         raise NotCovered(
-            "randomizer", type(method.randomizer).__name__, "DP-SGD adds Gaussian noise to sums"
+            "randomizer", type(mechanism.randomizer).__name__, "DP-SGD adds Gaussian noise to sums"
         )
 
     def sampled(noise: float) -> Design:
         return Design(
             Protocol.FIXED,
-            slots=method.design.slots,
-            participation=method.design.participation,
+            slots=mechanism.design.slots,
+            participation=mechanism.design.participation,
             randomizer=GaussianNoise(noise, NoiseAt.SERVER),
         )
 
     def epsilon(noise: float) -> float:
-        return poisson(sampled(noise), campaigns=method.runs, delta=certificate.delta).epsilon
+        return poisson(sampled(noise), campaigns=mechanism.runs, delta=certificate.delta).epsilon
 
     noise = _least(epsilon, certificate.epsilon, low=LEAST_NOISE, high=MOST_NOISE)
     return replace(
-        method,
+        mechanism,
         design=sampled(noise),
-        randomizer=Gaussian(method.randomizer.clip, noise),
+        randomizer=Gaussian(mechanism.randomizer.clip, noise),
         noise_at=NoiseAt.SERVER,
         sampling=Sampling.POISSON,
     )
 
 
 def _shuffling(
-    method: Mechanism, certificate: Certificate, clients: int, dimension: int
+    mechanism: Mechanism, certificate: Certificate, clients: int, dimension: int
 ) -> Mechanism:
-    """Every client once, in random order, in as many steps; each report private by itself."""
-    if method.runs > 1:
-        raise NotCovered("repeats", method.runs, "one report from each client is priced, not more")
+    """Return shuffling: every client once, in random order; each report locally private."""
+    if mechanism.runs > 1:
+        raise NotCovered(
+            "repeats", mechanism.runs, "one report from each client is covered, not more"
+        )
 
     def spent(private: float) -> float:
         return shuffled(private, clients=clients, delta=certificate.delta)
 
-    # A larger local epsilon costs more: search its inverse, of which the least is wanted.
+    # Epsilon rises with the local epsilon: search the least inverse.
     inverse = _least(lambda value: spent(1.0 / value), certificate.epsilon, low=0.02, high=1e6)
     local_epsilon = 1.0 / inverse
-    slots = min(method.design.slots, clients)
+    slots = min(mechanism.design.slots, clients)
     each = -(-clients // slots)
     design = Design(
         Protocol.FIXED,
@@ -139,9 +161,9 @@ def _shuffling(
         capacity=each,
     )
     return replace(
-        method,
+        mechanism,
         design=design,
-        randomizer=_pure(method.randomizer, local_epsilon, dimension),
+        randomizer=_pure(mechanism.randomizer, local_epsilon, dimension),
         noise_at=NoiseAt.CLIENT,
         divide_by=each,
         sampling=Sampling.SHUFFLED,
@@ -149,21 +171,23 @@ def _shuffling(
 
 
 def _pure(randomizer: Randomizer, local_epsilon: float, dimension: int) -> Randomizer:
-    """The campaign's own kind of report if it is pure, else PrivUnit of the same clip."""
+    """Return the campaign's own randomizer if it is pure, else PrivUnit of the same clip."""
     if isinstance(randomizer, Laplace):
         return replace(randomizer, local_epsilon=local_epsilon)
     if isinstance(randomizer, Gaussian | PrivUnit):
         return PrivUnit(randomizer.clip, local_epsilon, dimension)
-    raise NotCovered("randomizer", type(randomizer).__name__, "no model steps by categories")
+    raise NotCovered(
+        "randomizer", type(randomizer).__name__, "its reports are categories, not model updates"
+    )
 
 
-def _known_slot(method: Mechanism, certificate: Certificate, dimension: int) -> Mechanism:
-    """The same check-ins with the noise that a slot needs if everyone knows who is in it.
+def _known_slot(mechanism: Mechanism, certificate: Certificate, dimension: int) -> Mechanism:
+    """Return the same check-ins with the noise of a slot whose clients are public.
 
-    Gaussian noise is put on the sum of all of them: with a capacity, a client that is known to be
-    there would also show by whom it keeps out, and the comparison is with the best of its kind.
+    Gaussian noise is added to the sum of all of them, without a capacity: with one, a client that
+    is known to be there would also show by the client that it displaces.
     """
-    gaussian = isinstance(method.randomizer, Gaussian)
+    gaussian = isinstance(mechanism.randomizer, Gaussian)
     randomizer = GaussianNoise(1.0, NoiseAt.SERVER) if gaussian else LocalRandomizer(1.0)
     solved = calibrate(
         Design(Protocol.FIXED, slots=1, participation=1.0, randomizer=randomizer),
@@ -171,34 +195,100 @@ def _known_slot(method: Mechanism, certificate: Certificate, dimension: int) -> 
         epsilon=certificate.epsilon,
         delta=certificate.delta,
         adjacency=certificate.adjacency,
-        campaigns=method.runs,
+        campaigns=mechanism.runs,
     )
-    if not isinstance(method.randomizer, Gaussian):
-        return replace(method, randomizer=_pure(method.randomizer, solved.value, dimension))
-    design = method.design
-    if not method.averaged:
+    if not isinstance(mechanism.randomizer, Gaussian):
+        return replace(mechanism, randomizer=_pure(mechanism.randomizer, solved.value, dimension))
+    design = mechanism.design
+    if not mechanism.averaged:
         noise = GaussianNoise(solved.value, NoiseAt.SERVER)
         design = replace(design, capacity=None, randomizer=noise)
     return replace(
-        method,
+        mechanism,
         design=design,
-        randomizer=replace(method.randomizer, noise_multiplier=solved.value),
+        randomizer=replace(mechanism.randomizer, noise_multiplier=solved.value),
         noise_at=NoiseAt.SERVER,
     )
 
 
-def _least(price: Callable[[float], float], target: float, *, low: float, high: float) -> float:
-    """The smallest value whose price, which falls, is at most ``target``; rounded up."""
-    if not target < MOST_EPSILON or price(high) > target:
-        raise NotCovered("epsilon", target, "no noise that we price is enough for it")
-    if price(low) <= target:
+def _least(epsilon: Callable[[float], float], target: float, *, low: float, high: float) -> float:
+    """Return the smallest value at which a falling epsilon is at most ``target``; rounded up."""
+    if not target < MOST_EPSILON or epsilon(high) > target:
+        raise NotCovered("epsilon", target, "no noise in the supported range is enough")
+    if epsilon(low) <= target:
         return low
-    # From below in doublings, so that no price far from the target is asked for.
+    # From below in doublings, so that epsilon is never computed far from the target.
     upper = low
-    while price(min(2.0 * upper, high)) > target:
+    while epsilon(min(2.0 * upper, high)) > target:
         upper *= 2.0
     low, high = upper, min(2.0 * upper, high)
     while high / low > 1.0 + _PRECISION:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if price(middle) <= target else (middle, high)
+        low, high = (low, middle) if epsilon(middle) <= target else (middle, high)
     return high
+
+
+EPOCHS, BATCH, RATE = 20, 256, 0.01
+FEWEST_STEPS = 250
+"""Least number of steps of a pass: few rows are used more than once in it."""
+
+
+def train_pooled(
+    loaded: LoadedTask, *, seed: int, watch: Callable[[int, Metrics], bool] | None = None
+) -> Outcome:
+    """Learn without privacy: all rows in one place, neither clipped nor noised.
+
+    Adam on minibatches of rows for ``EPOCHS`` passes, with a step size that falls to zero along a
+    cosine: it needs no tuning for the models that campaigns train. ``watch`` is called with the
+    number of passes that are over, and returns False to stop there.
+    """
+    began = time.perf_counter()
+    optax = package("optax", extra="sim", wanted_by="non-private", setting="baselines")
+    data, model = loaded.data, loaded.model
+    rows, labels = jnp.asarray(data.features), jnp.asarray(data.labels)
+    batch = min(BATCH, len(rows))
+    steps = max(len(rows) // batch, FEWEST_STEPS)
+    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, EPOCHS * steps))
+
+    def mean_loss(flat: Any, some: Any, rows: Any, labels: Any) -> Any:
+        tensors = unflatten(flat, model.shapes)
+        return jnp.mean(jax.vmap(lambda x, y: model.loss(tensors, x, y))(rows[some], labels[some]))
+
+    @jax.jit
+    def epoch(state: Any, order: Any, rows: Any, labels: Any) -> Any:
+        def step(state: Any, some: Any) -> Any:
+            flat, inner = state
+            slope = jax.grad(mean_loss)(flat, some, rows, labels)
+            change, inner = optimizer.update(slope, inner, flat)
+            return (flat + change, inner), None
+
+        return jax.lax.scan(step, state, order)[0]
+
+    generator = np.random.default_rng([seed, 3])
+    flat = jnp.asarray(model.start(seed), jnp.float32)
+    state = (flat, optimizer.init(flat))
+    passes = 0
+    while passes < EPOCHS:
+        times = -(-steps * batch // len(rows))
+        order = np.concatenate([generator.permutation(len(rows)) for _ in range(times)])
+        some = jnp.asarray(order[: steps * batch].reshape(steps, batch))
+        state = epoch(state, some, rows, labels)
+        passes += 1
+        if watch is not None and not watch(passes, {}):
+            break
+    found = np.asarray(state[0], np.float32)
+    seconds = time.perf_counter() - began
+    updates = passes * steps * batch
+    return Outcome(
+        seed=seed,
+        complete=passes == EPOCHS,
+        slots=passes * steps,
+        check_ins=0,
+        client_updates=updates,
+        dummies=0,
+        contributors=(),
+        curve=(Point(passes * steps, Evaluation(loaded)(found)),),
+        seconds=seconds,
+        updates_per_second=updates / max(seconds, math.ulp(1.0)),
+        model=found,
+    )

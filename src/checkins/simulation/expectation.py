@@ -1,8 +1,8 @@
-"""What theory says of a run before it is run: the law of a slot's check-ins, dummies, reports.
+"""Expected check-ins, reports and dummies of a run, from the distribution of a slot's check-ins.
 
-Theorem:     [BKMTT20, Prop 3.4 and 4.2] for one report a slot; the same binomial laws for any
-             capacity, availability and dropout: each client that can reach a slot checks in to it
-             independently of the others, with one chance.
+Theorem:     [BKMTT20, Prop 3.4 and 4.2] for one report a slot; the same binomial distributions for
+             any capacity, availability and dropout: each client that can reach a slot checks in to
+             it independently of the others, with the same probability.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from checkins.accounting import Protocol
-from checkins.simulation.availability import Arrivals
-from checkins.simulation.population import Sampling, SimulatedPopulation
+from checkins.simulation.population import Arrivals, Sampling, SimulatedPopulation
 
 Floats = NDArray[np.float64]
 BARS = 60
-MOST_LAWS = 2000
+"""Largest number of bars of a histogram."""
+MOST_BINOMIALS = 2000
+"""Largest number of distinct binomial distributions to average over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Histogram:
     measured: list[float]
     expected: list[float]
 
-    def as_dict(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         return {
             "check_ins": self.edges,
             "width": self.width,
@@ -41,84 +42,87 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class _Laws:
-    """The distinct binomial laws of the slots and how many slots follow each."""
+class _Binomials:
+    """The distinct binomial distributions of the slots, and the number of slots of each."""
 
     trials: NDArray[np.int64]
-    chances: Floats
+    probabilities: Floats
     slots: Floats
 
 
-def occupancy(crowd: SimulatedPopulation, measured: NDArray[np.int64]) -> Histogram:
-    """Measured check-ins of slots beside their law."""
-    laws = _some(_laws(crowd))
-    low = int(np.min(binom.ppf(1e-6, laws.trials, laws.chances)))
-    high = int(np.max(binom.isf(1e-6, laws.trials, laws.chances)))
+def occupancy(population: SimulatedPopulation, measured: NDArray[np.int64]) -> Histogram:
+    """Return the histogram of measured check-ins, with its expectation."""
+    binomials = _thinned(_binomials(population))
+    low = int(np.min(binom.ppf(1e-6, binomials.trials, binomials.probabilities)))
+    high = int(np.max(binom.isf(1e-6, binomials.trials, binomials.probabilities)))
     low, high = max(0, min(low, int(measured.min()))), max(high, int(measured.max()))
     width = max(1, -(-(high - low + 1) // BARS))
     edges = np.arange(low, high + 1, width)
     seen, _ = np.histogram(measured, np.append(edges, edges[-1] + width))
     ends = np.append(edges, edges[-1] + width) - 1
     below = np.array(
-        [np.average(binom.cdf(end, laws.trials, laws.chances), weights=laws.slots) for end in ends]
+        [
+            np.average(
+                binom.cdf(end, binomials.trials, binomials.probabilities), weights=binomials.slots
+            )
+            for end in ends
+        ]
     )
     return Histogram(
         edges.tolist(), width, (seen / measured.size).tolist(), np.diff(below).tolist()
     )
 
 
-def reports(crowd: SimulatedPopulation) -> float:
-    """Expected reports of a run that the server uses."""
-    laws = _laws(crowd, from_slot=crowd.design.window or 1)
-    mean = laws.trials * laws.chances
-    if crowd.design.capacity is not None:
-        cap = crowd.design.capacity
+def reports(population: SimulatedPopulation) -> float:
+    """Return the expected number of reports of a run that the server uses."""
+    binomials = _binomials(population, from_slot=population.design.window or 1)
+    mean = binomials.trials * binomials.probabilities
+    if population.design.capacity is not None:
+        cap = population.design.capacity
         # E min(B, K) = np P(B' ≤ K − 2) + K P(B ≥ K), with B' of one trial less.
-        inside = binom.cdf(cap - 2, np.maximum(laws.trials - 1, 0), laws.chances)
+        inside = binom.cdf(cap - 2, np.maximum(binomials.trials - 1, 0), binomials.probabilities)
         mean = np.where(
-            laws.trials > 0,
-            mean * inside + cap * binom.sf(cap - 1, laws.trials, laws.chances),
+            binomials.trials > 0,
+            mean * inside + cap * binom.sf(cap - 1, binomials.trials, binomials.probabilities),
             0.0,
         )
-    return float((1.0 - crowd.dropout) * np.sum(mean * laws.slots))
+    return float((1.0 - population.dropout) * np.sum(mean * binomials.slots))
 
 
-def dummies(crowd: SimulatedPopulation) -> float:
-    """Expected reports of nobody in a run with dummies."""
-    design = crowd.design
+def dummies(population: SimulatedPopulation) -> float:
+    """Return the expected number of dummies in a run."""
+    design = population.design
     released = design.slots - (design.window or 1) + 1
-    return (design.capacity or 1) * released - reports(crowd)
+    return (design.capacity or 1) * released - reports(population)
 
 
-def _laws(crowd: SimulatedPopulation, *, from_slot: int = 1) -> _Laws:
-    design = crowd.design
+def _binomials(population: SimulatedPopulation, *, from_slot: int = 1) -> _Binomials:
+    design = population.design
     slots = np.arange(from_slot, design.slots + 1)
-    online = crowd.availability.online(slots)
-    reach = np.full(slots.shape, crowd.clients)
-    if design.protocol is Protocol.SLIDING and crowd.sampling is Sampling.CHECK_INS:
-        window, given = design.window or 1, crowd.availability
-        arrivals = given if isinstance(given, Arrivals) else Arrivals(design.slots)
-        waking = np.zeros(design.slots, dtype=np.int64)
-        early = arrivals.waking(crowd.clients)[: design.slots]
-        waking[: early.size] = early
-        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(waking)])
+    online = population.availability.online(slots)
+    reach = np.full(slots.shape, population.clients)
+    if design.protocol is Protocol.SLIDING and population.sampling is Sampling.CHECK_INS:
+        window = design.window or 1
+        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(population.waking())])
         reach = total[slots] - total[np.maximum(slots - window, 0)]
-        if isinstance(given, Arrivals):
+        if isinstance(population.availability, Arrivals):
             online = np.ones(slots.shape)
-    chances = design.participation / design.choices * online
-    if crowd.sampling is Sampling.SHUFFLED:
-        reach, chances = Arrivals(design.slots).waking(crowd.clients)[slots - 1], online
+    probabilities = design.participation / design.choices * online
+    if population.sampling is Sampling.SHUFFLED:
+        reach, probabilities = Arrivals(design.slots).waking(population.clients)[slots - 1], online
     # Pairs as complex numbers: columns of a matrix take ten times as long to sort.
-    pairs, counted = np.unique(reach + 1j * chances, return_counts=True)
-    laws = np.stack([pairs.real, pairs.imag])
-    return _Laws(laws[0].astype(np.int64), laws[1], counted.astype(np.float64))
+    pairs, counted = np.unique(reach + 1j * probabilities, return_counts=True)
+    binomials = np.stack([pairs.real, pairs.imag])
+    return _Binomials(binomials[0].astype(np.int64), binomials[1], counted.astype(np.float64))
 
 
-def _some(laws: _Laws) -> _Laws:
-    """At most ``MOST_LAWS`` of them, so that each stands for as many slots as any other."""
-    if laws.slots.size <= MOST_LAWS:
-        return laws
-    until = np.cumsum(laws.slots)
-    share = until[-1] / MOST_LAWS
-    some = np.searchsorted(until, (np.arange(MOST_LAWS) + 0.5) * share)
-    return _Laws(laws.trials[some], laws.chances[some], np.full(MOST_LAWS, share))
+def _thinned(binomials: _Binomials) -> _Binomials:
+    """Return at most ``MOST_BINOMIALS`` of them, each of which stands for equally many slots."""
+    if binomials.slots.size <= MOST_BINOMIALS:
+        return binomials
+    until = np.cumsum(binomials.slots)
+    share = until[-1] / MOST_BINOMIALS
+    some = np.searchsorted(until, (np.arange(MOST_BINOMIALS) + 0.5) * share)
+    return _Binomials(
+        binomials.trials[some], binomials.probabilities[some], np.full(MOST_BINOMIALS, share)
+    )

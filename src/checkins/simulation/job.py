@@ -1,7 +1,10 @@
-"""One thing to simulate, whole and by itself: it can be done in any process of any machine."""
+"""A job: one mechanism, one seed. It can run in any process of any machine, and its outcome be
+cached.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,89 +13,87 @@ from pathlib import Path
 
 from checkins import __version__
 from checkins.campaign import DataFile, Optimizer, Task
-from checkins.simulation.evaluation import Diverged, Metrics
-from checkins.simulation.job_cache import JobCache
-from checkins.simulation.mechanism import Mechanism
-from checkins.simulation.optimizers import server_of
-from checkins.simulation.outcome import Outcome, train
-from checkins.simulation.pooled import EPOCHS, pooled
-from checkins.simulation.training import Progress, Scenario, Training
-from checkins.simulation.updates import LocalWork
+from checkins.simulation.baselines import EPOCHS, train_pooled
+from checkins.simulation.engine.evaluation import Diverged, Metrics, Point
+from checkins.simulation.engine.mechanism import Mechanism
+from checkins.simulation.engine.outcome import Checkpoint, Outcome, arrays_of, train, write_arrays
+from checkins.simulation.engine.training import Progress, Scenario, Training
 from checkins.tasks.loaded_task import LoadedTask
 
-Watch = Callable[[int, Metrics], bool]
-"""Told how many slots are over and the latest metrics; False stops the job there."""
+OnJobProgress = Callable[[int, Metrics], bool]
+"""Called with the slots that are over and the latest metrics; returns False to stop the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A task learned by a method from a seed; without a method, without privacy."""
+    """A task to learn by a mechanism from a seed; ``mechanism`` None means without privacy."""
 
     task: Task
     folder: str
-    method: Mechanism | None
+    mechanism: Mechanism | None
     scenario: Scenario
     seed: int
     evaluations: int
-    lenient: bool = False
-    """Whether a model that diverges is an outcome too, and no error: one of many."""
+    allow_divergence: bool = False
+    """Whether a model that diverges is an outcome instead of an error."""
 
     @property
     def key(self) -> str:
-        """The same for the same job on the same data: what is kept of it is found by this name."""
+        """The name of the job in a cache: equal for equal jobs on the same data and version."""
         everything = (self, _content(self.task, self.folder), __version__)
         return sha256(repr(everything).encode()).hexdigest()[:16]
 
     @property
     def slots(self) -> int:
-        """How long its progress bar is."""
-        return EPOCHS if self.method is None else self.method.runs * self.method.design.slots
+        """The length of the job's progress bar."""
+        return (
+            EPOCHS if self.mechanism is None else self.mechanism.runs * self.mechanism.design.slots
+        )
 
-    def do(self, *, watch: Watch | None = None, keep: Path | None = None) -> Outcome:
-        """Do it, or what is left of it: what ``keep`` holds from before is not done again."""
+    def run(self, *, watch: OnJobProgress | None = None, cache: Path | None = None) -> Outcome:
+        """Run the job, or what is left of it according to the folder ``cache``."""
         try:
-            return self._done(watch, keep)
+            return self._run(watch, cache)
         except Diverged:
-            if not self.lenient:
+            if not self.allow_divergence:
                 raise
             return Outcome.of_divergence(self.seed)
 
-    def _done(self, watch: Watch | None, keep: Path | None) -> Outcome:
-        kept = None if keep is None else JobCache(keep, self.key)
-        if kept is not None and (found := kept.outcome()) is not None:
+    def _run(self, watch: OnJobProgress | None, cache: Path | None) -> Outcome:
+        cached = None if cache is None else JobCache(cache, self.key)
+        if cached is not None and (found := cached.outcome()) is not None:
             if watch is not None:
                 watch(self.slots, found.metrics)
             return found
-        lesson = lesson_of(self.task, self.folder)
-        if self.method is None:
-            outcome = pooled(lesson, seed=self.seed, watch=watch)
+        loaded = load_task(self.task, self.folder)
+        if self.mechanism is None:
+            outcome = train_pooled(loaded, seed=self.seed, watch=watch)
         else:
             outcome = train(
-                self.training(lesson),
-                watch=None if watch is None else _watching(watch),
-                checkpoint=None if kept is None else kept.checkpoint,
+                self.training(loaded),
+                watch=None if watch is None else _on_progress(watch),
+                checkpoint=None if cached is None else cached.checkpoint,
             )
-        if kept is not None and outcome.complete:
-            kept.write(outcome)
+        if cached is not None and outcome.complete:
+            cached.write(outcome)
         return outcome
 
-    def training(self, lesson: LoadedTask) -> Training:
-        """What a private job runs."""
-        if self.method is None:
-            raise ValueError("a job without a method has no training")
-        return Training(
-            self.method,
-            lesson,
-            server_of(self.task.optimizer),
+    def training(self, loaded: LoadedTask) -> Training:
+        """Return the training of a private job."""
+        if self.mechanism is None:
+            raise ValueError("a job without a mechanism has no training")
+        return Training.of(
+            self.task,
+            self.mechanism,
+            loaded,
             self.scenario,
-            self.seed,
-            LocalWork(self.task.local_steps, self.task.local_step_size),
-            self.evaluations,
+            seed=self.seed,
+            evaluations=self.evaluations,
         )
 
 
 def _content(task: Task, folder: str) -> str:
-    """A digest of the file that a task learns from."""
+    """Return a digest of the data file of a task; empty if the task has none."""
     if not isinstance(task.data, DataFile):
         return ""
     path = Path(folder) / task.data.file
@@ -104,21 +105,55 @@ def _content(task: Task, folder: str) -> str:
 
 @lru_cache(maxsize=16)
 def _digest(path: Path, size: int, changed_ns: int) -> str:
-    """Of a file; looked at again when its size or date is another."""
+    """Return the digest of a file, cached until its size or date changes."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
 
-def lesson_of(task: Task, folder: str) -> LoadedTask:
-    """The lesson of a task, kept from job to job: features take longer than training on them."""
+def load_task(task: Task, folder: str) -> LoadedTask:
+    """Load a task, cached from job to job: computing features takes longer than training."""
     alone = replace(task, optimizer=Optimizer(1.0), local_steps=1, local_rate=None)
-    return _lesson(alone, folder, _content(task, folder))
+    return _load(alone, folder, _content(task, folder))
 
 
 @lru_cache(maxsize=2)
-def _lesson(task: Task, folder: str, content: str) -> LoadedTask:
+def _load(task: Task, folder: str, content: str) -> LoadedTask:
     return LoadedTask.of(task, folder=folder)
 
 
-def _watching(watch: Watch) -> Callable[[Progress, Metrics], bool]:
+def _on_progress(watch: OnJobProgress) -> Callable[[Progress, Metrics], bool]:
     return lambda progress, metrics: watch(progress.slots, metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class JobCache:
+    """The files of one job in a cache folder: its outcome, or a checkpoint until it is done."""
+
+    folder: Path
+    key: str
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.folder / f"{self.key}.checkpoint.npz")
+
+    def outcome(self) -> Outcome | None:
+        path = self.folder / f"{self.key}.npz"
+        if not path.exists():
+            return None
+        with arrays_of(path) as arrays:
+            about, model = json.loads(str(arrays["about"])), arrays["model"]
+        curve = tuple(Point(point["slots"], point["metrics"]) for point in about.pop("curve"))
+        contributors = tuple(about.pop("contributors"))
+        return Outcome(**about, contributors=contributors, curve=curve, model=model)
+
+    def write(self, outcome: Outcome) -> None:
+        about = {
+            name: getattr(outcome, name)
+            for name in outcome.__dataclass_fields__
+            if name not in ("model", "curve")
+        }
+        about["curve"] = [
+            {"slots": point.slots, "metrics": point.metrics} for point in outcome.curve
+        ]
+        write_arrays(self.folder / f"{self.key}.npz", about, {"model": outcome.model})
+        self.checkpoint.remove()

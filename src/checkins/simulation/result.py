@@ -1,173 +1,367 @@
-"""The result of a simulation as plain values: what is printed, kept and shown on the page."""
+"""The result of a simulation: frozen types that the report, the command line and the JSON share.
+
+``as_json`` returns plain values: what ``checkins simulate --json`` prints and ``result.json``
+holds.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from checkins.accounting import Certificate, NoiseAt
 from checkins.campaign import Campaign, campaign_text
-from checkins.simulation.baselines import WHAT, Alternative
-from checkins.simulation.evaluation import Evaluation, Metrics
-from checkins.simulation.job import Job, lesson_of
-from checkins.simulation.outcome import Outcome
+from checkins.simulation.baselines import DESCRIPTIONS, Baseline, CalibratedBaseline
+from checkins.simulation.engine.evaluation import Evaluation, Metrics
+from checkins.simulation.engine.outcome import Curve, Outcome
+from checkins.simulation.engine.training import Scenario
+from checkins.simulation.job import Job, load_task
+
+if TYPE_CHECKING:
+    from checkins.simulation.expectation import Histogram
 
 MOST_RUNS_COUNTED = 20
-"""Of the first seed: whose slots' check-ins are held against their law."""
+"""Largest number of runs of the first seed whose check-ins enter the histogram of occupancy."""
+
+METRIC_ORDER = ("auc", "accuracy", "loss")
+"""Names of metrics by preference: the first one that a model has is its headline."""
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A baseline and what came of it."""
+class DataSummary:
+    """The size of the data that a campaign learned from."""
 
-    alternative: Alternative
+    name: str
+    clients: int
+    rows: int
+    classes: int
+    """Number of classes; 0 if the targets are real numbers."""
+    holdout_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineResult:
+    """A baseline and the outcomes of its seeds."""
+
+    baseline: CalibratedBaseline
     outcomes: tuple[Outcome, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        found = self.alternative
-        method = found.method
-        return {
-            "name": str(found.baseline),
-            "what": WHAT[found.baseline],
-            "epsilon": found.epsilon,
-            "delta": found.delta,
-            "adjacency": None if found.adjacency is None else str(found.adjacency),
-            "noise": "none" if method is None else method.noise_words,
-            "metrics": mean(outcome.metrics for outcome in self.outcomes),
-            "spread": spread([outcome.metrics for outcome in self.outcomes]),
-            "curves": [outcome.as_dict()["curve"] for outcome in self.outcomes],
-            "unavailable": found.unavailable or self._why_not(),
-        }
+    @property
+    def kind(self) -> Baseline:
+        return self.baseline.kind
 
-    def _why_not(self) -> str | None:
+    @property
+    def description(self) -> str:
+        return DESCRIPTIONS[self.kind]
+
+    @property
+    def noise(self) -> str:
+        mechanism = self.baseline.mechanism
+        return "none" if mechanism is None else mechanism.noise_description
+
+    @property
+    def metrics(self) -> Metrics:
+        return mean(outcome.metrics for outcome in self.outcomes)
+
+    @property
+    def spread(self) -> Metrics | None:
+        return spread([outcome.metrics for outcome in self.outcomes])
+
+    @property
+    def curves(self) -> list[Curve]:
+        return [outcome.curve for outcome in self.outcomes]
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why the baseline has no metrics; None if it has."""
+        if self.baseline.unavailable is not None:
+            return self.baseline.unavailable
         if not self.outcomes:
             return "interrupted before it"
         if any(outcome.diverged for outcome in self.outcomes):
             return "its model diverged: the noise is too much for this rate"
         return None
 
+    def as_json(self) -> dict[str, Any]:
+        adjacency = self.baseline.adjacency
+        return {
+            "name": str(self.kind),
+            "what": self.description,
+            "epsilon": self.baseline.epsilon,
+            "delta": self.baseline.delta,
+            "adjacency": None if adjacency is None else str(adjacency),
+            "noise": self.noise,
+            "metrics": self.metrics,
+            "spread": self.spread,
+            "curves": [outcome.as_json()["curve"] for outcome in self.outcomes],
+            "unavailable": self.unavailable,
+        }
 
-def result(
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """One simulated campaign: what it learned, its certificate, and its baselines.
+
+    Counts and slots are those of the first seed; metrics are means over the seeds.
+    """
+
+    campaign: Campaign
+    certificate: Certificate
+    complete: bool
+    """Whether every seed, also of the baselines, reached its last slot."""
+    seeds: tuple[Outcome, ...]
+    """Outcomes of the seeds that were started, at least one."""
+    scenario: Scenario
+    data: DataSummary
+    model: str
+    dimension: int
+    noise: str
+    on_holdout: bool
+    """Whether metrics are measured on public rows; if not, on the clients' own."""
+    epsilon_by_slot: tuple[tuple[int, float], ...]
+    """(slots, epsilon spent after them)."""
+    occupancy: Histogram | None
+    """Check-ins per slot against their distribution; None if no slot was simulated."""
+    dummies_expected: float | None
+    """Expected number of dummies; None if the protocol has none."""
+    baselines: tuple[BaselineResult, ...] = ()
+    notes: tuple[str, ...] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Keys of the campaign file that a sweep replaced, with their values."""
+    command: str | None = None
+    """The command that repeats the simulation; None if it was not run by one."""
+
+    @property
+    def within_budget(self) -> bool:
+        return self.certificate.epsilon <= self.campaign.budget.epsilon
+
+    @property
+    def reused(self) -> bool:
+        """Whether several simulated clients hold the same rows of the data."""
+        return self.scenario.clients > self.data.clients
+
+    @property
+    def diverged(self) -> bool:
+        return any(outcome.diverged for outcome in self.seeds)
+
+    @property
+    def metrics(self) -> Metrics:
+        return mean(outcome.metrics for outcome in self.seeds)
+
+    @property
+    def spread(self) -> Metrics | None:
+        return spread([outcome.metrics for outcome in self.seeds])
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Names of the metrics, the headline first; empty if a model diverged."""
+        found = self.metrics
+        return [name for name in METRIC_ORDER if name in found]
+
+    @property
+    def headline(self) -> str | None:
+        """Name of the metric to compare by; None if a model diverged."""
+        return next(iter(self.metric_names), None)
+
+    @property
+    def curves(self) -> list[Curve]:
+        """Learning curves of the seeds that completed; of all seeds if none did."""
+        started = [outcome for outcome in self.seeds if outcome.curve]
+        done = [outcome for outcome in started if outcome.complete]
+        return [outcome.curve for outcome in done or started]
+
+    @property
+    def slots(self) -> int:
+        return self.seeds[0].slots
+
+    @property
+    def check_ins(self) -> int:
+        return self.seeds[0].check_ins
+
+    @property
+    def dummies(self) -> int:
+        return self.seeds[0].dummies
+
+    @property
+    def client_updates(self) -> int:
+        return self.seeds[0].client_updates
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in slots, over all seeds."""
+        return sum(outcome.seconds for outcome in self.seeds)
+
+    @property
+    def updates_per_second(self) -> float:
+        """Client updates per second once the loop is compiled, mean over the seeds."""
+        return statistics.fmean(outcome.updates_per_second for outcome in self.seeds)
+
+    @property
+    def available_baselines(self) -> list[BaselineResult]:
+        """The baselines that have metrics."""
+        return [one for one in self.baselines if one.unavailable is None]
+
+    def baseline(self, kind: Baseline) -> BaselineResult | None:
+        """Return the baseline of this kind if it has metrics, else None."""
+        return next((one for one in self.available_baselines if one.kind is kind), None)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of the packages that the numbers come from, as far as they are installed."""
+        found = {}
+        for name in ("checkins", "jax", "numpy", "optax"):
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                continue
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values; an infinite epsilon of the certificate is None."""
+        budget = self.campaign.budget
+        found: dict[str, Any] = {
+            "simulated": True,
+            "complete": self.complete,
+            "notes": [*self.notes],
+            "campaign": {
+                "name": self.campaign.name,
+                "seal": self.campaign.seal,
+                "text": campaign_text(self.campaign),
+            },
+            "budget": {
+                "epsilon": budget.epsilon,
+                "delta": budget.delta,
+                "adjacency": str(budget.adjacency),
+            },
+            "within_budget": self.within_budget,
+            "diverged": self.diverged,
+            "noise": self.noise,
+            "model": {"name": self.model, "dimension": self.dimension},
+            "data": asdict(self.data),
+            "scenario": {
+                "clients": self.scenario.clients,
+                "reused": self.reused,
+                "availability": str(self.scenario.availability),
+                "dropout": self.scenario.dropout,
+            },
+            "metrics": self.metrics,
+            "metrics_on": "holdout" if self.on_holdout else "clients",
+            "spread": self.spread,
+            "certificate": self.certificate.as_dict(),
+            "slots": self.slots,
+            "check_ins": self.check_ins,
+            "dummies": self.dummies,
+            "client_updates": self.client_updates,
+            "seconds": self.seconds,
+            "client_updates_per_second": self.updates_per_second,
+            "seeds": [_seed_json(outcome) for outcome in self.seeds],
+            "spent": {
+                "slots": [slots for slots, _ in self.epsilon_by_slot],
+                "epsilon": [epsilon for _, epsilon in self.epsilon_by_slot],
+            },
+            "occupancy": None if self.occupancy is None else self.occupancy.as_json(),
+            "dummies_expected": self.dummies_expected,
+            "baselines": [baseline.as_json() for baseline in self.baselines],
+            "versions": self.versions,
+        }
+        if self.settings:
+            found["settings"] = dict(self.settings)
+        return found if self.command is None else {**found, "command": self.command}
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """The results of several settings of one campaign file, in order."""
+
+    runs: tuple[SimulationResult, ...]
+    command: str | None = None
+    """The command that repeats the sweep; None if it was not run by one."""
+
+    def as_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"sweep": [run.as_json() for run in self.runs]}
+        return found if self.command is None else {**found, "command": self.command}
+
+
+def make_result(
     campaign: Campaign,
     done: Sequence[tuple[Job, Outcome]],
     certificate: Certificate,
     *,
     complete: bool,
     spent: Iterable[tuple[int, float]],
-    compared: Sequence[Compared],
+    baselines: Sequence[BaselineResult],
     notes: Sequence[str] = (),
-) -> dict[str, Any]:
-    """One campaign's; ``done`` is what was done of its seeds, at least one."""
+    settings: Mapping[str, object] | None = None,
+) -> SimulationResult:
+    """Return the result of one campaign from its jobs that were started, at least one."""
     job, first = done[0]
-    outcomes = [outcome for _, outcome in done]
-    lesson = lesson_of(job.task, job.folder)
-    data = lesson.data
-    points = list(spent)
-    return {
-        "simulated": True,
-        "complete": complete,
-        "notes": [*notes],
-        "campaign": {
-            "name": campaign.name,
-            "seal": campaign.seal,
-            "text": campaign_text(campaign),
-        },
-        "budget": {
-            "epsilon": campaign.budget.epsilon,
-            "delta": campaign.budget.delta,
-            "adjacency": str(campaign.budget.adjacency),
-        },
-        "within_budget": certificate.epsilon <= campaign.budget.epsilon,
-        "diverged": any(outcome.diverged for outcome in outcomes),
-        "noise": "none" if job.method is None else job.method.noise_words,
-        "model": {"name": job.task.model, "dimension": lesson.model.dimension},
-        "data": {
-            "name": data.name,
-            "clients": data.clients,
-            "rows": len(data.labels),
-            "classes": data.classes,
-            "holdout_rows": len(data.holdout_labels),
-        },
-        "scenario": {
-            "clients": job.scenario.clients,
-            "reused": job.scenario.clients > data.clients,
-            "availability": str(job.scenario.availability),
-            "dropout": job.scenario.dropout,
-        },
-        "metrics": mean(outcome.metrics for outcome in outcomes),
-        "metrics_on": "holdout" if Evaluation(lesson).on_holdout else "clients",
-        "spread": spread([outcome.metrics for outcome in outcomes]),
-        "certificate": certificate.as_dict(),
-        "slots": first.slots,
-        "check_ins": first.check_ins,
-        "dummies": first.dummies,
-        "client_updates": first.client_updates,
-        "seconds": sum(outcome.seconds for outcome in outcomes),
-        "client_updates_per_second": statistics.fmean(
-            outcome.updates_per_second for outcome in outcomes
+    loaded = load_task(job.task, job.folder)
+    data = loaded.data
+    occupancy, dummies_expected = _against_theory(job, first)
+    return SimulationResult(
+        campaign=campaign,
+        certificate=certificate,
+        complete=complete,
+        seeds=tuple(outcome for _, outcome in done),
+        scenario=job.scenario,
+        data=DataSummary(
+            data.name, data.clients, len(data.labels), data.classes, len(data.holdout_labels)
         ),
-        "seeds": [_seed(outcome) for outcome in outcomes],
-        "spent": {
-            "slots": [slots for slots, _ in points],
-            "epsilon": [epsilon for _, epsilon in points],
-        },
-        **_against_theory(job, first),
-        "baselines": [baseline.as_dict() for baseline in compared],
-        "versions": _versions(),
-    }
+        model=job.task.model,
+        dimension=loaded.model.dimension,
+        noise="none" if job.mechanism is None else job.mechanism.noise_description,
+        on_holdout=Evaluation(loaded).on_holdout,
+        epsilon_by_slot=tuple(spent),
+        occupancy=occupancy,
+        dummies_expected=dummies_expected,
+        baselines=tuple(baselines),
+        notes=tuple(notes),
+        settings=settings or {},
+    )
 
 
 def mean(found: Iterable[Metrics]) -> Metrics:
-    """Of each metric over seeds; none where a model diverged."""
+    """Return the mean of each metric over seeds; empty if a model diverged."""
     every = list(found)
     names = every[0] if every and all(every) else {}
     return {name: statistics.fmean(metrics[name] for metrics in every) for name in names}
 
 
-def spread(every: Sequence[Metrics]) -> dict[str, float] | None:
-    """The standard deviation of each metric over seeds; None with one seed."""
+def spread(every: Sequence[Metrics]) -> Metrics | None:
+    """Return the standard deviation of each metric over seeds.
+
+    None with one seed, or if a model diverged.
+    """
     if len(every) < 2 or not all(every):
         return None
     return {name: statistics.stdev(metrics[name] for metrics in every) for name in every[0]}
 
 
-def _seed(outcome: Outcome) -> dict[str, Any]:
-    found = outcome.as_dict()
+def _seed_json(outcome: Outcome) -> dict[str, Any]:
+    found = outcome.as_json()
     found["slots_done"] = found.pop("slots")
     del found["contributors"]
     return found
 
 
-def _against_theory(job: Job, outcome: Outcome) -> Mapping[str, Any]:
-    """Check-ins of the first seed's slots beside their law, and how many dummies were due."""
-    if job.method is None or not outcome.slots:
-        return {"occupancy": None, "dummies_expected": None}
-    from checkins.simulation import expectation  # scipy.stats: slots need not wait for it
+def _against_theory(job: Job, outcome: Outcome) -> tuple[Histogram | None, float | None]:
+    """Return the occupancy of the first seed's slots, and the expected number of dummies."""
+    if job.mechanism is None or not outcome.slots:
+        return None, None
+    from checkins.simulation import expectation  # imports scipy.stats, which takes a second
 
-    crowd = job.training(lesson_of(job.task, job.folder)).crowd
-    runs = min(math.ceil(outcome.slots / job.method.design.slots), MOST_RUNS_COUNTED)
-    counted = np.concatenate([crowd.run(run).check_ins for run in range(1, runs + 1)])
-    with_dummies = not job.method.averaged and job.method.noise_at is NoiseAt.CLIENT
-    due = expectation.dummies(crowd) * job.method.runs if with_dummies else None
+    mechanism = job.mechanism
+    population = job.training(load_task(job.task, job.folder)).population
+    runs = min(math.ceil(outcome.slots / mechanism.design.slots), MOST_RUNS_COUNTED)
+    counted = np.concatenate([population.run(run).check_ins for run in range(1, runs + 1)])
+    with_dummies = not mechanism.averaged and mechanism.noise_at is NoiseAt.CLIENT
+    due = expectation.dummies(population) * mechanism.runs if with_dummies else None
     if due is not None and not outcome.complete:
         due *= outcome.slots / job.slots
-    return {
-        "occupancy": expectation.occupancy(crowd, counted[: outcome.slots]).as_dict(),
-        "dummies_expected": due,
-    }
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in ("checkins", "jax", "numpy", "optax"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    return expectation.occupancy(population, counted[: outcome.slots]), due

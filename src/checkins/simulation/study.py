@@ -1,42 +1,50 @@
-"""A study: campaigns and their baselines, each from several seeds, and what came of all of it."""
+"""A study: one or more campaigns with their baselines, each run from several seeds.
+
+``Study.prepared`` loads the data and calibrates the baselines; ``PreparedStudy.run`` runs the jobs,
+``PreparedStudy.result`` puts their outcomes together.
+"""
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from checkins import validate
-from checkins.accounting import Adjacency, Protocol
-from checkins.campaign import Campaign, PartialRun
+from checkins.accounting import Adjacency, Certificate, Protocol
+from checkins.campaign import Campaign, PartialRun, Spending, Task, price
 from checkins.errors import InvalidValue
 from checkins.simulation import workers
-from checkins.simulation.availability import Always, Availability
-from checkins.simulation.baselines import Alternative, Baseline, alternative
-from checkins.simulation.evaluation import Metrics, check_loss
-from checkins.simulation.job import Job, lesson_of
-from checkins.simulation.mechanism import Mechanism
-from checkins.simulation.optimizers import server_of
-from checkins.simulation.outcome import Outcome
-from checkins.simulation.permutation import MOST_CLIENTS
-from checkins.simulation.pricing import Pricing
-from checkins.simulation.result import Compared, result
+from checkins.simulation.baselines import Baseline, CalibratedBaseline, calibrate_baseline
+from checkins.simulation.engine.evaluation import Metrics, check_loss
+from checkins.simulation.engine.loop import server_of
+from checkins.simulation.engine.mechanism import Mechanism
+from checkins.simulation.engine.outcome import Outcome
+from checkins.simulation.engine.training import Scenario
+from checkins.simulation.job import Job, load_task
+from checkins.simulation.population import MOST_CLIENTS, Always, Availability
+from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult, make_result
 from checkins.simulation.sweep import label
-from checkins.simulation.training import Scenario
 
 Setting = dict[str, object]
+"""Keys of a campaign file that a sweep replaced, with their values; empty without a sweep."""
 
 MOST_SLOTS = 50_000_000
-"""Of a run: their counts are held in memory, some fifty bytes each."""
+"""Largest number of slots of a run: counts of slots are held in memory, some fifty bytes each."""
+
+FIXED_BEFOREHAND = "that it stops here was decided beforehand, not by what was released"
+
+_POINTS = 10
+"""Number of points of the curve of epsilon over slots."""
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What is assumed of the clients, besides what a campaign's file says.
+class ScenarioOptions:
+    """Assumptions about the clients that a campaign file does not make.
 
-    ``clients`` None means one for each in the data. More than that only with ``reuse``.
+    ``clients`` None means as many as the data has; more than that needs ``reuse``.
     """
 
     clients: int | None = None
@@ -50,7 +58,7 @@ class World:
         validate.probability(dropout=self.dropout)
 
     def scenario(self, campaign: Campaign, in_data: int) -> Scenario:
-        """Refuses a population that the data, or the campaign's own promise, contradict."""
+        """Return the scenario; refuse a population that the data or the campaign contradict."""
         declared = campaign.design.population
         clients = self.clients
         if clients is None:
@@ -81,107 +89,120 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """The jobs of one method: one for each seed."""
+class _JobGroup:
+    """The jobs of one mechanism, one per seed; ``baseline`` is None for the campaign itself."""
 
     label: str
     jobs: tuple[Job, ...]
-    alternative: Alternative | None = None
+    baseline: CalibratedBaseline | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One campaign of the study."""
+    """One campaign of the study: its own jobs first, then those of its baselines."""
 
     setting: Setting
     campaign: Campaign
-    pricing: Pricing
-    groups: tuple[_Group, ...]
+    accounting: BackgroundAccounting
+    groups: tuple[_JobGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Campaigns with what was set in each, seeds, and baselines; ``notes`` go into every result."""
+    """Campaigns with their settings, seeds and baselines; ``notes`` are added to every result."""
 
     campaigns: tuple[tuple[Setting, Campaign], ...]
     folder: str = "."
-    world: World = field(default_factory=World)
+    scenario_options: ScenarioOptions = field(default_factory=ScenarioOptions)
     seeds: tuple[int, ...] = (1,)
     baselines: tuple[Baseline, ...] = ()
     evaluations: int = 50
     notes: tuple[str, ...] = ()
 
     def check(self, campaign: Campaign) -> None:
-        """Load its data and refuse what cannot be run."""
-        if campaign.task is None:
-            raise InvalidValue("task", None, "a campaign that learns needs a [task]")
-        lesson = lesson_of(campaign.task, self.folder)
-        check_loss(lesson, campaign.task.model)
-        self.world.scenario(campaign, lesson.data.clients)
+        """Load the campaign's data and refuse a campaign that cannot be simulated."""
+        task = _task_of(campaign)
+        loaded = load_task(task, self.folder)
+        check_loss(loaded, task.model)
+        self.scenario_options.scenario(campaign, loaded.data.clients)
         if campaign.design.slots > MOST_SLOTS:
             raise InvalidValue(
                 "slots", campaign.design.slots, f"must be at most {MOST_SLOTS:,} to be simulated"
             )
-        Mechanism.of(campaign, lesson.model.dimension)
-        server_of(campaign.task.optimizer)
+        Mechanism.of(campaign, loaded.model.dimension)
+        server_of(task.optimizer)
         if not (variation := PartialRun.whole(campaign).variation) < campaign.budget.delta:
             raise InvalidValue("variation", variation, "is too coarse for so small a delta")
 
-    def prepared(self) -> Prepared:
-        """Data loaded, prices being worked out, baselines calibrated: every job is known."""
-        pool = ThreadPoolExecutor(1, thread_name_prefix="pricing")
+    def prepared(self) -> PreparedStudy:
+        """Load the data, start the accounting, calibrate the baselines and list the jobs."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="accounting")
         try:
             entries = tuple(self._entry(*both, pool) for both in self.campaigns)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         for entry in entries:
-            entry.pricing.begin_curve()
-        return Prepared(self, entries, pool)
+            entry.accounting.begin_curve()
+        return PreparedStudy(self, entries, pool)
 
     def _entry(self, setting: Setting, campaign: Campaign, pool: Executor) -> _Entry:
-        task = campaign.task
-        if task is None:
-            raise InvalidValue("task", None, "a campaign that learns needs a [task]")
-        lesson = lesson_of(task, self.folder)
-        dimension = lesson.model.dimension
-        scenario = self.world.scenario(campaign, lesson.data.clients)
-        method = Mechanism.of(campaign, dimension)
+        task = _task_of(campaign)
+        loaded = load_task(task, self.folder)
+        dimension = loaded.model.dimension
+        scenario = self.scenario_options.scenario(campaign, loaded.data.clients)
+        own = Mechanism.of(campaign, dimension)
         averaged = campaign.design.protocol is Protocol.AVERAGED
-        counted = [self._reports(method, scenario, seed) for seed in self.seeds] if averaged else []
-        pricing = Pricing(campaign, pool, counted)
+        counted = [_reports(own, scenario, seed) for seed in self.seeds] if averaged else []
+        accounting = BackgroundAccounting(campaign, pool, counted)
 
-        def group(label: str, method: Mechanism | None, found: Alternative | None) -> _Group:
-            lenient = found is not None or len(self.campaigns) > 1
+        def group(
+            label: str, mechanism: Mechanism | None, baseline: CalibratedBaseline | None
+        ) -> _JobGroup:
+            several = baseline is not None or len(self.campaigns) > 1
             jobs = (
-                Job(task, self.folder, method, scenario, seed, self.evaluations, lenient)
+                Job(
+                    task,
+                    self.folder,
+                    mechanism,
+                    scenario,
+                    seed,
+                    self.evaluations,
+                    allow_divergence=several,
+                )
                 for seed in self.seeds
             )
-            return _Group(label, tuple(jobs), found)
+            return _JobGroup(label, tuple(jobs), baseline)
 
         name = label(setting)
-        groups = [group(name or "campaign", method, None)]
-        for baseline in self.baselines:
-            found = alternative(
-                baseline, method, pricing.whole, clients=scenario.clients, dimension=dimension
+        groups = [group(name or "campaign", own, None)]
+        for kind in self.baselines:
+            found = calibrate_baseline(
+                kind, own, accounting.whole, clients=scenario.clients, dimension=dimension
             )
             if found.unavailable is None:
-                called = f"{name}, {baseline}" if name else str(baseline)
-                groups.append(group(called, found.method, found))
+                called = f"{name}, {kind}" if name else str(kind)
+                groups.append(group(called, found.mechanism, found))
             else:
-                groups.append(_Group(str(baseline), (), found))
-        return _Entry(setting, campaign, pricing, tuple(groups))
+                groups.append(_JobGroup(str(kind), (), found))
+        return _Entry(setting, campaign, accounting, tuple(groups))
 
-    @staticmethod
-    def _reports(method: Mechanism, scenario: Scenario, seed: int) -> list[int]:
-        """How many reports each run of a seed will have."""
-        crowd = scenario.crowd(method, seed)
-        return [int(crowd.run(run).reports.sum()) for run in range(1, method.runs + 1)]
+
+def _task_of(campaign: Campaign) -> Task:
+    if campaign.task is None:
+        raise InvalidValue("task", None, "a campaign that learns needs a [task]")
+    return campaign.task
+
+
+def _reports(mechanism: Mechanism, scenario: Scenario, seed: int) -> list[int]:
+    """Return the number of reports in each run of a seed."""
+    population = scenario.population(mechanism, seed)
+    return [int(population.run(run).reports.sum()) for run in range(1, mechanism.runs + 1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A study whose jobs are known."""
+class PreparedStudy:
+    """A study whose data are loaded and whose jobs are known."""
 
     study: Study
     entries: tuple[_Entry, ...]
@@ -193,7 +214,7 @@ class Prepared:
 
     @property
     def labels(self) -> list[str]:
-        """What each job is called on a progress bar."""
+        """The name of each job, for progress bars."""
         several = len(self.study.seeds) > 1
         return [
             f"{group.label}, seed {job.seed}" if several else group.label
@@ -203,11 +224,14 @@ class Prepared:
         ]
 
     def epsilon_so_far(self, number: int, slots: int) -> float | None:
-        """What a job's slots have cost by now; None for baselines, and while it is worked out."""
+        """Return an upper bound on the epsilon of a job's first slots.
+
+        None for baselines, and as long as the accounting has not come so far.
+        """
         for entry in self.entries:
             for group in entry.groups:
                 if number < len(group.jobs):
-                    return None if group.alternative else entry.pricing.epsilon_so_far(slots)
+                    return None if group.baseline else entry.accounting.epsilon_so_far(slots)
                 number -= len(group.jobs)
         return None
 
@@ -216,30 +240,29 @@ class Prepared:
         *,
         processes: int = 1,
         ray: bool = False,
-        keep: Path | None = None,
+        cache: Path | None = None,
         watch: Callable[[int, int, Metrics], None] | None = None,
     ) -> list[Outcome | None]:
-        """Do the jobs; what ``keep`` holds from before is not done again."""
-        return workers.do_all(self.jobs, workers=processes, ray=ray, keep=keep, watch=watch)
+        """Run the jobs; outcomes that the folder ``cache`` holds are not computed again."""
+        return workers.run_jobs(self.jobs, workers=processes, ray=ray, cache=cache, watch=watch)
 
-    def result(self, outcomes: Sequence[Outcome | None]) -> dict[str, Any] | None:
-        """The result of what was done; None if nothing was. A sweep is a list of results."""
+    def result(self, outcomes: Sequence[Outcome | None]) -> SimulationResult | SweepResult | None:
+        """Return the result of the outcomes, or None if no job of a campaign was started."""
         left = list(outcomes)
         found = []
         for entry in self.entries:
             done = [[left.pop(0) for _ in group.jobs] for group in entry.groups]
-            ours = self._entry_result(entry, done)
-            if ours is not None:
-                found.append({**ours, "settings": entry.setting} if entry.setting else ours)
+            if (one := self._entry_result(entry, done)) is not None:
+                found.append(one)
         if not found:
             return None
         if len(self.entries) == 1 and not self.entries[0].setting:
             return found[0]
-        return {"sweep": found}
+        return SweepResult(tuple(found))
 
     def _entry_result(
         self, entry: _Entry, done: Sequence[Sequence[Outcome | None]]
-    ) -> dict[str, Any] | None:
+    ) -> SimulationResult | None:
         begun = [
             (job, outcome)
             for job, outcome in zip(entry.groups[0].jobs, done[0], strict=True)
@@ -249,36 +272,126 @@ class Prepared:
             return None
         outcomes = [outcome for _, outcome in begun]
         slots = max(outcome.slots for outcome in outcomes)
-        certificate = entry.pricing.whole
+        certificate = entry.accounting.whole
         if not any(outcome.diverged for outcome in outcomes):
-            certificate = entry.pricing.certificate(
+            certificate = entry.accounting.certificate(
                 slots, [outcome.contributors for outcome in outcomes]
             )
-        complete = all(outcome is not None and outcome.complete for outcome in done[0])
-        spent = entry.pricing.curve() if complete else entry.pricing.known(slots)
-        compared = [
-            Compared(group.alternative, tuple(outcome for outcome in own if outcome is not None))
-            for group, own in zip(entry.groups[1:], done[1:], strict=True)
-            if group.alternative is not None
-        ]
         notes = list(self.study.notes)
         averaged = entry.campaign.design.protocol is Protocol.AVERAGED
         if averaged and certificate.adjacency is Adjacency.REPLACE_ONE:
-            notes.append("averaged updates are priced by the fewest reports of any run of any seed")
-        return result(
+            notes.append(
+                "averaged updates are accounted for by the fewest reports of any run of any seed"
+            )
+        complete = [outcome is not None and outcome.complete for own in done for outcome in own]
+        accounted = entry.accounting
+        return make_result(
             entry.campaign,
             begun,
             certificate,
-            complete=all(
-                outcome is not None and outcome.complete for own in done for outcome in own
-            ),
-            spent=spent,
-            compared=compared,
+            complete=all(complete),
+            spent=accounted.curve() if all(complete[: len(done[0])]) else accounted.known(slots),
+            baselines=[
+                BaselineResult(group.baseline, tuple(one for one in own if one is not None))
+                for group, own in zip(entry.groups[1:], done[1:], strict=True)
+                if group.baseline is not None
+            ],
             notes=notes,
+            settings=entry.setting,
         )
 
     def close(self) -> None:
-        """Leave no thread behind."""
+        """Stop the accounting and its thread."""
         for entry in self.entries:
-            entry.pricing.close()
+            entry.accounting.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+class BackgroundAccounting:
+    """The certificate of a campaign, and epsilon over its slots, computed in a thread.
+
+    ``contributors`` are the numbers of reports in each run of each seed, on which the certificate
+    of averaged updates depends.
+    """
+
+    def __init__(
+        self, campaign: Campaign, pool: Executor, contributors: Sequence[Sequence[int]] = ()
+    ) -> None:
+        """Start the certificate now; the curve over slots waits for ``begin_curve``."""
+        self._campaign = campaign
+        self._pool = pool
+        self._spending = Spending(campaign)
+        self._known: list[tuple[int, float]] = []
+        self._stopping = False
+        runs: Sequence[PartialRun] = (PartialRun.whole(campaign),)
+        if self._averaged:
+            runs = self._worst_runs(contributors)
+        self._certificate = pool.submit(price, runs, compare=True)
+        self._curve: Future[None] | None = None
+
+    def begin_curve(self) -> Future[None]:
+        """Queue the curve of epsilon over slots, after everything that was queued before."""
+        if self._curve is None:
+            self._curve = self._pool.submit(self._compute_curve)
+        return self._curve
+
+    @property
+    def _averaged(self) -> bool:
+        return self._campaign.design.protocol is Protocol.AVERAGED
+
+    def _worst_runs(self, contributors: Sequence[Sequence[int]]) -> list[PartialRun]:
+        """Return runs whose epsilon is at least that of any seed: fewer reports, larger epsilon.
+
+        Runs without any report release nothing and are left out.
+        """
+        slots = self._campaign.design.slots
+        times = max((sum(count > 0 for count in runs) for runs in contributors), default=0)
+        if not times:
+            return [PartialRun(self._campaign, slots, contributors=0)]
+        fewest = min(count for runs in contributors for count in runs if count)
+        return [PartialRun(self._campaign, slots, contributors=fewest, times=times)]
+
+    def _compute_curve(self) -> None:
+        slots = self._spending.slots
+        if self._averaged:  # epsilon is the same after any slot
+            self._known.append((slots, self.whole.epsilon))
+            return
+        for count in sorted({max(1, slots * part // _POINTS) for part in range(1, _POINTS + 1)}):
+            if self._stopping:
+                return
+            [point] = self._spending.curve([count])
+            self._known.append(point)
+
+    def epsilon_so_far(self, slots: int) -> float | None:
+        """Return an upper bound on epsilon after so many slots; None if it is not computed yet."""
+        place = bisect.bisect_left(self._known, (slots, 0.0))
+        return self._known[place][1] if place < len(self._known) else None
+
+    @property
+    def whole(self) -> Certificate:
+        """The certificate of all runs, each to its last slot."""
+        return self._certificate.result()
+
+    def curve(self) -> list[tuple[int, float]]:
+        """Return (slots, epsilon) up to the last slot; waits until it is computed."""
+        self.begin_curve().result()
+        return list(self._known)
+
+    def known(self, slots: int) -> list[tuple[int, float]]:
+        """Return the points of the curve up to ``slots`` that are computed by now."""
+        return [point for point in self._known if point[0] <= slots]
+
+    def certificate(self, slots: int, contributors: Sequence[Sequence[int]]) -> Certificate:
+        """Return the certificate of so many slots; of averaged updates, by the fewest reports."""
+        if slots >= self._spending.slots:
+            return self.whole
+        if self._averaged:
+            found = price(self._worst_runs(contributors))
+        else:
+            run, slot = divmod(max(slots - 1, 0), self._campaign.design.slots)
+            found = self._spending.after(slot + (slots > 0), run=run + 1)
+        return replace(found, assumptions=(*found.assumptions, FIXED_BEFOREHAND))
+
+    def close(self) -> None:
+        """Stop after the point that is being computed."""
+        self._stopping = True

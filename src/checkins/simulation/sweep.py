@@ -1,4 +1,4 @@
-"""Several campaigns from one file: a value here and there replaced, every combination once."""
+"""The settings of a sweep: every combination of values of some keys of a campaign file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_SETTINGS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A key of the campaign's file and the values it takes in turn.
+    """A key of the campaign file and its values in a sweep.
 
     >>> Axis.parse("protocol.slots=100, 200")
     Axis(key='protocol.slots', values=(100, 200))
@@ -25,7 +25,7 @@ class Axis:
 
     @classmethod
     def parse(cls, text: str) -> Axis:
-        """``SECTION.KEY=VALUE,VALUE,...``; values as TOML writes them, quotes may be left out."""
+        """Parse ``SECTION.KEY=VALUE,VALUE,...``; values in TOML, quotes may be left out."""
         key, equals, values = text.partition("=")
         if not equals or not key.strip() or not values.strip():
             raise InvalidValue("sweep", text, "must be SECTION.KEY=VALUE,VALUE,...")
@@ -37,7 +37,7 @@ class Axis:
 
 
 def settings(axes: Iterable[Axis]) -> Iterator[dict[str, object]]:
-    """Every combination of the axes' values; one empty one without axes."""
+    """Yield every combination of the axes' values; one empty combination without axes."""
     listed = list(axes)
     keys = [axis.key for axis in listed]
     for key in keys:
@@ -53,7 +53,7 @@ def settings(axes: Iterable[Axis]) -> Iterator[dict[str, object]]:
 
 
 def changed(campaign: Campaign, setting: dict[str, object]) -> Campaign:
-    """The campaign with these keys of its file replaced."""
+    """Return the campaign with these keys of its file replaced."""
     if not setting:
         return campaign
     import tomlkit
@@ -75,7 +75,7 @@ def changed(campaign: Campaign, setting: dict[str, object]) -> Campaign:
 
 
 def label(setting: Mapping[str, object]) -> str:
-    """A combination in words.
+    """Return a combination as text.
 
     >>> label({"protocol.slots": 100, "task.model": "mlp"})
     'protocol.slots=100, task.model=mlp'

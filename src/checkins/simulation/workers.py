@@ -1,6 +1,6 @@
-"""Jobs side by side: in this process, in processes of this machine, or on a Ray cluster.
+"""Run jobs in this process, in processes of this machine, or on a Ray cluster.
 
-The same jobs, the same code, the same outcomes; only who does them differs.
+The outcomes are the same.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from types import FrameType
 from typing import Any
 
 from checkins.errors import ComputationFailed
-from checkins.simulation.evaluation import Metrics
+from checkins.simulation.engine.evaluation import Metrics
+from checkins.simulation.engine.outcome import Outcome
 from checkins.simulation.job import Job
-from checkins.simulation.outcome import Outcome
 from checkins.tasks.optional_import import package
 
-Watch = Callable[[int, int, Metrics], None]
-"""Told (number of the job, slots that are over, latest metrics)."""
+OnStudyProgress = Callable[[int, int, Metrics], None]
+"""Called with (number of the job, slots that are over, latest metrics)."""
 
 _POLL_S, _STOP_S = 0.1, 10.0
 
 
-def do_all(
+def run_jobs(
     jobs: Sequence[Job],
     *,
     workers: int = 1,
     ray: bool = False,
-    keep: Path | None = None,
-    watch: Watch | None = None,
+    cache: Path | None = None,
+    watch: OnStudyProgress | None = None,
 ) -> list[Outcome | None]:
-    """The outcome of each job, in order; after an interruption what there is, or None.
+    """Run jobs; return their outcomes in order, None for a job that was not started.
 
-    An interruption (Ctrl-C) stops every job after the stretch it is in.
+    An interruption (Ctrl-C) stops every job after the chunk it is in.
     """
     places: dict[str, list[int]] = {}  # a sweep may ask for the same job more than once
     for number, job in enumerate(jobs):
@@ -46,17 +46,17 @@ def do_all(
     numbers = list(places.values())
     once = [jobs[same[0]] for same in numbers]
 
-    def told(place: int, slots: int, metrics: Metrics) -> None:
+    def report(place: int, slots: int, metrics: Metrics) -> None:
         if watch is not None:
             for number in numbers[place]:
                 watch(number, slots, metrics)
 
     if ray:
-        done = _on_ray(once, keep, told)
+        done = _on_ray(once, cache, report)
     elif workers == 1 or len(once) == 1:
-        done = _here(once, keep, told)
+        done = _in_this_process(once, cache, report)
     else:
-        done = _in_processes(once, min(workers, len(once)), keep, told)
+        done = _in_processes(once, min(workers, len(once)), cache, report)
     found: list[Outcome | None] = [None] * len(jobs)
     for same, outcome in zip(numbers, done, strict=True):
         for number in same:
@@ -65,21 +65,25 @@ def do_all(
 
 
 def require_ray() -> Any:
-    """The package ray, or an error that says how to get it."""
+    """Return the package ray, or raise an error that says how to install it."""
     return package("ray", extra="ray", wanted_by="--ray", setting="ray")
 
 
-def _here(jobs: Sequence[Job], keep: Path | None, watch: Watch) -> list[Outcome | None]:
+def _in_this_process(
+    jobs: Sequence[Job], cache: Path | None, watch: OnStudyProgress
+) -> list[Outcome | None]:
     found: list[Outcome | None] = [None] * len(jobs)
     with _interruption() as stopped:
         for number, job in enumerate(jobs):
             if stopped():
                 break
-            found[number] = job.do(watch=_told(number, watch, stopped), keep=keep)
+            found[number] = job.run(watch=_job_progress(number, watch, stopped), cache=cache)
     return found
 
 
-def _told(number: int, watch: Watch, stopped: Callable[[], bool]) -> Callable[[int, Metrics], bool]:
+def _job_progress(
+    number: int, watch: OnStudyProgress, stopped: Callable[[], bool]
+) -> Callable[[int, Metrics], bool]:
     def tell(slots: int, metrics: Metrics) -> bool:
         watch(number, slots, metrics)
         return not stopped()
@@ -89,9 +93,9 @@ def _told(number: int, watch: Watch, stopped: Callable[[], bool]) -> Callable[[i
 
 @contextmanager
 def _interruption() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C sets a flag that jobs look at; a second one does what it did before.
+    """Make Ctrl-C set a flag that jobs poll; a second Ctrl-C has its former effect.
 
-    Where SIGINT is ignored, as in a background job, it stays ignored.
+    If SIGINT is ignored, as in a background job, it stays ignored.
     """
     seen: list[bool] = []
     before = signal.getsignal(signal.SIGINT)
@@ -122,12 +126,12 @@ _shared: dict[str, Any] = {}
 
 
 def _begin(stop: Any, messages: Any) -> None:
-    """In a new worker: leave Ctrl-C to the parent."""
+    """Set up a new worker process: leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shared.update(stop=stop, messages=messages)
 
 
-def _do(number: int, job: Job, keep: Path | None) -> Outcome | None:
+def _run_in_worker(number: int, job: Job, cache: Path | None) -> Outcome | None:
     stop, messages = _shared["stop"], _shared["messages"]
     if stop.is_set():
         return None
@@ -136,11 +140,11 @@ def _do(number: int, job: Job, keep: Path | None) -> Outcome | None:
         messages.put((number, slots, metrics))
         return not stop.is_set()
 
-    return job.do(watch=tell, keep=keep)
+    return job.run(watch=tell, cache=cache)
 
 
 def _in_processes(
-    jobs: Sequence[Job], workers: int, keep: Path | None, watch: Watch
+    jobs: Sequence[Job], workers: int, cache: Path | None, watch: OnStudyProgress
 ) -> list[Outcome | None]:
     context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would lose
     stop, messages = context.Event(), context.SimpleQueue()
@@ -153,8 +157,11 @@ def _in_processes(
             workers, mp_context=context, initializer=_begin, initargs=(stop, messages)
         ) as pool,
     ):
-        with _undisturbed():  # a worker is started when it is first needed
-            futures = {pool.submit(_do, place, job, keep): place for place, job in enumerate(jobs)}
+        with _interrupts_blocked():  # a worker is started when it is first needed
+            futures = {
+                pool.submit(_run_in_worker, place, job, cache): place
+                for place, job in enumerate(jobs)
+            }
         left: set[Future[Outcome | None]] = set(futures)
         try:
             while left:
@@ -171,9 +178,9 @@ def _in_processes(
         except BrokenProcessPool as error:
             if not stopped():
                 raise ComputationFailed(
-                    "a worker process died, of too little memory perhaps: try fewer --workers"
+                    "a worker process died, perhaps of too little memory: try fewer --workers"
                 ) from error
-        except KeyboardInterrupt:  # nobody waits for slots under way any more
+        except KeyboardInterrupt:  # do not wait for running slots
             for process in multiprocessing.active_children():
                 if process not in others:
                     process.kill()
@@ -187,8 +194,8 @@ def _in_processes(
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Processes that are started meanwhile never see Ctrl-C; this one sees it afterwards."""
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C in processes that are started meanwhile; this process gets it afterwards."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -199,20 +206,22 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-ALONE = {
+SINGLE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
 }
-"""A worker computes with one thread and takes what it needs of a GPU, or they would compete."""
+"""Environment of a worker: one thread each and no preallocated GPU memory."""
 
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """For workers that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in ALONE}
-    os.environ.update({name: value for name, value in ALONE.items() if before[name] is None})
+    """Set the environment of workers that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in SINGLE_THREAD}
+    os.environ.update(
+        {name: value for name, value in SINGLE_THREAD.items() if before[name] is None}
+    )
     try:
         yield
     finally:
@@ -221,13 +230,17 @@ def _one_thread_each() -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
-def _on_ray(jobs: Sequence[Job], keep: Path | None, watch: Watch) -> list[Outcome | None]:
-    """Each job is one task of the cluster, or of this machine if there is none."""
+def _on_ray(
+    jobs: Sequence[Job], cache: Path | None, watch: OnStudyProgress
+) -> list[Outcome | None]:
+    """Run each job as one task of the cluster, or of this machine if there is none."""
     ray = require_ray()
     if not ray.is_initialized():
         ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
-    remote = ray.remote(num_cpus=1, max_retries=0, runtime_env={"env_vars": ALONE})(_do_far)
-    waiting = {remote.remote(job, keep): number for number, job in enumerate(jobs)}
+    remote = ray.remote(num_cpus=1, max_retries=0, runtime_env={"env_vars": SINGLE_THREAD})(
+        _run_on_ray
+    )
+    waiting = {remote.remote(job, cache): number for number, job in enumerate(jobs)}
     found: list[Outcome | None] = [None] * len(jobs)
     with _interruption() as stopped:
         while waiting and not stopped():
@@ -246,7 +259,7 @@ def _on_ray(jobs: Sequence[Job], keep: Path | None, watch: Watch) -> list[Outcom
     return found
 
 
-def _do_far(job: Job, keep: Path | None) -> Outcome:
-    """On Ray, where to be cancelled is to be interrupted: what was done by then is kept."""
+def _run_on_ray(job: Job, cache: Path | None) -> Outcome:
+    """Run a job on Ray, where cancelling is an interruption: its checkpoint is kept."""
     with _interruption() as stopped:
-        return job.do(watch=lambda slots, metrics: not stopped(), keep=keep)
+        return job.run(watch=lambda slots, metrics: not stopped(), cache=cache)

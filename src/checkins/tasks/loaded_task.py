@@ -1,16 +1,18 @@
-"""What a campaign learns, ready to learn: its data, with their features, and its model."""
+"""The task of a campaign, loaded: its data with their features, and its model."""
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 
 from checkins.campaign.task import DataFile, DataSet, Features, Task
 from checkins.errors import InvalidValue
-from checkins.tasks import catalogue, fashion_mnist, patients, synthetic, table
-from checkins.tasks.dataset import Dataset
-from checkins.tasks.model import Model
-from checkins.tasks.scattering import Scattering
+from checkins.tasks.data import fashion_mnist, patients, synthetic, table
+from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.data.scattering import Scattering
+from checkins.tasks.models.model import Model
+from checkins.tasks.models.own_model import model_by_name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,13 +24,13 @@ class LoadedTask:
 
     @classmethod
     def of(cls, task: Task, *, folder: str | os.PathLike[str] = ".") -> LoadedTask:
-        """Get the data of a task; a relative file name counts from ``folder``."""
+        """Load the data of a task; a relative file name counts from ``folder``."""
         data = featured(_loaded(task.data, folder), task.features)
-        return cls(data, catalogue.from_name(task.model, data.shape, data.classes, folder=folder))
+        return cls(data, model_by_name(task.model, data.shape, data.classes, folder=folder))
 
 
 def featured(data: Dataset, features: Features | None) -> Dataset:
-    """The same people, with public features in place of their own."""
+    """Return the same people with public features in place of their own."""
     if features is not Features.SCATTERING:
         return data
     if len(data.shape) != 2 or data.shape[0] != data.shape[1]:
@@ -51,3 +53,44 @@ def _loaded(source: str | DataFile, folder: str | os.PathLike[str]) -> Dataset:
             return fashion_mnist.load()
         case DataSet.SYNTHETIC:
             return synthetic.load()
+
+
+SYNTHETIC_DIMENSION = 10
+"""Default dimension of ``synthetic.load``."""
+
+START_SEED = 0
+"""Seed of a model's initial weights, if they are random: public, like the model itself."""
+
+
+def model_of(task: Task, *, folder: str | os.PathLike[str] = ".") -> Model:
+    """Return the model that a sealed task names; modules of own models are searched in ``folder``.
+
+    >>> from checkins.campaign import Optimizer
+    >>> model_of(Task("patients", "logistic", Optimizer(rate=1.0))).dimension
+    14
+    """
+    shape, classes = _rows(task)
+    return model_by_name(task.model, shape, classes, folder=folder)
+
+
+def _rows(task: Task) -> tuple[tuple[int, ...], int]:
+    """Return the shape of a row's features and the number of classes."""
+    if isinstance(task.data, DataFile):
+        classes = task.data.classes
+        if classes is None and task.model == "logistic":
+            classes = 2
+        if classes is None:
+            raise InvalidValue(
+                "classes", None, "say in [task.data] how many there are: devices cannot count them"
+            )
+        return (len(task.data.features),), classes
+    match DataSet(task.data):
+        case DataSet.PATIENTS:
+            return (len(patients.FEATURES),), 2
+        case DataSet.FASHION_MNIST:
+            if task.features is Features.SCATTERING:
+                shape = (math.prod(Scattering(fashion_mnist.SIDE).shape),)
+                return shape, fashion_mnist.CLASSES
+            return (fashion_mnist.SIDE, fashion_mnist.SIDE), fashion_mnist.CLASSES
+        case DataSet.SYNTHETIC:
+            return (SYNTHETIC_DIMENSION,), 2

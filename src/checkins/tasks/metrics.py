@@ -1,4 +1,4 @@
-"""How good predictions are, from scores and labels, in numpy.
+"""Metrics of predictions, from scores and labels, in numpy.
 
 Scores are those of ``Model.scores``: for each row the log-odds of class 1, or one score a class.
 """
@@ -17,7 +17,7 @@ Labels = NDArray[Any]
 
 
 def accuracy(scores: Scores, labels: Labels) -> float:
-    """The share of rows whose likeliest class is the label; the lower class wins a tie.
+    """Return the share of rows whose most probable class is the label; ties go to the lower class.
 
     >>> accuracy(np.array([[2.0, 1.0], [0.0, 0.0]]), np.array([0, 1]))
     0.5
@@ -28,9 +28,9 @@ def accuracy(scores: Scores, labels: Labels) -> float:
 
 
 def auc(scores: Scores, labels: Labels) -> float:
-    """How often a row of class 1 scores above one of class 0, of all such pairs; a tie counts half.
+    """Return the share of pairs whose row of class 1 scores above that of class 0; ties are half.
 
-    Exact: pairs are counted as whole numbers and divided once. Both classes must occur.
+    Exact: pairs are counted as integers and divided once. Both classes must occur.
 
     >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 0, 1, 1]))
     0.875
@@ -57,7 +57,7 @@ def auc(scores: Scores, labels: Labels) -> float:
 
 
 def mean_loss(scores: Scores, labels: Labels) -> float:
-    """The mean of −log P(label), the loss that logistic and softmax models are trained on.
+    """Return the mean of −log P(label), the loss of logistic and softmax models.
 
     >>> round(mean_loss(np.array([0.0, 0.0]), np.array([0, 1])), 4)
     0.6931
@@ -83,5 +83,5 @@ def _check(scores: Scores, labels: Labels) -> None:
         raise InvalidValue(
             "labels",
             np.unique(labels)[:5].tolist(),
-            f"must be whole numbers from 0 to {classes - 1}",
+            f"must be integers from 0 to {classes - 1}",
         )

@@ -26,12 +26,11 @@ from checkins.audit.canaries.world import World
 from checkins.audit.trials import Trials
 from checkins.campaign import Campaign, Task
 from checkins.errors import InvalidValue, NotCovered
-from checkins.simulation.loop import Server
-from checkins.simulation.mechanism import Mechanism
-from checkins.simulation.noise import Law
-from checkins.simulation.optimizers import server_of
-from checkins.simulation.updates import LocalWork, each, updates_of
-from checkins.tasks.dataset import Dataset
+from checkins.simulation.engine.loop import Server, server_of
+from checkins.simulation.engine.mechanism import Mechanism
+from checkins.simulation.engine.noise import NoiseKind
+from checkins.simulation.engine.updates import LocalWork, client_updates, summed_updates
+from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.loaded_task import LoadedTask
 
 LOOKED_AT = 2048
@@ -66,7 +65,7 @@ class TrainingCanary:
                 str(self.campaign.design.protocol),
                 "canaries from the data are for the fixed protocol: use worst-case",
             )
-        if self._method.law is Law.KEYS:
+        if self._method.noise_kind is NoiseKind.PER_REPORT:
             raise NotCovered(
                 "randomizer",
                 str(self.campaign.randomizer.kind),
@@ -137,7 +136,7 @@ class TrainingCanary:
         flat = jnp.asarray(self.lesson.model.start(_START_SEED), jnp.float32)
         some = jnp.arange(min(data.clients, LOOKED_AT))
         both = [
-            each(self.lesson.model, shown, work=self._local_work)
+            client_updates(self.lesson.model, shown, work=self._local_work)
             for shown in (data, replace(data, labels=_wrong(data)))
         ]
 
@@ -234,7 +233,7 @@ class TrainingCanary:
 
     @cached_property
     def _updates(self) -> Any:
-        return updates_of(
+        return summed_updates(
             self.lesson.model, self._data, clip=self._method.clip, work=self._local_work
         )
 
@@ -242,17 +241,19 @@ class TrainingCanary:
     def _train(self) -> Callable[[Any, Any, Array], tuple[Any, Array]]:
         """(states, seats, keys) → states after the last slot, and every slot's log-ratios."""
         server, method, updates = self._server, self._method, self._updates
-        alone = each(self.lesson.model, self._data, work=self._local_work)
+        alone = client_updates(self.lesson.model, self._data, work=self._local_work)
         clients, load = self.lesson.data.clients, self._load
         scale = float(method.scales(np.ones(1, np.int64))[0])
         reports = int(method.noises(np.ones(1, np.int64))[0])
-        spread = scale if method.law is Law.GAUSSIAN else scale * math.sqrt(2.0 * reports)
+        spread = (
+            scale if method.noise_kind is NoiseKind.GAUSSIAN else scale * math.sqrt(2.0 * reports)
+        )
         count = jnp.asarray(float(method.divide_by or 1), jnp.float32)
         known = np.random.default_rng(_START_SEED).choice(clients, min(SAMPLE, clients), False)
         whom = jnp.concatenate([jnp.asarray(known), jnp.array([clients, clients + 1])])
 
         def noise(key: Array, shape: tuple[int, ...]) -> Array:
-            if method.law is Law.GAUSSIAN:
+            if method.noise_kind is NoiseKind.GAUSSIAN:
                 return scale * jax.random.normal(key, shape)
             up, down = (jax.random.gamma(half, reports, shape) for half in jax.random.split(key))
             return scale * (up - down)
@@ -266,7 +267,7 @@ class TrainingCanary:
             ratios = [
                 _log_ratio(updates.unpack(total), rows, which, load, spread) for which in (0, 1)
             ]
-            return server.take_in(state, total, count), jnp.stack(ratios)
+            return server.apply_slot(state, total, count), jnp.stack(ratios)
 
         def one(tables: Any, state: Any, seats: Array, keys: Array) -> tuple[Any, Array]:
             after, seen = jax.lax.scan(lambda s, x: slot(tables, s, x), state, (seats, keys))

@@ -21,7 +21,7 @@ from checkins.service.store import ledgers, metadata, run_state
 from checkins.service.store.database import Connection, Database
 from checkins.service.store.run_spec import RunSpec, population_of, run_id
 from checkins.service.workers.threads import DaemonThreads
-from checkins.tasks.model_spec import START_SEED, model_of
+from checkins.tasks.loaded_task import START_SEED, model_of
 
 T = TypeVar("T")
 MOST_WAITING = 4

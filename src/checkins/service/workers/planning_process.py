@@ -97,7 +97,7 @@ def _known(name: str) -> dict[str, Any]:
     from checkins.campaign import parse_campaign
     from checkins.campaign.templates import Template, template_text
     from checkins.planning import Learning
-    from checkins.tasks.model_spec import model_of
+    from checkins.tasks.loaded_task import model_of
 
     campaign = parse_campaign(template_text(Template(name))).campaign
     assert campaign.task is not None

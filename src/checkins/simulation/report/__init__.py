@@ -1,4 +1,4 @@
-"""The page of a result: one file that loads nothing, for people who were not there."""
+"""The HTML report of a simulation's result: one file that loads nothing."""
 
 from checkins.simulation.report.report import report_page, write_report
 

@@ -1,4 +1,4 @@
-"""The plain look of every figure: axes, notes, lines across, and labels that do not touch.
+"""Layout of figures: axes, annotations, reference lines, and labels that do not overlap.
 
 A colour is a name of the stylesheet (``@blue``); ``page.js`` puts the colour of light, dark or
 paper in its place. Every text is escaped: plotly reads tags in labels.
@@ -16,14 +16,14 @@ from checkins.simulation.report import numbers
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 LABEL_PX, LETTER_PX = 18, 7.6
-"""Height of a label, and width of a letter at most."""
+"""Height of a label and largest width of a letter, in pixels."""
 WIDE, NARROW = "wide", "narrow"
-"""Names of notes that only a wide or only a narrow plot shows; ``meta.narrow`` has its margins."""
+"""Names of annotations of wide and of narrow plots only; ``meta.narrow`` has their margins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """What is drawn, what stands above it, and what a reader who cannot see it is told."""
+    """A figure with its title and its text for screen readers (``spoken``)."""
 
     name: str
     above: str
@@ -31,12 +31,12 @@ class Plot:
     data: list[dict[str, Any]]
     layout: dict[str, Any]
     key: tuple[tuple[str, str], ...] = field(default=())
-    """Names and colours of the lines: always, or where there is no room to name them in place."""
+    """Names and colours of the lines, for a legend."""
     key_always: bool = False
 
 
 def escaped(text: object) -> str:
-    """Text that plotly shows as it is."""
+    """Return text that plotly shows literally."""
     return html.escape(str(text), quote=False)
 
 
@@ -90,10 +90,10 @@ def note(text: str, *, colour: str = "@ink", **place: Any) -> dict[str, Any]:
     }
 
 
-def beside(x: float, low: float, high: float) -> dict[str, Any]:
-    """How a label of an upright line is held, so that no edge of the plot from low to high cuts it.
+def label_anchor(x: float, low: float, high: float) -> dict[str, Any]:
+    """Return the anchor of a vertical line's label that keeps it inside the plot.
 
-    >>> beside(99.0, 0.0, 100.0)["xanchor"], beside(50.0, 0.0, 100.0)["xanchor"]
+    >>> label_anchor(99.0, 0.0, 100.0)["xanchor"], label_anchor(50.0, 0.0, 100.0)["xanchor"]
     ('right', 'center')
     """
     share = (x - low) / (high - low)
@@ -121,7 +121,7 @@ def upright(x: float, *, colour: str = "@soft", dash: str = "dot") -> dict[str, 
 
 
 def label_room(labels: Iterable[str]) -> int:
-    """Pixels that the longest label takes beside a plot."""
+    """Return the width of the longest label, in pixels."""
     return min(230, 20 + round(LETTER_PX * max(map(len, labels))))
 
 
@@ -137,7 +137,7 @@ def axis_range(values: Sequence[float], *, logarithmic: bool) -> list[float]:
 
 
 def round_ticks(low: float, high: float) -> dict[str, Any]:
-    """Ticks of a logarithmic axis from 10^low to 10^high: 1, 2, 5, or powers of ten alone.
+    """Return ticks of a logarithmic axis from 10^low to 10^high: 1, 2, 5, or powers of ten only.
 
     >>> round_ticks(-0.5, 1.0)["ticktext"]
     ['0.5', '1', '2', '5', '10']
@@ -150,7 +150,7 @@ def round_ticks(low: float, high: float) -> dict[str, Any]:
 
 
 def apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Places in the same order, at least ``gap`` apart where there is room, close to the wanted.
+    """Return positions near the wanted ones, in the same order, at least ``gap`` apart if possible.
 
     >>> apart([1.0, 1.1, 3.0], gap=0.5, low=0.0, high=4.0)
     [1.0, 1.5, 3.0]

@@ -1,4 +1,4 @@
-"""Models side by side: a dot for each, with its spread over seeds."""
+"""Dot plots: the metric of each method or setting, with its spread over seeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from checkins.simulation.report import facts, numbers
+from checkins.simulation.report import numbers, words
 from checkins.simulation.report.axes import (
     NARROW,
     WIDE,
@@ -19,17 +19,17 @@ from checkins.simulation.report.axes import (
     plain_layout,
     round_ticks,
 )
-from checkins.simulation.report.facts import Result
-from checkins.simulation.report.plots import method_colour, per_cent
+from checkins.simulation.report.plots import COLOURS, per_cent
+from checkins.simulation.result import BaselineResult, SimulationResult
 
 MOST_TICKS = 6
-"""Values that are written under an axis one by one."""
+"""Largest number of values that are written under an axis one by one."""
 
 Row = tuple[str, float, float | None, str]
 
 
 def dots_plot(name: str, metric: str, rows: Sequence[Row], *, where: str) -> Plot:
-    """Name, value, spread and colour of some models, best at the top."""
+    """Return a row for each model, from (name, value, spread, colour), the best at the top."""
     ordered = sorted(rows, key=lambda row: row[1], reverse=metric == "loss")
     values = [value for _, value, _, _ in ordered]
     spreads = [spread or 0.0 for _, _, spread, _ in ordered]
@@ -83,7 +83,7 @@ def dots_plot(name: str, metric: str, rows: Sequence[Row], *, where: str) -> Plo
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SettingPoint:
     """The metric at one value of a setting."""
 
     place: float
@@ -94,8 +94,8 @@ class Point:
     """Drawn hollow."""
 
 
-def against(metric: str, points: Sequence[Point], *, title: str, where: str) -> Plot:
-    """The metric against a number that was varied; far apart values get a logarithmic axis."""
+def against(metric: str, points: Sequence[SettingPoint], *, title: str, where: str) -> Plot:
+    """Return the metric against a number that was varied, on a log axis if it spans decades."""
     ordered = sorted(points, key=lambda point: point.place)
     places, values = [p.place for p in ordered], [p.value for p in ordered]
     path = {
@@ -147,19 +147,18 @@ def against(metric: str, points: Sequence[Point], *, title: str, where: str) -> 
     return Plot("settings", above, f"{name} by {title}: {spoken}.", [path, *bars, dots], layout)
 
 
-def methods(result: Result, metric: str) -> Plot | None:
-    """The metric of every method that was run, this one in blue."""
-    rows = [_row(facts.THIS, result, metric, "@blue")]
-    rows += [
-        _row(facts.method_name(one), one, metric, method_colour(one))
-        for one in facts.available(result)
+def methods(result: SimulationResult, metric: str) -> Plot | None:
+    """The metric of every method, this campaign in blue; None if there is no other."""
+    rows = [
+        _row(words.THIS, result, metric, "@blue"),
+        *(
+            _row(words.METHOD_NAMES[one.kind], one, metric, COLOURS[one.kind])
+            for one in result.available_baselines
+            if metric in one.metrics
+        ),
     ]
-    known = [row for row in rows if row is not None]
-    return dots_plot("methods", metric, known, where=facts.where(result)) if known[1:] else None
+    return dots_plot("methods", metric, rows, where=words.measured_on(result)) if rows[1:] else None
 
 
-def _row(name: str, one: Result, metric: str, colour: str) -> Row | None:
-    value = numbers.finite((one.get("metrics") or {}).get(metric))
-    if value is None:
-        return None
-    return name, value, numbers.finite((one.get("spread") or {}).get(metric)), colour
+def _row(name: str, one: SimulationResult | BaselineResult, metric: str, colour: str) -> Row:
+    return name, one.metrics[metric], (one.spread or {}).get(metric), colour

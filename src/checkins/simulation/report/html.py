@@ -1,7 +1,7 @@
-"""The page around a report: templates, with everything that comes from a result escaped.
+"""HTML of a report: templates that escape everything from a result.
 
-The page is one file and loads nothing: style, scripts and data are inside, and its own policy
-forbids the rest. Plotly's script comes from the installed package when the page is made.
+The page is one file and loads nothing: style, scripts and data are inline, and its content security
+policy forbids the rest. Plotly's script comes from the installed package when the page is made.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+from checkins.campaign import campaign_text
 from checkins.errors import InvalidValue
 from checkins.simulation.report.axes import Plot
 from checkins.simulation.report.numbers import finite
+from checkins.simulation.result import SimulationResult
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def text(value: object) -> str:
-    """Any value as text of a page or of an attribute.
+    """Return any value as text of a page or of an attribute.
 
     >>> text('<script>"')
     '&lt;script&gt;&quot;'
@@ -29,7 +31,7 @@ def text(value: object) -> str:
 
 
 def whole_page(*, title: str, body: str, footer: str) -> str:
-    """A page with its style, plotly's script once, and ours."""
+    """Return a page with its style and scripts."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -57,9 +59,34 @@ def whole_page(*, title: str, body: str, footer: str) -> str:
 """
 
 
+def joined(*parts: str) -> str:
+    """Parts of a page on lines of their own; empty ones are left out."""
+    return "\n".join(part for part in parts if part)
+
+
 def section(name: str, title: str, *parts: str) -> str:
-    content = "\n".join(part for part in parts if part)
-    return f'<section id="{text(name)}">\n<h2>{text(title)}</h2>\n{content}\n</section>'
+    return f'<section id="{text(name)}">\n<h2>{text(title)}</h2>\n{joined(*parts)}\n</section>'
+
+
+def repeat_section(result: SimulationResult, *, command: str | None, how: str, file: str) -> str:
+    """How to repeat a simulation, with the command and the campaign file."""
+    seeds = len(result.seeds)
+    return section(
+        "again",
+        "Repeat it",
+        paragraph(f"{how}; on the same versions the same seeds give the same numbers."),
+        listing(command or f"checkins simulate campaign.toml --seeds {seeds}"),
+        folded(file, listing(campaign_text(result.campaign))),
+    )
+
+
+def footer(result: SimulationResult) -> str:
+    """The seal of the campaign and the versions that made the page."""
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    return paragraph(
+        f"Made by checkins simulate. Campaign sealed as {result.campaign.seal}. Versions:"
+        f" {versions}. This page is one file and loads nothing."
+    )
 
 
 def paragraph(words: str, *, kind: str = "") -> str:
@@ -79,21 +106,21 @@ def bullets(lines: Sequence[str]) -> str:
 
 
 def big_figures(figures: Sequence[tuple[str, str, str, str]], *, marked: Sequence[str] = ()) -> str:
-    """Label, number, what stands small beside it, and a note for each; some labels marked."""
+    """Return big numbers: label, number, smaller text and note of each; some labels marked."""
 
     def kind(label: str) -> str:
         return ' class="marked"' if label in marked else ""
 
     items = "\n".join(
         f'<div{kind(label)}><dt>{text(label)}</dt><dd><span class="big">{text(number)}'
-        f' <small>{text(beside)}</small></span><span class="note">{text(note)}</span></dd></div>'
-        for label, number, beside, note in figures
+        f' <small>{text(small)}</small></span><span class="note">{text(note)}</span></dd></div>'
+        for label, number, small, note in figures
     )
     return f'<dl class="figures">\n{items}\n</dl>'
 
 
 def figure(plot: Plot | None, caption: str = "") -> str:
-    """A plot with its title above, a key for narrow screens, and its data beside it."""
+    """Return a plot with its title, legend and data; empty without a plot."""
     if plot is None:
         return ""
     name = f"plot-{text(plot.name)}"
@@ -126,7 +153,7 @@ def table(
     numeric: Sequence[int] = (),
     kind: str = "plain",
 ) -> str:
-    """A table of cells, which are markup already."""
+    """Return a table of cells that are HTML already."""
 
     def cell_kind(place: int) -> str:
         return ' class="number"' if place in numeric else ""
@@ -156,7 +183,7 @@ def listing(words: str) -> str:
 
 
 def _style_colour(token: str) -> str:
-    """A figure's colour in the words of a stylesheet.
+    """Return a figure's colour as CSS.
 
     >>> _style_colour("@blue"), _style_colour("@blue~orange~0.25")
     ('var(--blue)', 'color-mix(in srgb, var(--blue), var(--orange) 25%)')
@@ -185,7 +212,7 @@ def _file(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say: a number that is not finite becomes null."""
+    """Return values that JSON allows: a number that is not finite becomes null."""
     if isinstance(value, dict):
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

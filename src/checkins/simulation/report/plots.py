@@ -1,4 +1,4 @@
-"""The figures of a report, as the plain objects that plotly's script draws."""
+"""Line and bar plots of a report, as plain values for plotly's script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from checkins.simulation.report import facts, numbers
+from checkins.simulation.baselines import Baseline
+from checkins.simulation.engine.outcome import Curve
+from checkins.simulation.report import numbers, words
 from checkins.simulation.report.axes import (
     LABEL_PX,
     WIDE,
@@ -15,29 +17,66 @@ from checkins.simulation.report.axes import (
     across,
     apart,
     axis_range,
-    beside,
     capital,
     escaped,
+    label_anchor,
     label_room,
     note,
     plain_layout,
     round_ticks,
     upright,
 )
-from checkins.simulation.report.curves import Band, band, seed_curves
-from checkins.simulation.report.facts import Result
+from checkins.simulation.result import BaselineResult, SimulationResult
 
 COLOURS = {
-    "non-private": "@grey",
-    "poisson": "@orange",
-    "shuffling": "@green",
-    "no-amplification": "@purple",
+    Baseline.NON_PRIVATE: "@grey",
+    Baseline.POISSON: "@orange",
+    Baseline.SHUFFLING: "@green",
+    Baseline.NO_AMPLIFICATION: "@purple",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """A line with its name, and a band around it where seeds differ."""
+class Band:
+    """Mean, smallest and largest value of some learning curves, at the slots that all have."""
+
+    slots: tuple[int, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    curves: int
+
+
+def band(curves: Sequence[Curve], metric: str) -> Band | None:
+    """Return the band of a metric over some curves; None if none of them has the metric.
+
+    Slots that a curve misses are left out. If no slot is common to all, the longest curve is the
+    band.
+    """
+    points = [
+        {point.slots: point.metrics[metric] for point in curve if metric in point.metrics}
+        for curve in curves
+    ]
+    points = [one for one in points if one]
+    if not points:
+        return None
+    common = sorted(set.intersection(*(set(one) for one in points)))
+    if not common:
+        points = [max(points, key=len)]
+        common = sorted(points[0])
+    columns = [[one[slot] for one in points] for slot in common]
+    return Band(
+        slots=tuple(common),
+        mean=tuple(sum(column) / len(column) for column in columns),
+        low=tuple(map(min, columns)),
+        high=tuple(map(max, columns)),
+        curves=len(points),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A named line, with a shaded band around it if seeds differ."""
 
     name: str
     colour: str
@@ -48,34 +87,34 @@ class Curve:
 
     @property
     def reach(self) -> tuple[float, ...]:
-        """Every height that is drawn."""
+        """All values that are drawn."""
         return (*self.band.low, *self.band.high) if self.shaded else self.band.mean
 
 
-def learning(result: Result, metric: str, *, small: bool = False) -> Plot | None:
-    """The metric over slots: mean and band of the seeds, a thin line for each baseline."""
-    own = band(seed_curves(result), metric)
+def learning(result: SimulationResult, metric: str, *, small: bool = False) -> Plot | None:
+    """The metric over slots: mean and band of the seeds, and a thin line for each baseline."""
+    own = band(result.curves, metric)
     if own is None:
         return None
-    curves = [
-        _of_baseline(one, found, own)
-        for one in facts.available(result)
-        if (found := band(one.get("curves") or (), metric)) is not None
+    lines = [
+        _baseline_line(one, found, own)
+        for one in result.available_baselines
+        if (found := band(one.curves, metric)) is not None
     ]
-    curves.append(Curve(facts.THIS, "@blue", own, 2.6, own.spreads))
-    return curves_plot(metric, curves, where=facts.where(result), small=small)
+    lines.append(Line(words.THIS, "@blue", own, 2.6, own.curves > 1))
+    return lines_plot(metric, lines, where=words.measured_on(result), small=small)
 
 
-def curves_plot(metric: str, curves: Sequence[Curve], *, where: str, small: bool = False) -> Plot:
-    """Curves of one metric, each named at its end."""
+def lines_plot(metric: str, lines: Sequence[Line], *, where: str, small: bool = False) -> Plot:
+    """Lines of one metric, each named at its end."""
     height = 230 if small else 380
-    values = [value for curve in curves for value in curve.reach]
+    values = [value for line in lines for value in line.reach]
     logarithmic = metric == "loss" and min(values) > 0.0 and max(values) > 20.0 * min(values)
     axis = axis_range(values, logarithmic=logarithmic)
     data: list[dict[str, Any]] = []
-    for curve in curves:
-        data += _shade(curve) if curve.shaded else []
-        data.append(_line(curve, metric))
+    for line in lines:
+        data += _shade(line) if line.shaded else []
+        data.append(_trace(line, metric))
     layout = plain_layout(height, x_title="slot", y_format=per_cent(metric, values))
     layout["yaxis"]["range"] = axis
     if logarithmic:
@@ -83,28 +122,27 @@ def curves_plot(metric: str, curves: Sequence[Curve], *, where: str, small: bool
     layout["hovermode"] = "x unified"
     layout["xaxis"]["unifiedhovertitle"] = {"text": "slot %{x}"}
     room = height - layout["margin"]["t"] - layout["margin"]["b"]
-    fits = not small and LABEL_PX * len(curves) <= room
+    fits = not small and LABEL_PX * len(lines) <= room
     if fits:
-        _name_ends(layout, curves, axis, room, logarithmic=logarithmic)
+        _name_ends(layout, lines, axis, room, logarithmic=logarithmic)
     name, title = f"learning-{metric}", f"{numbers.metric_name(metric)} on {where}"
     spoken = "; ".join(
-        f"{curve.name} ends at {numbers.metric(metric, curve.band.mean[-1])}" for curve in curves
+        f"{line.name} ends at {numbers.metric(metric, line.band.mean[-1])}" for line in lines
     )
-    bold_first = sorted(curves, key=lambda curve: -curve.width)
-    key = () if small else tuple((curve.name, curve.colour) for curve in bold_first)
-    said = f"{title} over slots: {spoken}."
-    return Plot(name, capital(title), said, data, layout, key, key_always=not fits)
+    bold_first = sorted(lines, key=lambda line: -line.width)
+    key = () if small else tuple((line.name, line.colour) for line in bold_first)
+    spoken = f"{title} over slots: {spoken}."
+    return Plot(name, capital(title), spoken, data, layout, key, key_always=not fits)
 
 
-def spent(result: Result) -> Plot | None:
-    """Epsilon over slots, and the budget where the campaign's file has one."""
-    found = result.get("spent") or {}
-    slots = found.get("slots") or []
-    epsilons = [numbers.finite(value) for value in found.get("epsilon") or ()]
+def spent(result: SimulationResult) -> Plot | None:
+    """Epsilon over slots, and the budget; None if no epsilon was bounded."""
+    slots = [slots for slots, _ in result.epsilon_by_slot]
+    epsilons = [numbers.finite(epsilon) for _, epsilon in result.epsilon_by_slot]
     known = numbers.finite_values(epsilons)
     if not known:
         return None
-    budget, last = facts.budget(result), f"ε ≤ {numbers.up(known[-1])}"
+    budget, last = result.campaign.budget.epsilon, f"ε ≤ {numbers.up(known[-1])}"
     line = {
         "type": "scatter",
         "mode": "lines",
@@ -118,92 +156,92 @@ def spent(result: Result) -> Plot | None:
         "hovertemplate": "slot %{x}: ε ≤ %{customdata}<extra></extra>",
     }
     layout = plain_layout(280, x_title="slot")
-    top = max([*known, budget or 0.0]) * 1.12
+    top = max([*known, budget]) * 1.12
     layout["yaxis"].update(range=[0.0, top], rangemode="tozero")
     layout["xaxis"]["range"] = [0, slots[-1]]
     at = slots[max(place for place, value in enumerate(epsilons) if value is not None)]
-    shown = [
-        note(last, x=at, y=known[-1], colour="@blue", xanchor="right", yanchor="bottom", yshift=6)
+    layout["shapes"] = [across(budget, "@orange")]
+    limit = numbers.nearest(budget)
+    layout["annotations"] = [
+        note(last, x=at, y=known[-1], colour="@blue", xanchor="right", yanchor="bottom", yshift=6),
+        note(f"budget {limit}", x=0, xref="paper", y=budget)
+        | {"font": {"color": "@orange"}, "yanchor": "bottom"},
     ]
-    if budget is not None:
-        layout["shapes"] = [across(budget, "@orange")]
-        shown.append(
-            note(f"budget {numbers.nearest(budget)}", x=0, xref="paper", y=budget)
-            | {"font": {"color": "@orange"}, "yanchor": "bottom"}
-        )
-    layout["annotations"] = shown
-    allowed = "" if budget is None else f", of a budget of {numbers.nearest(budget)}"
-    spoken = f"Privacy spent over slots; at the end {last}{allowed}."
+    spoken = f"Privacy spent over slots; at the end {last}, of a budget of {limit}."
     return Plot("spent", "ε spent after each slot", spoken, [line], layout)
 
 
-def occupancy(result: Result) -> Plot | None:
-    """How many check-ins a slot gets: measured bars, the law as a line, the capacity dotted."""
-    found = result.get("occupancy") or {}
-    lower, measured = found.get("check_ins") or [], found.get("measured") or []
-    if not lower or not measured:
+def occupancy(result: SimulationResult) -> Plot | None:
+    """Check-ins per slot: measured bars, their distribution as a line, the capacity dotted."""
+    found = result.occupancy
+    if found is None:
         return None
-    width = numbers.finite(found.get("width")) or 1.0
-    middle = [start + (width - 1.0) / 2.0 for start in lower]
+    width = found.width
+    middle = [start + (width - 1.0) / 2.0 for start in found.edges]
     bars = {
         "type": "bar",
         "name": "measured",
         "x": middle,
-        "y": measured,
+        "y": found.measured,
         "width": [0.86 * width] * len(middle),
         "marker": {"color": "@blue/0.55"},
         "hovertemplate": "%{y:.2%} of slots<extra>measured</extra>",
     }
-    law = {
+    distribution = {
         "type": "scatter",
         "mode": "lines",
         "name": "theory",
         "x": middle,
-        "y": found.get("expected") or [],
+        "y": found.expected,
         "line": {"color": "@orange", "width": 2, "shape": "spline", "smoothing": 0.6},
         "hovertemplate": "%{y:.2%}<extra>theory</extra>",
     }
     layout = plain_layout(280, x_title="check-ins in a slot", y_format=".0%")
     layout.update(bargap=0, hovermode="x unified")
     layout["yaxis"]["rangemode"] = "tozero"
-    capacity, first, last = facts.capacity(result), middle[0] - width, middle[-1] + width
-    if capacity is not None and within_sight(result):
+    capacity, first, last = _capacity(result), middle[0] - width, middle[-1] + width
+    if capacity is not None and capacity_in_view(result):
         layout["shapes"] = [upright(capacity)]
         first, last = min(first, capacity - width), max(last, capacity + width)
         layout["annotations"] = [
             note(
                 f"capacity {numbers.count(capacity)}", x=capacity, y=1, yref="paper", colour="@soft"
             )
-            | {"yanchor": "bottom", **beside(capacity, first, last)}
+            | {"yanchor": "bottom", **label_anchor(capacity, first, last)}
         ]
     layout["xaxis"]["range"] = [first, last]
     spoken = "Share of slots by their number of check-ins, as measured and as theory says."
     key = (("measured", "@blue"), ("theory", "@orange"))
-    return Plot("occupancy", "Share of slots", spoken, [bars, law], layout, key, key_always=True)
-
-
-def within_sight(result: Result) -> bool:
-    """Whether the capacity lies near the numbers of check-ins that slots have."""
-    capacity, lower = facts.capacity(result), (result.get("occupancy") or {}).get("check_ins") or []
-    if capacity is None or not lower:
-        return False
-    reach = 0.3 * (lower[-1] - lower[0])
-    return bool(lower[0] - reach <= capacity <= lower[-1] + reach)
-
-
-def beyond(result: Result) -> bool:
-    """Whether the capacity lies so far right that it is not drawn: dummies fill every slot."""
-    capacity, lower = facts.capacity(result), (result.get("occupancy") or {}).get("check_ins") or []
-    return (
-        capacity is not None and bool(lower) and capacity > lower[-1] and not within_sight(result)
+    return Plot(
+        "occupancy", "Share of slots", spoken, [bars, distribution], layout, key, key_always=True
     )
 
 
-def dummies(result: Result) -> Plot | None:
-    """Dummies of each seed as dots, and what theory expects as a line."""
-    expected = numbers.finite(result.get("dummies_expected"))
-    seeds = [seed for seed in result.get("seeds") or () if seed.get("complete", True)]
-    measured = numbers.finite_values(seed.get("dummies") for seed in seeds)
+def _capacity(result: SimulationResult) -> int | None:
+    """The largest number of check-ins that a slot uses; None if it uses all."""
+    return result.campaign.design.capacity
+
+
+def capacity_in_view(result: SimulationResult) -> bool:
+    """Whether the capacity lies near the numbers of check-ins that slots have."""
+    capacity, found = _capacity(result), result.occupancy
+    if capacity is None or found is None:
+        return False
+    reach = 0.3 * (found.edges[-1] - found.edges[0])
+    return found.edges[0] - reach <= capacity <= found.edges[-1] + reach
+
+
+def capacity_beyond_view(result: SimulationResult) -> bool:
+    """Whether the capacity is too large to be drawn: dummies fill up every slot."""
+    capacity, found = _capacity(result), result.occupancy
+    above = capacity is not None and found is not None and capacity > found.edges[-1]
+    return above and not capacity_in_view(result)
+
+
+def dummies(result: SimulationResult) -> Plot | None:
+    """Dummies of each seed as dots, and their expected number as a line."""
+    expected = result.dummies_expected
+    measured = [seed.dummies for seed in result.seeds if seed.complete]
     if expected is None or not measured:
         return None
     dots = {
@@ -223,75 +261,73 @@ def dummies(result: Result) -> Plot | None:
     layout["shapes"] = [upright(expected, colour="@orange", dash="solid")]
     layout["annotations"] = [
         note(f"theory {numbers.count(expected)}", x=expected, y=1, yref="paper", colour="@orange")
-        | {"yanchor": "bottom", **beside(expected, least - room, most + room)}
+        | {"yanchor": "bottom", **label_anchor(expected, least - room, most + room)}
     ]
-    spoken = f"Dummies of each seed beside the {numbers.count(expected)} that theory expects."
+    spoken = (
+        f"Dummies of each seed, compared with the {numbers.count(expected)} that theory expects."
+    )
     return Plot("dummies", "Dummies, one dot for each seed", spoken, [dots], layout)
 
 
-def _of_baseline(one: Result, found: Band, own: Band) -> Curve:
-    """Its line; a baseline that was measured once, at its end, is a level."""
-    name, colour = facts.method_name(one), method_colour(one)
+def _baseline_line(one: BaselineResult, found: Band, own: Band) -> Line:
+    """The line of a baseline; a level if it was measured at its end only."""
+    name, colour = words.METHOD_NAMES[one.kind], COLOURS[one.kind]
     if len(found.slots) > 1 or len(own.slots) == 1:
-        return Curve(name, colour, found)
+        return Line(name, colour, found)
     ends = (own.slots[0], own.slots[-1])
     level = Band(ends, found.mean * 2, found.low * 2, found.high * 2, found.curves)
-    return Curve(name, colour, level, dash="dot")
-
-
-def method_colour(one: Result) -> str:
-    return COLOURS.get(str(one.get("name")), "@grey")
+    return Line(name, colour, level, dash="dot")
 
 
 def per_cent(metric: str, values: Sequence[float]) -> str:
-    """How ticks are written: accuracy in per cent, with a digit more where values are close."""
+    """Return the format of ticks: accuracy in per cent, with a decimal if values are close."""
     if metric != "accuracy":
         return ""
     return ".1%" if max(values) - min(values) < 0.05 else ".0%"
 
 
-def _line(curve: Curve, metric: str) -> dict[str, Any]:
+def _trace(line: Line, metric: str) -> dict[str, Any]:
     shown = ".2%" if metric == "accuracy" else ".4g"
     return {
         "type": "scatter",
-        "mode": "lines" if len(curve.band.slots) > 1 else "markers",
-        "name": escaped(curve.name),
-        "x": curve.band.slots,
-        "y": curve.band.mean,
-        "line": {"color": curve.colour, "width": curve.width, "dash": curve.dash},
-        "marker": {"color": curve.colour, "size": 8},
+        "mode": "lines" if len(line.band.slots) > 1 else "markers",
+        "name": escaped(line.name),
+        "x": line.band.slots,
+        "y": line.band.mean,
+        "line": {"color": line.colour, "width": line.width, "dash": line.dash},
+        "marker": {"color": line.colour, "size": 8},
         "hovertemplate": f"%{{y:{shown}}}",
     }
 
 
-def _shade(curve: Curve) -> list[dict[str, Any]]:
+def _shade(line: Line) -> list[dict[str, Any]]:
     edge = {
         "type": "scatter",
         "mode": "lines",
-        "x": curve.band.slots,
-        "line": {"width": 0, "color": curve.colour},
+        "x": line.band.slots,
+        "line": {"width": 0, "color": line.colour},
         "hoverinfo": "skip",
     }
-    fill = {"fill": "tonexty", "fillcolor": f"{curve.colour}/0.18"}
-    return [{**edge, "y": curve.band.low}, {**edge, "y": curve.band.high, **fill}]
+    fill = {"fill": "tonexty", "fillcolor": f"{line.colour}/0.18"}
+    return [{**edge, "y": line.band.low}, {**edge, "y": line.band.high, **fill}]
 
 
 def _name_ends(
     layout: dict[str, Any],
-    curves: Sequence[Curve],
+    lines: Sequence[Line],
     axis: Sequence[float],
     height: int,
     *,
     logarithmic: bool,
 ) -> None:
-    """Write each line's name at its end; those that would touch are moved apart."""
+    """Write each line's name at its end, without overlaps."""
     gap = LABEL_PX * (axis[1] - axis[0]) / height
-    ends = [curve.band.mean[-1] for curve in curves]
+    ends = [line.band.mean[-1] for line in lines]
     wanted = [math.log10(end) if logarithmic else end for end in ends]
     places = apart(wanted, gap=gap, low=axis[0], high=axis[1])
     layout["annotations"] = [
-        note(curve.name, x=1, xref="paper", y=place, colour=curve.colour, xshift=8, name=WIDE)
-        for curve, place in zip(curves, places, strict=True)
+        note(line.name, x=1, xref="paper", y=place, colour=line.colour, xshift=8, name=WIDE)
+        for line, place in zip(lines, places, strict=True)
     ]
     layout["meta"]["narrow"]["r"] = layout["margin"]["r"]
-    layout["margin"]["r"] = label_room(curve.name for curve in curves)
+    layout["margin"]["r"] = label_room(line.name for line in lines)

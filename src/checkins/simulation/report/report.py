@@ -1,43 +1,44 @@
-"""``report.html``: one page that shows what a simulated campaign learned, and what it costs.
+"""``report.html``: one page about a simulated campaign, or about a sweep.
 
-The input is the object that ``checkins simulate --json`` prints, one campaign's or a sweep's.
+The page is one file that loads nothing; every section states what is missing from it.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from checkins.simulation.report import facts, numbers, sections, sweep, words
+from checkins.accounting import Certificate
+from checkins.simulation.baselines import Baseline
+from checkins.simulation.report import dots, numbers, plots, sweep, words
 from checkins.simulation.report import html as page
-from checkins.simulation.report.facts import Result
+from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult
 
-PRICE = "Privacy spent, ε"
+EPSILON = "Privacy spent, ε"
 
 
-def report_page(result: Mapping[str, Any]) -> str:
-    """The whole page as HTML: self-contained, nothing is loaded from anywhere."""
-    if "sweep" in result:
+def report_page(result: SimulationResult | SweepResult) -> str:
+    """Return the whole page as HTML."""
+    if isinstance(result, SweepResult):
         return sweep.sweep_page(result)
-    name = facts.campaign_name(result)
     parts = [
         _top(result),
-        sections.learning(result),
-        sections.privacy(result),
-        sections.occupancy(result),
-        sections.methods(result),
-        sections.certificate(result),
-        sections.again(result),
+        _learning(result),
+        _privacy(result),
+        _occupancy(result),
+        _methods(result),
+        _certificate(result),
+        _repeat(result),
     ]
     return page.whole_page(
-        title=f"{name}: a simulated campaign", body="\n".join(parts), footer=sections.footer(result)
+        title=f"{result.campaign.name}: a simulated campaign",
+        body="\n".join(parts),
+        footer=page.footer(result),
     )
 
 
-def write_report(result: Mapping[str, Any], path: str | Path) -> None:
+def write_report(result: SimulationResult | SweepResult, path: str | Path) -> None:
     """Write the page to a file: readers see the old page or the new one, never half of it."""
     place = Path(path)
     descriptor, draft = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.", suffix=".part")
@@ -51,76 +52,198 @@ def write_report(result: Mapping[str, Any], path: str | Path) -> None:
         raise
 
 
-def _top(result: Result) -> str:
-    return "\n".join(
-        part
-        for part in (
-            page.paragraph("Simulated campaign", kind="eyebrow"),
-            f"<h1>{page.text(facts.campaign_name(result))}</h1>",
-            page.paragraph(words.subtitle(result), kind="lede"),
-            page.paragraph(words.partial(result), kind="notice"),
-            page.paragraph(words.over_budget(result), kind="notice"),
-            page.big_figures(
-                _figures(result), marked=(PRICE,) if facts.over_budget(result) else ()
-            ),
-            '<div class="meaning">',
-            *(page.paragraph(sentence) for sentence in words.meaning(result)),
-            page.paragraph(words.scenario(result)),
-            *(page.paragraph(f"Mind: {note}.", kind="soft") for note in result.get("notes") or ()),
-            "</div>",
-        )
-        if part
+def _top(result: SimulationResult) -> str:
+    return page.joined(
+        page.paragraph("Simulated campaign", kind="eyebrow"),
+        f"<h1>{page.text(result.campaign.name)}</h1>",
+        page.paragraph(words.subtitle(result), kind="lede"),
+        page.paragraph(words.partial(result), kind="notice"),
+        page.paragraph(words.over_budget(result), kind="notice"),
+        page.big_figures(_figures(result), marked=() if result.within_budget else (EPSILON,)),
+        '<div class="meaning">',
+        *(page.paragraph(sentence) for sentence in words.summary(result)),
+        page.paragraph(words.scenario(result)),
+        *(page.paragraph(f"Mind: {note}.", kind="soft") for note in result.notes),
+        "</div>",
     )
 
 
-def _figures(result: Result) -> list[tuple[str, str, str, str]]:
-    """The four numbers in big type: label, number, what stands beside it, a note."""
-    certificate, seeds = facts.certificate(result), facts.measured_seeds(result)
-    expected = result.get("dummies_expected")
-    epsilon = numbers.finite(certificate.get("epsilon"))
-    price = "not bounded" if epsilon is None else f"≤ {numbers.up(epsilon)}"
-    over = "over budget; " if facts.over_budget(result) else ""
-    rate = numbers.short_count(result.get("client_updates_per_second"))
+def _figures(result: SimulationResult) -> list[tuple[str, str, str, str]]:
+    """The four numbers in big type: label, number, a smaller text next to it, a note."""
+    certificate, expected = result.certificate, result.dummies_expected
+    epsilon = numbers.finite(certificate.epsilon)
+    over = "" if result.within_budget else "over budget; "
+    rate = numbers.short_count(result.updates_per_second)
     return [
-        _quality(result, seeds),
+        _quality(result),
         (
-            PRICE,
-            price,
-            f"at δ = {numbers.nearest(certificate.get('delta'))}",
-            f"{over}{facts.said(certificate, 'adjacency')},"
-            f" method {facts.said(certificate, 'method')}, rounded up",
+            EPSILON,
+            "not bounded" if epsilon is None else f"≤ {numbers.up(epsilon)}",
+            f"at δ = {numbers.nearest(certificate.delta)}",
+            f"{over}{certificate.adjacency}, method {certificate.method}, rounded up",
         ),
         (
             "Check-ins",
-            numbers.count(result.get("check_ins")),
-            f"in {numbers.count(result.get('slots'))} slots",
+            numbers.count(result.check_ins),
+            f"in {numbers.count(result.slots)} slots",
             f"{rate} client updates a second on this machine",
         ),
         (
             "Dummies",
-            numbers.count(result.get("dummies")),
-            "" if numbers.finite(expected) is None else f"theory {numbers.count(expected)}",
-            "the server's stand-ins where too few came",
+            numbers.count(result.dummies),
+            "" if expected is None else f"theory {numbers.count(expected)}",
+            "reports of the server in place of clients that did not come",
         ),
     ]
 
 
-def _quality(result: Result, seeds: int) -> tuple[str, str, str, str]:
-    metric, values = facts.headline(result), result.get("metrics") or {}
-    if metric is None and facts.diverged(result):
-        return "Quality", "diverged", "", "the rate is too large for this noise"
+def _quality(result: SimulationResult) -> tuple[str, str, str, str]:
+    metric, values = result.headline, result.metrics
     if metric is None:
-        return "Quality", "not measured", "", "the campaign has no public holdout"
-    deviation = numbers.spread(metric, (result.get("spread") or {}).get(metric))
-    over = f"mean and deviation over {seeds} seeds" if deviation else "one seed"
+        return "Quality", "diverged", "", "the rate is too large for this noise"
+    deviation = numbers.spread(metric, (result.spread or {}).get(metric))
+    over = f"mean and deviation over {len(result.seeds)} seeds" if deviation else "one seed"
     rest = [
         f"{numbers.metric_name(name)} {numbers.metric(name, values[name])}"
-        for name in facts.metrics_of(result)[1:]
+        for name in result.metric_names[1:]
     ]
     label = numbers.metric_name(metric)
     return (
-        f"{label[:1].upper()}{label[1:]}, {facts.where(result).removeprefix('the ')}",
+        f"{label[:1].upper()}{label[1:]}, {words.measured_on(result).removeprefix('the ')}",
         numbers.metric(metric, values[metric]),
         deviation,
         "; ".join([over, *rest]),
+    )
+
+
+def _learning(result: SimulationResult) -> str:
+    metric, title = result.headline, "How well it learns"
+    main = None if metric is None else plots.learning(result, metric)
+    if main is None:
+        missing = "The model diverged, so there is no learning curve to show."
+        return page.section("learning", title, page.paragraph(missing))
+    counted = len(result.curves)
+    caption = f"Line: mean of {counted} seeds; band: from the worst to the best of them."
+    if counted == 1:
+        caption = "One seed, so there is no band: run more to see how much they differ."
+    if result.available_baselines:
+        caption += (
+            " Thin lines: the other methods, mean over their seeds; dotted: measured at the end."
+        )
+    others = [plots.learning(result, name, small=True) for name in result.metric_names[1:]]
+    return page.section(
+        "learning",
+        title,
+        page.figure(main, caption),
+        page.side_by_side(*(page.figure(other) for other in others)),
+    )
+
+
+def _privacy(result: SimulationResult) -> str:
+    plot, title = plots.spent(result), "What it costs in privacy"
+    if plot is None:
+        missing = "The ε spent over slots could not be bounded."
+        return page.section("privacy", title, page.paragraph(missing))
+    return page.section("privacy", title, page.figure(plot, words.spent(result)))
+
+
+def _occupancy(result: SimulationResult) -> str:
+    plot, title = plots.occupancy(result), "Check-ins and dummies"
+    if plot is None:
+        missing = f"Occupancy was not recorded. {words.dummies(result)}"
+        return page.section("occupancy", title, page.paragraph(missing))
+    caption = "Bars: slots of the simulation. Line: the distribution that the protocol implies."
+    if plots.capacity_in_view(result):
+        caption += " Left of the capacity dummies fill up; right of it some clients are sent home."
+    elif plots.capacity_beyond_view(result):
+        capacity = numbers.count(result.campaign.design.capacity)
+        caption += f" The capacity, {capacity}, is beyond all of them."
+    return page.section(
+        "occupancy",
+        title,
+        page.paragraph(words.dummies(result)),
+        page.figure(plot, caption),
+        page.figure(plots.dummies(result)),
+    )
+
+
+def _methods(result: SimulationResult) -> str:
+    title, metric = "Against other methods", result.headline
+    if not result.baselines:
+        missing = "No other method was run for comparison."
+        return page.section("methods", title, page.paragraph(missing))
+    plot = None if metric is None else dots.methods(result, metric)
+    heads = ["Method", "ε", "Noise"] + ([numbers.metric_name(metric)] if metric else [])
+    own = [
+        f'<strong>{words.THIS}</strong><span class="what">this campaign</span>',
+        page.text(numbers.up(result.certificate.epsilon)),
+        page.text(result.noise),
+        *_metric_cell(result, metric),
+    ]
+    rows = [own, *(_baseline_row(one, metric, result.certificate) for one in result.baselines)]
+    return page.section(
+        "methods",
+        title,
+        page.paragraph(words.comparison(result)),
+        page.figure(plot, "Dot: mean over seeds; line: one standard deviation to either side."),
+        page.table(heads, rows, numeric=(1, 3)),
+    )
+
+
+def _baseline_row(one: BaselineResult, metric: str | None, certificate: Certificate) -> list[str]:
+    name, why = words.METHOD_NAMES[one.kind], one.unavailable
+    what = f"not run: {why}" if why else one.description
+    if not why and one.baseline.adjacency not in (None, certificate.adjacency):
+        what = f"{what}; for {one.baseline.adjacency} neighbours"
+    epsilon = "∞" if one.kind is Baseline.NON_PRIVATE else numbers.up(one.baseline.epsilon)
+    return [
+        f'{page.text(name)}<span class="what">{page.text(what)}</span>',
+        page.text(numbers.MISSING if why else epsilon),
+        page.text(numbers.MISSING if why else one.noise),
+        *_metric_cell(one, metric),
+    ]
+
+
+def _metric_cell(one: SimulationResult | BaselineResult, metric: str | None) -> list[str]:
+    if metric is None:
+        return []
+    deviation = numbers.spread(metric, (one.spread or {}).get(metric))
+    return [page.text(f"{numbers.metric(metric, one.metrics.get(metric))} {deviation}".strip())]
+
+
+def _certificate(result: SimulationResult) -> str:
+    certificate = result.certificate
+    others = [
+        [
+            f'{page.text(one.method)}<span class="what">{page.text(one.note)}</span>',
+            page.text("proof" if one.proves else "comparison"),
+            page.text(numbers.up(one.epsilon)),
+        ]
+        for one in certificate.alternatives
+    ]
+    return page.section(
+        "certificate",
+        "The certificate in words",
+        page.paragraph(words.guarantee(certificate), kind="claim"),
+        page.heading("What is guaranteed"),
+        page.bullets(words.certificate_lines(certificate)),
+        page.heading("Under these assumptions"),
+        page.bullets(certificate.assumptions),
+        page.heading("What is not guaranteed"),
+        page.bullets(words.not_guaranteed(result)),
+        page.folded(
+            "The same design by other methods",
+            page.table(["Method", "Kind", "ε, rounded up"], others, numeric=(2,)),
+        )
+        if others
+        else "",
+    )
+
+
+def _repeat(result: SimulationResult) -> str:
+    return page.repeat_section(
+        result,
+        command=result.command,
+        how="Save the campaign's file and run it again",
+        file="The campaign's file",
     )

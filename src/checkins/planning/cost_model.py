@@ -1,0 +1,284 @@
+"""Expected accuracy and load of a design, and the Pareto front of several.
+
+The proxy of accuracy is one number for every design; smaller is better:
+
+    proxy = R/(2ηT) + √V,     V = g²/N + d s²/T
+
+in clips times the distance R from the first model to a good one. T model steps of the largest
+stable size η leave a distance of R/(2ηT) (momentum lengthens them); V is the variance of the mean
+of all steps: g² the mean square of an update in clips, N its number of clients, s the standard
+deviation of one coordinate of one step's mean update, d the dimension. s counts dummies, dropouts
+and dismissed check-ins: it is the noise of a slot's sum over the real reports in it.
+
+Theorem:     the form of Theorem 4.2 for smooth losses ([B15, Thm 6.3]), without its constants.
+             If a theorem of the paper covers a design, its bound on the risk is reported too.
+Rounding:    none: the proxy is no bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from checkins.accounting import NoiseAt, Protocol
+from checkins.accounting.paper.occupancy import expected_inverse_load
+from checkins.accounting.paper.utility import averaged_risk, fixed_window_risk
+from checkins.campaign import RandomizerKind
+from checkins.errors import InvalidValue
+from checkins.planning.candidate import DesignCandidate, SlotLoad, slot_load
+from checkins.planning.noise import Target
+from checkins.planning.question import ALL, Question
+
+EFFECTIVE_NOISE = "effective-noise"
+
+
+@dataclass(frozen=True, slots=True)
+class DesignMetrics:
+    """Expected accuracy of a design, and its load on devices and server."""
+
+    proxy: float
+    noise_per_step: float
+    variance: float
+    """V: the variance of the mean of all steps."""
+    steps: int
+    clients_per_step: float
+    slot_load: SlotLoad
+
+    @property
+    def duration_s(self) -> float:
+        return self.slot_load.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class TheoremRisk:
+    """A bound of the paper on the excess risk, at unit Lipschitz constant and unit diameter."""
+
+    risk: float
+    theorem: str
+
+
+def design_metrics(
+    candidate: DesignCandidate,
+    level: float,
+    question: Question,
+    *,
+    clients: int | None = None,
+    slot_s: float | None = None,
+) -> DesignMetrics:
+    """Return the metrics of a candidate at this level.
+
+    ``clients`` None means the number to plan for; ``slot_s`` None the shortest slot.
+    """
+    count = question.clients if clients is None else clients
+    seen = slot_load(candidate, question, clients=count, slot_s=slot_s)
+    dimension, batch, steps = question.dimension, candidate.minibatch, candidate.steps
+    reports = max(seen.reports, 1e-12)
+    working = float(steps)
+    if candidate.protocol is Protocol.AVERAGED:
+        one = candidate.report_variance(level, dimension=dimension)
+        square = one * _inverse_load(reports)
+        working *= max(1.0 - seen.empty, 1e-12)
+    else:
+        slot = candidate.slot_variance(level, dimension=dimension, reports=reports)
+        square = slot / (batch * reports * reports)
+    people = max(min(reports * batch * working, seen.share_that_uploads(candidate) * count), 1e-12)
+    variance = question.learning.spread / people + dimension * square / working
+    proxy = question.learning.bias(working) + math.sqrt(variance)
+    return DesignMetrics(
+        proxy=proxy,
+        noise_per_step=math.sqrt(square),
+        variance=variance,
+        steps=steps,
+        clients_per_step=seen.reports * batch,
+        slot_load=seen,
+    )
+
+
+def theorem_risk(
+    candidate: DesignCandidate, level: float, question: Question
+) -> TheoremRisk | None:
+    """Return the paper's bound on the risk; None if it does not cover the design.
+
+    It covers one run with one report a slot, or with averaged updates.
+    """
+    if candidate.repeats > 1 or candidate.minibatch > 1:
+        return None
+    try:
+        if candidate.protocol is Protocol.AVERAGED:
+            std = math.sqrt(candidate.report_variance(level, dimension=question.dimension))
+            risk = averaged_risk(
+                clients=question.clients,
+                slots=candidate.slots,
+                lipschitz=1.0,
+                diameter=1.0,
+                dimension=question.dimension,
+                noise_std=std,
+            )
+            return TheoremRisk(risk, "Theorem 4.2")
+        alone = (
+            candidate.is_gaussian
+            and candidate.noise_at is NoiseAt.CLIENT
+            and candidate.capacity == 1
+        )
+        if candidate.protocol is Protocol.FIXED and alone:
+            risk = fixed_window_risk(
+                clients=question.clients,
+                slots=candidate.slots,
+                participation=candidate.participation,
+                lipschitz=1.0,
+                diameter=1.0,
+                dimension=question.dimension,
+                noise_std=level,
+            )
+            return TheoremRisk(risk, "Theorem 3.5")
+    except InvalidValue:
+        return None
+    return None
+
+
+def _inverse_load(reports: float) -> float:
+    """Return E[1/S | S > 0] for about so many reports a slot."""
+    if reports >= 200.0:
+        return 1.0 / reports * (1.0 + 1.0 / reports)
+    many = 100_000  # clients and slots in this ratio: nearly Poisson
+    return expected_inverse_load(clients=many, slots=max(2, round(many / reports)))
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedDesign:
+    """A candidate with its noise multiplier or local epsilon, and its metrics.
+
+    ``epsilon`` is a proven upper bound at the target's delta: the target's own, or a certificate's.
+    """
+
+    candidate: DesignCandidate
+    level: float
+    epsilon: float
+    target: Target
+    metrics: DesignMetrics
+    question: Question
+
+    @classmethod
+    def of(
+        cls, candidate: DesignCandidate, level: float, target: Target, question: Question
+    ) -> CalibratedDesign:
+        """Return the design at a level that was proven to meet the target."""
+        worth = design_metrics(candidate, level, question)
+        return cls(candidate, level, target.epsilon, target, worth, question)
+
+    @property
+    def load(self) -> float:
+        """Expected bytes that one client uploads over all runs."""
+        return self.metrics.slot_load.upload_bytes_per_client(self.candidate)
+
+    @property
+    def axes(self) -> tuple[float, float, float, float]:
+        """Proxy, epsilon, duration and load: less is better."""
+        return self.metrics.proxy, self.epsilon, self.metrics.duration_s, self.load
+
+    @property
+    def can_run(self) -> bool:
+        """Whether devices can run it: PrivUnit has no exact sampler and can only be simulated."""
+        return self.candidate.randomizer is not RandomizerKind.PRIVUNIT
+
+    @property
+    def capacity(self) -> int | str | None:
+        if self.candidate.protocol is Protocol.AVERAGED:
+            return None
+        return ALL if self.candidate.capacity is None else self.candidate.capacity
+
+    @property
+    def label(self) -> str:
+        """The parameters that differ between designs: ``fixed, 200 slots, server``."""
+        candidate = self.candidate
+        words = [str(candidate.protocol)]
+        runs = f"{candidate.repeats:,} x " if candidate.repeats > 1 else ""
+        words.append(f"{runs}{candidate.slots:,} slot{'' if candidate.slots == 1 else 's'}")
+        if candidate.window is not None:
+            words.append(f"window {candidate.window:,}")
+        if candidate.participation < 1.0:
+            words.append(f"p {candidate.participation:g}")
+        words.append(
+            str(candidate.noise_at) if candidate.is_gaussian else str(candidate.randomizer)
+        )
+        return ", ".join(words)
+
+    def as_json(self) -> dict[str, object]:
+        candidate, worth, seen = self.candidate, self.metrics, self.metrics.slot_load
+        proved = theorem_risk(candidate, self.level, self.question)
+        return {
+            "label": self.label,
+            "protocol": str(candidate.protocol),
+            "slots": candidate.slots,
+            "participation": candidate.participation,
+            "capacity": self.capacity,
+            "window": candidate.window,
+            "minibatch": candidate.minibatch,
+            "repeats": candidate.repeats,
+            "noise_at": str(candidate.noise_at),
+            "randomizer": str(candidate.randomizer),
+            "noise_multiplier": self.level if candidate.is_gaussian else None,
+            "local_epsilon": None if candidate.is_gaussian else self.level,
+            "epsilon": self.epsilon,
+            "delta": self.target.delta,
+            "adjacency": str(self.target.adjacency),
+            "method": str(self.target.method(candidate)),
+            "rounding": "epsilon is rounded up",
+            "proxy": worth.proxy,
+            "proxy_kind": EFFECTIVE_NOISE,
+            "theorem_risk": None if proved is None else proved.risk,
+            "theorem": None if proved is None else proved.theorem,
+            "noise_per_step": worth.noise_per_step,
+            "steps": worth.steps,
+            "clients_per_step": worth.clients_per_step,
+            "dummies_share": seen.dummies_share,
+            "duration_s": seen.duration_s,
+            "slot_s": seen.slot_s,
+            "upload_bytes_per_client": self.load,
+            "share_of_clients_that_upload": seen.share_that_uploads(candidate),
+            "server_updates_per_s": seen.server_updates_per_s,
+            "can_run_on_devices": self.can_run,
+        }
+
+
+def at_server(candidate: DesignCandidate) -> bool:
+    """Return whether the server adds the noise, once per slot."""
+    return candidate.is_gaussian and candidate.noise_at is NoiseAt.SERVER
+
+
+MOST_SHOWN = 12
+
+
+def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether ``one`` is nowhere worse than ``other`` and somewhere better.
+
+    >>> dominates((1, 2), (1, 3)), dominates((1, 2), (1, 2)), dominates((1, 2), (2, 1))
+    (True, False, False)
+    """
+    pairs = list(zip(one, other, strict=True))
+    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+
+def pareto(designs: Sequence[CalibratedDesign]) -> list[CalibratedDesign]:
+    """Return the designs that no other dominates, best proxy first, equal ones once."""
+    kept: dict[tuple[float, ...], CalibratedDesign] = {}
+    for design in designs:
+        kept.setdefault(design.axes, design)
+    free = [
+        design
+        for axes, design in kept.items()
+        if not any(dominates(others, axes) for others in kept)
+    ]
+    return sorted(free, key=lambda design: design.axes)
+
+
+def thinned(front: Sequence[CalibratedDesign], always: CalibratedDesign) -> list[CalibratedDesign]:
+    """Return at most ``MOST_SHOWN`` designs of a front, ``always`` among them."""
+    if len(front) <= MOST_SHOWN:
+        return list(front)
+    spread = [
+        front[round(place * (len(front) - 1) / (MOST_SHOWN - 2))] for place in range(MOST_SHOWN - 1)
+    ]
+    chosen = {id(design): design for design in (*spread, always)}
+    return sorted(chosen.values(), key=lambda design: design.axes)

@@ -1,0 +1,115 @@
+"""Metrics of a model on the public holdout or, without one, on the clients' own rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from checkins.errors import InvalidValue, first_line
+from checkins.tasks import metrics
+from checkins.tasks.loaded_task import LoadedTask
+from checkins.tasks.models.own_model import OwnModel
+from checkins.tasks.tensors import unflatten
+
+Metrics = dict[str, float]
+MOST_ROWS = 20_000
+"""Largest number of the clients' own rows to evaluate on, evenly among all, without a holdout."""
+
+
+class Diverged(InvalidValue):
+    """The model is no longer finite."""
+
+
+def check_loss(loaded: LoadedTask, name: str) -> None:
+    """Refuse a model whose loss fails at a row of the data, or is not a scalar."""
+    model, data = loaded.model, loaded.data
+
+    def loss(flat: Any) -> Any:
+        tensors = unflatten(flat, model.shapes)
+        return model.loss(tensors, jnp.asarray(data.features[0]), jnp.asarray(data.labels[0]))
+
+    try:
+        found = jax.eval_shape(loss, jnp.zeros(model.dimension))
+        shape = found.shape
+    except Exception as error:
+        raise InvalidValue(
+            "model", name, f"its loss fails at the first row: {first_line(error)}"
+        ) from error
+    if shape != ():
+        raise InvalidValue("model", name, f"its loss must be one number, and has the shape {shape}")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The metrics of the model after so many slots."""
+
+    slots: int
+    metrics: Metrics
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Computes metrics of models of a loaded task; never part of a device."""
+
+    loaded: LoadedTask
+
+    @property
+    def on_holdout(self) -> bool:
+        return len(self.loaded.data.holdout_labels) > 0
+
+    @cached_property
+    def rows(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Features and labels to evaluate on."""
+        data = self.loaded.data
+        if self.on_holdout:
+            return data.holdout_features, data.holdout_labels
+        some: Any = slice(None)
+        if len(data.labels) > MOST_ROWS:
+            some = np.linspace(0, len(data.labels) - 1, MOST_ROWS).astype(np.int64)
+        return data.features[some], data.labels[some]
+
+    def __call__(self, flat: NDArray[Any]) -> Metrics:
+        """Return the loss, and accuracy and AUC if the data and the model have them."""
+        found = {"loss": np.inf}
+        if np.all(np.isfinite(flat)):
+            with np.errstate(over="ignore", invalid="ignore"):  # then the loss is not finite
+                found = self._found(np.asarray(flat, np.float32))
+        if not np.isfinite(found["loss"]):
+            raise Diverged("rate", "too large", "the model has diverged: lower the rate")
+        return found
+
+    def _found(self, flat: NDArray[Any]) -> Metrics:
+        model, (features, labels) = self.loaded.model, self.rows
+        own = model if isinstance(model, OwnModel) else None
+        if not self.loaded.data.classes or (own is not None and own.example_scores is None):
+            return {"loss": self._mean_loss(flat)}
+        scores = model.scores(flat, features)
+        loss = metrics.mean_loss(scores, labels) if own is None else self._mean_loss(flat)
+        found = {"loss": loss, "accuracy": metrics.accuracy(scores, labels)}
+        if self.loaded.data.classes == 2 and 0 < np.mean(labels) < 1:
+            found["auc"] = metrics.auc(scores, labels)
+        return found
+
+    def _mean_loss(self, flat: NDArray[Any]) -> float:
+        features, labels = self.rows
+        return float(self._compiled_loss(flat, features, labels))
+
+    @cached_property
+    def _compiled_loss(self) -> Any:
+        model = self.loaded.model
+
+        def mean(flat: Any, features: Any, labels: Any) -> Any:
+            tensors = unflatten(flat, model.shapes)
+            return jnp.mean(
+                jax.lax.map(
+                    lambda row: model.loss(tensors, *row), (features, labels), batch_size=512
+                )
+            )
+
+        return jax.jit(mean)

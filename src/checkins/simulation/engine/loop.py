@@ -1,0 +1,251 @@
+"""The compiled loop: a chunk of slots as one ``lax.scan``, with noise drawn on the host.
+
+A slot is: the sum of the clipped updates of the clients it uses, plus noise, divided by a public
+count, through the server's optimizer. Only PrivUnit reports are drawn one by one; all other noise
+is drawn once for the sum (``checkins.simulation.engine.noise``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from checkins.campaign import Optimizer
+from checkins.errors import InvalidValue, first_line
+from checkins.randomizers import Randomizer
+from checkins.randomizers.compiled import compiled_dummies, compiled_reports
+from checkins.simulation.engine.updates import Updates
+from checkins.simulation.population import digits, mixed
+from checkins.tasks.optional_import import package
+
+SKIPPED, IGNORED = 0.0, -1.0
+"""Values in place of a slot's count: a slot that makes no step; a row that is not counted as a slot
+(warm-up slots of the server, and the padding of a chunk)."""
+
+UNROLLED, UNROLLED_ON_HOST = 8, 2
+"""Slots per iteration of the scan: on an accelerator launching a slot outlasts the slot."""
+
+
+class State(NamedTuple):
+    """The state between two slots."""
+
+    model: Array
+    gradient: Array
+    """The accumulator g of ModelUpdate; empty when a step is made in every slot."""
+    optimizer: Any
+    slots: Array
+    """Number of slots of this run that are over."""
+
+
+class SlotChunk(NamedTuple):
+    """The inputs of some consecutive slots, one row for each."""
+
+    clients: Array
+    """Clients whose updates are used, as rows of the data; −1 for an empty place."""
+    noise: Array
+    """The noise of the sum; or a random key, if each report is drawn separately."""
+    scales: Array
+    """Factor of the noise."""
+    counts: Array
+    """The count that divides the sum of a slot; or ``SKIPPED``, or ``IGNORED``."""
+
+
+Total = Callable[[Any, Array, SlotChunk], Array]
+"""(table of the data, packed model, one slot) → the noisy sum of the slot."""
+
+
+class StepDirection(NamedTuple):
+    """An optimizer at step size 1: state and direction of a step, as an optax transformation."""
+
+    init: Callable[[Array], Any]
+    update: Callable[[Array, Any, Array], tuple[Array, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server's model update: ModelUpdate of Algorithm 1, with any optimizer."""
+
+    optimizer: StepDirection
+    rate: float
+    decay: float = 0.0
+    minibatch: int = 1
+    diameter: float | None = None
+
+    def start(self, model: Array) -> State:
+        empty = jnp.zeros_like(model) if self.minibatch > 1 else jnp.zeros(0, model.dtype)
+        return State(model, empty, self.optimizer.init(model), jnp.zeros((), jnp.int32))
+
+    def next_run(self, state: State) -> State:
+        """Keep the model and the optimizer's state; reset slots and accumulator."""
+        return state._replace(
+            gradient=jnp.zeros_like(state.gradient), slots=jnp.zeros((), jnp.int32)
+        )
+
+    def apply_slot(self, state: State, total: Array, count: Array) -> State:
+        """Apply the sum of one slot."""
+        skipped = count <= SKIPPED
+        slots = state.slots + (count > IGNORED).astype(jnp.int32)
+        mean = total / jnp.maximum(count, 1.0)
+        if self.minibatch == 1:
+            due, gradient, left = ~skipped, mean, state.gradient
+        else:
+            gradient = jnp.where(skipped, state.gradient, state.gradient + mean)
+            due = (slots % self.minibatch == 0) & ~skipped
+            left = jnp.where(due, 0.0, gradient)
+            gradient = gradient / self.minibatch
+        step = slots // self.minibatch
+        moved = self._stepped(state.model, gradient, state.optimizer, step)
+        model, optimizer = _where(due, moved, (state.model, state.optimizer))
+        return State(model, left, optimizer, slots)
+
+    def _stepped(
+        self, model: Array, gradient: Array, optimizer: Any, step: Array
+    ) -> tuple[Array, Any]:
+        change, after = self.optimizer.update(gradient, optimizer, model)
+        rate: Any = self.rate
+        if self.decay > 0.0:
+            rate = self.rate / jnp.maximum(step, 1).astype(model.dtype) ** self.decay
+        model = model + rate * change
+        if self.diameter is None:
+            return model, after
+        norm = jnp.sqrt(jnp.sum(model * model))
+        return model * jnp.minimum(1.0, 0.5 * self.diameter / jnp.maximum(norm, 1e-30)), after
+
+
+def noisy_sum(updates: Updates) -> Total:
+    """Return the function that adds noise to the sum of the clipped updates."""
+
+    def total(table: Any, model: Array, slot: SlotChunk) -> Array:
+        noise = slot.noise.reshape(model.shape)
+        return updates.function(table, model, slot.clients) + slot.scales * noise
+
+    return total
+
+
+def sum_of_reports(updates: Updates, randomizer: Randomizer, dimension: int) -> Total:
+    """Return the function that sums reports drawn one by one, with dummies in empty places.
+
+    ``updates`` returns the unclipped update of each client.
+    """
+    private = compiled_reports(randomizer, dimension)
+
+    def total(table: Any, model: Array, slot: SlotChunk) -> Array:
+        ours, dummies = jax.random.split(jax.random.wrap_key_data(slot.noise))
+        places = len(slot.clients)
+        dummies_of = compiled_dummies(randomizer, dimension, count=places, dtype=model.dtype)
+        reports = private(ours, updates.function(table, model, slot.clients)).values
+        used = (slot.clients >= 0)[:, None]
+        return jnp.sum(jnp.where(used, reports, slot.scales * dummies_of(dummies).values), axis=0)
+
+    return total
+
+
+Advance = Callable[[State, SlotChunk, Any], tuple[State, Array]]
+
+
+def compiled(total: Total, server: Server) -> Advance:
+    """Compile a chunk of slots: (state before, inputs, table of the data) → state after, a token.
+
+    The state before is donated. The token is ready once the chunk is over, and is not donated.
+    """
+
+    def chunk(state: State, inputs: SlotChunk, table: Any) -> tuple[State, Array]:
+        def slot(state: State, inputs: SlotChunk) -> tuple[State, None]:
+            return server.apply_slot(state, total(table, state.model, inputs), inputs.counts), None
+
+        unroll = UNROLLED_ON_HOST if on_host() else UNROLLED
+        after: State = jax.lax.scan(slot, state, inputs, unroll=unroll)[0]
+        return after, after.slots + 0
+
+    return jax.jit(chunk, donate_argnums=0)
+
+
+def on_host() -> bool:
+    """Return whether the loop runs on a CPU."""
+    return bool(jax.default_backend() == "cpu")
+
+
+def slot_clients(clients: int, rows: int, width: int) -> Callable[[Array, Array, Array], Array]:
+    """Compile (keys, first positions, reports of slots) → (slots, ``width``) clients, as rows.
+
+    Clients are in the order of ``Permutation``; client j holds row j mod ``rows`` of the data. An
+    empty place is −1.
+    """
+    high, low = digits(clients)
+
+    def seated(keys: Array, first: Array, reports: Array) -> Array:
+        most = jnp.uint32(clients)  # a Python integer above 2^31 would not fit
+        places = jnp.arange(width, dtype=jnp.uint32)
+        used = places[None, :] < reports.astype(jnp.uint32)[:, None]
+        found = mixed(first.astype(jnp.uint32)[:, None] + places[None, :], keys, high, low)
+
+        def outside(words: Array) -> Array:
+            return jnp.any(words >= most)
+
+        def again(words: Array) -> Array:
+            sent: Array = mixed(words, keys, high, low)
+            return jnp.where(words >= most, sent, words)
+
+        # A position past the last client is empty, and may lie outside the digits.
+        found = jax.lax.while_loop(outside, again, jnp.where(used, found, 0))
+        return jnp.where(used, (found % jnp.uint32(rows)).astype(jnp.int32), -1)
+
+    return jax.jit(seated)
+
+
+def _where(condition: Array, first: Any, second: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), first, second)
+
+
+@lru_cache(maxsize=8)
+def server_of(choice: Optimizer) -> Server:
+    """Return the server of a campaign's optimizer; equal optimizers share one object."""
+    return Server(
+        optimizer=_direction(choice),
+        rate=choice.rate,
+        decay=choice.schedule.decay,
+        minibatch=choice.minibatch,
+        diameter=choice.diameter,
+    )
+
+
+def _direction(choice: Optimizer) -> StepDirection:
+    if choice.optax is not None:
+        return _from_optax(choice)
+    if choice.momentum is None:
+        return StepDirection(
+            init=lambda model: (), update=lambda slope, state, model: (-slope, state)
+        )
+    momentum, nesterov = choice.momentum, choice.nesterov
+
+    def update(slope: Array, velocity: Any, model: Array) -> tuple[Array, Any]:
+        velocity = slope + momentum * velocity
+        return -(slope + momentum * velocity if nesterov else velocity), velocity
+
+    return StepDirection(init=jnp.zeros_like, update=update)
+
+
+def _from_optax(choice: Optimizer) -> StepDirection:
+    """Return an optimizer of optax at rate 1; the rate and its schedule multiply its step."""
+    optax = package("optax", extra="sim", wanted_by=choice.kind, setting="optimizer")
+    maker = getattr(optax, choice.optax or "", None)
+    if not callable(maker):
+        raise InvalidValue("optimizer", choice.kind, "optax has no such function")
+    try:
+        found = maker(learning_rate=1.0, **dict(choice.arguments))
+        change, _ = jax.eval_shape(
+            lambda model: found.update(model, found.init(model), model), jnp.zeros(2)
+        )
+    except Exception as error:
+        raise InvalidValue(
+            "optimizer", choice.kind, f"cannot be used as an optimizer: {first_line(error)}"
+        ) from error
+    if getattr(change, "shape", None) != (2,):
+        raise InvalidValue("optimizer", choice.kind, "is no optimizer of optax")
+    return StepDirection(found.init, found.update)

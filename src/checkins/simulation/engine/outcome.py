@@ -1,0 +1,238 @@
+"""Run a simulated campaign from one seed, with checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from checkins.campaign import Campaign
+from checkins.errors import InvalidValue
+from checkins.simulation.engine.evaluation import Metrics, Point
+from checkins.simulation.engine.mechanism import Mechanism
+from checkins.simulation.engine.training import Position, Progress, Scenario, Training
+from checkins.tasks.loaded_task import LoadedTask
+
+Curve = tuple[Point, ...]
+"""A learning curve: the metrics after numbers of slots, in order."""
+
+SAVE_EVERY_S = 20.0
+"""Seconds between two checkpoints."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The result of one seed: counts, learning curve and last model."""
+
+    seed: int
+    complete: bool
+    slots: int
+    check_ins: int
+    client_updates: int
+    dummies: int
+    contributors: tuple[int, ...]
+    """Number of reports in each run."""
+    curve: Curve
+    """The learning curve; empty if the model diverged."""
+    seconds: float
+    """Time spent in slots, the compilation in the first chunk included."""
+    updates_per_second: float
+    """Client updates per second once the loop is compiled."""
+    model: NDArray[np.float32] = field(repr=False)
+
+    @classmethod
+    def of_divergence(cls, seed: int) -> Outcome:
+        """Return the outcome of a seed whose model did not stay finite."""
+        nothing = np.zeros(0, np.float32)
+        return cls(seed, True, 0, 0, 0, 0, (), (), 0.0, 0.0, nothing)
+
+    @property
+    def diverged(self) -> bool:
+        return not self.curve
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the last model; empty if it diverged."""
+        return self.curve[-1].metrics if self.curve else {}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, without the model."""
+        found = asdict(self)
+        del found["model"]
+        names = list(self.metrics)
+        found["metrics"] = self.metrics
+        found["curve"] = {
+            "slots": [point.slots for point in self.curve],
+            **{name: [point.metrics[name] for point in self.curve] for name in names},
+        }
+        return found
+
+
+OnProgress = Callable[[Progress, Metrics], bool]
+"""Called after every chunk with the latest metrics; returns False to stop the campaign there."""
+
+
+def simulate(
+    campaign: Campaign,
+    *,
+    loaded: LoadedTask | None = None,
+    scenario: Scenario | None = None,
+    seed: int = 1,
+    evaluations: int = 50,
+) -> Outcome:
+    """Run all slots of a campaign on a virtual clock, whatever its budget.
+
+    ``loaded`` None loads the campaign's own data; ``scenario`` None means one client for each in
+    the data, always online.
+    """
+    return train(
+        training_of(campaign, loaded=loaded, scenario=scenario, seed=seed, evaluations=evaluations)
+    )
+
+
+def training_of(
+    campaign: Campaign,
+    *,
+    loaded: LoadedTask | None = None,
+    scenario: Scenario | None = None,
+    seed: int = 1,
+    evaluations: int = 50,
+) -> Training:
+    """Return the training that ``simulate`` runs."""
+    task = campaign.task
+    if task is None:
+        raise InvalidValue("task", None, "a campaign that learns needs a [task]")
+    loaded = LoadedTask.of(task) if loaded is None else loaded
+    mechanism = Mechanism.of(campaign, loaded.model.dimension)
+    scenario = scenario or Scenario(loaded.data.clients)
+    return Training.of(task, mechanism, loaded, scenario, seed=seed, evaluations=evaluations)
+
+
+def train(
+    training: Training, *, watch: OnProgress | None = None, checkpoint: Checkpoint | None = None
+) -> Outcome:
+    """Run to the end or until ``watch`` returns False, from the checkpoint if there is one."""
+    saved = None if checkpoint is None else checkpoint.read(training.start())
+    position = training.start() if saved is None else saved.position
+    curve = [Point(0, training.measured(position))] if saved is None else list(saved.curve)
+    before = 0.0 if saved is None else saved.seconds
+    began = last_saved = time.perf_counter()
+    compiled_at, compiled_slots = began, 0
+    slots = (position.run - 1) * training.mechanism.design.slots + position.slots
+    first = slots
+    for progress in training.steps(position):
+        position, slots = progress.position, progress.slots
+        if progress.metrics is not None:
+            curve.append(Point(slots, progress.metrics))
+        now = time.perf_counter()
+        if not compiled_slots:
+            compiled_at, compiled_slots = now, slots
+        going = watch is None or watch(progress, curve[-1].metrics)
+        if checkpoint is not None and (not going or now - last_saved > SAVE_EVERY_S):
+            checkpoint.write(position, tuple(curve), before + now - began)
+            last_saved = now
+        if not going:
+            break
+    # A chunk may still be running if the campaign was stopped early.
+    jax.block_until_ready(position.state)  # type: ignore[no-untyped-call]
+    ended = time.perf_counter()
+    if curve[-1].slots != slots:
+        curve.append(Point(slots, training.measured(position)))
+    tally = training.tally(position)
+    share = tally.reports / max(1, slots)
+    timed, seconds = (
+        (slots - compiled_slots, ended - compiled_at)
+        if slots > compiled_slots
+        else (slots - first, ended - began)
+    )
+    return Outcome(
+        training.seed,
+        slots == training.slots,
+        slots,
+        tally.check_ins,
+        tally.reports,
+        tally.dummies,
+        tally.contributors,
+        tuple(curve),
+        before + ended - began,
+        share * timed / max(seconds, 1e-9),
+        training.model(position).astype(np.float32),
+    )
+
+
+@contextmanager
+def arrays_of(path: Path) -> Iterator[Any]:
+    """Open the arrays of a file by name; refuse a damaged file."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            yield arrays
+    except (ValueError, KeyError, BadZipFile, EOFError) as error:
+        raise InvalidValue(
+            "resume", str(path), "is damaged: remove it, and its slots are simulated again"
+        ) from error
+
+
+def write_arrays(path: Path, about: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Replace the file atomically: a crash leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".part")
+    with draft.open("wb") as file:
+        np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTraining:
+    """The content of a checkpoint."""
+
+    position: Position
+    curve: Curve
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The checkpoint file of one training."""
+
+    path: Path
+
+    def write(self, position: Position, curve: Curve, seconds: float) -> None:
+        """Replace the file atomically."""
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(position.state)]
+        about = {
+            "run": position.run,
+            "slots": position.slots,
+            "seconds": seconds,
+            "curve": [asdict(point) for point in curve],
+        }
+        write_arrays(
+            self.path, about, {f"leaf_{number}": leaf for number, leaf in enumerate(leaves)}
+        )
+
+    def read(self, like: Position) -> SavedTraining | None:
+        """Return the saved training, in the shape of ``like``; None if there is no file."""
+        if not self.path.exists():
+            return None
+        leaves, shape = jax.tree.flatten(like.state)
+        with arrays_of(self.path) as arrays:
+            about: dict[str, Any] = json.loads(str(arrays["about"]))
+            found = [jnp.asarray(arrays[f"leaf_{number}"]) for number in range(len(leaves))]
+        position = Position(about["run"], about["slots"], jax.tree.unflatten(shape, found))
+        curve = tuple(Point(point["slots"], point["metrics"]) for point in about["curve"])
+        return SavedTraining(position, curve, about["seconds"])
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)

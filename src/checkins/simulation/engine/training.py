@@ -1,0 +1,389 @@
+"""Train a model by one mechanism from one seed, in chunks of compiled slots.
+
+The same seed gives the same campaign however it is cut into chunks, by an interruption or by
+evaluations: every slot has its own noise, every run its own draw of check-ins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from checkins.campaign import Task
+from checkins.errors import InvalidValue
+from checkins.randomizers import Randomizer
+from checkins.simulation.engine.evaluation import Diverged, Evaluation, Metrics
+from checkins.simulation.engine.loop import (
+    IGNORED,
+    Server,
+    SlotChunk,
+    Total,
+    compiled,
+    noisy_sum,
+    on_host,
+    server_of,
+    slot_clients,
+    sum_of_reports,
+)
+from checkins.simulation.engine.mechanism import Mechanism
+from checkins.simulation.engine.noise import (
+    BufferRing,
+    NoiseKind,
+    block_slots,
+    draw_noise,
+    prefetched,
+)
+from checkins.simulation.engine.updates import (
+    Clip,
+    LocalWork,
+    Updates,
+    client_updates,
+    summed_updates,
+)
+from checkins.simulation.population import (
+    Always,
+    Availability,
+    Counts,
+    SimulatedPopulation,
+    SlotCounts,
+)
+from checkins.tasks.loaded_task import LoadedTask
+
+HOST_BYTES, DEVICE_BYTES = 1 << 24, 1 << 28
+"""Size of a chunk's inputs: small enough for a CPU's cache, large enough to keep a GPU busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Assumptions about the clients that no campaign file seals: number, availability, dropout.
+
+    ``clients`` may be more than the data has: client j then holds the rows of client j mod n of
+    the data. If they are fewer, each seed draws its own among those of the data.
+    """
+
+    clients: int
+    availability: Availability = field(default_factory=Always)
+    dropout: float = 0.0
+
+    def population(self, mechanism: Mechanism, seed: int) -> SimulatedPopulation:
+        """Return the simulated population of a mechanism's runs."""
+        return SimulatedPopulation(
+            mechanism.design,
+            self.clients,
+            seed,
+            self.availability,
+            self.dropout,
+            mechanism.sampling,
+        )
+
+
+class Position(NamedTuple):
+    """The position of a training: ``slots`` slots of run ``run`` are over. It can be saved."""
+
+    run: int
+    slots: int
+    state: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of the slots so far."""
+
+    slots: int = 0
+    check_ins: int = 0
+    reports: int = 0
+    dummies: int = 0
+    contributors: tuple[int, ...] = ()
+    """Number of reports in each run; the certificate of averaged updates depends on them."""
+
+    def plus(self, slot_counts: SlotCounts, mechanism: Mechanism) -> Tally:
+        """Return the counts with one more run."""
+        reports = int(slot_counts.reports.sum())
+        return Tally(
+            self.slots + slot_counts.reports.size,
+            self.check_ins + int(slot_counts.check_ins.sum()),
+            self.reports + reports,
+            self.dummies + mechanism.dummies(slot_counts.reports),
+            (*self.contributors, reports),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The position after a chunk; ``metrics`` is None if the model was not evaluated there."""
+
+    position: Position
+    slots: int
+    metrics: Metrics | None
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A mechanism, a loaded task, a scenario and a seed: everything that decides a simulation."""
+
+    mechanism: Mechanism
+    loaded: LoadedTask
+    server: Server
+    scenario: Scenario
+    seed: int
+    work: LocalWork = field(default_factory=LocalWork)
+    evaluations: int = 50
+    """Number of evaluations of the model along the way; 0 means only at the end."""
+    dtype: Any = np.float32
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        mechanism: Mechanism,
+        loaded: LoadedTask,
+        scenario: Scenario,
+        *,
+        seed: int,
+        evaluations: int,
+    ) -> Training:
+        """Return the training with the optimizer and the local work of a task."""
+        work = LocalWork(task.local_steps, task.local_step_size)
+        server = server_of(task.optimizer)
+        return cls(mechanism, loaded, server, scenario, seed, work, evaluations)
+
+    @property
+    def slots(self) -> int:
+        """Number of slots of all runs together."""
+        return self.mechanism.runs * self.mechanism.design.slots
+
+    @cached_property
+    def population(self) -> SimulatedPopulation:
+        return self.scenario.population(self.mechanism, self.seed)
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        return Evaluation(self.loaded)
+
+    def start(self) -> Position:
+        """Return the position before the first slot."""
+        model = jnp.asarray(self.loaded.model.start(self.seed), self.dtype)
+        return Position(1, 0, self.server.start(self._updates.pack(model)))
+
+    def model(self, position: Position) -> NDArray[Any]:
+        """Return the model at a position, as one flat vector."""
+        return np.asarray(self._updates.unpack(position.state.model))
+
+    def tally(self, position: Position) -> Tally:
+        """What was counted until there; whole runs, and the slots of the one that is under way."""
+        found = Tally()
+        for run in range(1, position.run + 1):
+            slot_counts = self.population.run(run)
+            if run == position.run:
+                slot_counts = replace(
+                    slot_counts,
+                    check_ins=slot_counts.check_ins[: position.slots],
+                    reports=slot_counts.reports[: position.slots],
+                )
+            if slot_counts.reports.size:
+                found = found.plus(slot_counts, self.mechanism)
+        return found
+
+    def measured(self, position: Position) -> Metrics:
+        try:
+            return self.evaluation(self.model(position))
+        except Diverged as error:
+            if (position.run, position.slots) == (1, 0):
+                raise InvalidValue(
+                    "model",
+                    type(self.loaded.model).__name__,
+                    "has a loss that is not finite at"
+                    " its initial weights: check the model and the data",
+                ) from error
+            raise Diverged("rate", self.server.rate, error.expected) from error
+
+    def steps(self, start: Position | None = None) -> Iterator[Progress]:
+        """Every chunk from there on. A position is good until the next one is asked for."""
+        position = self.start() if start is None else start
+        state, updates = position.state, self._updates
+        before: Array | None = None
+        every = self.slots / self.evaluations if self.evaluations else self.slots
+        done = (position.run - 1) * self.mechanism.design.slots + position.slots
+        due = (int(done / every) + 1) * every
+        for spec, inputs in prefetched(self._chunk_specs(position), self._inputs):
+            if spec.first == 0 and spec.run > 1:
+                state = self.server.next_run(state)
+            state, token = self._advance(state, inputs, updates.table)
+            # The first chunk is waited for: it compiles, and what follows is timed from its end.
+            # From then on one chunk runs while the next is prepared.
+            (token if before is None else before).block_until_ready()
+            before = token
+            done += spec.slots
+            here = Position(spec.run, spec.first + spec.slots, state)
+            found = None
+            if done >= due or done == self.slots:
+                found, due = self.measured(here), (int(done / every) + 1) * every
+            yield Progress(here, done, found)
+
+    @cached_property
+    def _present(self) -> Array | None:
+        """Clients of the data that take part; None if all do."""
+        in_data, wanted = self.loaded.data.clients, self.scenario.clients
+        if wanted >= in_data:
+            return None
+        drawn = np.random.default_rng([self.seed, 4]).choice(in_data, wanted, replace=False)
+        return jnp.asarray(drawn, jnp.int32)
+
+    @cached_property
+    def _ring(self) -> BufferRing:
+        return BufferRing()
+
+    @property
+    def _updates(self) -> Updates:
+        clip = None if self.mechanism.noise_kind is NoiseKind.PER_REPORT else self.mechanism.clip
+        return _updates_of(self.loaded, clip, self.work, self.dtype)
+
+    @cached_property
+    def _advance(self) -> Any:
+        alone = (
+            self.mechanism.randomizer if self.mechanism.noise_kind is NoiseKind.PER_REPORT else None
+        )
+        return _compiled_of(self._updates, self.server, alone, self.loaded.model.dimension)
+
+    def _chunk_specs(self, position: Position) -> Iterator[_ChunkSpec]:
+        for run in range(position.run, self.mechanism.runs + 1):
+            slot_counts = self.population.run(run)
+            begin = position.slots if run == position.run else 0
+            reports, width = slot_counts.reports, self._width(slot_counts)
+            scales, counts = self.mechanism.scales(reports), self.mechanism.counts(reports)
+            noises, length = self.mechanism.noises(reports), self._length(width)
+            for first in range(begin, reports.size, length):
+                slots = min(length, reports.size - first)
+                yield _ChunkSpec(
+                    run, first, slots, length, width, slot_counts, noises, scales, counts
+                )
+
+    def _width(self, slot_counts: SlotCounts) -> int:
+        """Return the number of places of a slot: enough for all, and mostly equal between runs."""
+        capacity, most = self.mechanism.design.capacity, max(1, int(slot_counts.reports.max()))
+        if (
+            self.mechanism.noise_kind is NoiseKind.PER_REPORT
+            and capacity
+            and not self.mechanism.averaged
+        ):
+            return capacity  # dummies take places too
+        step = 1 << max(0, most.bit_length() - 4)
+        wide = -(-most // step) * step
+        return wide if capacity is None else min(wide, capacity)
+
+    def _length(self, width: int) -> int:
+        """Return the slots of a chunk: as memory allows, at most those between two evaluations."""
+        room = HOST_BYTES if on_host() else DEVICE_BYTES
+        slots = self.mechanism.design.slots
+        # An accelerator derives the noise of each slot from its number and needs no full blocks.
+        drawn_in_blocks = on_host() or self.mechanism.noise_kind is not NoiseKind.GAUSSIAN
+        block = block_slots(self.loaded.model.dimension) if drawn_in_blocks else 1
+        most = max(1, room // (4 * max(self.loaded.model.dimension, width)))
+        most = max(most - most % block, min(most, block))
+        if self.evaluations:
+            most = min(most, max(1, -(-self.slots // self.evaluations)))
+        if most >= slots:
+            return slots
+        even = -(-slots // -(-slots // most))  # chunks of equal length, if blocks allow it
+        return even if even % block == 0 or most < block else most
+
+    def _inputs(self, spec: _ChunkSpec) -> SlotChunk:
+        with jax.enable_x64(np.dtype(self.dtype) == np.float64):  # each thread has its own setting
+            return spec.inputs(self._noise(spec), self)
+
+    def _noise(self, spec: _ChunkSpec) -> Any:
+        """Draw the noise of a chunk on the host; an accelerator draws Gaussian noise itself."""
+        seeds = (self.seed, spec.run, 2)
+        dimension = self.loaded.model.dimension
+        if self.mechanism.noise_kind is NoiseKind.GAUSSIAN and not on_host():
+            words = np.random.SeedSequence(seeds).generate_state(2)
+            shape = (spec.length, dimension)
+            return _normal(words, spec.first, shape, np.dtype(self.dtype).name)
+        return draw_noise(
+            self.mechanism.noise_kind,
+            spec.noises,
+            dimension,
+            seeds=seeds,
+            first=spec.first,
+            rows=spec.length,
+            dtype=self.dtype,
+            ring=self._ring,
+        )
+
+
+class _ChunkSpec(NamedTuple):
+    """A chunk: ``slots`` slots of a run from ``first`` on, padded to ``length`` rows."""
+
+    run: int
+    first: int
+    slots: int
+    length: int
+    width: int
+    slot_counts: SlotCounts
+    noises: Counts
+    scales: NDArray[np.float64]
+    counts: NDArray[np.float64]
+
+    def padded(self, values: Any, filler: float) -> Any:
+        rows = np.full(self.length, filler, dtype=values.dtype)
+        rows[: self.slots] = values[self.first : self.first + self.slots]
+        return rows
+
+    def inputs(self, noise: Any, training: Training) -> SlotChunk:
+        slot_counts = self.slot_counts
+        keys = slot_counts.keys
+        if keys.shape[1] > 1:  # each slot has its own order
+            keys = np.stack([self.padded(row, 0) for row in keys])
+        seated = _seating(training.scenario.clients, training.loaded.data.clients, self.width)
+        clients = seated(
+            keys[:, :, np.newaxis],
+            self.padded(slot_counts.first, 0),
+            self.padded(slot_counts.reports, 0),
+        )
+        if (present := training._present) is not None:
+            clients = jnp.where(clients >= 0, present[jnp.maximum(clients, 0)], -1)
+        return SlotChunk(
+            clients,
+            jax.device_put(noise),  # read without a copy
+            jnp.asarray(self.padded(self.scales, 0.0), training.dtype),
+            jnp.asarray(self.padded(self.counts, IGNORED), training.dtype),
+        )
+
+
+@lru_cache(maxsize=2)
+def _updates_of(loaded: LoadedTask, clip: Clip | None, work: LocalWork, dtype: Any) -> Updates:
+    """Cached from seed to seed, with the data on the device."""
+    if clip is None:
+        return client_updates(loaded.model, loaded.data, work=work, dtype=dtype)
+    return summed_updates(loaded.model, loaded.data, clip=clip, work=work, dtype=dtype)
+
+
+@lru_cache(maxsize=4)
+def _compiled_of(updates: Updates, server: Server, alone: Randomizer | None, dimension: int) -> Any:
+    """Cached from seed to seed, with the compiled program.
+
+    ``alone`` draws each report separately; None means noise is drawn once for the sum.
+    """
+    total: Total = noisy_sum(updates)
+    if alone is not None:
+        total = sum_of_reports(updates, alone, dimension)
+    return compiled(total, server)
+
+
+_seating: Any = lru_cache(maxsize=16)(slot_clients)
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _normal(words: Any, first: Any, shape: tuple[int, int], dtype: str) -> Any:
+    """Return rows of noise for the slots from ``first`` on, each from its own key."""
+    key = jax.random.wrap_key_data(words)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(shape[0]))
+    return jax.vmap(lambda own: jax.random.normal(own, shape[1:], dtype))(keys)

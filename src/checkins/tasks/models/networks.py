@@ -1,0 +1,263 @@
+"""Neural networks: a perceptron with one hidden layer, and a small convolutional network.
+
+The convolutional network has twice: filters of 5 x 5, tanh, the mean of each 2 x 2; then a linear
+layer to the classes. Means and tanh instead of maxima and kinks: every gradient exists, and
+numpy's and JAX's agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from checkins import validate
+from checkins.errors import InvalidValue
+from checkins.tasks.models.linear import class_residuals, cross_entropy
+from checkins.tasks.models.model import (
+    MOST_NUMBERS,
+    Rows,
+    Vector,
+    check_classes,
+    check_labels,
+    flat_rows,
+    random_weights,
+)
+from checkins.tasks.tensors import flatten, size, unflatten
+
+if TYPE_CHECKING:
+    import jax
+
+
+@dataclass(frozen=True, slots=True)
+class MLP:
+    """z = tanh(x·W₁ + b₁)·W₂ + b₂, then as softmax regression.
+
+    tanh, because bounded units keep gradients small, and clipping then costs less ([PTSCE21]).
+
+    >>> MLP(features=4, classes=3, width=8).dimension
+    67
+    """
+
+    features: int
+    classes: int
+    width: int = 64
+
+    def __post_init__(self) -> None:
+        check_classes(self.classes)
+        validate.count(most=MOST_NUMBERS // self.classes, width=self.width)
+        validate.count(most=MOST_NUMBERS // self.width, features=self.features)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The hidden layer, then the output."""
+        return {
+            "hidden_weights": (self.features, self.width),
+            "hidden_bias": (self.width,),
+            "weights": (self.width, self.classes),
+            "bias": (self.classes,),
+        }
+
+    @property
+    def dimension(self) -> int:
+        """(features + 1) × width + (width + 1) × classes."""
+        return size(self.shapes)
+
+    def start(self, seed: int) -> NDArray[np.float64]:
+        """Random weights of variance 1 / inputs, and biases of zero."""
+        generator = np.random.default_rng(seed)
+        tensors = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}
+        for name, inputs in (("hidden_weights", self.features), ("weights", self.width)):
+            tensors[name] = random_weights(generator, self.shapes[name], inputs=inputs)
+        return flatten(tensors, self.shapes).astype(np.float64)
+
+    def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
+        """−log P(label) at one example."""
+        import jax.numpy as jnp
+
+        inputs = features.reshape(-1) @ parameters["hidden_weights"] + parameters["hidden_bias"]
+        return cross_entropy(jnp.tanh(inputs) @ parameters["weights"] + parameters["bias"], label)
+
+    def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
+        """The mean gradient over rows, by the chain rule."""
+        tensors = unflatten(flat, self.shapes)
+        x = flat_rows(features, self.features, flat.dtype)
+        check_labels(labels, rows=len(x), classes=self.classes)
+        hidden = np.tanh(x @ tensors["hidden_weights"] + tensors["hidden_bias"])
+        residuals = class_residuals(hidden @ tensors["weights"] + tensors["bias"], labels) / len(x)
+        back = (residuals @ tensors["weights"].T) * (1.0 - hidden**2)
+        slopes = {
+            "hidden_weights": x.T @ back,
+            "hidden_bias": back.sum(axis=0),
+            "weights": hidden.T @ residuals,
+            "bias": residuals.sum(axis=0),
+        }
+        return flatten(slopes, self.shapes)
+
+    def scores(self, flat: Vector, features: Rows) -> Rows:
+        """One score for each class and row."""
+        tensors = unflatten(flat, self.shapes)
+        x = flat_rows(features, self.features, flat.dtype)
+        hidden = np.tanh(x @ tensors["hidden_weights"] + tensors["hidden_bias"])
+        scores: Rows = hidden @ tensors["weights"] + tensors["bias"]
+        return scores
+
+
+FILTER = 5  # pixels a side
+_LAYERS = ("first", "second")
+
+
+@dataclass(frozen=True, slots=True)
+class CNN:
+    """Pictures of ``height`` x ``width`` pixels, each a multiple of 4 from 16, with ``channels``.
+
+    >>> CNN(height=28, width=28, classes=10).dimension
+    5994
+    """
+
+    height: int
+    width: int
+    classes: int
+    channels: int = 1
+    filters: tuple[int, int] = (8, 16)
+
+    def __post_init__(self) -> None:
+        check_classes(self.classes, most=10**4)
+        validate.count(most=4096, height=self.height, width=self.width)
+        validate.count(most=4096, channels=self.channels)
+        for filters in self.filters:
+            validate.count(most=4096, filters=filters)
+        for name in ("height", "width"):
+            pixels = getattr(self, name)
+            if pixels < 16 or pixels % 4:
+                raise InvalidValue(name, pixels, "must be a multiple of 4 from 16")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Filters as (rows, columns, channels in, channels out), each with biases; the output."""
+        first, second = self.filters
+        return {
+            "first_filters": (FILTER, FILTER, self.channels, first),
+            "first_bias": (first,),
+            "second_filters": (FILTER, FILTER, first, second),
+            "second_bias": (second,),
+            "weights": ((self.height // 4 - 3) * (self.width // 4 - 3) * second, self.classes),
+            "bias": (self.classes,),
+        }
+
+    @property
+    def dimension(self) -> int:
+        """All filters, weights and biases."""
+        return size(self.shapes)
+
+    def start(self, seed: int) -> NDArray[np.float64]:
+        """Random weights of variance 1 / inputs, and biases of zero."""
+        generator = np.random.default_rng(seed)
+        tensors = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}
+        for name in ("first_filters", "second_filters", "weights"):
+            shape = self.shapes[name]
+            inputs = int(np.prod(shape[:-1]))
+            tensors[name] = random_weights(generator, shape, inputs=inputs)
+        return flatten(tensors, self.shapes).astype(np.float64)
+
+    def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
+        """−log P(label) at one example.
+
+        Convolutions are written as products with patches: JAX's own become grouped convolutions
+        when one gradient for each example is asked for, and those are slow.
+        """
+        import jax.numpy as jnp
+
+        picture = features.reshape(self.height, self.width, self.channels)
+        for layer in _LAYERS:
+            filters, bias = parameters[f"{layer}_filters"], parameters[f"{layer}_bias"]
+            rows, columns = (pixels - FILTER + 1 for pixels in picture.shape[:2])
+            patches = jnp.stack(
+                [
+                    picture[i : i + rows, j : j + columns]
+                    for i in range(FILTER)
+                    for j in range(FILTER)
+                ],
+                axis=2,
+            )
+            weights = filters.reshape(-1, filters.shape[-1])
+            seen = jnp.tanh(patches.reshape(rows * columns, -1) @ weights + bias)
+            picture = seen.reshape(rows // 2, 2, columns // 2, 2, -1).mean(axis=(1, 3))
+        return cross_entropy(
+            picture.reshape(-1) @ parameters["weights"] + parameters["bias"], label
+        )
+
+    def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
+        """The mean gradient over rows, by the chain rule, layer by layer from the end."""
+        tensors = unflatten(flat, self.shapes)
+        pictures = self._pictures(features, flat.dtype)
+        check_labels(labels, rows=len(pictures), classes=self.classes)
+        inputs, seen = _forward(tensors, pictures)
+        last = _halved(seen[-1])
+        hidden = last.reshape(len(last), -1)
+        residuals = class_residuals(hidden @ tensors["weights"] + tensors["bias"], labels)
+        residuals /= len(pictures)
+        slopes = {"weights": hidden.T @ residuals, "bias": residuals.sum(axis=0)}
+        back = (residuals @ tensors["weights"].T).reshape(last.shape)
+        for layer, entered, left in reversed(list(zip(_LAYERS, inputs, seen, strict=True))):
+            back = _doubled(back) * (1.0 - left**2)
+            axes = (0, 1, 2)
+            patches = np.tensordot(
+                _patches(entered), back, (axes, axes)
+            )  # (in, rows, columns, out)
+            slopes[f"{layer}_filters"] = patches.transpose(1, 2, 0, 3)
+            slopes[f"{layer}_bias"] = back.sum(axis=axes)
+            if layer != _LAYERS[0]:
+                back = _spread(back, tensors[f"{layer}_filters"])
+        return flatten(slopes, self.shapes)
+
+    def scores(self, flat: Vector, features: Rows) -> Rows:
+        """One score for each class and row."""
+        tensors = unflatten(flat, self.shapes)
+        _, seen = _forward(tensors, self._pictures(features, flat.dtype))
+        last = _halved(seen[-1])
+        scores: Rows = last.reshape(len(last), -1) @ tensors["weights"] + tensors["bias"]
+        return scores
+
+    def _pictures(self, features: Rows, dtype: Any) -> Rows:
+        pixels = self.height * self.width * self.channels
+        rows = flat_rows(features, pixels, dtype)
+        return rows.reshape(len(rows), self.height, self.width, self.channels)
+
+
+def _forward(tensors: dict[str, Rows], pictures: Rows) -> tuple[list[Rows], list[Rows]]:
+    """Return the inputs of each layer, and its activations before pooling."""
+    inputs, seen = [pictures], []
+    for layer in _LAYERS:
+        filters = tensors[f"{layer}_filters"]
+        summed = np.tensordot(_patches(inputs[-1]), filters, ((3, 4, 5), (2, 0, 1)))
+        seen.append(np.tanh(summed + tensors[f"{layer}_bias"]))
+        inputs.append(_halved(seen[-1]))
+    return inputs[:-1], seen
+
+
+def _patches(pictures: Rows) -> Rows:
+    """(rows, y, x, channels, FILTER, FILTER): a view."""
+    return sliding_window_view(pictures, (FILTER, FILTER), axis=(1, 2))
+
+
+def _halved(pictures: Rows) -> Rows:
+    rows, height, width, channels = pictures.shape
+    squares = pictures.reshape(rows, height // 2, 2, width // 2, 2, channels)
+    halved: Rows = squares.mean(axis=(2, 4))
+    return halved
+
+
+def _doubled(slopes: Rows) -> Rows:
+    """Return the gradient before pooling: a quarter of each mean's."""
+    return np.repeat(np.repeat(slopes, 2, axis=1), 2, axis=2) / 4.0
+
+
+def _spread(slopes: Rows, filters: Rows) -> Rows:
+    """Return the gradient of a layer's inputs from that of its sums."""
+    edge = (FILTER - 1, FILTER - 1)
+    padded = np.pad(slopes, ((0, 0), edge, edge, (0, 0)))
+    return np.tensordot(_patches(padded), filters[::-1, ::-1], ((3, 4, 5), (3, 0, 1)))

@@ -1,0 +1,191 @@
+"""Models by name, and users' own models: initial weights and a loss, a pure function of parameters
+and example.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkins.errors import InvalidValue, first_line
+from checkins.tasks.models.linear import Logistic, Softmax
+from checkins.tasks.models.model import Model, Rows, Vector
+from checkins.tasks.models.networks import CNN, MLP
+from checkins.tasks.tensors import flatten, size, unflatten
+
+if TYPE_CHECKING:
+    import jax
+
+
+Loss = Callable[[dict[str, Any], Any, Any], Any]
+Gradient = Callable[[dict[str, Any], Any, Any], Mapping[str, Any]]
+Scores = Callable[[dict[str, Any], Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class OwnModel:
+    """The return value of a function that a campaign names as ``module:function``.
+
+    ``initial`` names the tensors and gives their public initial weights. ``example_loss`` takes
+    (parameters, features, label) of one example, in JAX. The rest is optional: ``row_gradient`` is
+    the same loss's mean gradient by (parameters, rows, labels) in numpy, for devices without JAX;
+    ``example_scores`` takes (parameters, features) of one example, in JAX, and predicts.
+
+    >>> model = OwnModel({"centre": np.zeros(2)}, lambda own, x, _: abs(x - own["centre"]).sum())
+    >>> model.shapes, model.dimension
+    ({'centre': (2,)}, 2)
+    """
+
+    initial: Mapping[str, Any]
+    example_loss: Loss
+    row_gradient: Gradient | None = None
+    example_scores: Scores | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.initial, Mapping) or not self.initial:
+            raise InvalidValue("initial", self.initial, "must name at least one tensor")
+        for name, tensor in self.initial.items():
+            values = np.asarray(tensor)
+            if not isinstance(name, str) or values.dtype.kind not in "fiu" or not values.size:
+                raise InvalidValue("initial", name, "must be a name with an array of numbers")
+            if not np.all(np.isfinite(values.astype(np.float32))):
+                raise InvalidValue("initial", name, "must hold finite numbers that fit float32")
+        for given in ("example_loss", "row_gradient", "example_scores"):
+            function = getattr(self, given)
+            if not callable(function) and (given == "example_loss" or function is not None):
+                raise InvalidValue(given, function, "must be a function")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the initial weights, in their order."""
+        return {name: tuple(np.shape(tensor)) for name, tensor in self.initial.items()}
+
+    @property
+    def dimension(self) -> int:
+        """The number of initial weights."""
+        return size(self.shapes)
+
+    def start(self, seed: int) -> NDArray[np.float64]:
+        """Return the initial weights, rounded to float32; the seed has no effect."""
+        tensors = {name: np.asarray(tensor, np.float32) for name, tensor in self.initial.items()}
+        return flatten(tensors, self.shapes).astype(np.float64)
+
+    def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
+        """Return ``example_loss`` at one example."""
+        value: jax.Array = self.example_loss(parameters, features, label)
+        return value
+
+    def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
+        """Return the mean gradient over rows: ``row_gradient`` if given, else by JAX."""
+        if self.row_gradient is not None:
+            slopes = self.row_gradient(unflatten(flat, self.shapes), features, labels)
+            return flatten(slopes, self.shapes).astype(flat.dtype)
+        return np.asarray(self._compiled_gradient(flat, features, labels), flat.dtype)
+
+    def scores(self, flat: Vector, features: Rows) -> Rows:
+        """Return ``example_scores`` of each row; refused if the model has none."""
+        return np.asarray(self._compiled_scores(flat, features))
+
+    @cached_property
+    def _compiled_gradient(self) -> Callable[[Vector, Rows, Rows], jax.Array]:
+        import jax
+
+        def mean_loss(flat: jax.Array, features: jax.Array, labels: jax.Array) -> jax.Array:
+            losses = jax.vmap(self.example_loss, in_axes=(None, 0, 0))
+            mean: jax.Array = losses(unflatten(flat, self.shapes), features, labels).mean()
+            return mean
+
+        return jax.jit(jax.grad(mean_loss))
+
+    @cached_property
+    def _compiled_scores(self) -> Callable[[Vector, Rows], jax.Array]:
+        import jax
+
+        if self.example_scores is None:
+            raise InvalidValue("example_scores", None, "a model that predicts must give its scores")
+        scores = jax.vmap(self.example_scores, in_axes=(None, 0))
+        return jax.jit(lambda flat, features: scores(unflatten(flat, self.shapes), features))
+
+
+NAMES = ("logistic", "softmax", "mlp", "cnn")
+
+
+def model_by_name(
+    name: str,
+    features_shape: tuple[int, ...],
+    classes: int,
+    *,
+    folder: str | os.PathLike[str] = ".",
+) -> Model:
+    """Return the model of this name for rows of this shape; ``module:function`` is called.
+
+    Such a function takes (features_shape, classes) and returns an ``OwnModel``, or anything that
+    implements ``Model``. Its module is searched as by ``import``, then in ``folder`` and in the
+    current folder.
+
+    >>> model_by_name("softmax", (28, 28), 10)
+    Softmax(features=784, classes=10)
+    """
+    shape = tuple(features_shape)
+    if name == "logistic":
+        if classes != 2:
+            raise InvalidValue(
+                "model", name, f"is for two classes, and the data has {classes}: use softmax"
+            )
+        return Logistic(math.prod(shape))
+    if name == "softmax":
+        return Softmax(math.prod(shape), classes)
+    if name == "mlp":
+        return MLP(math.prod(shape), classes)
+    if name == "cnn":
+        if len(shape) not in (2, 3):
+            raise InvalidValue(
+                "model", name, f"needs pictures, and a row of the data has the shape {shape}"
+            )
+        height, width, channels = (*shape, 1)[:3]
+        return CNN(height=height, width=width, classes=classes, channels=channels)
+    return _own(name, shape, classes, folder)
+
+
+def _own(name: str, shape: tuple[int, ...], classes: int, folder: str | os.PathLike[str]) -> Model:
+    module_name, colon, function_name = name.partition(":")
+    if not (module_name and colon and function_name):
+        raise InvalidValue("model", name, f'must be {", ".join(NAMES)} or "module:function"')
+    for place in (os.path.abspath(folder), os.getcwd()):
+        if place not in sys.path:
+            sys.path.append(place)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise InvalidValue("model", name, f"cannot be imported: {first_line(error)}") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        found = "is not a function" if hasattr(module, function_name) else "does not exist"
+        raise InvalidValue("model", name, f"{function_name} {found} in {module_name}")
+    try:
+        model = function(shape, classes)
+    except Exception as error:
+        raise InvalidValue("model", name, f"{function_name} failed: {first_line(error)}") from error
+    missing = [
+        member
+        for member in ("shapes", "dimension", "start", "loss", "gradient", "scores")
+        if not hasattr(model, member)
+    ]
+    if missing:
+        raise InvalidValue(
+            "model",
+            name,
+            f"returned a {type(model).__name__} without {', '.join(missing)}: "
+            "return a checkins.tasks.OwnModel",
+        )
+    own: Model = model
+    return own
