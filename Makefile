@@ -12,7 +12,7 @@ INSTALLED := .venv/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types imports links generated figures browser postgres test fast soak mutants liars demo docs bench clean
+.PHONY: help setup check format lint types imports links generated figures browser postgres test fast soak mutants leaks liars demo docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -59,8 +59,10 @@ soak: $(INSTALLED) browser postgres  ## the same for much longer: 10,000 histori
 mutants: $(INSTALLED)  ## plant known bugs one at a time: the tests must notice each
 	@$(BIN)/python tools/mutants.py
 
-liars: $(INSTALLED)  ## plant bugs that leak, one at a time: the audit must contradict each, and honest code never
-	@$(BIN)/python tools/liars.py
+leaks: $(INSTALLED)  ## plant leaks, one at a time: the audit must contradict each, and correct code never
+	@$(BIN)/python tools/leak_mutants.py
+
+liars: leaks
 
 demo: $(INSTALLED)  ## the main job, end to end: a coordinator, 5,000 devices, two and a half minutes
 	@$(BIN)/python examples/demo.py

@@ -69,7 +69,11 @@ def main(folder):
     sampler = sampler_of(campaign, dimension=target.size)
     with ledger.LedgerFile(folder) as file:
         played = rehearse(
-            server_of(campaign, np.zeros(target.size), ledger=file.ledger),
+            server_of(
+                campaign,
+                np.zeros(target.size),
+                affordable=spending_of(file.ledger, campaign).affordable(),
+            ),
             {f"client {number}": participant_of(campaign) for number in range(400)},
             dice=SystemDice(sampler),
             train=lambda token, model: Report.from_device(sampler.privatize(model - target)),

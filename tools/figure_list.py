@@ -74,9 +74,10 @@ FIGURES = (
     _bench("waiting", *SERVICE),
     Figure(
         "liars",
-        "python tools/liars.py --save",
+        "python tools/leak_mutants.py --save",
         (
-            *("tools/liars.py", "tools/liar_list.py", "src/checkins/audit/machines/battery.py"),
+            *("tools/leak_mutants.py", "tools/leak_mutant_list.py"),
+            "src/checkins/audit/machines/leak_tests.py",
             *("src/checkins/audit/live.py", "src/checkins/cli/serve.py"),
         ),
         kept="docs/liars.json",

@@ -672,13 +672,13 @@ MUTANTS = (
         (
             Change(
                 "client/service_client.py",
-                "        if head != kept.head:",
+                "        if head != saved.head:",
                 "        if head == '':",
             ),
         ),
         (
             "tests/client/test_participation.py"
-            "::test_a_service_that_was_set_back_and_went_on_gets_no_check_in",
+            "::test_a_service_that_was_rolled_back_and_went_on_gets_no_check_in",
         ),
     ),
     Mutant(
@@ -687,16 +687,16 @@ MUTANTS = (
         (
             Change(
                 "client/participation.py",
-                "        instead = yield from self._unless_set_back(slot)\n"
-                "        if instead is not None:\n"
-                "            return instead\n"
-                '        yield self._tell("reporting"',
-                '        yield self._tell("reporting"',
+                "        event = yield from self._unless_rolled_back(slot)\n"
+                "        if event is not None:\n"
+                "            return event\n"
+                '        yield self._log("reporting"',
+                '        yield self._log("reporting"',
             ),
         ),
         (
             "tests/client/test_participation.py"
-            "::test_a_service_that_was_set_back_meanwhile_gets_nothing_more",
+            "::test_a_service_that_was_rolled_back_meanwhile_gets_nothing_more",
         ),
     ),
     Mutant(
@@ -704,14 +704,14 @@ MUTANTS = (
         "a device reads an answer of any size",
         (
             Change(
-                "client/answers.py",
-                "    if size > most_bytes:",
-                "    if size > most_bytes * 10**9:",
+                "client/bounded_http.py",
+                "    if size > max_bytes:",
+                "    if size > max_bytes * 10**9:",
             ),
         ),
         (
-            "tests/client/test_answers.py"
-            "::test_an_answer_beyond_its_limits_is_none[endless-blocking]",
+            "tests/client/test_bounded_http.py"
+            "::test_a_response_beyond_its_limits_counts_as_none[endless-blocking]",
         ),
     ),
     Mutant(
@@ -719,14 +719,14 @@ MUTANTS = (
         "a device takes an answer that is compressed",
         (
             Change(
-                "client/answers.py",
+                "client/bounded_http.py",
                 '    if (encoding or "identity").strip().lower() != "identity":',
                 '    if (encoding or "identity").strip().lower() == "":',
             ),
         ),
         (
-            "tests/client/test_answers.py"
-            "::test_an_answer_beyond_its_limits_is_none[bomb-in_a_swarm]",
+            "tests/client/test_bounded_http.py"
+            "::test_a_response_beyond_its_limits_counts_as_none[bomb-in_a_swarm]",
         ),
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""Whole audits: they have power where statistics allows it, and raise no false alarm."""
+"""Whole audits: they have power where statistics allows it, and are never false positives."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 
 from checkins.accounting import NoiseAt, Population
 from checkins.audit import Attacks, Audit, Engine, Settings, Verdict, audit_campaign
-from checkins.audit.auditing import certificate_at
-from checkins.audit.verdict import SHARE, Promise
+from checkins.audit.audit import certificate_at
+from checkins.audit.report import SHARE, CertificateCheck
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
 
 SOAK = os.environ.get("CHECKINS_SOAK") == "1"
 SURE = 1.0 - 1e-11
-"""A hundred audits that ask for so much raise a false alarm with a chance below 1e-9."""
+"""A hundred audits that ask for so much be contradicted with probability below 1e-9."""
 
 
 def audited(campaign: Campaign, **settings: object) -> Audit:
@@ -44,11 +44,11 @@ GRID = [
 def test_most_of_the_exact_epsilon_is_measured(
     local_epsilon: float, slots: int, participation: float
 ) -> None:
-    """A million runs; for another seed it fails with a chance below 1e-9: six deviations."""
+    """A million runs; for another seed it fails with probability below 1e-9: six deviations."""
     campaign = pure(local_epsilon, slots=slots, participation=participation)
     audit = audited(campaign, runs=1_000_000)
     exact = certificate_at(campaign, 1e-3).epsilon_lower
-    assert SHARE * exact <= audit.promise.measured(1e-3) <= exact
+    assert SHARE * exact <= audit.check.measured(1e-3) <= exact
     assert audit.powerful
 
 
@@ -57,26 +57,26 @@ def test_most_of_the_exact_epsilon_is_measured(
 def test_most_of_the_exact_epsilon_is_measured_on_the_grid(
     local_epsilon: float, slots: int, participation: float
 ) -> None:
-    """As many runs as a few seconds of the default budget hold; fails by chance below 1e-9."""
+    """As many runs as a few seconds hold; fails with probability below 1e-9."""
     campaign = pure(local_epsilon, slots=slots, participation=participation)
     exact = certificate_at(campaign, 1e-3).epsilon_lower
     audit = audited(campaign, runs=4_000_000)
-    assert SHARE * exact <= audit.promise.measured(1e-3) <= exact
+    assert SHARE * exact <= audit.check.measured(1e-3) <= exact
 
 
 def test_a_report_says_how_many_runs_are_missing() -> None:
     campaign = gaussian(0.3, slots=60, capacity=16, at=NoiseAt.CLIENT, delta=1e-6)
     audit = audited(campaign, deltas=(1e-6,), runs=2_000)
-    needed = audit.promise.runs_needed(1e-6)
+    needed = audit.check.runs_needed(1e-6)
     assert not audit.powerful
     assert needed is not None
     assert 10**6 < needed < 10**10
     assert audit.verdict is Verdict.CONSISTENT
 
 
-# ---- no false alarms ---------------------------------------------------------------------------
+# ---- no false positives ------------------------------------------------------------------------
 
-HONEST = {
+CORRECT = {
     "pure": pure(2.0),
     "loud": pure(8.0, slots=3),
     "half": pure(3.0, participation=0.5),
@@ -97,50 +97,50 @@ def many_audits(confidence: float) -> list[Audit]:
     """A hundred of them, over all designs."""
     found = []
     for number in range(100):
-        name = list(HONEST)[number % len(HONEST)]
+        name = list(CORRECT)[number % len(CORRECT)]
         settings = {"deltas": (1e-3, 1e-2), "runs": 4_000, "seed": number + 1}
-        found.append(audited(HONEST[name], confidence=confidence, **settings))
+        found.append(audited(CORRECT[name], confidence=confidence, **settings))
     return found
 
 
 @pytest.mark.slow
-def test_a_hundred_audits_of_honest_campaigns_raise_no_alarm() -> None:
-    """False by chance below 1e-9; what is measured is not nothing either."""
+def test_a_hundred_audits_of_correct_campaigns_are_consistent() -> None:
+    """False with probability below 1e-9; what is measured is not nothing either."""
     audits = many_audits(SURE)
     assert not [audit.campaign for audit in audits if audit.contradicted]
-    assert sum(audit.promise.measured(1e-3) > 0.0 for audit in audits) > 50
+    assert sum(audit.check.measured(1e-3) > 0.0 for audit in audits) > 50
 
 
 @pytest.mark.slow
-def test_a_hundred_audits_at_the_usual_confidence_raise_no_alarm() -> None:
-    """At 99.99% each: for another seed an alarm among the hundred has a chance of at most 1e-2."""
+def test_a_hundred_audits_at_the_default_confidence_are_consistent() -> None:
+    """At 99.99% each: for another seed some audit is contradicted with probability at most 1e-2."""
     assert not [audit.campaign for audit in many_audits(0.9999) if audit.contradicted]
 
 
-@pytest.mark.parametrize("name", HONEST)
-def test_an_audit_of_an_honest_campaign_raises_no_alarm(name: str) -> None:
-    """A chance below 1e-11 for each."""
-    assert not audited(HONEST[name], confidence=SURE, runs=4_000).contradicted
+@pytest.mark.parametrize("name", CORRECT)
+def test_an_audit_of_a_correct_campaign_is_consistent(name: str) -> None:
+    """Probability below 1e-11 for each."""
+    assert not audited(CORRECT[name], confidence=SURE, runs=4_000).contradicted
 
 
-@pytest.mark.parametrize("name", HONEST)
-def test_what_is_exact_stays_below_what_is_certified(name: str) -> None:
-    audit = audited(HONEST[name], runs=200)
-    for delta in audit.promise.certificates:
-        for finding in audit.promise.findings:
-            assert finding.exact.get(delta, 0.0) <= audit.promise.certified(delta) * 1.001 + 1e-9
+@pytest.mark.parametrize("name", CORRECT)
+def test_the_exact_epsilon_of_an_attack_is_below_the_certified(name: str) -> None:
+    audit = audited(CORRECT[name], runs=200)
+    for delta in audit.check.certificates:
+        for result in audit.check.results:
+            assert result.exact.get(delta, 0.0) <= audit.check.certified(delta) * 1.001 + 1e-9
 
 
-# ---- lies --------------------------------------------------------------------------------------
+# ---- leaks --------------------------------------------------------------------------------------
 
 
-def held_to(truth: Campaign, claim: Campaign, **settings: object) -> Promise:
+def held_to(truth: Campaign, claim: Campaign, **settings: object) -> CertificateCheck:
     """What was measured of one campaign, against the certificate of another."""
-    found = audited(truth, **settings).promise
+    found = audited(truth, **settings).check
     return replace(found, certificates={1e-3: certificate_at(claim, 1e-3)})
 
 
-LIES = {
+LEAKY = {
     "coin skipped": (pure(2.0), pure(2.0, participation=0.3)),
     "half the noise": (gaussian(0.5, slots=5), gaussian(1.0, slots=5)),
     "one slot for all": (pure(3.0, slots=1, participation=0.5), pure(3.0, participation=0.5)),
@@ -149,15 +149,15 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_campaign_that_leaks_more_than_it_says_is_caught(lie: str) -> None:
-    """Each is missed by another seed with a chance below 1e-9."""
-    promise = held_to(*LIES[lie], runs=60_000)
-    assert promise.verdict is Verdict.CONTRADICTED
-    assert promise.contradicted == (1e-3,)
+@pytest.mark.parametrize("leak", LEAKY)
+def test_a_campaign_that_leaks_more_than_certified_is_contradicted(leak: str) -> None:
+    """Each is missed by another seed with probability below 1e-9."""
+    check = held_to(*LEAKY[leak], runs=60_000)
+    assert check.verdict is Verdict.CONTRADICTED
+    assert check.contradicted == (1e-3,)
 
 
-def test_the_same_campaign_is_not_caught() -> None:
+def test_a_campaign_does_not_contradict_its_own_certificate() -> None:
     assert held_to(pure(2.0), pure(2.0)).verdict is Verdict.CONSISTENT
 
 
@@ -176,14 +176,14 @@ def test_the_answer_is_one_json_object() -> None:
     assert "seeded" in answer["simulated"]
 
 
-def test_the_same_seed_says_the_same() -> None:
+def test_the_same_seed_gives_the_same_bound() -> None:
     first, second, other = (
-        audited(pure(2.0), seed=seed).promise.measured(1e-3) for seed in (5, 5, 6)
+        audited(pure(2.0), seed=seed).check.measured(1e-3) for seed in (5, 5, 6)
     )
     assert first == second != other
 
 
-def test_a_budget_of_time_is_kept_about() -> None:
+def test_a_time_limit_is_nearly_met() -> None:
     """By a clock that goes on by 50 ms whenever it is read: a hundred blocks, or one more."""
     readings = itertools.count()
     settings = Settings(seconds=5.0, deltas=(1e-3,))
@@ -192,17 +192,17 @@ def test_a_budget_of_time_is_kept_about() -> None:
     assert 4.5 < audit.seconds < 6.0
 
 
-def test_a_certificate_that_counts_on_its_population_is_attacked_within_it() -> None:
+def test_a_certificate_that_uses_its_population_is_attacked_within_it() -> None:
     """Opposites in every slot would be more clients than are declared."""
-    audit = audited(HONEST["declared"], runs=500)
-    assert audit.promise.certificates[1e-3].method == "exact-population"
-    assert [finding.canary for finding in audit.promise.findings] == ["alone", "in a crowd"]
+    audit = audited(CORRECT["declared"], runs=500)
+    assert audit.check.certificates[1e-3].method == "exact-population"
+    assert [result.canary for result in audit.check.results] == ["alone", "in a crowd"]
 
 
 def test_one_run_is_an_audit_too() -> None:
     audit = audit_campaign(gaussian(0.25, slots=4, delta=1e-6), Settings(one_run=True))
     assert audit.verdict is Verdict.CONSISTENT
-    assert audit.promise.measured(1e-6) > 1.0
+    assert audit.check.measured(1e-6) > 1.0
     [view] = audit.as_dict()["views"]  # type: ignore[misc]
     assert view["best"]["canaries"] == 1000
     assert audit.trials == 1
@@ -212,7 +212,7 @@ def test_canaries_of_the_data_need_data() -> None:
     with pytest.raises(InvalidValue, match="task"):
         audit_campaign(pure(2.0), Settings(attacks=Attacks.DATA, runs=100))
     audit = audit_campaign(pure(2.0), Settings(attacks=Attacks.ALL, runs=100))
-    assert [finding.canary for finding in audit.promise.findings] == ["binary response"]
+    assert [result.canary for result in audit.check.results] == ["binary response"]
 
 
 @pytest.mark.parametrize(

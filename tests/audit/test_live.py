@@ -6,38 +6,38 @@ import os
 
 import pytest
 
-from checkins.audit.live import LivePlan, audit_live
-from checkins.audit.verdict import Verdict
+from checkins.audit.live import LiveSettings, audit_live
+from checkins.audit.report import Verdict
 from checkins.errors import InvalidValue
-from tools import liars
-from tools.liar_list import LIVE
+from tools import leak_mutants
+from tools.leak_mutant_list import LIVE
 
 pytest.importorskip("fastapi")
 SOAK = os.environ.get("CHECKINS_SOAK") == "1"
 SURE = 1 - 1e-10
 
 
-def test_a_plan_has_campaigns_and_canaries() -> None:
+def test_live_settings_have_campaigns_and_canaries() -> None:
     with pytest.raises(InvalidValue, match="canaries = 0"):
-        LivePlan(campaigns=1, canaries=0)
+        LiveSettings(campaigns=1, canaries=0)
 
 
 @pytest.mark.slow
-def test_an_honest_coordinator_is_not_contradicted() -> None:
-    """A false alarm has a chance of at most 1e-10. With so few runs the audit has the power to
+def test_a_correct_coordinator_is_not_contradicted() -> None:
+    """A false positive has probability at most 1e-10. With so few runs the audit has the power to
     find noise that is missing, and no more.
 
-    Opening and pricing a campaign costs most: the same canaries in one campaign are as many coins.
+    Opening a campaign takes longest: the same canaries in one campaign are as many coins.
     """
-    with liars.coordinator(liars.ROOT / "src") as (url, operator):
+    with leak_mutants.coordinator(leak_mutants.ROOT / "src") as (url, operator):
         campaigns = 2 if SOAK else 1
-        many = LivePlan(
+        many = LiveSettings(
             campaigns=campaigns, canaries=120 // campaigns, at_once=campaigns, confidence=SURE
         )
         found = audit_live(url, many, operator=operator)
         assert found.verdict is Verdict.CONSISTENT, found
-        assert found.outcomes.get("reported", 0) > 0, "nobody took part: nothing was audited"
-        single = LivePlan(
+        assert found.outcomes.get("reported", 0) > 0, "no device took part: nothing was audited"
+        single = LiveSettings(
             campaigns=100 if SOAK else 2,
             canaries=1,
             at_once=4 if SOAK else 2,
@@ -50,21 +50,21 @@ def test_an_honest_coordinator_is_not_contradicted() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("liar", LIVE, ids=lambda liar: liar.name)
-def test_a_lying_coordinator_is_contradicted(liar: liars.Any) -> None:
+@pytest.mark.parametrize("leak", LIVE, ids=lambda leak: leak.name)
+def test_a_leaky_coordinator_is_contradicted(leak: leak_mutants.Any) -> None:
     """Without noise every guess is right, but for devices that were too slow for their slot."""
     campaigns = 2 if SOAK else 1
-    plan = LivePlan(campaigns=campaigns, canaries=200 // campaigns, at_once=campaigns)
-    row = liars.audited_live(liar, plan)
+    plan = LiveSettings(campaigns=campaigns, canaries=200 // campaigns, at_once=campaigns)
+    row = leak_mutants.audited_live(leak, plan)
     assert row.contradicted, row.line()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SOAK, reason="minutes: make soak")
 def test_a_coordinator_is_audited_for_minutes() -> None:
-    """A false alarm has a chance of at most 1e-10."""
-    with liars.coordinator(liars.ROOT / "src") as (url, operator):
-        plan = LivePlan(
+    """A false positive has probability at most 1e-10."""
+    with leak_mutants.coordinator(leak_mutants.ROOT / "src") as (url, operator):
+        plan = LiveSettings(
             campaigns=60, canaries=200, at_once=4, delta=1e-12, lead_s=10.0, confidence=SURE
         )
         found = audit_live(url, plan, operator=operator)

@@ -12,52 +12,57 @@ import pytest
 
 from checkins.accounting import Adjacency
 from checkins.audit.bounds import CHOOSING
-from checkins.audit.machines import Stage, made_small, run_trials, stage_of
-from checkins.audit.machines.adversity import ORDINARY, SMOOTH, Adversity
-from checkins.audit.machines.attacks import LIKELIHOOD, Noise
-from checkins.audit.machines.battery import BATTERY
-from checkins.audit.machines.campaigns import (
+from checkins.audit.machines import MachineAudit, made_small, prepare_audit, run_trials
+from checkins.audit.machines.adversary import LIKELIHOOD, SlotNoise, scenarios_for
+from checkins.audit.machines.device_audit import local_epsilon, prepare_device_audit
+from checkins.audit.machines.leak_tests import LEAK_TESTS
+from checkins.audit.machines.machine_audit import best_attack
+from checkins.audit.machines.machine_run import (
+    CANARY,
+    NO_FAULTS,
+    ORDINARY_FAULTS,
+    Faults,
+    MachineRun,
+    Observations,
+)
+from checkins.audit.machines.small_campaigns import (
     averaged,
     client_noise,
     laplace,
     server_noise,
     sliding,
 )
-from checkins.audit.machines.device import device_stage, local_epsilon
-from checkins.audit.machines.scene import scenes_for
-from checkins.audit.machines.stage import best_attack
-from checkins.audit.machines.world import CANARY, Seen, World
 from checkins.campaign import Campaign, read_campaign
 from checkins.errors import InvalidValue, NotCovered
-from checkins.ledger import Ledger
+from checkins.ledger import Ledger, spending_of
 from checkins.protocol.factories import participant_of, sampler_of, server_of
 from checkins.protocol.participant import Outcome
 from checkins.protocol.report import Report
 from checkins.randomizers import Gaussian, Laplace
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-MISFORTUNES = {
-    "none": SMOOTH,
-    "ordinary": ORDINARY,
-    "restarting devices": Adversity(
-        crashes_after_draw=5, crashes_after_no=5, crashes_after_report=5
-    ),
-    "restarting server": Adversity(crashes_while_closing=5, crashes_at_invitation=5),
-    "late report": Adversity(late_report=True),
-    "backups": Adversity(restorations=5),
+FAULTS = {
+    "none": NO_FAULTS,
+    "ordinary": ORDINARY_FAULTS,
+    "restarting devices": Faults(crashes_after_draw=5, crashes_after_no=5, crashes_after_report=5),
+    "restarting server": Faults(crashes_while_closing=5, crashes_at_invitation=5),
+    "late report": Faults(late_report=True),
+    "backups": Faults(restorations=5),
 }
 
 
-def played(campaign: Campaign, adversity: Adversity, *, update: float = 1.0) -> Seen:
+def played(campaign: Campaign, faults: Faults, *, update: float = 1.0) -> Observations:
     sampler = sampler_of(campaign, dimension=2)
 
     def make(token: str) -> Report:
         return Report.from_device(sampler.encode(np.array([0.0, update])))
 
-    server = server_of(campaign, np.zeros(2), ledger=Ledger())
+    server = server_of(
+        campaign, np.zeros(2), affordable=spending_of(Ledger(), campaign).affordable()
+    )
     devices = {CANARY: participant_of(campaign)}
     silent: Any = SimpleNamespace(noise=lambda: np.zeros(2, dtype=np.int64))
-    return World(server, silent, devices, make, adversity).run()
+    return MachineRun(server, silent, devices, make, faults).run()
 
 
 @pytest.fixture(scope="module")
@@ -67,35 +72,35 @@ def quiet() -> Campaign:
 
 
 @pytest.fixture(scope="module")
-def stage(quiet: Campaign) -> Stage:
-    return stage_of(quiet)
+def audit(quiet: Campaign) -> MachineAudit:
+    return prepare_audit(made_small(quiet))
 
 
-def sums(seen: Seen, stage: Stage) -> list[int]:
+def sums(seen: Observations, audit: MachineAudit) -> list[int]:
     """What came out of each slot, in clips."""
-    found = stage._adversary._sums(seen)
+    found = audit._adversary._sums(seen)
     return [round(float(one[-1])) for some in found.values() for one in some]
 
 
-@pytest.mark.parametrize("misfortune", sorted(MISFORTUNES.keys() - {"late report"}))
+@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"late report"}))
 def test_a_canary_is_in_one_sum_whatever_goes_wrong(
-    misfortune: str, quiet: Campaign, stage: Stage
+    fault: str, quiet: Campaign, audit: MachineAudit
 ) -> None:
     for _ in range(20):
-        found = sums(played(quiet, MISFORTUNES[misfortune]), stage)
+        found = sums(played(quiet, FAULTS[fault]), audit)
         assert sorted(found) == [0, 0, 1]
 
 
-def test_a_late_report_counts_nowhere(quiet: Campaign, stage: Stage) -> None:
+def test_a_late_report_counts_nowhere(quiet: Campaign, audit: MachineAudit) -> None:
     for _ in range(20):
-        *before, last = sums(played(quiet, MISFORTUNES["late report"]), stage)
+        *before, last = sums(played(quiet, FAULTS["late report"]), audit)
         assert before == [0, 0]
         assert last in (0, 1)  # a canary of the last slot is in time
 
 
-@pytest.mark.parametrize("misfortune", MISFORTUNES)
-def test_a_slot_is_shown_with_one_model_only(misfortune: str, quiet: Campaign) -> None:
-    seen = played(quiet, MISFORTUNES[misfortune])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_slot_is_shown_with_one_model_only(fault: str, quiet: Campaign) -> None:
+    seen = played(quiet, FAULTS[fault])
     models = {(slot, model.tobytes()) for slot, model in seen.releases}
     assert sorted(slot for slot, _ in models) == [1, 2, 3]
 
@@ -103,20 +108,20 @@ def test_a_slot_is_shown_with_one_model_only(misfortune: str, quiet: Campaign) -
 def test_a_device_that_restarts_sends_the_same_report_again() -> None:
     campaign = client_noise(slots=2, noise=1.0, capacity=1, delta=1e-3)
     sampler = sampler_of(campaign, dimension=2)
-    world = World(
-        server_of(campaign, np.zeros(2), ledger=Ledger()),
+    world = MachineRun(
+        server_of(campaign, np.zeros(2), affordable=spending_of(Ledger(), campaign).affordable()),
         sampler,
         {CANARY: participant_of(campaign)},
         lambda token: Report.from_device(sampler.privatize(np.ones(2))),
-        Adversity(crashes_after_report=4),
+        Faults(crashes_after_report=4),
     )
     sent = world.run().sent
     assert len(sent) == 5
     assert len(set(sent)) == 1
 
 
-def test_what_is_over_leaves_nothing_on_the_disks(quiet: Campaign) -> None:
-    seen = played(quiet, ORDINARY)
+def test_nothing_remains_on_the_disks_after_the_end(quiet: Campaign) -> None:
+    seen = played(quiet, ORDINARY_FAULTS)
     device = seen.device_disk
     assert device is not None
     assert device.outcome is Outcome.REPORTED
@@ -143,9 +148,9 @@ def test_a_campaign_that_no_device_can_run_is_refused() -> None:
         made_small(replace(whole, randomizer=replace(whole.randomizer, grid=None)))
 
 
-def test_misfortunes_are_counted() -> None:
+def test_a_negative_number_of_faults_is_refused() -> None:
     with pytest.raises(InvalidValue, match="restorations = -1"):
-        Adversity(restorations=-1)
+        Faults(restorations=-1)
 
 
 @pytest.mark.slow
@@ -174,10 +179,13 @@ def test_every_protocol_can_be_audited(campaign: Campaign) -> None:
 
 
 def test_the_likelihood_ratio_has_mean_one_without_the_canary() -> None:
-    """E_Q[f] = 1 (MATH.md B1): 2,000 runs; off by more than 8 deviations has a chance below 1e-9,
-    since f is at most exp(4) here but with a chance below 1e-12."""
-    stage = stage_of(server_noise(slots=3, noise=2.0, delta=1e-3), adversity=SMOOTH)
-    ratios = np.exp([stage.scores(present=False)[LIKELIHOOD] for _ in range(2000)])
+    """E_Q[f] = 1, see docs/theory/one-likelihood-ratio.md. 2,000 runs: more than 8 deviations have
+    probability below 1e-9,
+    since f is at most exp(4) here but with probability below 1e-12."""
+    audit = prepare_audit(
+        made_small(server_noise(slots=3, noise=2.0, delta=1e-3)), faults=NO_FAULTS
+    )
+    ratios = np.exp([audit.scores(present=False)[LIKELIHOOD] for _ in range(2000)])
     assert abs(ratios.mean() - 1.0) < 8.0 * ratios.std() / np.sqrt(ratios.size)
 
 
@@ -196,12 +204,12 @@ def test_an_attack_is_chosen_on_the_first_runs_alone() -> None:
         assert best_attack(halves, delta=1e-3, canary="").statistic == "one"
 
 
-def test_noise_is_read_by_its_own_law() -> None:
-    assert Noise(Gaussian(1.0, 2.0), 4).log_ratio((0.5,), 1.0) == pytest.approx(0.0)
-    assert Noise(Laplace(1.0, 1.0), 1).log_ratio((9.0,), 2.0) == pytest.approx(1.0)
+def test_the_log_ratio_is_that_of_the_noise_distribution() -> None:
+    assert SlotNoise(Gaussian(1.0, 2.0), 4).log_ratio((0.5,), 1.0) == pytest.approx(0.0)
+    assert SlotNoise(Laplace(1.0, 1.0), 1).log_ratio((9.0,), 2.0) == pytest.approx(1.0)
 
 
-def test_a_device_promises_what_its_noise_does() -> None:
+def test_the_local_epsilon_is_that_of_the_noise() -> None:
     sampler = sampler_of(client_noise(slots=1, noise=2.0, capacity=1, delta=0.1), dimension=1)
     epsilon = local_epsilon(sampler, delta=0.05)
     assert isinstance(sampler.randomizer, Gaussian)
@@ -211,22 +219,22 @@ def test_a_device_promises_what_its_noise_does() -> None:
     assert local_epsilon(pure, delta=0.05) == 1.5
 
 
-def test_a_device_without_noise_of_its_own_promises_nothing() -> None:
-    with pytest.raises(NotCovered, match="promises nothing"):
-        device_stage(server_noise(slots=1, noise=1.0, delta=0.1), delta=0.1)
+def test_a_device_without_noise_has_no_local_guarantee() -> None:
+    with pytest.raises(NotCovered, match="no local guarantee"):
+        prepare_device_audit(server_noise(slots=1, noise=1.0, delta=0.1), delta=0.1)
 
 
 def test_the_two_updates_of_the_grid_are_an_odd_number_of_steps_apart() -> None:
     campaign = client_noise(slots=1, noise=2.0, capacity=1, delta=0.1)
-    stage = device_stage(campaign, delta=0.1, odd=True)
-    one, other = (int(stage.sampler.encode(update).units[0]) for update in stage.updates)
+    audit = prepare_device_audit(campaign, delta=0.1, odd=True)
+    one, other = (int(audit.sampler.encode(update).units[0]) for update in audit.updates)
     assert (one - other) % 2 == 1
     assert one - other > 1.99 * 10_000
 
 
-@pytest.mark.parametrize("name", BATTERY)
-def test_every_drill_has_a_claim_of_its_own(name: str) -> None:
-    claim = BATTERY[name].stage().claim
+@pytest.mark.parametrize("name", LEAK_TESTS)
+def test_every_leak_test_has_a_moderate_claim(name: str) -> None:
+    claim = LEAK_TESTS[name].prepare().claim
     assert 0.0 < claim.epsilon < 4.0
     assert 0.0 < claim.delta < 1.0
 
@@ -234,5 +242,5 @@ def test_every_drill_has_a_claim_of_its_own(name: str) -> None:
 def test_a_replaced_canary_has_two_data() -> None:
     campaign = averaged(slots=2, contributors=4, local_epsilon=2.0, delta=0.01)
     assert campaign.budget.adjacency is Adjacency.REPLACE_ONE
-    (scene,) = scenes_for(campaign)
-    assert scene.data(present=True) == -(scene.data(present=False) or 0.0)
+    (scenario,) = scenarios_for(campaign)
+    assert scenario.data(present=True) == -(scenario.data(present=False) or 0.0)

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from checkins.accounting import NoiseAt, Population
-from checkins.audit.canaries.canary import AveragedCanary, Canary, ResponseCanary, SumCanary
-from checkins.audit.canaries.noise import GaussianSum
-from checkins.audit.canaries.releases import (
+from checkins.audit.canaries import AveragedCanary, Canary, ResponseCanary, SumCanary, worst_case
+from checkins.audit.releases import (
     Arrival,
-    Loads,
+    GaussianSum,
     Response,
     ResponseDraws,
+    RunParameters,
+    SlotLoads,
     SumDraws,
     response_releases,
+    response_scores,
+    sum_ratio,
     sum_releases,
 )
-from checkins.audit.canaries.statistic import response_scores, sum_ratio
-from checkins.audit.canaries.world import World
-from checkins.audit.canaries.worst_case import worst_case
 from checkins.campaign import Campaign
 from checkins.protocol.model_update import Model, ModelUpdate
 from checkins.protocol.participant import COIN, Participant
@@ -91,13 +91,15 @@ def rehearsed(
     return rehearse(server, everyone, dice=dice, train=train, wakes=wakes)
 
 
-def totals(play: Rehearsal, campaign: Campaign, world: World) -> np.ndarray:
+def totals(rehearsal: Rehearsal, campaign: Campaign, parameters: RunParameters) -> np.ndarray:
     """Slot sums in the canary's window: (slots, dimension)."""
     first = (campaign.design.window or 1) - 1
-    seen = [np.asarray(closing.total) for closing in play.closings if closing.total is not None]
-    assert len(play.closings) == campaign.design.slots
+    seen = [
+        np.asarray(closing.total) for closing in rehearsal.closings if closing.total is not None
+    ]
+    assert len(rehearsal.closings) == campaign.design.slots
     warm = 0 if campaign.design.window is None else campaign.design.window - 1
-    return np.stack(seen)[first - warm : first - warm + world.slots]
+    return np.stack(seen)[first - warm : first - warm + parameters.slots]
 
 
 SUMS = {
@@ -117,11 +119,11 @@ SUMS = {
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_of_the_same_draws_are_the_machines_sums(name: str) -> None:
     campaign = SUMS[name]
-    for canary in worst_case(campaign, counts_on_population=False):
+    for canary in worst_case(campaign, uses_population=False):
         assert isinstance(canary, SumCanary)
         draws = canary.draw(RUNS, np.random.default_rng(3))
         seen = sum_releases(
-            draws, first=canary.first, other=canary.other, capacity=canary.world.capacity
+            draws, first=canary.first, other=canary.other, capacity=canary.run.capacity
         )
         for run in range(RUNS):
             for half, data in zip(seen, (canary.first, canary.other), strict=True):
@@ -133,22 +135,22 @@ def machine_sums(
     campaign: Campaign, canary: SumCanary, draws: SumDraws, run: int, data: float | None
 ) -> np.ndarray:
     """The sums that the machines release from the draws of one run."""
-    world = canary.world
+    parameters = canary.run
     warm = 0 if campaign.design.window is None else campaign.design.window - 1
-    at_server = campaign.noise_at is NoiseAt.SERVER
-    places = 1 if at_server else world.capacity or 1
+    at_server = campaign.randomizer.noise_at is NoiseAt.SERVER
+    places = 1 if at_server else parameters.capacity or 1
 
     def noise(slot: int) -> float:
-        inside = 0 <= slot - 1 - warm < world.slots
+        inside = 0 <= slot - 1 - warm < parameters.slots
         return float(draws.noise[run, slot - 1 - warm]) / places if inside else 0.0
 
     here = bool(draws.arrival.here[run])
     place = int(draws.arrival.slot[run])
-    pick = place if here else world.choices - 1  # beyond the end, or the coin says no
+    pick = place if here else parameters.choices - 1  # beyond the end, or the coin says no
     dice = Given(here, pick, int(draws.order[run]), lambda slot, k: noise(slot), noise)
     others = {
         f"o{slot}-{k}": Participant(1.0, FixedWindow((slot,)))
-        for slot in range(warm + 1, warm + 1 + world.slots)
+        for slot in range(warm + 1, warm + 1 + parameters.slots)
         for k in range(canary.others)
     }
 
@@ -157,8 +159,8 @@ def machine_sums(
         update = data if token == CANARY else canary.level
         return report((update or 0.0) + (0.0 if at_server else noise(slot)))
 
-    play = rehearsed(campaign, dice, train, others, canary=data is not None)
-    return totals(play, campaign, world)[:, 0]
+    rehearsal = rehearsed(campaign, dice, train, others, canary=data is not None)
+    return totals(rehearsal, campaign, parameters)[:, 0]
 
 
 RESPONSES = {
@@ -175,7 +177,7 @@ def test_outcomes_of_the_same_draws_are_the_machines_outcomes(name: str) -> None
     """A report is the one-hot vector of its outcome, so a slot's sum counts them."""
     campaign = RESPONSES[name]
     generator = np.random.default_rng(4)
-    for canary in worst_case(campaign, counts_on_population=False):
+    for canary in worst_case(campaign, uses_population=False):
         assert isinstance(canary, ResponseCanary)
         for _ in range(RUNS // 4):
             check_outcomes(campaign, canary, generator)
@@ -185,21 +187,21 @@ def check_outcomes(
     campaign: Campaign, canary: ResponseCanary, generator: np.random.Generator
 ) -> None:
     """Every report is drawn by itself; the array code sees only how many there are of each."""
-    world, response, kinds = canary.world, canary.response, len(canary.response.base)
-    arrival = Arrival.draw(world, 1, generator)
+    parameters, response, kinds = canary.run, canary.response, len(canary.response.base)
+    arrival = Arrival.draw(parameters, 1, generator)
     here, place = bool(arrival.here[0]), int(arrival.slot[0])
     warm = 0 if campaign.design.window is None else campaign.design.window - 1
     one_hot = np.eye(kinds)
     reports = canary.reports
     usual = generator.choice(kinds, p=response.base, size=reports)
     # Where the canary is, it stands in for the report with this number.
-    stands_for = 0 if world.averaged else place * (world.capacity or 1)
-    absent = response.other == response.base and not world.averaged
+    stands_for = 0 if parameters.averaged else place * (parameters.capacity or 1)
+    absent = response.other == response.base and not parameters.averaged
     own = [int(generator.choice(kinds, p=law)) for law in (response.first, response.other)]
     if absent:
         own[1] = int(usual[stands_for])
-    tokens = {f"o{j}": j for j in range(1, reports)} if world.averaged else {}
-    slots_of = generator.integers(1, world.slots + 1, reports)
+    tokens = {f"o{j}": j for j in range(1, reports)} if parameters.averaged else {}
+    slots_of = generator.integers(1, parameters.slots + 1, reports)
     others = {
         token: Participant(1.0, FixedWindow((int(slots_of[j]),))) for token, j in tokens.items()
     }
@@ -211,13 +213,13 @@ def check_outcomes(
 
         def dummy(slot: int, k: int, present: bool = present) -> np.ndarray:
             taken = present and here and slot == place + 1 + warm  # the first place is the canary's
-            at = (slot - 1 - warm) * (world.capacity or 1) + k + taken
+            at = (slot - 1 - warm) * (parameters.capacity or 1) + k + taken
             return one_hot[usual[at]] if 0 <= at < reports else one_hot[0]
 
-        pick = place if here else world.choices - 1
+        pick = place if here else parameters.choices - 1
         dice = Given(here, pick, 0, dummy, lambda slot: 0.0)
-        play = rehearsed(campaign, dice, train, others, canary=present, dimension=kinds)
-        seen.append(totals_of_all(play, campaign, world).sum(axis=0))
+        rehearsal = rehearsed(campaign, dice, train, others, canary=present, dimension=kinds)
+        seen.append(totals_of_all(rehearsal, campaign, parameters).sum(axis=0))
     rest = np.bincount(np.delete(usual, stands_for), minlength=kinds)[:, np.newaxis]
     draws = ResponseDraws(
         arrival.here, rest, np.array([usual[stands_for]]), np.array([own[0]]), np.array([own[1]])
@@ -226,10 +228,12 @@ def check_outcomes(
         assert counts[:, 0].tolist() == machines.tolist()
 
 
-def totals_of_all(play: Rehearsal, campaign: Campaign, world: World) -> np.ndarray:
-    if world.averaged:
-        return np.stack([c.total for c in play.closings if c.total is not None])
-    return totals(play, campaign, world)
+def totals_of_all(
+    rehearsal: Rehearsal, campaign: Campaign, parameters: RunParameters
+) -> np.ndarray:
+    if parameters.averaged:
+        return np.stack([c.total for c in rehearsal.closings if c.total is not None])
+    return totals(rehearsal, campaign, parameters)
 
 
 # ---- the statistic ---------------------------------------------------------------------------
@@ -255,7 +259,7 @@ def every_canary() -> list[tuple[str, Canary]]:
     return [
         (f"{name}: {canary.name}", canary)
         for name, campaign in campaigns.items()
-        for canary in worst_case(campaign, counts_on_population=name == "declared")
+        for canary in worst_case(campaign, uses_population=name == "declared")
     ]
 
 
@@ -266,7 +270,7 @@ EVERY = dict(every_canary())
 def test_a_score_is_the_likelihood_ratio(name: str) -> None:
     """E_Q[1{score in A} e^score] = P(A): the with-half, reweighted from the without-half.
 
-    Over the middle half of the scores; both sides within 7 deviations, a chance below 1e-9.
+    Over the middle half of the scores; both sides within 7 deviations, probability below 1e-9.
     """
     canary = EVERY[name]
     trials = canary.trials(60_000, np.random.default_rng(7))
@@ -283,8 +287,8 @@ def test_the_ratio_of_sums_is_that_of_the_densities() -> None:
     """Against the densities of all sums, mixed over coin, slot and choice, written out."""
     from scipy.stats import norm
 
-    world = World(slots=3, choices=3, participation=0.6, capacity=2, repeats=1)
-    loads, deviation = Loads(np.array([[2, 1, 0]]), -1.0), 0.8
+    parameters = RunParameters(slots=3, choices=3, participation=0.6, capacity=2, repeats=1)
+    loads, deviation = SlotLoads(np.array([[2, 1, 0]]), -1.0), 0.8
     sums = np.random.default_rng(1).normal(size=(5, 3))
     base = np.array([-2.0, -1.0, 0.0])
     shift, chance = np.array([2.0, 1.0, 1.0]), np.array([2 / 3, 1.0, 1.0])
@@ -295,11 +299,11 @@ def test_the_ratio_of_sums_is_that_of_the_densities() -> None:
         moved[slot] += shift[slot]
         there = norm.pdf(sums, moved, deviation).prod(axis=1)
         present += 0.6 / 3 * (chance[slot] * there + (1 - chance[slot]) * missing)
-    found = sum_ratio(sums, loads, GaussianSum(deviation), 1.0, world)
+    found = sum_ratio(sums, loads, GaussianSum(deviation), 1.0, parameters)
     assert found == pytest.approx(np.log(present / missing))
 
 
-def test_the_ratio_of_outcomes_is_that_of_their_chances() -> None:
+def test_the_ratio_of_outcomes_is_that_of_their_probabilities() -> None:
     """All outcomes of three slots of two places each, one by one."""
     import itertools
 
@@ -315,15 +319,15 @@ def test_the_ratio_of_outcomes_is_that_of_their_chances() -> None:
 
 
 def test_two_threads_and_one_see_the_same_runs() -> None:
-    from checkins.audit.runner import Effort, play
+    from checkins.audit.runner import RunBudget, run_attack
 
-    [canary] = worst_case(gaussian(1.0, slots=4), counts_on_population=False)
+    [canary] = worst_case(gaussian(1.0, slots=4), uses_population=False)
     found = [
-        play(
+        run_attack(
             canary,
             deltas=[1e-3],
             failure=1e-4,
-            effort=Effort(seconds=1.0, runs=300_000, seed=(1, 0), threads=threads),
+            budget=RunBudget(seconds=1.0, runs=300_000, seed=(1, 0), threads=threads),
         ).bounds
         for threads in (1, 3)
     ]
@@ -333,4 +337,4 @@ def test_two_threads_and_one_see_the_same_runs() -> None:
 def test_averaged_sums_keep_their_loads() -> None:
     canary = EVERY["averaged noise: averaged"]
     assert isinstance(canary, AveragedCanary)
-    assert canary.world.contributors == 6
+    assert canary.run.contributors == 6

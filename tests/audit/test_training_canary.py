@@ -10,7 +10,7 @@ import pytest
 
 from checkins.audit import Attacks, Settings, Verdict, audit_campaign
 from checkins.audit.bounds import lower_bounds
-from checkins.audit.canaries.training import TrainingCanary
+from checkins.audit.training_canary import TrainingCanary
 from checkins.campaign import Campaign, parse_campaign
 from checkins.errors import NotCovered
 from checkins.simulation.job import load_task
@@ -70,8 +70,8 @@ QUIET = ("noise_multiplier = 0.5", "noise_multiplier = 0.05")
 
 
 @pytest.mark.slow
-def test_hardly_any_noise_shows_the_canary(folder: Path) -> None:
-    """Its score speaks for it; 7 deviations of 300 runs, a chance below 1e-9."""
+def test_the_canary_shows_where_there_is_hardly_any_noise(folder: Path) -> None:
+    """Its score speaks for it; 7 deviations of 300 runs, probability below 1e-9."""
     trials = canary(folder, QUIET).trials(300, np.random.default_rng(2))
     gain = trials.scores_with.mean() - trials.scores_without.mean()
     spread = np.sqrt((trials.scores_with.var() + trials.scores_without.var()) / 300)
@@ -80,8 +80,8 @@ def test_hardly_any_noise_shows_the_canary(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_what_it_measures_is_below_what_is_certified(folder: Path) -> None:
-    """Wrong by chance below 1e-9."""
-    from checkins.audit.auditing import certificate_at
+    """Wrong with probability below 1e-9."""
+    from checkins.audit.audit import certificate_at
 
     found = canary(folder)
     trials = found.trials(2000, np.random.default_rng(3))
@@ -118,7 +118,7 @@ def test_a_client_that_is_never_there_is_never_seen(folder: Path) -> None:
     assert np.array_equal(trials.scores_with, trials.scores_without)
 
 
-def test_nobody_sits_twice_and_the_canary_displaces_one(folder: Path) -> None:
+def test_no_client_has_two_seats_and_the_canary_displaces_one(folder: Path) -> None:
     found = canary(folder, ("capacity = 20", "capacity = 3"))
     first, second = found._seats(200, np.random.default_rng(6))
     for run in range(200):
@@ -132,7 +132,7 @@ def test_nobody_sits_twice_and_the_canary_displaces_one(folder: Path) -> None:
         assert (first[run] != second[run]).sum() == len(there)
 
 
-def test_what_cannot_be_trained_so_is_refused(folder: Path) -> None:
+def test_unsupported_training_is_refused(folder: Path) -> None:
     with pytest.raises(NotCovered, match="fixed protocol"):
         canary(folder, ('kind = "fixed"', 'kind = "sliding"\nwindow = 3'))
     private = ('kind = "gaussian"', 'kind = "privunit"')
@@ -142,10 +142,10 @@ def test_what_cannot_be_trained_so_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_audit_tries_it_beside_the_worst_case(folder: Path) -> None:
+def test_an_audit_runs_the_training_canary_with_the_worst_case(folder: Path) -> None:
     settings = Settings(runs=384, deltas=(1e-3,), folder=str(folder))  # in blocks of 128
     audit = audit_campaign(campaign(), settings)
-    assert [finding.canary for finding in audit.promise.findings] == [
+    assert [result.canary for result in audit.check.results] == [
         "alone",
         "displacing",
         "own data",

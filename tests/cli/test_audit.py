@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkins.audit import auditing
+from checkins.audit import audit as audit_module
 
 TEXT = """
 schema = 1
@@ -137,13 +137,13 @@ def test_a_certificate_that_is_beaten_ends_with_1(
     """As if the accountant were wrong by a factor of four."""
     from dataclasses import replace
 
-    honest = auditing.certificate_at.__wrapped__
+    honest = audit_module.certificate_at.__wrapped__
 
     def boastful(campaign, delta):
         certificate = honest(campaign, delta)
         return replace(certificate, epsilon=certificate.epsilon / 4, epsilon_lower=0.0)
 
-    monkeypatch.setattr(auditing, "certificate_at", boastful)
+    monkeypatch.setattr(audit_module, "certificate_at", boastful)
     found = checkins("audit", small, "--trials", "20000", "--json")
     assert answer(found, 1)["verdict"] == "contradicted"
     assert "and at least" in found.err
@@ -178,7 +178,7 @@ def test_a_campaign_that_no_machine_runs_says_so(checkins, tmp_path: Path) -> No
     assert "no device runs it" in outcome.err
     found = answer(checkins("audit", str(path), "--engine", "both", "--trials", "100", "--json"))
     assert found["machines"] is None
-    assert "machines are left out" in found["notes"][0]
+    assert "machines are skipped" in found["notes"][0]
 
 
 @pytest.mark.parametrize(

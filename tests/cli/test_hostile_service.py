@@ -48,5 +48,5 @@ def test_commands_refuse_an_answer_beyond_its_limits(
     assert done.code in (1, 2), done
     assert done.out == ""
     assert done.err.count("\n") == 1
-    assert "its answer" in done.err or attack.__name__ in NOT_JSON, done.err
+    assert "its response" in done.err or attack.__name__ in NOT_JSON, done.err
     assert list(tmp_path.iterdir()) == []

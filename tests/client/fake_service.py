@@ -127,7 +127,7 @@ class FakeService:
         self.epoch = 1
         self.closed_less = 0
         self.forked_after: int | None = None
-        """So many lines of the ledger are the old ones: it was set back to them, and went on."""
+        """So many lines of the ledger are the old ones: it was rolled back to them, and went on."""
         self.status: str | None = None
         self.model = np.linspace(-0.1, 0.1, DIMENSION)
         self.tokens: dict[str, str] = {}

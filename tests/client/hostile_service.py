@@ -46,7 +46,7 @@ def endless(connection: socket.socket, over: threading.Event) -> None:
 
 
 def announced(connection: socket.socket, over: threading.Event) -> None:
-    """A length that nobody has room for."""
+    """A length that exceeds any memory."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 64000000\r\n\r\n")
     for _ in range(64):
         connection.sendall(b" " * 1_000_000)

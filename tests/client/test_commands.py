@@ -112,8 +112,8 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --state {folder}", "--data or --row"),
         ("join {url} --state {folder} --row 1 --data x.csv", "--data or --row"),
         ("join {url} --state {folder} --row 1 --client ann", "--client ann: goes with --data"),
-        ("join {url} --state {folder} --row 0", "--row 0: must be an integer from 1"),
-        ("join {url} --state {folder} --data x.csv", "--data x.csv: the campaign learns from"),
+        ("join {url} --state {folder} --row 0", "--row 0: must be a whole number from 1"),
+        ("join {url} --state {folder} --data x.csv", "--data x.csv: the campaign uses a built-in"),
         ("join {url} --state {folder} --row 1 --seal sha256:00", "--seal sha256:00: must be"),
         ("join {url} --state {folder} --row 1 --campaign 00-1", "--campaign 00-1: unknown"),
         (
@@ -123,8 +123,8 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --state {folder} --row 1 --key-file nowhere", "--key-file nowhere: cannot"),
         ("join nowhere --state {folder} --row 1", "must be http://HOST"),
         ("swarm {url}", "--clients: is missing"),
-        ("swarm {url} --clients none", "--clients none: must be an integer"),
-        ("swarm {url} --clients 2 --data x.csv", "--data x.csv: the campaign has data of its own"),
+        ("swarm {url} --clients none", "--clients none: must be a whole number"),
+        ("swarm {url} --clients 2 --data x.csv", "--data x.csv: the campaign has built-in data"),
     ],
 )
 def test_a_mistake_is_named_with_its_option(
@@ -140,17 +140,16 @@ def test_a_mistake_is_named_with_its_option(
 def test_a_service_that_is_not_there_is_a_failure(
     run: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    from checkins.client import campaigns
+    from checkins.client import fetch_campaign
 
-    monkeypatch.setitem(campaigns.fetch_campaign.__kwdefaults__, "patience_s", 0.0)
+    monkeypatch.setitem(fetch_campaign.__kwdefaults__, "patience_s", 0.0)
     code, out, err = run("join", "http://127.0.0.1:9", "--state", tmp_path, "--row", "1")
     assert (code, out) == (1, "")
     assert err.startswith("checkins: http://127.0.0.1:9: does not answer")
 
 
 def test_a_device_can_be_withdrawn(run: Any, tmp_path: Path) -> None:
-    from checkins.client.saved_state import SavedState
-    from checkins.client.state_file import StateFile
+    from checkins.client.state import SavedState, StateFile
 
     service = FakeService()
     StateFile(tmp_path / f"{service.id}.json").save(SavedState(service.id, key="k" * 20).to_bytes())
@@ -185,11 +184,10 @@ def test_code_that_a_service_names_is_not_imported(
     assert "named_by_a_service" not in sys.modules
 
 
-def test_a_service_that_was_set_back_is_a_failure_and_the_state_is_kept(
+def test_a_service_that_was_rolled_back_is_a_failure_and_the_state_is_kept(
     run: Any, tmp_path: Path
 ) -> None:
-    from checkins.client.saved_state import SavedState
-    from checkins.client.state_file import StateFile
+    from checkins.client.state import SavedState, StateFile
 
     service = FakeService()
     file = StateFile(tmp_path / f"{service.id}.json")
@@ -198,7 +196,7 @@ def test_a_service_that_was_set_back_is_a_failure_and_the_state_is_kept(
     with on_a_socket(service) as url:
         code, out, err = run("join", url, "--row", "1", "--state", tmp_path, "--json")
     assert (code, out) == (1, "")
-    assert "was set back: entry 1 of its ledger had the hash 0000" in err
+    assert "was rolled back: entry 1 of its ledger had the hash 0000" in err
     assert err.count("\n") == 1
     assert file.load() == kept
     assert (service.tokens, service.check_ins) == ({}, {})

@@ -12,11 +12,11 @@ import pytest
 from checkins.client.actions import Action, Save
 from checkins.client.drivers import HEADERS, AsyncDriver, Driver
 from checkins.client.participation import Participation, ParticipationConfig
-from checkins.client.state_file import Memory
+from checkins.client.state import MemoryStore
 from checkins.protocol.participant import Outcome
 from tests.client.fake_service import START_S, FakeService, campaign
 from tests.client.http_service import Script, Virtual, transport
-from tests.client.world import URL, LoadedDice, SlopeTrainer
+from tests.client.world import URL, FixedRandomness, SlopeTrainer
 
 
 class Recorded:
@@ -42,26 +42,30 @@ def lived(drive: Callable[..., Outcome], script: Script) -> tuple[Outcome, list[
     service.wait = lambda most_s, done: clock.sleep(0.0 if done() else min(most_s, 20.0))
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
     actions: list[Action] = []
-    stories: list[Any] = []
-    participation = Participation(plan, None, steady=clock.steady, dice=LoadedDice(slot=2))
+    events_logged: list[Any] = []
+    participation = Participation(
+        plan, None, steady=clock.steady, randomness=FixedRandomness(slot=2)
+    )
     flow = Recorded(participation.flow(), actions)
-    outcome = drive(flow, transport(service, clock, script), clock, stories.append)
-    return outcome, actions, stories
+    outcome = drive(flow, transport(service, clock, script), clock, events_logged.append)
+    return outcome, actions, events_logged
 
 
 def blocking(flow: Any, carrier: Any, clock: Virtual, journal: Any) -> Outcome:
     with httpx.Client(base_url=URL, transport=carrier, headers=HEADERS) as http:
-        hands = Driver(http, Memory(), journal=journal, steady=clock.steady, sleep=clock.sleep)
-        return hands.drive(flow)
+        driver = Driver(
+            http, MemoryStore(), journal=journal, steady=clock.steady, sleep=clock.sleep
+        )
+        return driver.drive(flow)
 
 
 def on_a_loop(flow: Any, carrier: Any, clock: Virtual, journal: Any) -> Outcome:
     async def live() -> Outcome:
         async with httpx.AsyncClient(base_url=URL, transport=carrier, headers=HEADERS) as http:
-            hands = AsyncDriver(
-                http, Memory(), journal=journal, steady=clock.steady, sleep=clock.sleep_async
+            driver = AsyncDriver(
+                http, MemoryStore(), journal=journal, steady=clock.steady, sleep=clock.sleep_async
             )
-            return await hands.drive(flow)
+            return await driver.drive(flow)
 
     return asyncio.run(live())
 
@@ -80,14 +84,14 @@ SCRIPTS: dict[str, Script] = {
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_sync_and_async_perform_the_same_actions(script: Script) -> None:
-    outcome, actions, stories = lived(blocking, script)
+    outcome, actions, events_logged = lived(blocking, script)
     outcome_async, actions_async, stories_async = lived(on_a_loop, script)
     assert outcome is outcome_async
     assert [str(action) for action in actions if not hasattr(action, "make")] == [
         str(action) for action in actions_async if not hasattr(action, "make")
     ]
     assert [type(action) for action in actions] == [type(action) for action in actions_async]
-    assert stories == stories_async
+    assert events_logged == stories_async
     assert outcome is (Outcome.LATE if script is gone else Outcome.REPORTED)
 
 
@@ -103,11 +107,11 @@ def test_a_disk_that_fails_stops_the_device_before_it_says_anything() -> None:
     service = FakeService()
     service.now_s = lambda: START_S - 10.0
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
-    flow = Participation(plan, None, steady=clock.steady, dice=LoadedDice()).flow()
+    flow = Participation(plan, None, steady=clock.steady, randomness=FixedRandomness()).flow()
     with httpx.Client(base_url=URL, transport=transport(service, clock)) as http:
-        hands = Driver(http, Full(), steady=clock.steady, sleep=clock.sleep)
+        driver = Driver(http, Full(), steady=clock.steady, sleep=clock.sleep)
         with pytest.raises(OSError, match="no space"):
-            hands.drive(flow)
+            driver.drive(flow)
     assert service.tokens == {}
 
 
@@ -123,7 +127,7 @@ def test_what_a_device_sends_does_not_tell_devices_apart() -> None:
         return carrier.handle_request(request)
 
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
-    flow = Participation(plan, None, steady=clock.steady, dice=LoadedDice()).flow()
+    flow = Participation(plan, None, steady=clock.steady, randomness=FixedRandomness()).flow()
     assert blocking(flow, httpx.MockTransport(handle), clock, None) is Outcome.REPORTED
     known = {"host", "accept", "accept-encoding", "connection", "user-agent", "content-length"}
     for head in heads:
@@ -132,7 +136,7 @@ def test_what_a_device_sends_does_not_tell_devices_apart() -> None:
 
 
 def test_save_is_the_only_action_that_touches_the_disk() -> None:
-    class Counting(Memory):
+    class Counting(MemoryStore):
         saves = 0
 
         def save(self, kept: bytes) -> None:
@@ -144,8 +148,8 @@ def test_save_is_the_only_action_that_touches_the_disk() -> None:
     service.now_s = lambda: START_S - 10.0 + clock.now_s
     actions: list[Action] = []
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
-    participation = Participation(plan, None, steady=clock.steady, dice=LoadedDice())
+    participation = Participation(plan, None, steady=clock.steady, randomness=FixedRandomness())
     with httpx.Client(base_url=URL, transport=transport(service, clock)) as http:
-        hands = Driver(http, Counting(), steady=clock.steady, sleep=clock.sleep)
-        hands.drive(Recorded(participation.flow(), actions))  # type: ignore[arg-type]
+        driver = Driver(http, Counting(), steady=clock.steady, sleep=clock.sleep)
+        driver.drive(Recorded(participation.flow(), actions))  # type: ignore[arg-type]
     assert Counting.saves == sum(isinstance(action, Save) for action in actions) == 4

@@ -16,8 +16,7 @@ import httpx
 import pytest
 
 from checkins.client import CampaignRefused, Outcome, Participant, ServiceFailed, fetch_campaign
-from checkins.client.saved_state import SavedState
-from checkins.client.state_file import StateFile, locked
+from checkins.client.state import SavedState, StateFile, locked
 from checkins.errors import InvalidValue
 from checkins.protocol.participant import Phase
 from tests.client.fake_service import FakeService, campaign
@@ -43,14 +42,16 @@ def device(url: str, service: FakeService, folder: Path, **given: Any) -> Partic
 
 def test_a_device_takes_part_over_http(tmp_path: Path) -> None:
     service = soon()
-    stories: list[Any] = []
+    events_logged: list[Any] = []
     with on_a_socket(service) as url:
         found = fetch_campaign(url)
         assert (found.id, found.campaign) == (service.id, service.campaign)
-        here = device(url, service, tmp_path / "state", seal=found.seal, journal=stories.append)
+        here = device(
+            url, service, tmp_path / "state", seal=found.seal, journal=events_logged.append
+        )
         assert here.run() is Outcome.REPORTED
     assert len(service.reports) == 1
-    assert [story["event"] for story in stories][-2:] == ["acknowledged", "done"]
+    assert [fields["event"] for fields in events_logged][-2:] == ["acknowledged", "done"]
     kept = json.loads((tmp_path / "state" / f"{service.id}.json").read_text())
     assert kept == {"schema": 1, "campaign": service.id, "ended": "REPORTED"}
 
@@ -111,7 +112,7 @@ def test_a_device_that_withdraws_before_it_enrols_never_does(tmp_path: Path) -> 
         assert not service.withdrawn
 
 
-def test_withdrawing_goes_on_until_the_service_has_heard(tmp_path: Path) -> None:
+def test_a_withdrawal_is_retried_until_the_service_responds(tmp_path: Path) -> None:
     service = FakeService()
     file = StateFile(tmp_path / f"{service.id}.json")
     kept = SavedState(service.id, key="k" * 20, token="t-1", phase=Phase.DRAWN, slot=2)
@@ -152,13 +153,13 @@ def test_a_service_that_is_not_there_is_a_failure_with_its_address(tmp_path: Pat
 
 
 @pytest.mark.parametrize("url", ["", "service.test", "ftp://service.test", "http://"])
-def test_an_address_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
+def test_a_malformed_address_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="url"):
         device(url, FakeService(), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", "../../etc", "a/b"])
-def test_an_id_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_malformed_id_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="campaign"):
         Participant(url="http://x", campaign=name, trainer=SlopeTrainer(), state=tmp_path)
 
@@ -175,7 +176,7 @@ def listing(*campaigns: dict[str, object]) -> httpx.Client:
     return httpx.Client(base_url="http://x", transport=httpx.MockTransport(handle))
 
 
-def test_which_campaign_must_be_said_where_several_are_open() -> None:
+def test_a_campaign_must_be_named_where_several_are_open() -> None:
     one = {"id": "aaaaaaaaaaaa-1", "run": 1, "status": "running"}
     two = {"id": "bbbbbbbbbbbb-1", "run": 1, "status": "waiting"}
     with pytest.raises(CampaignRefused, match="several are open; name one of aaa"):
@@ -239,7 +240,7 @@ FORBIDDEN = (
 def test_a_device_imports_nothing_that_a_device_does_not_need() -> None:
     code = f"""
 import sys
-import checkins.client, checkins.swarm.swarm, checkins.client.rows
+import checkins.client, checkins.swarm.swarm, checkins.client.trainer
 heavy = [name for name in {FORBIDDEN!r} if name in sys.modules]
 assert not heavy, heavy
 """

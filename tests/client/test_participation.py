@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.client import CampaignRefused, Outcome, ServiceFailed
-from checkins.client.actions import Kind, LogEvent, Request, Save, Train
-from checkins.client.saved_state import SavedState
+from checkins.client.actions import LogEvent, Request, RequestKind, Save, Train
+from checkins.client.state import SavedState
 from checkins.client.view import view_from
 from checkins.errors import InvalidValue
 from checkins.protocol.participant import Phase
@@ -26,11 +26,11 @@ from tests.client.fake_service import (
     campaign,
     problem,
 )
-from tests.client.world import Crash, LoadedDice, World, faults
+from tests.client.world import Crash, FixedRandomness, World, faults
 
 
 def test_a_device_that_is_chosen_reports() -> None:
-    world = World(dice=LoadedDice(slot=2))
+    world = World(randomness=FixedRandomness(slot=2))
     assert world.live() is Outcome.REPORTED
     assert world.events() == [
         "enrolled",
@@ -47,7 +47,7 @@ def test_a_device_that_is_chosen_reports() -> None:
     assert world.trainer.calls == 1
 
 
-def test_a_device_that_is_not_chosen_goes_home() -> None:
+def test_a_device_that_is_not_chosen_is_dismissed() -> None:
     world = World(FakeService(choose=lambda receipt: False))
     assert world.live() is Outcome.DISMISSED
     assert world.service.reports == {}
@@ -55,26 +55,26 @@ def test_a_device_that_is_not_chosen_goes_home() -> None:
 
 
 def test_a_coin_that_says_no_means_no_check_in() -> None:
-    world = World(FakeService(campaign(participation=0.5)), LoadedDice(tails=True))
+    world = World(FakeService(campaign(participation=0.5)), FixedRandomness(tails=True))
     assert world.live() is Outcome.ABSTAINED
-    assert {request.kind for request in world.sent} == {Kind.LOOK, Kind.ENROL}
+    assert {request.kind for request in world.sent} == {RequestKind.VIEW, RequestKind.ENROL}
 
 
 def test_it_checks_in_while_check_ins_are_taken_and_not_all_at_once() -> None:
-    world = World(dice=LoadedDice(slot=3))
+    world = World(randomness=FixedRandomness(slot=3))
     world.live()
     [at] = [
         index
         for index, action in enumerate(world.actions)
-        if isinstance(action, Request) and action.kind is Kind.CHECK_IN
+        if isinstance(action, Request) and action.kind is RequestKind.CHECK_IN
     ]
-    assert world.requests(Kind.LEDGER)[0] == world.actions[at - 2]
+    assert world.requests(RequestKind.LEDGER)[0] == world.actions[at - 2]
     asleep = world.actions[at - 3]
     begin = world.service.begin(3)
     assert asleep.steady_s == pytest.approx(world.booted_s + begin - START_S + 0.5, abs=0.02)
 
 
-def test_what_was_drawn_is_durable_before_anything_follows_from_it() -> None:
+def test_the_draw_is_durable_before_anything_depends_on_it() -> None:
     world = World()
     world.live()
     kinds = [type(action) for action in world.actions if not isinstance(action, LogEvent)]
@@ -84,17 +84,17 @@ def test_what_was_drawn_is_durable_before_anything_follows_from_it() -> None:
             [a for a in world.actions if not isinstance(a, LogEvent)], kinds, strict=True
         )
     ]
-    assert sent.index(Save) < sent.index(Kind.ENROL)
+    assert sent.index(Save) < sent.index(RequestKind.ENROL)
     drawn = next(i for i, kept in enumerate(world.saved) if kept.phase is Phase.DRAWN)
     assert world.saved[drawn].slot == 1
     assert world.saved[drawn].token is not None
     saves = [i for i, kind in enumerate(sent) if kind is Save]
-    assert saves[drawn] < sent.index(Kind.CHECK_IN)
+    assert saves[drawn] < sent.index(RequestKind.CHECK_IN)
     made = sent.index(Train)
-    assert sent[made + 1 : made + 4] == [Save, Kind.LEDGER, Kind.REPORT]
+    assert sent[made + 1 : made + 4] == [Save, RequestKind.LEDGER, RequestKind.REPORT]
 
 
-def test_the_end_leaves_nothing_but_that_it_is_over() -> None:
+def test_the_final_state_holds_only_the_outcome() -> None:
     world = World()
     world.live()
     assert json.loads(world.disk or b"") == {
@@ -103,15 +103,15 @@ def test_the_end_leaves_nothing_but_that_it_is_over() -> None:
         "ended": "REPORTED",
     }
     before = len(world.sent)
-    assert world.live() is Outcome.REPORTED  # says so again, and contacts nobody
+    assert world.live() is Outcome.REPORTED  # the same outcome again, without any request
     assert len(world.sent) == before
 
 
 @pytest.mark.parametrize(
     "what", ["lost", "unanswered", "twice", "slow", "busy", "broken", "portal"]
 )
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.WITHDRAW])
-def test_one_fault_of_any_kind_is_survived(kind: Kind, what: str) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in RequestKind if kind is not RequestKind.WITHDRAW])
+def test_one_fault_of_any_kind_is_survived(kind: RequestKind, what: str) -> None:
     service = FakeService(campaign(slot_s=60.0, choose_s=25.0))
     world = World(service, fault=faults(what, on=kind))
     assert world.live() is Outcome.REPORTED
@@ -122,21 +122,21 @@ def test_one_fault_of_any_kind_is_survived(kind: Kind, what: str) -> None:
 
 def test_a_retry_sends_the_same_bytes_with_noise_drawn_once() -> None:
     service = FakeService(campaign(slot_s=600.0, choose_s=25.0))
-    world = World(service, fault=faults("unanswered", "busy", "lost", on=Kind.REPORT))
+    world = World(service, fault=faults("unanswered", "busy", "lost", on=RequestKind.REPORT))
     assert world.live() is Outcome.REPORTED
-    sent = world.requests(Kind.REPORT)
+    sent = world.requests(RequestKind.REPORT)
     assert len(sent) == 4
     assert len({(r.path, r.body, r.headers["Authorization"]) for r in sent}) == 1
     assert sum(isinstance(action, Train) for action in world.actions) == 1
 
 
-def test_retries_wait_longer_each_time_and_heed_the_service() -> None:
-    world = World(fault=faults(*["broken"] * 6, "busy", on=Kind.ENROL))
+def test_retries_back_off_and_respect_retry_after() -> None:
+    world = World(fault=faults(*["broken"] * 6, "busy", on=RequestKind.ENROL))
     world.live()
     asked = [
         i
         for i, action in enumerate(world.actions)
-        if isinstance(action, Request) and action.kind is Kind.ENROL
+        if isinstance(action, Request) and action.kind is RequestKind.ENROL
     ]
     ends = [world.actions[i + 1].steady_s for i in asked[:7]]  # type: ignore[union-attr]
     pauses = np.diff([world.booted_s + world.begins_s, *ends])
@@ -145,20 +145,22 @@ def test_retries_wait_longer_each_time_and_heed_the_service() -> None:
 
 
 def test_offline_at_its_slot_means_that_it_abstains() -> None:
-    world = World(dice=LoadedDice(slot=2), fault=faults(*["lost"] * 50, on=Kind.CHECK_IN))
+    world = World(
+        randomness=FixedRandomness(slot=2), fault=faults(*["lost"] * 50, on=RequestKind.CHECK_IN)
+    )
     assert world.live() is Outcome.LATE
     assert world.service.check_ins == {}
     assert world.server_s < world.service.begin(3) + 2
 
 
 def test_a_slot_that_has_passed_means_that_it_abstains() -> None:
-    world = World(dice=LoadedDice(slot=1), begins_s=15.0)
+    world = World(randomness=FixedRandomness(slot=1), begins_s=15.0)
     assert world.live() is Outcome.MISSED
-    assert world.requests(Kind.CHECK_IN) == []
+    assert world.requests(RequestKind.CHECK_IN) == []
 
 
 def test_a_device_started_again_after_its_slot_abstains() -> None:
-    world = World(dice=LoadedDice(slot=2), crash_before=7)
+    world = World(randomness=FixedRandomness(slot=2), crash_before=7)
     with pytest.raises(Crash):
         world.live()
     assert SavedState.from_bytes(world.disk or b"").slot == 2
@@ -168,33 +170,35 @@ def test_a_device_started_again_after_its_slot_abstains() -> None:
 
 
 def test_a_report_that_is_not_acknowledged_in_its_slot_is_never_sent_again() -> None:
-    world = World(dice=LoadedDice(slot=2), fault=faults(*["lost"] * 99, on=Kind.REPORT))
+    world = World(
+        randomness=FixedRandomness(slot=2), fault=faults(*["lost"] * 99, on=RequestKind.REPORT)
+    )
     assert world.live() is Outcome.LATE
     assert world.service.reports == {}
     assert b"report" not in (world.disk or b"")
 
 
 def test_a_check_in_after_the_choice_is_refused_and_ends_it() -> None:
-    world = World(dice=LoadedDice(slot=1), begins_s=5.0)
+    world = World(randomness=FixedRandomness(slot=1), begins_s=5.0)
     assert world.live() is Outcome.REFUSED
-    assert len(world.requests(Kind.CHECK_IN)) == 1
+    assert len(world.requests(RequestKind.CHECK_IN)) == 1
 
 
 def test_a_report_that_the_service_refuses_is_not_sent_over_and_over() -> None:
-    world = World(dice=LoadedDice(slot=1))
+    world = World(randomness=FixedRandomness(slot=1))
     world.service._report = lambda *_: world.service._check_in(1, "nobody")  # type: ignore[method-assign]
     assert world.live() is Outcome.LATE
-    assert len(world.requests(Kind.REPORT)) == 1
+    assert len(world.requests(RequestKind.REPORT)) == 1
 
 
 @pytest.mark.parametrize("hours", [-30.0, 0.5, 10_000.0])
 def test_the_devices_own_calendar_does_not_matter(hours: float) -> None:
-    world = World(dice=LoadedDice(slot=3), booted_s=hours * 3600.0)
+    world = World(randomness=FixedRandomness(slot=3), booted_s=hours * 3600.0)
     assert world.live() is Outcome.REPORTED
 
 
-def test_a_long_sleep_is_followed_by_a_look_at_the_clock() -> None:
-    world = World(dice=LoadedDice(slot=2), begins_s=-86_400.0)
+def test_a_long_sleep_is_followed_by_a_fresh_clock_reading() -> None:
+    world = World(randomness=FixedRandomness(slot=2), begins_s=-86_400.0)
     flow_steady = world.steady
     drift = 1.0 - 1e-4  # the device's clock loses 8.6 s a day
 
@@ -203,23 +207,23 @@ def test_a_long_sleep_is_followed_by_a_look_at_the_clock() -> None:
 
     world.steady = steady  # type: ignore[method-assign]
     assert world.live() is Outcome.REPORTED
-    assert len(world.requests(Kind.LOOK)) == 2
+    assert len(world.requests(RequestKind.VIEW)) == 2
     [again] = [
-        i for i, action in enumerate(world.actions) if action == world.requests(Kind.LOOK)[1]
+        i for i, action in enumerate(world.actions) if action == world.requests(RequestKind.VIEW)[1]
     ][1:]
     assert isinstance(world.actions[again + 1], Save)
 
 
-def test_without_an_answer_before_its_slot_the_old_clock_serves() -> None:
-    world = World(dice=LoadedDice(slot=2), begins_s=-3600.0)
+def test_without_a_response_before_its_slot_the_old_clock_is_used() -> None:
+    world = World(randomness=FixedRandomness(slot=2), begins_s=-3600.0)
     world.fault = lambda request: (
-        "lost" if request.kind is Kind.LOOK and world.server_s > START_S - 3000 else "fine"
+        "lost" if request.kind is RequestKind.VIEW and world.server_s > START_S - 3000 else "fine"
     )
     assert world.live() is Outcome.REPORTED
 
 
 def test_a_check_in_that_is_too_early_is_made_again_in_time() -> None:
-    world = World(dice=LoadedDice(slot=2))
+    world = World(randomness=FixedRandomness(slot=2))
     world.service.begins_late = 5.0  # type: ignore[attr-defined]
     begin = world.service.begin
     world.service.begin = lambda slot: begin(slot) + 5.0  # type: ignore[method-assign]
@@ -229,14 +233,14 @@ def test_a_check_in_that_is_too_early_is_made_again_in_time() -> None:
 
 def test_sliding_devices_draw_from_the_slots_that_are_still_open() -> None:
     service = FakeService(campaign(kind="sliding", slots=40, window=4))
-    world = World(service, LoadedDice(slot=2), begins_s=55.0)  # slot 6, and its choice is over
+    world = World(service, FixedRandomness(slot=2), begins_s=55.0)  # slot 6, and its choice is over
     assert world.live() is Outcome.REPORTED
     assert [slot for slot, _ in service.reports] == [8]
 
 
 def test_a_sliding_slot_after_the_last_one_means_that_it_abstains() -> None:
     service = FakeService(campaign(kind="sliding", slots=5, window=4))
-    world = World(service, LoadedDice(slot=4), begins_s=31.0)
+    world = World(service, FixedRandomness(slot=4), begins_s=31.0)
     assert world.live() is Outcome.MISSED
     assert service.check_ins == {}
 
@@ -331,21 +335,21 @@ def test_a_service_that_asks_for_a_key_gets_it_or_refuses(key: str | None) -> No
     assert world.live() is Outcome.REPORTED
 
 
-def test_a_service_that_is_gone_is_given_up_after_a_while() -> None:
+def test_an_unreachable_service_is_an_error_after_the_patience() -> None:
     world = World(fault=lambda request: "lost")
     with pytest.raises(ServiceFailed, match="lost on the way"):
         world.live()
     assert 60.0 <= world.server_s - START_S - world.begins_s < 180.0
 
 
-def test_a_busy_service_is_waited_for() -> None:
-    world = World(begins_s=-3000.0, fault=faults(*["busy"] * 100, on=Kind.ENROL))
+def test_a_busy_service_is_retried() -> None:
+    world = World(begins_s=-3000.0, fault=faults(*["busy"] * 100, on=RequestKind.ENROL))
     assert world.live() is Outcome.REPORTED
 
 
 @pytest.mark.parametrize("what", ["epoch", "slots"])
-def test_a_service_that_was_set_back_gets_no_check_in(what: str) -> None:
-    world = World(dice=LoadedDice(slot=4), begins_s=12.0, crash_before=8)
+def test_a_service_that_was_rolled_back_gets_no_check_in(what: str) -> None:
+    world = World(randomness=FixedRandomness(slot=4), begins_s=12.0, crash_before=8)
     world.service.epoch = 3
     with pytest.raises(Crash):
         world.live()
@@ -355,33 +359,36 @@ def test_a_service_that_was_set_back_gets_no_check_in(what: str) -> None:
         world.service.epoch = 2
     else:
         world.service.closed_less = 1
-    with pytest.raises(ServiceFailed, match="was set back"):
+    with pytest.raises(ServiceFailed, match="was rolled back"):
         world.live()
     assert world.service.check_ins == {}
     assert SavedState.from_bytes(world.disk or b"") == kept
 
 
-def test_a_service_that_was_set_back_and_went_on_gets_no_check_in() -> None:
+def test_a_service_that_was_rolled_back_and_went_on_gets_no_check_in() -> None:
     """It shows as many slots as before, in the same epoch: only the ledger is another one."""
-    world = World(dice=LoadedDice(slot=4), begins_s=22.0, crash_before=8)
+    world = World(randomness=FixedRandomness(slot=4), begins_s=22.0, crash_before=8)
     with pytest.raises(Crash):
         world.live()
     kept = SavedState.from_bytes(world.disk or b"")
     assert (kept.entries, kept.head) == (3, world.service.head(3))
     world.service.forked_after = 2
     world.crash_before = None
-    with pytest.raises(ServiceFailed, match="was set back"):
+    with pytest.raises(ServiceFailed, match="was rolled back"):
         world.live()
     assert world.service.check_ins == {}
     assert SavedState.from_bytes(world.disk or b"") == kept
 
 
 @pytest.mark.parametrize(
-    ("after", "before"), [(Kind.ENROL, Kind.CHECK_IN), (Kind.MODEL, Kind.REPORT)]
+    ("after", "before"),
+    [(RequestKind.ENROL, RequestKind.CHECK_IN), (RequestKind.MODEL, RequestKind.REPORT)],
 )
-def test_a_service_that_was_set_back_meanwhile_gets_nothing_more(after: Kind, before: Kind) -> None:
+def test_a_service_that_was_rolled_back_meanwhile_gets_nothing_more(
+    after: RequestKind, before: RequestKind
+) -> None:
     """The ledger is looked at again before the device checks in, and before it reports."""
-    world = World(dice=LoadedDice(slot=3), begins_s=-5.0)
+    world = World(randomness=FixedRandomness(slot=3), begins_s=-5.0)
 
     def fault(request: Request) -> str:
         if request.kind is after:
@@ -389,19 +396,19 @@ def test_a_service_that_was_set_back_meanwhile_gets_nothing_more(after: Kind, be
         return "fine"
 
     world.fault = fault
-    with pytest.raises(ServiceFailed, match="was set back"):
+    with pytest.raises(ServiceFailed, match="was rolled back"):
         world.live()
     assert world.requests(before) == []
     kept = SavedState.from_bytes(world.disk or b"")
-    assert kept.phase is (Phase.DRAWN if before is Kind.CHECK_IN else Phase.PRIVATIZED)
-    assert (kept.report is not None) == (before is Kind.REPORT)
-    with pytest.raises(ServiceFailed, match="was set back"):
+    assert kept.phase is (Phase.DRAWN if before is RequestKind.CHECK_IN else Phase.PRIVATIZED)
+    assert (kept.report is not None) == (before is RequestKind.REPORT)
+    with pytest.raises(ServiceFailed, match="was rolled back"):
         world.live()  # and it stays so
     assert world.requests(before) == []
 
 
-def test_a_worker_that_is_a_moment_behind_is_no_service_that_was_set_back() -> None:
-    world = World(dice=LoadedDice(slot=3), begins_s=12.0)
+def test_a_lagging_worker_is_not_taken_for_a_rollback() -> None:
+    world = World(randomness=FixedRandomness(slot=3), begins_s=12.0)
     answered = world.service.handle
     behind = iter([True, True])
 
@@ -415,7 +422,7 @@ def test_a_worker_that_is_a_moment_behind_is_no_service_that_was_set_back() -> N
 
 
 def test_a_service_that_does_not_show_its_ledger_gets_no_check_in() -> None:
-    world = World(dice=LoadedDice(slot=3), begins_s=12.0)
+    world = World(randomness=FixedRandomness(slot=3), begins_s=12.0)
     answered = world.service.handle
 
     def handle(method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
@@ -429,8 +436,8 @@ def test_a_service_that_does_not_show_its_ledger_gets_no_check_in() -> None:
     assert world.service.check_ins == {}
 
 
-def test_a_state_from_before_heads_were_kept_still_reads() -> None:
-    world = World(dice=LoadedDice(slot=3), begins_s=12.0, crash_before=8)
+def test_a_state_without_a_ledger_head_still_reads() -> None:
+    world = World(randomness=FixedRandomness(slot=3), begins_s=12.0, crash_before=8)
     with pytest.raises(Crash):
         world.live()
     values = json.loads(world.disk or b"")
@@ -440,8 +447,8 @@ def test_a_state_from_before_heads_were_kept_still_reads() -> None:
     assert world.live() is Outcome.REPORTED
 
 
-def test_what_it_sees_after_a_restart_is_durable_too() -> None:
-    world = World(dice=LoadedDice(slot=4), begins_s=2.0, crash_before=8)
+def test_the_view_after_a_restart_is_durable_too() -> None:
+    world = World(randomness=FixedRandomness(slot=4), begins_s=2.0, crash_before=8)
     with pytest.raises(Crash):
         world.live()
     assert SavedState.from_bytes(world.disk or b"").entries == 1
@@ -490,11 +497,11 @@ STEPS = 28
 @pytest.mark.parametrize("step", range(1, STEPS))
 def test_a_crash_between_any_two_actions_changes_nothing(step: int, when: str) -> None:
     service = FakeService(campaign(slot_s=60.0, choose_s=25.0))
-    dice = LoadedDice(slot=2)
-    world = World(service, dice, **{f"crash_{when}": step})
+    randomness = FixedRandomness(slot=2)
+    world = World(service, randomness, **{f"crash_{when}": step})
     assert crashed(world) is Outcome.REPORTED
     assert len(service.tokens) == len(service.check_ins) == len(service.reports) == 1
-    sent = world.requests(Kind.REPORT)
+    sent = world.requests(RequestKind.REPORT)
     assert len({request.body for request in sent}) == 1
     drawn = [kept for kept in world.saved if kept.phase is Phase.DRAWN]
     assert len({(kept.slot, kept.token) for kept in drawn}) == 1
@@ -502,7 +509,7 @@ def test_a_crash_between_any_two_actions_changes_nothing(step: int, when: str) -
 
 
 def test_the_crashes_cover_every_action() -> None:
-    world = World(FakeService(campaign(slot_s=60.0, choose_s=25.0)), LoadedDice(slot=2))
+    world = World(FakeService(campaign(slot_s=60.0, choose_s=25.0)), FixedRandomness(slot=2))
     world.live()
     assert world.steps < STEPS
 
@@ -516,7 +523,7 @@ KINDS = ("fine", "fine", "fine", "lost", "unanswered", "twice", "slow", "busy", 
     after=st.booleans(),
     slot=st.integers(1, 4),
     begins_s=st.floats(-200.0, 60.0),
-    pause_s=st.floats(0.0, 20.0),
+    backoff_s=st.floats(0.0, 20.0),
     chosen=st.booleans(),
 )
 def test_whatever_happens_a_device_takes_part_at_most_once(
@@ -525,11 +532,11 @@ def test_whatever_happens_a_device_takes_part_at_most_once(
     after: bool,
     slot: int,
     begins_s: float,
-    pause_s: float,
+    backoff_s: float,
     chosen: bool,
 ) -> None:
     service = FakeService(campaign(slot_s=20.0, choose_s=8.0), choose=lambda receipt: chosen)
-    world = World(service, LoadedDice(slot=slot), fault=faults(*schedule), begins_s=begins_s)
+    world = World(service, FixedRandomness(slot=slot), fault=faults(*schedule), begins_s=begins_s)
     world.plan = {"patience_s": 1e9}
     left = sorted(crashes)
     outcome = None
@@ -541,15 +548,15 @@ def test_whatever_happens_a_device_takes_part_at_most_once(
         try:
             outcome = world.live()
         except Crash:
-            world.server_s += pause_s
+            world.server_s += backoff_s
         except CampaignRefused:
             break  # it was over before the device drew
     drawn = {(kept.slot, kept.token) for kept in world.saved if kept.phase is not None}
     assert len(drawn) <= 1
     assert len(service.tokens) <= 1
     assert len(service.check_ins) <= 1
-    assert len({request.body for request in world.requests(Kind.REPORT)}) <= 1
-    assert {request.path for request in world.requests(Kind.CHECK_IN)} <= {
+    assert len({request.body for request in world.requests(RequestKind.REPORT)}) <= 1
+    assert {request.path for request in world.requests(RequestKind.CHECK_IN)} <= {
         f"/campaigns/{service.id}/slots/{slot}/check-ins"
     }
     if outcome is not None:
@@ -591,7 +598,7 @@ def test_a_damaged_state_is_refused_and_not_guessed(data: bytes) -> None:
         report=st.none() | st.binary(min_size=1, max_size=9),
     )
 )
-def test_what_is_kept_reads_back(kept: SavedState) -> None:
+def test_a_saved_state_reads_back(kept: SavedState) -> None:
     assert SavedState.from_bytes(kept.to_bytes()) == kept
     over = replace(kept.over("REPORTED"))
     assert SavedState.from_bytes(over.to_bytes()) == over

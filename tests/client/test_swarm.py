@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from checkins.client.actions import Answer, Kind, Request
+from checkins.client.actions import Request, RequestKind, Response
 from checkins.client.clock import steady_s
 from checkins.client.trainer import Trainer
 from checkins.swarm.connections import Connections
@@ -32,10 +32,12 @@ def swarm(url: str, service: FakeService, clients: int, **given: Any) -> Swarm:
 
 def test_every_device_has_its_own_token_slot_and_report(tmp_path: Path) -> None:
     service = soon()
-    stories: list[dict[str, Any]] = []
+    events_logged: list[dict[str, Any]] = []
     tally = Tally()
     with on_a_socket(service) as url:
-        crowd = swarm(url, service, 40, state=tmp_path, journal=lambda s: stories.append(dict(s)))
+        crowd = swarm(
+            url, service, 40, state=tmp_path, journal=lambda s: events_logged.append(dict(s))
+        )
         asyncio.run(crowd.run(tally))
         assert tally.outcomes == {"reported": 40}
         assert tally.done == 40
@@ -48,16 +50,18 @@ def test_every_device_has_its_own_token_slot_and_report(tmp_path: Path) -> None:
         files = sorted((tmp_path / service.id).glob("*.json"))
         assert len(files) == 40
         assert {json.loads(file.read_text())["ended"] for file in files} == {"REPORTED"}
-        told = {story["client"] for story in stories if story["event"] == "acknowledged"}
+        told = {fields["client"] for fields in events_logged if fields["event"] == "acknowledged"}
         assert told == set(range(40))
-        units = {tuple(story["units"]) for story in stories if story["event"] == "reporting"}
+        units = {
+            tuple(fields["units"]) for fields in events_logged if fields["event"] == "reporting"
+        }
         assert len(units) == 40
         before = len(service.received)
-        asyncio.run(crowd.run(Tally()))  # all of them are done: nobody is asked
+        asyncio.run(crowd.run(Tally()))  # all of them are done: no request is sent
         assert len(service.received) == before
 
 
-def test_a_device_that_fails_is_counted_and_stops_nobody() -> None:
+def test_a_device_that_fails_is_counted_and_stops_no_other() -> None:
     class Broken:
         def update(self, model: Any) -> Any:
             raise RuntimeError("no rows")
@@ -72,7 +76,7 @@ def test_a_device_that_fails_is_counted_and_stops_nobody() -> None:
     assert tally.failures == {"no rows": 1}
 
 
-def test_no_device_of_a_swarm_reports_to_a_service_that_was_set_back() -> None:
+def test_no_device_of_a_swarm_reports_to_a_service_that_was_rolled_back() -> None:
     service, tally = soon(), Tally()
     enrol = service._enrol
 
@@ -84,21 +88,23 @@ def test_no_device_of_a_swarm_reports_to_a_service_that_was_set_back() -> None:
     with on_a_socket(service) as url:
         asyncio.run(swarm(url, service, 10).run(tally))
     assert tally.failures.total() == 10
-    assert all("was set back" in why for why in tally.failures)
+    assert all("was rolled back" in why for why in tally.failures)
     assert service.check_ins == {}
 
 
 def test_a_busy_loop_does_not_set_the_clocks_wrong() -> None:
-    async def look(url: str, left: list[bytes]) -> tuple[float, Answer]:
-        with ViewFetcher(url) as lookout:
-            coming = asyncio.ensure_future(lookout.send(Request(Kind.LOOK, "GET", "/", 10.0)))
+    async def look(url: str, left: list[bytes]) -> tuple[float, Response]:
+        with ViewFetcher(url) as view_fetcher:
+            coming = asyncio.ensure_future(
+                view_fetcher.send(Request(RequestKind.VIEW, "GET", "/", 10.0))
+            )
             await asyncio.sleep(0)
             while left:
                 time.sleep(0.01)  # thousands of devices are started
             time.sleep(1.0)  # and the answer has arrived meanwhile
             free = steady_s()
             answer = await coming
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, Response)
             return free, answer
 
     ok = [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"]
@@ -152,7 +158,7 @@ def answering(*answers: bytes, left: list[bytes] | None = None) -> Iterator[tupl
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Y: z\r\n\r\nhi"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nh\r\n1;x\r\ni\r\n0\r\n\r\n"
-GET = Request(Kind.LOOK, "GET", "/x", 5.0)
+GET = Request(RequestKind.VIEW, "GET", "/x", 5.0)
 
 
 def asked(url: str, times: int) -> list[Any]:
@@ -174,7 +180,7 @@ def test_a_connection_is_used_again() -> None:
     assert len(accepted) == 1
 
 
-def test_a_kept_connection_that_was_closed_is_replaced() -> None:
+def test_an_idle_connection_that_was_closed_is_replaced() -> None:
     with answering(OK, b"", OK) as (url, accepted):
         assert [reply.body for reply in asked(url, 2)] == [b"hi", b"hi"]
     assert len(accepted) == 2
@@ -188,12 +194,12 @@ def test_a_kept_connection_that_was_closed_is_replaced() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi",
     ],
 )
-def test_what_is_no_answer_is_an_error(answer: bytes) -> None:
+def test_a_malformed_response_is_an_error(answer: bytes) -> None:
     with answering(answer) as (url, _), pytest.raises((OSError, EOFError)):
         asked(url, 1)
 
 
-def test_nobody_there_is_an_error() -> None:
+def test_a_refused_connection_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):

@@ -14,7 +14,7 @@ import pytest
 
 from checkins.campaign import DataFile, Optimizer, Task
 from checkins.client import RowsTrainer
-from checkins.client.rows import People, trainer_of_file
+from checkins.client.trainer import DatasetClients, trainer_of_file
 from checkins.errors import InvalidValue
 from checkins.simulation.engine.updates import LocalWork, client_updates
 from checkins.tasks.data import synthetic, table_file
@@ -104,12 +104,12 @@ def test_a_file_of_one_person_needs_no_column_that_says_so(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("client", "words"), [(None, "several: ann, bob; name one"), ("eve", "has no rows")]
 )
-def test_whose_rows_must_be_clear(file: Path, client: str | None, words: str) -> None:
+def test_the_owner_of_the_rows_must_be_clear(file: Path, client: str | None, words: str) -> None:
     with pytest.raises(InvalidValue, match=words):
         trainer_of_file(table(2, "logistic"), file, client=client)
 
 
-def test_a_label_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_label_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("label,x,y,z\n2,0.5,0,1\n")
     with pytest.raises(InvalidValue, match="must be 0 to 1"):
@@ -134,7 +134,7 @@ def test_a_person_of_the_public_holdout_does_not_take_part(file: Path) -> None:
 
 def test_people_of_a_built_in_data_set_each_have_their_rows() -> None:
     task = Task("synthetic", "logistic", Optimizer(rate=1.0))
-    crowd, data = People.of(task), synthetic.load()
+    crowd, data = DatasetClients.of(task), synthetic.load()
     assert len(crowd) == data.clients
     model = unflatten(np.zeros(11), crowd.model.shapes)
     one = RowsTrainer(task, data.features[data.rows_of(7)], data.labels[data.rows_of(7)])
@@ -144,12 +144,12 @@ def test_people_of_a_built_in_data_set_each_have_their_rows() -> None:
 
 
 def test_people_of_a_table_come_from_the_file_that_is_named(file: Path) -> None:
-    crowd = People.of(table(2, "logistic"), file=file)
+    crowd = DatasetClients.of(table(2, "logistic"), file=file)
     assert len(crowd) == 2
     with pytest.raises(InvalidValue, match="name the file"):
-        People.of(table(2, "logistic"))
-    with pytest.raises(InvalidValue, match="data of its own"):
-        People.of(Task("synthetic", "logistic", Optimizer(rate=1.0)), file=file)
+        DatasetClients.of(table(2, "logistic"))
+    with pytest.raises(InvalidValue, match="built-in data"):
+        DatasetClients.of(Task("synthetic", "logistic", Optimizer(rate=1.0)), file=file)
 
 
 NAMED = "code_of_a_service:build"
@@ -176,8 +176,10 @@ def ways_to_a_model(file: Path, **given: Any) -> dict[str, Callable[[], Any]]:
     return {
         "rows": lambda: RowsTrainer(table(2, NAMED), np.zeros((1, 3)), [1], **given).model,
         "file": lambda: trainer_of_file(table(2, NAMED), file, client="ann", **given).model,
-        "people": lambda: People.of(Task("synthetic", NAMED, Optimizer(rate=1.0)), **given).model,
-        "table": lambda: People.of(table(2, NAMED), file=file, **given).model,
+        "people": lambda: (
+            DatasetClients.of(Task("synthetic", NAMED, Optimizer(rate=1.0)), **given).model
+        ),
+        "table": lambda: DatasetClients.of(table(2, NAMED), file=file, **given).model,
     }
 
 
@@ -221,8 +223,8 @@ def test_no_file_is_opened_because_a_campaign_names_it(
     source = table(2, "logistic").data
     assert isinstance(source, DataFile)
     task = Task(replace(source, file=named), "logistic", Optimizer(rate=1.0))
-    assert len(People.of(task, file=file)) == 2
+    assert len(DatasetClients.of(task, file=file)) == 2
     trainer_of_file(task, file, client="ann")
     with pytest.raises(InvalidValue, match="name the file"):
-        People.of(task)
+        DatasetClients.of(task)
     assert [path.resolve() for path in opened] == [file.resolve()] * 2

@@ -10,19 +10,19 @@ import numpy as np
 
 from checkins.client.actions import (
     Action,
-    Answer,
     Flow,
-    Kind,
     LogEvent,
     NoResponse,
     Request,
+    RequestKind,
+    Response,
     Save,
     SleepUntil,
     Train,
 )
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.randomness import DeviceRandomness
-from checkins.client.saved_state import SavedState
+from checkins.client.state import SavedState
 from checkins.protocol.participant import Outcome
 from tests.client.fake_service import START_S, FakeService, Reply, problem
 
@@ -45,7 +45,7 @@ class SlopeTrainer:
 
 
 @dataclass
-class LoadedDice(DeviceRandomness):
+class FixedRandomness(DeviceRandomness):
     """Dice that fall as the test says; only a test has such."""
 
     slot: int = 1
@@ -80,7 +80,7 @@ class World:
     """One device and its service. The steady clock starts anywhere; the calendar is never asked."""
 
     service: FakeService = field(default_factory=FakeService)
-    dice: DeviceRandomness = field(default_factory=LoadedDice)
+    randomness: DeviceRandomness = field(default_factory=FixedRandomness)
     trainer: SlopeTrainer = field(default_factory=SlopeTrainer)
     fault: Fault = no_fault
     begins_s: float = -30.0
@@ -92,7 +92,7 @@ class World:
     saved: list[SavedState] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     sent: list[Request] = field(default_factory=list)
-    stories: list[dict[str, object]] = field(default_factory=list)
+    events_logged: list[dict[str, object]] = field(default_factory=list)
     steps: int = 0
     crash_before: int | None = None
     crash_after: int | None = None
@@ -113,7 +113,7 @@ class World:
 
     def flow(self) -> Flow[Outcome]:
         plan = ParticipationConfig(URL, self.service.id, self.trainer, **self.plan)
-        return Participation(plan, self.disk, steady=self.steady, dice=self.dice).flow()
+        return Participation(plan, self.disk, steady=self.steady, randomness=self.randomness).flow()
 
     def live(self) -> Outcome:
         """Start the device, or start it again, and let it run to its end or to a crash."""
@@ -143,17 +143,17 @@ class World:
                 return self._send(action)
             case SleepUntil(until):
                 self.server_s += max(0.0, until - self.steady())
-            case Save(kept):
-                self.disk = kept
-                self.saved.append(SavedState.from_bytes(kept))
-            case LogEvent(story):
-                self.stories.append(dict(story))
+            case Save(state):
+                self.disk = state
+                self.saved.append(SavedState.from_bytes(state))
+            case LogEvent(fields):
+                self.events_logged.append(dict(fields))
             case Train(make):
                 self.server_s += self.train_s
                 return make()
         return None
 
-    def _send(self, request: Request) -> Answer | NoResponse:
+    def _send(self, request: Request) -> Response | NoResponse:
         sent = self.steady()
         self.sent.append(request)
         what = self.fault(request)
@@ -176,7 +176,7 @@ class World:
             self.server_s += max(0.0, sent + request.timeout_s - self.steady())
             return NoResponse("the answer was lost")
         after = reply.headers.get("Retry-After")
-        return Answer(
+        return Response(
             reply.status,
             reply.body,
             sent,
@@ -188,14 +188,14 @@ class World:
         headers = dict(request.headers)
         return self.service.handle(request.method, request.path, headers, request.body or b"")
 
-    def requests(self, kind: Kind) -> list[Request]:
+    def requests(self, kind: RequestKind) -> list[Request]:
         return [request for request in self.sent if request.kind is kind]
 
     def events(self) -> list[str]:
-        return [str(story["event"]) for story in self.stories]
+        return [str(fields["event"]) for fields in self.events_logged]
 
 
-def faults(*kinds: str, on: Kind | None = None) -> Fault:
+def faults(*kinds: str, on: RequestKind | None = None) -> Fault:
     """These faults one after the other, on requests of one kind or of any; then none."""
     left: Iterator[str] = iter(kinds)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from checkins.campaign import Campaign
 from checkins.errors import ProtocolViolation
-from checkins.ledger import Ledger, SlotClosed, certificate
+from checkins.ledger import Ledger, SlotClosed, certificate, spending_of
 from checkins.protocol import server as servers
 from checkins.protocol.factories import server_of
 from checkins.protocol.report import Report
@@ -87,7 +87,7 @@ class Pure:
 
     @classmethod
     def of(cls, what: Campaign, spec: RunSpec, model: Any) -> Pure:
-        server = server_of(what, model, ledger=Ledger())
+        server = server_of(what, model, affordable=spending_of(Ledger(), what).affordable())
         assert server.rules.affordable == spec.affordable
         ledger, line = Ledger().append(Ledger().opening(what, model=model))
         return cls(what, server, ledger, [line])

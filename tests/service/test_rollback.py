@@ -12,9 +12,8 @@ import pytest
 from checkins.client import ServiceFailed
 from checkins.client.drivers import AsyncDriver
 from checkins.client.randomness import DeviceRandomness
-from checkins.client.saved_state import SavedState
 from checkins.client.service_client import ServiceClient
-from checkins.client.state_file import Memory
+from checkins.client.state import MemoryStore, SavedState
 from checkins.ledger.verification import verify
 from checkins.service.store.rollback_guard import RollbackGuard, progress_of
 from tests.service.coordination import Clock
@@ -27,10 +26,12 @@ async def looked(it: Living, kept: SavedState) -> SavedState:
     async def no_sleep(seconds: float) -> None:
         it.clock.now += seconds
 
-    contact = ServiceClient("http://test", it.run, 5.0, steady=it.clock, dice=DeviceRandomness())
-    hands = AsyncDriver(it.http, Memory(), steady=it.clock, sleep=no_sleep)
-    view = await hands.drive(contact.look(kept))
-    return contact.seen(kept, view)
+    client = ServiceClient(
+        "http://test", it.run, 5.0, steady=it.clock, randomness=DeviceRandomness()
+    )
+    driver = AsyncDriver(it.http, MemoryStore(), steady=it.clock, sleep=no_sleep)
+    view = await driver.drive(client.fetch_view(kept))
+    return client.with_position(kept, view)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["went on", "set back"])
@@ -59,12 +60,12 @@ def test_slots_that_are_released_twice_are_noticed_by_devices(tmp_path: Path, ag
         lines = (await it.ask("GET", "/ledger")).content.splitlines(keepends=True)
         assert verify(lines).within_budget  # nor has anyone who recomputes the ledger
         if again:
-            with pytest.raises(ServiceFailed, match="was set back"):
+            with pytest.raises(ServiceFailed, match="was rolled back"):
                 await looked(it, kept["seen"])
         else:
             seen = await looked(it, kept["seen"])
             assert seen.entries == 11
-            with pytest.raises(ServiceFailed, match="was set back"):
+            with pytest.raises(ServiceFailed, match="was rolled back"):
                 await looked(it, replace(seen, head="0" * 64))
 
     session(first)

@@ -1,23 +1,21 @@
-"""Attacks that must fail: what an adversary measures, held against what a certificate promises.
+"""Empirical privacy auditing: measured lower bounds on epsilon, compared with certificates.
 
-``audit_campaign`` plays every attack that fits a campaign and returns an ``Audit``. An engine of
-one's own makes ``Trials`` and asks ``lower_bounds`` what they prove.
+``audit_campaign`` runs every attack that fits a campaign and returns an ``Audit``. Users with an
+engine of their own make ``Trials`` and compute their ``lower_bounds``.
 """
 
-from checkins.audit.auditing import Attacks, Engine, Settings, audit_campaign
-from checkins.audit.bounds import Direction, MeasuredBound, lower_bounds
-from checkins.audit.report import Audit
-from checkins.audit.trials import Trials
-from checkins.audit.verdict import Finding, Promise, Verdict
+from checkins.audit.audit import Attacks, Engine, Settings, audit_campaign
+from checkins.audit.bounds import Direction, MeasuredBound, Trials, lower_bounds
+from checkins.audit.report import AttackResult, Audit, CertificateCheck, Verdict
 
 __all__ = [
+    "AttackResult",
     "Attacks",
     "Audit",
+    "CertificateCheck",
     "Direction",
     "Engine",
-    "Finding",
     "MeasuredBound",
-    "Promise",
     "Settings",
     "Trials",
     "Verdict",

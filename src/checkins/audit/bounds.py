@@ -1,13 +1,13 @@
-"""From scores to a lower bound on epsilon that holds with a stated confidence, exactly.
+"""Compute lower bounds on epsilon from the scores of trials, at a stated confidence.
 
 A test is an event E about a run's score: "at least t" or "at most t". If the protocol is
 (ε, δ)-DP, Pr_P[E] <= e^ε Pr_Q[E] + δ for both orders of (with, without). So
 
     ε >= log( (P_low − δ) / Q_high ),
 
-with P_low and Q_high the Clopper-Pearson ends of the two chances. The events are chosen on one
-part of the runs and counted on the rest, and the confidence is shared equally by every end that
-is used (Bonferroni): what is said of all tests together holds with the confidence of the whole.
+with P_low and Q_high the Clopper-Pearson ends of the two probabilities. The events are chosen on
+one part of the runs and counted on the rest. The confidence is shared equally by every interval end
+that is used (Bonferroni), so all bounds hold simultaneously at the stated confidence.
 
 Theorem:     [CP34]; [KOV17, Thm 2.1] for the region of (ε, δ)-DP tests.
 Rounding:    down.
@@ -26,12 +26,65 @@ from numpy.typing import NDArray
 from scipy.special import betainccinv, betaincinv
 
 from checkins import validate
-from checkins.audit.trials import Scores, Trials
 from checkins.errors import InvalidValue
 
+Scores = NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trials:
+    """Scores of independent runs; a larger score is evidence for the canary.
+
+    For replace-one, ``scores_with`` belong to the canary's first data set, ``scores_without`` to
+    its other one. Any score gives a valid bound; a poor score gives a weak one. It may be infinite.
+    """
+
+    scores_with: Scores
+    scores_without: Scores
+    canary: str
+    """Description of the client that took part in one half of the runs."""
+    statistic: str = "likelihood ratio of all releases"
+    engine: str = "compiled"
+
+    def __post_init__(self) -> None:
+        for name in ("scores_with", "scores_without"):
+            scores = np.asarray(getattr(self, name))
+            if scores.ndim != 1 or not np.issubdtype(scores.dtype, np.number):
+                raise InvalidValue(name, scores.shape, "must be one axis of numbers")
+            if not np.issubdtype(scores.dtype, np.floating):
+                scores = scores.astype(np.float64)
+            if np.isnan(scores).any():
+                raise InvalidValue(name, "NaN", "every run needs a score")
+            object.__setattr__(self, name, scores)
+
+    @property
+    def fewest(self) -> int:
+        """The number of runs of the smaller half."""
+        return min(self.scores_with.size, self.scores_without.size)
+
+    def split(self, share: float) -> tuple[Trials, Trials]:
+        """Return the first ``share`` of either half, and the rest, which is independent of it."""
+        cut_with = int(self.scores_with.size * share)
+        cut_without = int(self.scores_without.size * share)
+        return (
+            self._part(slice(None, cut_with), slice(None, cut_without)),
+            self._part(slice(cut_with, None), slice(cut_without, None)),
+        )
+
+    def _part(self, of_with: slice, of_without: slice) -> Trials:
+        return Trials(
+            self.scores_with[of_with],
+            self.scores_without[of_without],
+            self.canary,
+            self.statistic,
+            self.engine,
+        )
+
+
 CHOOSING = 0.25
-"""Share of the runs that the events are chosen on, and that count for nothing else."""
-LEAST_RUNS = 8
+"""Share of the runs on which events are chosen; these runs are not counted."""
+MIN_RUNS = 8
+"""Smallest number of runs of each half on which an event is chosen."""
 _ULPS = 1e-9
 _GROWTH = 1.02
 
@@ -39,89 +92,90 @@ FloatArray = NDArray[np.float64]
 
 
 class Direction(StrEnum):
-    """Which of the two laws is P, the one under which the event is likely."""
+    """Which of the two distributions is P, the one under which the event is likely."""
 
     REMOVE = "remove"
-    """The canary is there under P: large scores."""
+    """The canary is present under P: large scores."""
     ADD = "add"
     """The canary is missing under P: small scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A run is told as P where its score is at least ``threshold``, or at most for ``ADD``."""
+    """The event that the score is at least ``threshold``, or at most ``threshold`` for ``ADD``."""
 
     direction: Direction
     threshold: float
     delta: float
-    """For which delta it was chosen."""
+    """The delta for which the event was chosen."""
 
     def likely(self, trials: Trials) -> Scores:
-        """The scores under P."""
+        """Return the scores under P."""
         remove = self.direction is Direction.REMOVE
         return trials.scores_with if remove else trials.scores_without
 
     def unlikely(self, trials: Trials) -> Scores:
-        """The scores under Q."""
+        """Return the scores under Q."""
         remove = self.direction is Direction.REMOVE
         return trials.scores_without if remove else trials.scores_with
 
     def count(self, scores: Scores) -> int:
-        told = (
+        inside = (
             scores >= self.threshold
             if self.direction is Direction.REMOVE
             else scores <= self.threshold
         )
-        return int(np.count_nonzero(told))
+        return int(np.count_nonzero(inside))
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How often an event happened among fresh runs of P and of Q."""
+    """Counts of an event in fresh runs of P (true positives) and of Q (false positives)."""
 
     event: Event
     canary: str
-    hits: int = 0
-    of_hits: int = 0
-    alarms: int = 0
-    of_alarms: int = 0
+    true_positives: int = 0
+    positive_runs: int = 0
+    false_positives: int = 0
+    negative_runs: int = 0
 
     def plus(self, trials: Trials) -> Counts:
-        """With more runs."""
+        """Return the counts with more runs added."""
         likely, unlikely = self.event.likely(trials), self.event.unlikely(trials)
         return Counts(
             self.event,
             self.canary,
-            self.hits + self.event.count(likely),
-            self.of_hits + likely.size,
-            self.alarms + self.event.count(unlikely),
-            self.of_alarms + unlikely.size,
+            self.true_positives + self.event.count(likely),
+            self.positive_runs + likely.size,
+            self.false_positives + self.event.count(unlikely),
+            self.negative_runs + unlikely.size,
         )
 
     def bound(self, *, failure: float) -> MeasuredBound:
-        """The bound that holds but with probability ``failure``."""
-        low = lower_end(self.hits, self.of_hits, failure=failure / 2)
-        high = upper_end(self.alarms, self.of_alarms, failure=failure / 2)
+        """Return the bound that is false with probability at most ``failure``."""
+        low = lower_end(self.true_positives, self.positive_runs, failure=failure / 2)
+        high = upper_end(self.false_positives, self.negative_runs, failure=failure / 2)
         return MeasuredBound(
             epsilon=_epsilon(low, high, self.event.delta),
             delta=self.event.delta,
             direction=self.event.direction,
             canary=self.canary,
             threshold=self.event.threshold,
-            hits=self.hits,
-            of_hits=self.of_hits,
-            alarms=self.alarms,
-            of_alarms=self.of_alarms,
-            hit_rate_low=low,
-            alarm_rate_high=high,
+            true_positives=self.true_positives,
+            positive_runs=self.positive_runs,
+            false_positives=self.false_positives,
+            negative_runs=self.negative_runs,
+            true_positive_rate_low=low,
+            false_positive_rate_high=high,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBound:
-    """No epsilon below ``epsilon`` is true at ``delta``, and the counts that show it.
+    """A lower bound on epsilon at ``delta``, 0 if nothing was shown, and the counts behind it.
 
-    0 says nothing. ``hits`` are runs of P in the event, ``alarms`` runs of Q.
+    ``true_positives`` of ``positive_runs`` runs of P and ``false_positives`` of ``negative_runs``
+    runs of Q are in the event.
     """
 
     epsilon: float
@@ -129,16 +183,16 @@ class MeasuredBound:
     direction: Direction
     canary: str
     threshold: float
-    hits: int
-    of_hits: int
-    alarms: int
-    of_alarms: int
-    hit_rate_low: float
-    alarm_rate_high: float
+    true_positives: int
+    positive_runs: int
+    false_positives: int
+    negative_runs: int
+    true_positive_rate_low: float
+    false_positive_rate_high: float
 
     def at(self, delta: float) -> MeasuredBound:
-        """The same counts, read at another delta."""
-        epsilon = _epsilon(self.hit_rate_low, self.alarm_rate_high, delta)
+        """Return the bound from the same counts at another delta."""
+        epsilon = _epsilon(self.true_positive_rate_low, self.false_positive_rate_high, delta)
         return replace(self, delta=delta, epsilon=epsilon)
 
     def as_dict(self) -> dict[str, object]:
@@ -148,22 +202,22 @@ class MeasuredBound:
             "direction": str(self.direction),
             "canary": self.canary,
             "threshold": self.threshold if math.isfinite(self.threshold) else None,
-            "hits": self.hits,
-            "of_hits": self.of_hits,
-            "alarms": self.alarms,
-            "of_alarms": self.of_alarms,
-            "hit_rate_low": self.hit_rate_low,
-            "alarm_rate_high": self.alarm_rate_high,
+            "hits": self.true_positives,
+            "of_hits": self.positive_runs,
+            "alarms": self.false_positives,
+            "of_alarms": self.negative_runs,
+            "hit_rate_low": self.true_positive_rate_low,
+            "alarm_rate_high": self.false_positive_rate_high,
         }
 
 
 def lower_bounds(
     trials: Trials | Sequence[Trials], *, deltas: Sequence[float], confidence: float
 ) -> list[MeasuredBound]:
-    """The best lower bound at each delta; all of them hold together with ``confidence``.
+    """Return the best lower bound at each delta; all hold simultaneously with ``confidence``.
 
-    >>> honest = Trials(np.zeros(1000), np.zeros(1000), "nobody")
-    >>> [bound.epsilon for bound in lower_bounds(honest, deltas=[1e-6], confidence=0.99)]
+    >>> same = Trials(np.zeros(1000), np.zeros(1000), "none")
+    >>> [bound.epsilon for bound in lower_bounds(same, deltas=[1e-6], confidence=0.99)]
     [0.0]
     """
     every = (trials,) if isinstance(trials, Trials) else tuple(trials)
@@ -179,7 +233,7 @@ def lower_bounds(
 
 
 class Bound(Protocol):
-    """No epsilon below ``epsilon`` is true at ``delta``."""
+    """A lower bound on epsilon at ``delta``."""
 
     @property
     def epsilon(self) -> float: ...
@@ -188,7 +242,7 @@ class Bound(Protocol):
     @property
     def canary(self) -> str: ...
     def at(self, delta: float) -> Self:
-        """What the same runs show at another delta."""
+        """Return the bound from the same runs at another delta."""
         ...
 
     def as_dict(self) -> dict[str, object]: ...
@@ -198,7 +252,7 @@ AnyBound = TypeVar("AnyBound", bound=Bound)
 
 
 def best_of_each(found: Sequence[AnyBound], deltas: Sequence[float]) -> list[AnyBound]:
-    """The largest bound at each delta: the ends of an event hold whatever delta it is read at."""
+    """Return the largest bound at each delta: an event's interval ends hold at every delta."""
     return [
         max((bound.at(delta) for bound in found), key=lambda bound: bound.epsilon)
         for delta in deltas
@@ -208,9 +262,10 @@ def best_of_each(found: Sequence[AnyBound], deltas: Sequence[float]) -> list[Any
 def choose(
     trials: Trials, *, deltas: Sequence[float], failure: float, fresh: int
 ) -> tuple[Event, ...]:
-    """For each delta and direction the event that promises most on ``fresh`` further runs.
+    """Choose for each delta and direction the event with the best expected bound.
 
-    With too few runs to choose on, an event that never happens.
+    ``fresh`` is the number of runs on which the events will be counted. With too few runs to choose
+    on, the chosen event never happens.
     """
     events: list[Event] = []
     for direction in Direction:
@@ -220,11 +275,11 @@ def choose(
             np.sort(signed * scores.astype(np.float64))
             for scores in (blank.likely(trials), blank.unlikely(trials))
         )
-        if min(likely.size, unlikely.size) < LEAST_RUNS or fresh < 1:
+        if min(likely.size, unlikely.size) < MIN_RUNS or fresh < 1:
             events += (Event(direction, signed * math.inf, delta) for delta in deltas)
             continue
         places = _candidates(likely, unlikely)
-        low, high = _promised(places, likely, unlikely, failure=failure, fresh=fresh)
+        low, high = _expected_ends(places, likely, unlikely, failure=failure, fresh=fresh)
         for delta in deltas:
             gain = np.log(np.maximum(low - delta, 1e-300)) - np.log(high)
             place = float(places[int(np.argmax(gain))])
@@ -233,7 +288,7 @@ def choose(
 
 
 def _candidates(likely: FloatArray, unlikely: FloatArray) -> FloatArray:
-    """Thresholds at the order statistics of both, dense where few runs lie beyond."""
+    """Return thresholds at order statistics of both halves, dense in the tails."""
     found = []
     for scores in (likely, unlikely):
         steps = math.log(scores.size) / math.log(_GROWTH)
@@ -244,33 +299,40 @@ def _candidates(likely: FloatArray, unlikely: FloatArray) -> FloatArray:
     return np.unique(np.concatenate([*found, above]))
 
 
-def _promised(
+def _expected_ends(
     places: FloatArray, likely: FloatArray, unlikely: FloatArray, *, failure: float, fresh: int
 ) -> tuple[FloatArray, FloatArray]:
-    """The ends that so many fresh runs would have, at the rates seen; rare alarms are not 0."""
-    hits = np.asarray(likely.size - np.searchsorted(likely, places), dtype=np.float64)
-    hits *= fresh / likely.size
-    alarms = (unlikely.size - np.searchsorted(unlikely, places) + 0.5) * (fresh / unlikely.size)
-    alarms = np.minimum(alarms, float(fresh))
-    return ends_of(hits, alarms, fresh, failure=failure)
+    """Return the interval ends expected of ``fresh`` runs at the observed rates.
+
+    Half a run is added to the false positives, so that an unobserved rate is not taken for 0.
+    """
+    true_positives = np.asarray(likely.size - np.searchsorted(likely, places), dtype=np.float64)
+    true_positives *= fresh / likely.size
+    false_positives = (unlikely.size - np.searchsorted(unlikely, places) + 0.5) * (
+        fresh / unlikely.size
+    )
+    false_positives = np.minimum(false_positives, float(fresh))
+    return ends_of(true_positives, false_positives, fresh, failure=failure)
 
 
 def ends_of(
-    hits: FloatArray, alarms: FloatArray, runs: float, *, failure: float
+    true_positives: FloatArray, false_positives: FloatArray, runs: float, *, failure: float
 ) -> tuple[FloatArray, FloatArray]:
-    """P_low and Q_high of many events; what is expected need be no whole number."""
-    return _lower_ends(hits, runs, failure / 2), _upper_ends(alarms, runs, failure / 2)
+    """Return P_low and Q_high of many events; expected counts need not be integers."""
+    return _lower_ends(true_positives, runs, failure / 2), _upper_ends(
+        false_positives, runs, failure / 2
+    )
 
 
 def lower_end(count: int, runs: int, *, failure: float) -> float:
-    """Below the chance of what happened ``count`` times, but with probability ``failure``."""
+    """Return the lower Clopper-Pearson end of a probability, false with probability ``failure``."""
     if runs == 0:
         return 0.0
     return float(_lower_ends(np.array(float(count)), runs, failure))
 
 
 def upper_end(count: int, runs: int, *, failure: float) -> float:
-    """Above the chance of what happened ``count`` times, but with probability ``failure``."""
+    """Return the upper Clopper-Pearson end of a probability, false with probability ``failure``."""
     if runs == 0:
         return 1.0
     return float(_upper_ends(np.array(float(count)), runs, failure))
@@ -295,7 +357,7 @@ def _epsilon(low: float, high: float, delta: float) -> float:
 
 
 def check(deltas: Sequence[float], confidence: float) -> None:
-    """Refuse what no bound can be asked for."""
+    """Raise if deltas or confidence are out of range."""
     validate.open_unit(confidence=confidence)
     if not deltas:
         raise InvalidValue("deltas", deltas, "must name at least one delta")

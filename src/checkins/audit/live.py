@@ -1,12 +1,11 @@
-"""The audit of a live coordinator, over HTTP and nothing else.
+"""Audit a live coordinator over HTTP alone.
 
-Tiny campaigns are opened at a coordinator, each with canaries that a fair coin of ours sends or
-does not. Devices are the SDK's own, with the system's dice; each has a coordinate of its own that
-no other touches. What is judged is what anyone may fetch afterwards: the ledger with the sum of
-every slot. Whatever is planted or broken on the way, in the client, the service or between them,
-shows there.
+Tiny campaigns are opened at a coordinator, each with canaries that a fair coin includes or leaves
+out. Devices are the SDK's own, with the operating system's randomness; each has a coordinate of its
+own. The evidence is public: the ledger with the sum of every slot. A leak in the client, in the
+service or between them shows there.
 
-Meant for a coordinator that is set up to be tested: its campaigns are on nobody's data.
+Meant for a coordinator that is set up for tests: its campaigns use artificial data.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import json
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -26,50 +26,50 @@ from numpy.typing import NDArray
 
 from checkins import validate
 from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
-from checkins.audit.bounds import lower_bounds
-from checkins.audit.guessing import GuessedBound
-from checkins.audit.machines.attacks import Noise
-from checkins.audit.trials import Trials
-from checkins.audit.verdict import Verdict
+from checkins.audit.bounds import Trials, lower_bounds
+from checkins.audit.machines.adversary import SlotNoise
+from checkins.audit.one_run import GuessedBound
+from checkins.audit.report import Verdict
 from checkins.campaign import Budget, Campaign, Optimizer, Schedule, campaign_text
 from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
 from checkins.campaign.task import DataFile, Model, Task
-from checkins.client.answers import fetch_async
-from checkins.client.requests import VIEW_BYTES
+from checkins.client.bounded_http import fetch_async
+from checkins.client.service_client import VIEW_BYTES
 from checkins.errors import CheckinsError
 from checkins.ledger import Ledger, SlotClosed
 from checkins.randomizers import Gaussian
-from checkins.swarm.swarm import Swarm, Tally
+from checkins.swarm import Swarm, Tally
+from checkins.tasks.tensors import size, unflatten
 
 if TYPE_CHECKING:
     import httpx
 
 CONFIDENCE = 0.9999
 GUESSED = (0.1, 0.25, 0.5, 1.0)
-"""Shares of the canaries whose coins are guessed: the most suspect and the least, half each."""
+"""Shares of the canaries whose coins are guessed: highest and lowest scores, half each."""
 POLL_S = 0.25
 PATIENCE_S = 120.0
 BUSY = (429, 503)
 IN_TIME = 0.95
-"""Share of the devices that must be in time, or slots are made longer beforehand."""
+"""Share of the devices that must report in time; otherwise slots are made longer first."""
 LONGEST_SLOT_S = 16.0
 EXCESS = 3.0
 CLIP, GRID = 1.0, 1e-4
 LINE_BYTES, NUMBER_BYTES = 4096, 12
-"""At most, of a slot's line in the ledger without its sum; of each number of the sum."""
+"""Largest sizes of a slot's line in the ledger without its sum, and of each value of the sum."""
 
 
 class LiveFailed(CheckinsError):
-    """The coordinator did not do what an audit needs."""
+    """The coordinator did not serve the campaigns of the audit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LivePlan:
-    """What is run at the coordinator: so many campaigns of so many canaries, ``at_once`` together.
+class LiveSettings:
+    """The number of campaigns and of canaries in each, ``at_once`` campaigns concurrently.
 
-    Guesses prove something only where ``delta`` times the canaries is far below what may fail.
-    With ``capacity`` devices add the noise and dummies fill the slots; without it the server adds
-    it to the sum of all.
+    Guesses prove something only if ``delta`` times the canaries is far below 1 − confidence. With
+    ``capacity`` devices add the noise and dummies fill the slots; with None the server adds the
+    noise to the sum of all reports.
     """
 
     campaigns: int
@@ -95,13 +95,13 @@ class LivePlan:
         return self.noise_multiplier * math.sqrt(self.capacity or 1)
 
     def coins(self, number: int) -> NDArray[np.bool_]:
-        """Which canaries are sent: by fair coins, or in turns where there is one a campaign."""
+        """Choose the canaries that take part: by fair coins, or alternately if there is one."""
         if self.canaries == 1:
             return np.array([number % 2 == 0])
         return np.array([secrets.randbelow(2) == 1 for _ in range(self.canaries)])
 
     def campaign(self, start: datetime) -> Campaign:
-        """One of the campaigns, on a population of its own."""
+        """Return one of the campaigns, on a population of its own."""
         at = NoiseAt.SERVER if self.capacity is None else NoiseAt.CLIENT
         noise = GaussianNoise(self.noise_multiplier, at)
         name = f"audit-{secrets.token_hex(8)}"
@@ -126,8 +126,8 @@ class LivePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveFinding:
-    """What was measured at a coordinator, held against what it said of its campaigns."""
+class LiveAudit:
+    """The bound measured at a coordinator, and the epsilon that its certificates claim."""
 
     url: str
     claimed: float
@@ -163,8 +163,8 @@ class LiveFinding:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Played:
-    """One campaign that is over: the coins of its canaries, and how suspect each is."""
+class _FinishedCampaign:
+    """A completed campaign: the coins and the scores of its canaries."""
 
     epsilon: float
     coins: NDArray[np.bool_]
@@ -173,51 +173,45 @@ class _Played:
 
 
 class _CanaryTrainer:
-    """An update that is too long, along one coordinate."""
+    """A trainer whose update exceeds the clip along one coordinate."""
 
     def __init__(self, coordinate: int) -> None:
         self._coordinate = coordinate
 
     def update(self, model: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        flat = np.zeros(sum(tensor.size for tensor in model.values()))
+        shapes = {name: tensor.shape for name, tensor in model.items()}
+        flat = np.zeros(size(shapes))
         flat[self._coordinate] = EXCESS * CLIP
-        update, start = {}, 0
-        for name, tensor in model.items():
-            update[name] = flat[start : start + tensor.size].reshape(tensor.shape)
-            start += tensor.size
-        return update
+        return unflatten(flat, shapes)
 
 
-def audit_live(url: str, plan: LivePlan, *, operator: str) -> LiveFinding:
+def audit_live(url: str, settings: LiveSettings, *, operator: str) -> LiveAudit:
     """Audit the coordinator at ``url``, whose operator's token is ``operator``."""
-    return asyncio.run(_audited(url, plan, operator))
+    return asyncio.run(_audited(url, settings, operator))
 
 
-async def _audited(url: str, plan: LivePlan, operator: str) -> LiveFinding:
+async def _audited(url: str, settings: LiveSettings, operator: str) -> LiveAudit:
     import httpx
 
     began = time.monotonic()
-    turns = asyncio.Semaphore(plan.at_once)
+    turns = asyncio.Semaphore(settings.at_once)
     async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
-        plan = await _paced(http, url, plan, operator)
+        settings = await _paced(http, url, settings, operator)
 
-        async def turn(number: int) -> _Played:
+        async def turn(number: int) -> _FinishedCampaign:
             async with turns:
-                return await _play(http, url, plan, operator, plan.coins(number))
+                return await _play(http, url, settings, operator, settings.coins(number))
 
-        played = await asyncio.gather(*(turn(number) for number in range(plan.campaigns)))
+        played = await asyncio.gather(*(turn(number) for number in range(settings.campaigns)))
     claimed = max(one.epsilon for one in played)
-    measured, by = _measured(plan, played)
-    outcomes: dict[str, int] = {}
-    for one in played:
-        for name, count in one.outcomes.items():
-            outcomes[name] = outcomes.get(name, 0) + count
-    return LiveFinding(
+    measured, by = _measured(settings, played)
+    outcomes: Counter[str] = sum((Counter(one.outcomes) for one in played), Counter())
+    return LiveAudit(
         url,
         claimed,
         measured,
-        plan.delta,
-        plan.confidence,
+        settings.delta,
+        settings.confidence,
         len(played),
         sum(one.coins.size for one in played),
         sum(int(one.coins.sum()) for one in played),
@@ -227,57 +221,63 @@ async def _audited(url: str, plan: LivePlan, operator: str) -> LiveFinding:
     )
 
 
-def _measured(plan: LivePlan, played: Sequence[_Played]) -> tuple[float, str]:
+def _measured(settings: LiveSettings, played: Sequence[_FinishedCampaign]) -> tuple[float, str]:
     scores = np.concatenate([one.scores for one in played])
     coins = np.concatenate([one.coins for one in played])
-    if plan.canaries == 1:  # runs that are independent of each other: exact counts
+    if settings.canaries == 1:  # runs that are independent of each other: exact counts
         trials = Trials(scores[coins], scores[~coins], "one device", engine="live")
-        (bound,) = lower_bounds(trials, deltas=[plan.delta], confidence=plan.confidence)
-        return bound.epsilon, f"{bound.hits} of {bound.of_hits} and {bound.alarms} false alarms"
-    order, best = np.argsort(scores, kind="stable"), None
-    for share in GUESSED:
-        half = max(1, int(coins.size * share / 2))
-        right = int(coins[order[-half:]].sum()) + int((~coins[order[:half]]).sum())
-        found = GuessedBound.of(
-            right,
-            guesses=2 * half,
-            canaries=coins.size,
-            delta=plan.delta,
-            failure=(1.0 - plan.confidence) / len(GUESSED),
+        (bound,) = lower_bounds(trials, deltas=[settings.delta], confidence=settings.confidence)
+        found_positives = f"{bound.true_positives} of {bound.positive_runs} true positives"
+        return bound.epsilon, f"{found_positives}, {bound.false_positives} false positives"
+    order = np.argsort(scores, kind="stable")
+    halves = (max(1, int(coins.size * share / 2)) for share in GUESSED)
+    failure = (1.0 - settings.confidence) / len(GUESSED)
+    guessed = (
+        GuessedBound.from_order(
+            coins,
+            order,
+            lowest=half,
+            highest=half,
+            delta=settings.delta,
+            failure=failure,
             canary="live",
         )
-        if best is None or found.epsilon > best.epsilon:
-            best = found
-    if best is None:
-        raise LiveFailed("nothing was guessed")
+        for half in halves
+    )
+    best = max(guessed, key=lambda bound: bound.epsilon)
     return best.epsilon, f"{best.correct} of {best.guesses} guesses right"
 
 
-async def _paced(http: httpx.AsyncClient, url: str, plan: LivePlan, operator: str) -> LivePlan:
-    """Slots that are long enough here for nearly every device to be in time.
+async def _paced(
+    http: httpx.AsyncClient, url: str, settings: LiveSettings, operator: str
+) -> LiveSettings:
+    """Lengthen the slots until nearly all devices report in time.
 
-    Found out beforehand, with every canary sent, in campaigns that count for nothing.
+    Measured with all canaries present, in campaigns that are not counted.
     """
-    everyone = np.ones(plan.canaries, dtype=np.bool_)
+    everyone = np.ones(settings.canaries, dtype=np.bool_)
     while True:
         tried = await asyncio.gather(
-            *(_play(http, url, plan, operator, everyone) for _ in range(plan.at_once))
+            *(_play(http, url, settings, operator, everyone) for _ in range(settings.at_once))
         )
         reported = sum(one.outcomes.get("reported", 0) for one in tried)
-        if reported >= IN_TIME * plan.canaries * plan.at_once or plan.slot_s >= LONGEST_SLOT_S:
-            return plan
-        plan = replace(plan, slot_s=2.0 * plan.slot_s, choose_s=2.0 * plan.choose_s)
+        if (
+            reported >= IN_TIME * settings.canaries * settings.at_once
+            or settings.slot_s >= LONGEST_SLOT_S
+        ):
+            return settings
+        settings = replace(settings, slot_s=2.0 * settings.slot_s, choose_s=2.0 * settings.choose_s)
 
 
 async def _play(
     http: httpx.AsyncClient,
     url: str,
-    plan: LivePlan,
+    settings: LiveSettings,
     operator: str,
     coins: NDArray[np.bool_],
-) -> _Played:
-    """Open a campaign, send the canaries that the coins chose, and read what came of it."""
-    shown = await _opened(http, plan, operator)
+) -> _FinishedCampaign:
+    """Open a campaign, let the chosen canaries take part, and score its ledger."""
+    shown = await _opened(http, settings, operator)
     chosen = np.flatnonzero(coins)
     tally = Tally()
     if chosen.size:
@@ -290,25 +290,25 @@ async def _play(
             patience_s=PATIENCE_S,
         )
         await swarm.run(tally)
-    await _over(http, shown["id"], plan)
-    sums = await _sums(http, shown["id"], plan)
-    scores = np.array([_score(plan, sums[:, canary]) for canary in range(plan.canaries)])
-    return _Played(float(shown["certificate"]["epsilon"]), coins, scores, _ended(tally))
+    await _over(http, shown["id"], settings)
+    sums = await _sums(http, shown["id"], settings)
+    scores = np.array([_score(settings, sums[:, canary]) for canary in range(settings.canaries)])
+    return _FinishedCampaign(float(shown["certificate"]["epsilon"]), coins, scores, _ended(tally))
 
 
-async def _opened(http: httpx.AsyncClient, plan: LivePlan, operator: str) -> dict[str, Any]:
-    """A campaign that begins soon; a coordinator that is slow to price it gets more time."""
-    lead_s, until = plan.lead_s, time.monotonic() + PATIENCE_S
+async def _opened(http: httpx.AsyncClient, settings: LiveSettings, operator: str) -> dict[str, Any]:
+    """Open a campaign that begins soon; later if the coordinator is slow to certify it."""
+    lead_s, until = settings.lead_s, time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
-        campaign = plan.campaign(datetime.now(UTC) + timedelta(seconds=lead_s))
+        campaign = settings.campaign(datetime.now(UTC) + timedelta(seconds=lead_s))
         answer, body = await fetch_async(
             http,
             "POST",
             "/campaigns",
             content=campaign_text(campaign).encode(),
             headers={"Authorization": f"Bearer {operator}", "Content-Type": "application/toml"},
-            most_bytes=VIEW_BYTES,
-            within_s=PATIENCE_S,
+            max_bytes=VIEW_BYTES,
+            timeout_s=PATIENCE_S,
         )
         text = body.decode("utf-8", "replace")
         if answer.status_code == 201:
@@ -328,11 +328,11 @@ def _ended(tally: Tally) -> dict[str, int]:
     return {name: count for name, count in tally.outcomes.items() if count} | failed
 
 
-async def _over(http: httpx.AsyncClient, run: str, plan: LivePlan) -> None:
-    async with asyncio.timeout(PATIENCE_S + plan.lead_s + plan.slots * plan.slot_s):
+async def _over(http: httpx.AsyncClient, run: str, settings: LiveSettings) -> None:
+    async with asyncio.timeout(PATIENCE_S + settings.lead_s + settings.slots * settings.slot_s):
         while True:
             answer, body = await fetch_async(
-                http, "GET", f"/campaigns/{run}", most_bytes=VIEW_BYTES, within_s=PATIENCE_S
+                http, "GET", f"/campaigns/{run}", max_bytes=VIEW_BYTES, timeout_s=PATIENCE_S
             )
             over = ("completed", "stopped")
             if answer.status_code == 200 and json.loads(body)["status"] in over:
@@ -340,11 +340,13 @@ async def _over(http: httpx.AsyncClient, run: str, plan: LivePlan) -> None:
             await asyncio.sleep(POLL_S)
 
 
-async def _sums(http: httpx.AsyncClient, run: str, plan: LivePlan) -> NDArray[np.float64]:
-    """The sum of each slot in clips, from the ledger; one that is no chain is refused."""
-    most_bytes = 2 * VIEW_BYTES + plan.slots * (LINE_BYTES + NUMBER_BYTES * (plan.canaries + 1))
+async def _sums(http: httpx.AsyncClient, run: str, settings: LiveSettings) -> NDArray[np.float64]:
+    """Read the sum of each slot in clips from the ledger; raises if the chain is broken."""
+    max_bytes = 2 * VIEW_BYTES + settings.slots * (
+        LINE_BYTES + NUMBER_BYTES * (settings.canaries + 1)
+    )
     _, body = await fetch_async(
-        http, "GET", f"/campaigns/{run}/ledger", most_bytes=most_bytes, within_s=PATIENCE_S
+        http, "GET", f"/campaigns/{run}/ledger", max_bytes=max_bytes, timeout_s=PATIENCE_S
     )
     ledger, sums = Ledger(), []
     for line in body.splitlines(keepends=True):
@@ -357,8 +359,8 @@ async def _sums(http: httpx.AsyncClient, run: str, plan: LivePlan) -> NDArray[np
     return np.array(sums)
 
 
-def _score(plan: LivePlan, values: NDArray[np.float64]) -> float:
-    """log f of MATH.md B1 for one canary: its coordinate in every slot."""
-    noise = Noise(Gaussian(CLIP, plan.slot_noise), 1)
+def _score(settings: LiveSettings, values: NDArray[np.float64]) -> float:
+    """Return log f for one canary, from its coordinate in every slot."""
+    noise = SlotNoise(Gaussian(CLIP, settings.slot_noise), 1)
     ratios = [noise.log_ratio((float(value),), 1.0) for value in values]
     return float(np.logaddexp.reduce(ratios))

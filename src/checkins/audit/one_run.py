@@ -1,8 +1,30 @@
-"""One run of a campaign with many canaries, for campaigns that are too dear to repeat.
+r"""Audit a campaign from a single run with many canaries, each included by a fair coin.
 
-Canary j moves a direction of its own, so one run holds many attacks. With Gaussian noise these are
-the axes of the model, or random directions where there are more canaries than axes. With a pure
-randomizer canary j has a category of its own, in the response that has this local epsilon.
+After the run the adversary guesses for r of the k canaries whether they were included, and v
+guesses are right. Canary j moves a direction of its own, so one run holds many attacks. With
+Gaussian noise these are the axes of the model, or random directions where there are more canaries
+than axes. With a pure randomizer canary j has a category of its own, in the response that has this
+local epsilon.
+
+Theorem:     [SNJ23, section 5 and Appendix D], arXiv:2305.08846v1. If the run is (ε, δ)-DP with
+             respect to each canary, then for v in the upper tail (a bound below ½), with
+             W ~ Binomial(r, e^ε/(1 + e^ε)),
+
+                 Pr[at least v are right] <= β + 2 k δ α,
+                 β = Pr[W >= v],   α = max over i = 1..v of Pr[v − i <= W < v] / i .
+
+             Proof of δ = 0: given the releases and the coins of the canaries before it, the odds of
+             a canary's coin are at most e^ε either way, by Bayes and ε-DP; so each guess is right
+             with probability at most e^ε/(1 + e^ε), whatever came before, and the number of right
+             ones is stochastically below W. For δ > 0 (a sketch; the paper has the whole proof):
+             two distributions that are (ε, δ)-close become ε-close once each is changed on an event
+             of probability δ. So the right guesses are at most W plus the number of canaries where
+             such an event came true, whose mean is at most 2 k δ; by Markov's inequality i or more
+             of them occur with probability at most 2 k δ / i, and they help only where
+             v − i <= W < v. α is the worst way to use that mean.
+Neighbours:  those of the certificate: a coin decides whether a canary is present (add/remove), or
+             which of two data sets it has (replace-one). The other clients may be arbitrary.
+Rounding:    down.
 """
 
 from __future__ import annotations
@@ -13,23 +35,132 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import bdtrc
+from scipy.stats import binom
 
+from checkins import validate
 from checkins.accounting import Adjacency, GaussianNoise, LocalRandomizer
-from checkins.audit.canaries.world import World
-from checkins.audit.guessing import GuessedBound
+from checkins.audit.releases import RunParameters
 from checkins.campaign import Campaign
-from checkins.errors import NotCovered
+from checkins.errors import InvalidValue, NotCovered
+
+_MAX_EPSILON = 60.0
+
+
+def tail_probability(
+    correct: int, *, guesses: int, canaries: int, epsilon: float, delta: float
+) -> float:
+    """Bound the probability of ``correct`` or more right guesses under (epsilon, delta)-DP.
+
+    >>> round(tail_probability(9, guesses=10, canaries=10, epsilon=0.0, delta=0.0), 6)  # fair coins
+    0.010742
+    """
+    if not 0 <= correct <= guesses <= canaries:
+        raise InvalidValue("correct", correct, f"must be 0 to {guesses} of {canaries} canaries")
+    validate.non_negative(epsilon=epsilon)
+    validate.probability(delta=delta)
+    if correct == 0:
+        return 1.0
+    right = 1.0 / (1.0 + math.exp(-epsilon))
+    beta = float(bdtrc(correct - 1, guesses, right))
+    if delta == 0.0:
+        return beta
+    below = binom.pmf(np.arange(correct - 1, -1, -1), guesses, right)
+    alpha = float(np.max(np.cumsum(below) / np.arange(1, correct + 1)))
+    bound = beta + 2.0 * canaries * delta * alpha
+    return bound if bound < 0.5 else 1.0  # the theorem covers the upper tail only
+
+
+@dataclass(frozen=True, slots=True)
+class GuessedBound:
+    """A lower bound on epsilon at ``delta`` from ``correct`` right ones of ``guesses`` guesses."""
+
+    epsilon: float
+    delta: float
+    canary: str
+    canaries: int
+    guesses: int
+    correct: int
+    failure: float
+
+    @classmethod
+    def of(
+        cls, correct: int, *, guesses: int, canaries: int, delta: float, failure: float, canary: str
+    ) -> GuessedBound:
+        """Return the largest epsilon that the right guesses refute at level ``failure``."""
+
+        def refuted(epsilon: float) -> bool:
+            bound = tail_probability(
+                correct, guesses=guesses, canaries=canaries, epsilon=epsilon, delta=delta
+            )
+            return bound < failure
+
+        low, high = 0.0, _MAX_EPSILON
+        if refuted(0.0):
+            while high - low > 1e-9 * (1.0 + high):
+                middle = (low + high) / 2
+                low, high = (middle, high) if refuted(middle) else (low, middle)
+        return cls(low, delta, canary, canaries, guesses, correct, failure)
+
+    @classmethod
+    def from_order(
+        cls,
+        coins: NDArray[np.bool_],
+        order: NDArray[np.intp],
+        *,
+        lowest: int,
+        highest: int,
+        delta: float,
+        failure: float,
+        canary: str,
+    ) -> GuessedBound:
+        """Guess the ``highest`` last canaries in ``order`` included, the ``lowest`` first not."""
+        right = int(coins[order[coins.size - highest :]].sum())
+        right += int((~coins[order[:lowest]]).sum())
+        return cls.of(
+            right,
+            guesses=lowest + highest,
+            canaries=coins.size,
+            delta=delta,
+            failure=failure,
+            canary=canary,
+        )
+
+    def at(self, delta: float) -> GuessedBound:
+        """Return the bound from the same guesses at another delta."""
+        if delta == self.delta:
+            return self
+        return GuessedBound.of(
+            self.correct,
+            guesses=self.guesses,
+            canaries=self.canaries,
+            delta=delta,
+            failure=self.failure,
+            canary=self.canary,
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "delta": self.delta,
+            "epsilon": self.epsilon,
+            "canary": self.canary,
+            "canaries": self.canaries,
+            "guesses": self.guesses,
+            "correct": self.correct,
+        }
+
 
 CANARIES = 1000
-_FEWEST = 32
-_MOST_NUMBERS = 50_000_000
+"""Default number of canaries."""
+_MIN_CANARIES = 32
+_MAX_VALUES = 50_000_000
 
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneRun:
-    """A campaign, how many canaries there are, and the dimension in which they have directions."""
+    """A campaign, the number of canaries, and the dimension of their directions."""
 
     campaign: Campaign
     canaries: int
@@ -37,19 +168,22 @@ class OneRun:
 
     @classmethod
     def of(cls, campaign: Campaign, *, dimension: int | None, canaries: int = CANARIES) -> OneRun:
-        """As many canaries as there are places for, within a declared population and memory."""
-        world = World.of(campaign.design, repeats=campaign.repeats)
-        if world.averaged:
+        """Choose as many canaries as slots, a declared population and memory allow.
+
+        ``dimension`` None gives every canary an axis of its own.
+        """
+        run = RunParameters.of(campaign.design, repeats=campaign.repeats)
+        if run.averaged:
             raise NotCovered(
                 "protocol", "averaged", "one run is for the fixed and the sliding protocol"
             )
         if campaign.design.population is not None:
             canaries = min(canaries, campaign.design.population.most)
-        if world.capacity is not None:  # a canary that finds no place shows nothing
-            room = math.ceil(2 * world.places * world.repeats / max(world.participation, 1e-3))
-            canaries = min(canaries, max(room, _FEWEST))
-        canaries = max(1, min(canaries, _MOST_NUMBERS // world.slots))
-        axes = canaries if dimension is None else min(dimension, _MOST_NUMBERS // world.slots)
+        if run.capacity is not None:  # a canary that is not chosen shows nothing
+            room = math.ceil(2 * run.places * run.repeats / max(run.participation, 1e-3))
+            canaries = min(canaries, max(room, _MIN_CANARIES))
+        canaries = max(1, min(canaries, _MAX_VALUES // run.slots))
+        axes = canaries if dimension is None else min(dimension, _MAX_VALUES // run.slots)
         return cls(campaign, canaries, axes)
 
     @property
@@ -68,21 +202,20 @@ class OneRun:
     def bounds(
         self, *, deltas: Sequence[float], failure: float, generator: np.random.Generator
     ) -> tuple[GuessedBound, ...]:
-        """Every way to guess, at every delta; all hold together but with chance ``failure``."""
+        """Return the bounds of all strategies; their total failure probability is ``failure``."""
         coins = generator.random(self.canaries) < 0.5
         scores = self.scores(coins, generator)
-        ways = _ways(self.canaries)
-        each = failure / (len(ways) * len(deltas))
-        order = np.lexsort((generator.random(self.canaries), scores))  # ties fall by chance
+        strategies = _strategies(self.canaries)
+        each = failure / (len(strategies) * len(deltas))
+        order = np.lexsort((generator.random(self.canaries), scores))  # ties are broken at random
         found: list[GuessedBound] = []
-        for lowest, highest in ways:
-            right = int(coins[order[self.canaries - highest :]].sum())
-            right += int((~coins[order[:lowest]]).sum())
+        for lowest, highest in strategies:
             found += (
-                GuessedBound.of(
-                    right,
-                    guesses=lowest + highest,
-                    canaries=self.canaries,
+                GuessedBound.from_order(
+                    coins,
+                    order,
+                    lowest=lowest,
+                    highest=highest,
                     delta=delta,
                     failure=each,
                     canary=self.name,
@@ -92,45 +225,45 @@ class OneRun:
         return tuple(found)
 
     def scores(self, coins: NDArray[np.bool_], generator: np.random.Generator) -> FloatArray:
-        """For each canary, how much the releases speak for its coin."""
-        world = World.of(self.campaign.design, repeats=self.campaign.repeats)
+        """Return for each canary the evidence of the releases for its coin."""
+        run = RunParameters.of(self.campaign.design, repeats=self.campaign.repeats)
         randomizer = self.campaign.design.randomizer
         total = np.zeros(self.canaries)
-        for _ in range(world.repeats):
+        for _ in range(run.repeats):
             if isinstance(randomizer, GaussianNoise):
                 deviation = self.campaign.design.slot_noise(randomizer)
-                total += self._by_sums(world, deviation, coins, generator)
+                total += self._by_sums(run, deviation, coins, generator)
             else:
-                total += self._by_responses(world, randomizer, coins, generator)
+                total += self._by_responses(run, randomizer, coins, generator)
         return total
 
     def _used(
-        self, world: World, there: NDArray[np.bool_], generator: np.random.Generator
+        self, run: RunParameters, there: NDArray[np.bool_], generator: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(canaries, their slots) of those that are chosen, at most a capacity in each slot."""
-        coin = generator.random(self.canaries) < world.participation
-        slot = generator.integers(0, world.choices, self.canaries)
-        who = generator.permutation(np.flatnonzero(there & coin & (slot < world.slots)))
+        """Return the chosen canaries and their slots, at most the capacity in each slot."""
+        coin = generator.random(self.canaries) < run.participation
+        slot = generator.integers(0, run.choices, self.canaries)
+        who = generator.permutation(np.flatnonzero(there & coin & (slot < run.slots)))
         where = slot[who]
         order = np.argsort(where, kind="stable")
         who, where = who[order], where[order]
-        if world.capacity is None:
+        if run.capacity is None:
             return who, where
         rank = np.arange(who.size) - np.searchsorted(where, where)
-        chosen = rank < world.capacity
+        chosen = rank < run.capacity
         return who[chosen], where[chosen]
 
     def _by_sums(
         self,
-        world: World,
+        run: RunParameters,
         deviation: float,
         coins: NDArray[np.bool_],
         generator: np.random.Generator,
     ) -> FloatArray:
-        """log f of each canary, as if it were alone: the others are nearly orthogonal to it."""
-        sums = generator.standard_normal((world.slots, self.dimension)) * deviation
+        """Return log f of each canary, as if it were alone: the others are nearly orthogonal."""
+        sums = generator.standard_normal((run.slots, self.dimension)) * deviation
         there = np.ones(self.canaries, dtype=np.bool_) if self._replace_one else coins
-        who, where = self._used(world, there, generator)
+        who, where = self._used(run, there, generator)
         signs = np.where(coins[who], 1.0, -1.0)
         if self.canaries <= self.dimension:
             np.add.at(sums, (where, who), signs)
@@ -140,42 +273,42 @@ class OneRun:
             directions /= np.linalg.norm(directions, axis=1, keepdims=True)
             np.add.at(sums, where, signs[:, np.newaxis] * directions[who])
             along = sums @ directions.T
-        first = _log_mean(along / deviation**2, deviation, world)
+        first = _log_mean(along / deviation**2, deviation, run)
         if not self._replace_one:
             return first
-        return first - _log_mean(-along / deviation**2, deviation, world)
+        return first - _log_mean(-along / deviation**2, deviation, run)
 
     def _by_responses(
         self,
-        world: World,
+        run: RunParameters,
         randomizer: LocalRandomizer,
         coins: NDArray[np.bool_],
         generator: np.random.Generator,
     ) -> FloatArray:
-        """How often each canary's category was reported; with other data it has a second one."""
+        """Count reports of each canary's category; replace-one has a second category."""
         categories = self.canaries * (2 if self._replace_one else 1) + 1
-        places = world.places
+        places = run.places
         b = math.exp(randomizer.local_epsilon)
         there = np.ones(self.canaries, dtype=np.bool_) if self._replace_one else coins
-        who, _ = self._used(world, there, generator)
+        who, _ = self._used(run, there, generator)
         held = np.full(places, categories - 1)  # a dummy holds the last one
         own = np.where(coins[who], who, who + self.canaries) if self._replace_one else who
         held[: who.size] = own
-        lies = generator.random(places) < (categories - 1) / (b + categories - 1)
+        flipped = generator.random(places) < (categories - 1) / (b + categories - 1)
         steps = generator.integers(1, categories, places)
-        reported = np.where(lies, (held + steps) % categories, held)
+        reported = np.where(flipped, (held + steps) % categories, held)
         counts = np.bincount(reported, minlength=categories).astype(np.float64)
         first = counts[: self.canaries]
         return first - counts[self.canaries : 2 * self.canaries] if self._replace_one else first
 
 
-def _log_mean(exponents: FloatArray, deviation: float, world: World) -> FloatArray:
+def _log_mean(exponents: FloatArray, deviation: float, run: RunParameters) -> FloatArray:
     ratios = np.exp(exponents - 0.5 / deviation**2)
-    return np.asarray(np.log(1.0 - world.reach + world.reach * ratios.mean(axis=0)))
+    return np.asarray(np.log(1.0 - run.reach + run.reach * ratios.mean(axis=0)))
 
 
-def _ways(canaries: int) -> list[tuple[int, int]]:
-    """(how many of the least, how many of the most suspect) are guessed: few, fixed beforehand."""
+def _strategies(canaries: int) -> list[tuple[int, int]]:
+    """Return (number of lowest, number of highest scores) guessed in each fixed strategy."""
     half, quarter, few = (max(1, canaries // part) for part in (2, 4, 32))
-    ways = [(half, canaries - half), (few, few), (0, quarter)]
-    return [(least, most) for least, most in ways if least + most <= canaries]
+    strategies = [(half, canaries - half), (few, few), (0, quarter)]
+    return [(least, most) for least, most in strategies if least + most <= canaries]

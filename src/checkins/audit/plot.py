@@ -1,11 +1,11 @@
-"""The picture of an audit: the two errors of its attack, and the epsilon that each test shows.
+"""Plot an audit: the two error rates of its best attack, and the epsilon that each test shows.
 
 No test of an (ε, δ)-DP campaign has errors below the line [KOV17, Thm 2.1]
 
     FN >= max(0, 1 − δ − e^ε FP, e^−ε (1 − δ − FP)),
 
 and each audited delta gives one. A point below the line would contradict the certificate. The
-second panel reads the same tests as log((P − δ)/Q): what each of them says epsilon is at least.
+second panel shows log((P − δ)/Q) of the same tests: the lower bound on epsilon by each of them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,9 @@ from numpy.typing import NDArray
 
 from checkins.accounting import Adjacency
 from checkins.audit.bounds import Direction
-from checkins.audit.power import Rates
-from checkins.audit.report import Audit
-from checkins.audit.trade_off_curve import Point
-from checkins.audit.verdict import Finding
-from checkins.formatting import page_down as down
-from checkins.formatting import page_up as up
+from checkins.audit.report import AttackResult, Audit
+from checkins.audit.statistics import EventRates, TradeOffPoint
+from checkins.simulation.report.numbers import down, up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,14 +34,14 @@ NAME = "trade-off.png"
 BLUE, GREY, RED, ORANGE = "#0072b2", "#8a8a8a", "#cc3311", "#d55e00"
 COLOURS = {Direction.REMOVE: BLUE, Direction.ADD: ORANGE}
 SIDES = {
-    Adjacency.ADD_REMOVE: {Direction.REMOVE: "there", Direction.ADD: "missing"},
+    Adjacency.ADD_REMOVE: {Direction.REMOVE: "present", Direction.ADD: "missing"},
     Adjacency.REPLACE_ONE: {Direction.REMOVE: "first data", Direction.ADD: "other data"},
 }
-"""What an event calls the canary."""
+"""Labels of the two hypotheses."""
 
 
 def certified_line(false_positive: FloatArray, pairs: Iterable[tuple[float, float]]) -> FloatArray:
-    """The smallest false negative rate that all (epsilon, delta) allow."""
+    """Return the smallest false negative rates that all (epsilon, delta) pairs allow."""
     least = np.zeros_like(false_positive)
     for epsilon, delta in pairs:
         if math.isfinite(epsilon):
@@ -55,24 +52,24 @@ def certified_line(false_positive: FloatArray, pairs: Iterable[tuple[float, floa
 
 
 def draw_trade_off(audit: Audit, path: Path) -> None:
-    """Save the picture of the attack that measured most."""
+    """Save the figure of the attack that measured most."""
     trade_off(audit).savefig(path, metadata={"Software": "checkins"})
 
 
 def trade_off(audit: Audit) -> Figure:
-    """The picture: its two errors on the left, what each test shows on the right."""
+    """Return the figure: error rates on the left, epsilon of each test on the right."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    finding = _shown(audit)
-    points: tuple[Point, ...] = ()
-    if finding is not None and finding.curve is not None:
-        points = finding.curve.points(confidence=audit.confidence)
+    result = _shown(audit)
+    points: tuple[TradeOffPoint, ...] = ()
+    if result is not None and result.curve is not None:
+        points = result.curve.points(confidence=audit.confidence)
     figure = Figure(figsize=(10.5, 6.0), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)  # no window, whatever MPLBACKEND says
     errors, shown = figure.subplots(1, 2)
-    _draw_errors(errors, audit, finding, points)
-    _draw_epsilons(shown, audit, finding, points)
+    _draw_errors(errors, audit, result, points)
+    _draw_epsilons(shown, audit, result, points)
     for axes in (errors, shown):
         axes.grid(visible=True, color="#e4e4e4", linewidth=0.8)
         axes.set_axisbelow(True)
@@ -84,23 +81,23 @@ def trade_off(audit: Audit) -> Figure:
     return figure
 
 
-def _shown(audit: Audit) -> Finding | None:
-    drawn = [finding for finding in audit.promise.findings if finding.curve is not None]
+def _shown(audit: Audit) -> AttackResult | None:
+    drawn = [result for result in audit.check.results if result.curve is not None]
     return max(drawn, key=lambda one: one.at(audit.headline).epsilon, default=None)
 
 
 def _draw_errors(
-    axes: Axes, audit: Audit, finding: Finding | None, points: tuple[Point, ...]
+    axes: Axes, audit: Audit, result: AttackResult | None, points: tuple[TradeOffPoint, ...]
 ) -> None:
     grid = np.linspace(0.0, 1.0, 801)
-    pairs = [(c.epsilon, delta) for delta, c in audit.promise.certificates.items()]
+    pairs = [(c.epsilon, delta) for delta, c in audit.check.certificates.items()]
     line = certified_line(grid, pairs)
     axes.fill_between(grid, line, color=RED, alpha=0.08, linewidth=0)
     axes.plot(grid, line, color=RED, linewidth=1.5, label="certified: no test lies below")
     axes.plot(grid, 1.0 - grid, ":", color=GREY, linewidth=1.0, label="guessing")
     here, gone = _sides(audit).values()
-    canary = "" if finding is None else finding.canary
-    for rates in _exact(finding):
+    canary = "" if result is None else result.canary
+    for rates in _exact(result):
         if rates.direction is Direction.REMOVE:
             axes.plot(
                 np.append(0.0, rates.unlikely),
@@ -120,14 +117,14 @@ def _draw_errors(
 
 def _title(audit: Audit) -> str:
     delta = audit.headline
-    certified, measured = audit.promise.certified(delta), audit.promise.measured(delta)
-    if audit.promise.contradicted:
+    certified, measured = audit.check.certified(delta), audit.check.measured(delta)
+    if audit.check.contradicted:
         return f"contradicted: certified ε ≤ {up(certified)} at δ = {delta:g}"
     return f"{audit.verdict}: {down(measured)} ≤ ε ≤ {up(certified)} at δ = {delta:g}"
 
 
-def _points(axes: Axes, points: tuple[Point, ...], label: str) -> None:
-    """Each threshold with the Clopper-Pearson ends of both errors, one by one."""
+def _points(axes: Axes, points: tuple[TradeOffPoint, ...], label: str) -> None:
+    """Draw each threshold with the Clopper-Pearson ends of both errors."""
     x = np.array([point.false_positive for point in points])
     y = np.array([point.false_negative for point in points])
     across = np.array([[p.false_positive_low, p.false_positive_high] for p in points]).T
@@ -149,24 +146,24 @@ def _sides(audit: Audit) -> dict[Direction, str]:
     return SIDES[audit.campaign.budget.adjacency]
 
 
-def _exact(finding: Finding | None) -> tuple[Rates, ...]:
-    return finding.rates if finding is not None and finding.exact else ()
+def _exact(result: AttackResult | None) -> tuple[EventRates, ...]:
+    return result.rates if result is not None and result.exact else ()
 
 
 def _draw_epsilons(
-    axes: Axes, audit: Audit, finding: Finding | None, points: tuple[Point, ...]
+    axes: Axes, audit: Audit, result: AttackResult | None, points: tuple[TradeOffPoint, ...]
 ) -> None:
-    """What each test shows at the headline's delta; its ends are of the picture's points alone."""
+    """Draw the bound of each test at the first delta; each interval end holds by itself."""
     delta = audit.headline
-    certified = audit.promise.certified(delta)
+    certified = audit.check.certified(delta)
     if math.isfinite(certified):
         label = f"certified: ε ≤ {up(certified)}"
         axes.axhline(certified, color=RED, linewidth=1.5, label=label)
-    measured = audit.promise.measured(delta)
-    label = f"measured, all together: ε ≥ {down(measured)}"
+    measured = audit.check.measured(delta)
+    label = f"measured, simultaneous: ε ≥ {down(measured)}"
     axes.axhline(measured, color=GREY, linestyle="--", linewidth=1.0, label=label)
     for direction, called in _sides(audit).items():
-        for rates in _exact(finding):
+        for rates in _exact(result):
             if rates.direction is direction:
                 some = (rates.likely > delta) & (rates.unlikely > 0.0)
                 shown = np.log((rates.likely[some] - delta) / rates.unlikely[some])
@@ -188,13 +185,13 @@ def _draw_epsilons(
     axes.set_xlim(max(1e-7, min(1e-3, lowest) / 2), 1.0)
     top = max(certified if math.isfinite(certified) else 0.0, measured, 1e-3)
     axes.set_ylim(0.0, 1.1 * top)
-    axes.set_xlabel("chance of the event where it is unlikely, Q")
+    axes.set_xlabel("probability of the event where it is unlikely, Q")
     axes.set_ylabel("ε")
-    axes.set_title(f"what each threshold shows at δ = {delta:g}", loc="left", fontsize=11)
+    axes.set_title(f"lower bound by each threshold at δ = {delta:g}", loc="left", fontsize=11)
 
 
-def _read(point: Point, direction: Direction, delta: float) -> tuple[float, float] | None:
-    """(Q, epsilon) of one threshold by its ends, where it shows anything."""
+def _read(point: TradeOffPoint, direction: Direction, delta: float) -> tuple[float, float] | None:
+    """Return (Q, epsilon) of one threshold from its interval ends; None if it shows nothing."""
     low, high = 1.0 - point.false_negative_high, point.false_positive_high
     if direction is Direction.ADD:
         low, high = 1.0 - point.false_positive_high, point.false_negative_high

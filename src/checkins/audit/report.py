@@ -1,30 +1,167 @@
-"""An audit as a whole: its verdict, and the object that the command line prints."""
+"""Compare measured lower bounds with certificates, and report the verdict of an audit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
-from checkins.audit.verdict import MARK, ROUNDING, SHARE, Promise, Verdict
+from checkins.accounting import Certificate
+from checkins.accounting.certificate import OF_DESIGN
+from checkins.audit.bounds import CHOOSING, Bound, best_of_each
+from checkins.audit.statistics import EventRates, TradeOffCurve, runs_needed
 from checkins.campaign import Campaign
 from checkins.formatting import finite
+
+SHARE = 0.8
+"""Share of the known lower bound on epsilon that an audit must measure to count as powerful."""
+ROUNDING = (
+    "epsilon_certified up, epsilon_lower and epsilon_measured_lower down, epsilon_exact nearest"
+)
+MARK = "simulated: seeded randomness, no real client's data"
+
+
+class Verdict(StrEnum):
+    """Whether the measurements are consistent with the certificates."""
+
+    CONSISTENT = "consistent"
+    CONTRADICTED = "contradicted"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttackResult:
+    """The measured bounds and the power of one attack.
+
+    ``exact`` is the attack's exact epsilon at each delta, empty where it is not known. ``rates``
+    are the probabilities of its events, exact or observed, and ``failure`` is the failure
+    probability of one event. ``curve`` is None where no trade-off curve was measured.
+    """
+
+    canary: str
+    explained: str
+    engine: str
+    statistic: str
+    runs: int
+    bounds: tuple[Bound, ...]
+    seconds: float
+    exact: Mapping[float, float] = field(default_factory=dict)
+    rates: tuple[EventRates, ...] = ()
+    failure: float = 1.0
+    curve: TradeOffCurve | None = None
+    note: str = ""
+
+    def at(self, delta: float) -> Bound:
+        """Return the best bound at a delta."""
+        return best_of_each(self.bounds, [delta])[0]
+
+    def runs_needed(self, delta: float, epsilon: float) -> int | None:
+        """Return the runs of each half that would measure ``epsilon``; None if none would."""
+        if not epsilon > 0.0:
+            return None
+        fresh = runs_needed(self.rates, delta=delta, epsilon=epsilon, failure=self.failure)
+        return None if fresh is None else math.ceil(fresh / (1.0 - CHOOSING))
+
+    def as_dict(self, delta: float, target: float) -> dict[str, object]:
+        best = self.at(delta)
+        return {
+            "canary": self.canary,
+            "explained": self.explained,
+            "engine": self.engine,
+            "statistic": self.statistic,
+            "trials": self.runs,
+            "epsilon_measured_lower": best.epsilon,
+            "epsilon_exact": self.exact.get(delta),
+            "trials_needed": self.runs_needed(delta, target),
+            "best": best.as_dict(),
+            "seconds": round(self.seconds, 3),
+            **({"note": self.note} if self.note else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CertificateCheck:
+    """A certificate for each audited delta, and the results of all attacks on it."""
+
+    certificates: Mapping[float, Certificate]
+    results: tuple[AttackResult, ...]
+
+    def certified(self, delta: float) -> float:
+        return self.certificates[delta].epsilon
+
+    def best(self, delta: float) -> Bound | None:
+        every = [bound for result in self.results for bound in result.bounds]
+        return best_of_each(every, [delta])[0] if every else None
+
+    def measured(self, delta: float) -> float:
+        """Return the largest measured lower bound at a delta; 0 if nothing was measured."""
+        found = self.best(delta)
+        return 0.0 if found is None else found.epsilon
+
+    def known(self, delta: float) -> float:
+        """Return the largest proven lower bound on epsilon, of the design or of an attack."""
+        exact = (result.exact.get(delta, 0.0) for result in self.results)
+        certificate = self.certificates[delta]
+        of_design = certificate.epsilon_lower_of == OF_DESIGN
+        lower = max(certificate.epsilon_lower if of_design else 0.0, *exact, 0.0)
+        return min(lower, self.certified(delta))
+
+    def runs_needed(self, delta: float) -> int | None:
+        """Return the runs after which the best attack would measure ``SHARE`` of ``known``.
+
+        By exact rates where any are known, else by observed ones. None if no attack would.
+        """
+        target = SHARE * self.known(delta)
+        exact = [result for result in self.results if result.exact]
+        found = (result.runs_needed(delta, target) for result in exact or self.results)
+        return min((runs for runs in found if runs is not None), default=None)
+
+    @property
+    def contradicted(self) -> tuple[float, ...]:
+        """The deltas at which the measured bound exceeds the certified epsilon."""
+        return tuple(
+            delta for delta in self.certificates if self.measured(delta) > self.certified(delta)
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.CONTRADICTED if self.contradicted else Verdict.CONSISTENT
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return one JSON object for each delta."""
+        return [
+            {
+                "delta": delta,
+                "epsilon_certified": finite(certificate.epsilon),
+                "epsilon_lower": certificate.epsilon_lower,
+                "epsilon_lower_of": certificate.epsilon_lower_of,
+                "method": certificate.method,
+                "epsilon_measured_lower": self.measured(delta),
+                "contradicted": delta in self.contradicted,
+                **({} if (best := self.best(delta)) is None else {"best": best.as_dict()}),
+            }
+            for delta, certificate in self.certificates.items()
+        ]
+
 
 METHOD = {
     "trials": "Clopper-Pearson on fresh runs, events chosen on others, Bonferroni over all of them",
     "one-run": "guesses about many canaries of one run [SNJ23], Bonferroni over all of them",
 }
-"""How bounds were made of runs."""
+"""Statistical methods that turn runs into bounds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audit:
-    """What was measured of a campaign, and of its small form run by the real machines.
+    """The result of an audit: a campaign, and its small form run by the real state machines.
 
-    Everything in it holds together with ``confidence``.
+    All bounds hold simultaneously with ``confidence``. ``machines`` is None if the real machines
+    were not run.
     """
 
     campaign: Campaign
-    promise: Promise
-    machines: Promise | None
+    check: CertificateCheck
+    machines: CertificateCheck | None
     confidence: float
     seed: int
     one_run: bool
@@ -33,8 +170,8 @@ class Audit:
 
     @property
     def headline(self) -> float:
-        """The delta of the first line."""
-        return next(iter(self.promise.certificates))
+        """The delta that is reported first."""
+        return next(iter(self.check.certificates))
 
     @property
     def contradicted(self) -> bool:
@@ -42,32 +179,32 @@ class Audit:
 
     @property
     def verdict(self) -> Verdict:
-        parts = [self.promise, *([] if self.machines is None else [self.machines])]
-        guilty = any(part.verdict is Verdict.CONTRADICTED for part in parts)
-        return Verdict.CONTRADICTED if guilty else Verdict.CONSISTENT
+        parts = [self.check, *([] if self.machines is None else [self.machines])]
+        contradicted = any(part.verdict is Verdict.CONTRADICTED for part in parts)
+        return Verdict.CONTRADICTED if contradicted else Verdict.CONSISTENT
 
     @property
     def trials(self) -> int:
-        """Runs of each half, over all canaries."""
-        return sum(finding.runs for finding in self.promise.findings)
+        """The number of runs of each half, over all canaries."""
+        return sum(result.runs for result in self.check.results)
 
     @property
     def powerful(self) -> bool:
-        """Whether it measured most of what is known to be true."""
-        known = self.promise.known(self.headline)
-        return self.promise.measured(self.headline) >= SHARE * known
+        """Whether it measured at least ``SHARE`` of the known lower bound."""
+        known = self.check.known(self.headline)
+        return self.check.measured(self.headline) >= SHARE * known
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        promise, delta = self.promise, self.headline
-        certificate = promise.certificates[delta]
-        best, target = promise.best(delta), SHARE * promise.known(delta)
+        """Return plain values for JSON."""
+        check, delta = self.check, self.headline
+        certificate = check.certificates[delta]
+        best, target = check.best(delta), SHARE * check.known(delta)
         answer: dict[str, object] = {
             "epsilon_certified": finite(certificate.epsilon),
             "epsilon_lower": certificate.epsilon_lower,
             "epsilon_lower_of": certificate.epsilon_lower_of,
-            "epsilon_exact": promise.known(delta),
-            "epsilon_measured_lower": promise.measured(delta),
+            "epsilon_exact": check.known(delta),
+            "epsilon_measured_lower": check.measured(delta),
             "confidence": self.confidence,
             "verdict": str(self.verdict),
             "delta": delta,
@@ -76,18 +213,18 @@ class Audit:
             "certificate_method": certificate.method,
             "rounding": ROUNDING,
             "trials": self.trials,
-            "trials_needed": promise.runs_needed(delta),
+            "trials_needed": check.runs_needed(delta),
             "trials_needed_for": target,
             "canary": None if best is None else best.canary,
             "statistic": next(
-                (f.statistic for f in promise.findings if best and f.canary == best.canary), None
+                (f.statistic for f in check.results if best and f.canary == best.canary), None
             ),
-            "deltas": promise.rows(),
-            "views": [finding.as_dict(delta, target) for finding in promise.findings],
+            "deltas": check.rows(),
+            "views": [result.as_dict(delta, target) for result in check.results],
             "machines": None if self.machines is None else _machines(self.machines),
             "notes": list(self.notes),
-            "seed": self.seed if promise.findings else None,
-            "simulated": MARK if promise.findings else None,
+            "seed": self.seed if check.results else None,
+            "simulated": MARK if check.results else None,
             "name": self.campaign.name,
             "seal": self.campaign.seal,
             "seconds": round(self.seconds, 3),
@@ -95,11 +232,11 @@ class Audit:
         return answer
 
 
-def _machines(promise: Promise) -> dict[str, object]:
-    delta = next(iter(promise.certificates))
+def _machines(check: CertificateCheck) -> dict[str, object]:
+    delta = next(iter(check.certificates))
     return {
         "of": "the campaign made small, run by the real machines and samplers",
-        "verdict": str(promise.verdict),
-        "deltas": promise.rows(),
-        "views": [finding.as_dict(delta, 0.0) for finding in promise.findings],
+        "verdict": str(check.verdict),
+        "deltas": check.rows(),
+        "views": [result.as_dict(delta, 0.0) for result in check.results],
     }

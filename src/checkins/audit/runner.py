@@ -1,111 +1,202 @@
-"""Playing an attack for a while: events are chosen on the first runs, and counted on the rest.
+"""Run one attack in batches: choose events on the first runs, count them on the rest.
 
-How many runs there are is fixed by time or beforehand, never by what they show.
+Every batch has a seed of its own. A number of runs that is fixed beforehand is cut into batches of
+the canary's own size, so it gives the same counts on any machine and any number of threads. Under a
+time limit, batches begin small and grow until one takes a small part of the time, and no batch is
+started that would not end in time. The number of runs depends on the time limit or is fixed
+beforehand, never on the results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
 
-from checkins.audit.batching import Blocks, Effort, OutOfTime
-from checkins.audit.bounds import CHOOSING, Counts, MeasuredBound, choose
-from checkins.audit.canaries.canary import Canary
-from checkins.audit.power import Rates
-from checkins.audit.trade_off_curve import Curve
-from checkins.audit.trials import Trials
+from checkins.audit.bounds import CHOOSING, Counts, MeasuredBound, Trials, choose
+from checkins.audit.canaries import Canary
+from checkins.audit.statistics import EventRates, TradeOffCurve
+from checkins.errors import CheckinsError
 
-MOST_CHOOSING = 1_000_000
-"""Runs that events are chosen on, and held in memory."""
-MOST_FRESH = 1_000_000_000
+GROWTH = 4
+"""Largest factor by which a batch exceeds the one before."""
+BATCH_SHARE = 1 / 40
+"""Share of the time limit that one batch may take."""
+MAX_CHOOSING_RUNS = 1_000_000
+"""Largest number of runs on which events are chosen; they are held in memory."""
+MAX_FRESH_RUNS = 1_000_000_000
+"""Largest number of runs on which events are counted."""
 
-Told = Callable[[float], None]
-"""Hears what share of the work is done."""
+Progress = Callable[[float], None]
+"""A callback with the share of the work that is done."""
+Clock = Callable[[], float]
+"""A function that returns monotonic seconds."""
+
+
+class OutOfTime(CheckinsError):
+    """An attack was not run, or not finished, for lack of time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBudget:
+    """The time limit or the number of runs of an attack; ``runs`` None means the time limit."""
+
+    seconds: float
+    runs: int | None
+    seed: tuple[int, ...]
+    threads: int = 0
+    clock: Clock = time.perf_counter
+
+    @property
+    def workers(self) -> int:
+        """The number of threads: numpy and JAX release the interpreter lock while they compute."""
+        if self.threads:
+            return self.threads
+        known = hasattr(os, "sched_getaffinity")
+        return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+
+
+class Batches:
+    """Runs batches concurrently and yields their trials in order."""
+
+    def __init__(self, canary: Canary, budget: RunBudget) -> None:
+        self._canary, self._budget = canary, budget
+        self._next = 0
+        self._size = canary.batch if budget.runs is not None else canary.smallest_batch
+        self._growing = budget.runs is None
+        self._batch_s = 0.0
+        """Estimated seconds of one batch."""
+
+    def until(self, runs: int, deadline: float) -> Iterator[Trials]:
+        """Yield trials of ``runs`` runs, or until the deadline; at least one batch."""
+        left = runs
+        for trials in self._first_batches(runs, deadline):
+            left -= trials.fewest
+            yield trials
+        workers = self._budget.workers
+        with ThreadPoolExecutor(workers, thread_name_prefix="audit") as pool:
+            pending: list[Future[tuple[Trials, float]]] = []
+            while True:
+                while left > 0 and len(pending) < workers + 1 and self._fits(pending, deadline):
+                    size = min(self._size, left)
+                    pending.append(pool.submit(self._run, self._next, size))
+                    left -= size
+                    self._next += 1
+                if not pending:
+                    return
+                wait(pending[:1], return_when=FIRST_COMPLETED)
+                trials, took = pending.pop(0).result()
+                self._batch_s = took * self._size / trials.fewest
+                yield trials
+
+    def _first_batches(self, runs: int, deadline: float) -> Iterator[Trials]:
+        """Run the first batches one by one, to find the batch size and to warm up."""
+        left, warmup = runs, self._canary.warmup_s
+        while left > 0 and (self._next == 0 or (self._growing and self._fits([], deadline))):
+            size = min(self._size, left)
+            trials, took = self._run(self._next, size)
+            self._next += 1
+            left -= size
+            self._batch_s = max(0.0, took - warmup)
+            warmup = 0.0
+            if self._growing:
+                self._grow()
+            yield trials
+
+    def _grow(self) -> None:
+        """Grow the batch to its share of the time limit, by at most ``GROWTH``."""
+        share = BATCH_SHARE * self._budget.seconds / max(self._batch_s, 1e-9)
+        factor = max(1.0, min(share, GROWTH))
+        larger = min(self._canary.batch, int(self._size * factor))
+        self._growing = self._size < larger < self._canary.batch
+        self._batch_s *= larger / self._size
+        self._size = larger
+
+    def _fits(self, pending: list[Future[tuple[Trials, float]]], deadline: float) -> bool:
+        """Return whether one more batch would end by the deadline, after the pending ones."""
+        rounds = len(pending) // self._budget.workers + 1
+        return self._budget.clock() + rounds * self._batch_s <= deadline
+
+    def _run(self, number: int, runs: int) -> tuple[Trials, float]:
+        began = self._budget.clock()
+        seeds = np.random.SeedSequence(self._budget.seed, spawn_key=(number,))
+        trials = self._canary.trials(runs, np.random.Generator(np.random.SFC64(seeds)))
+        return trials, self._budget.clock() - began
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Played:
-    """What came of one attack."""
+class Measurement:
+    """The bounds measured by one attack, and its observed rates."""
 
     runs: int
-    """Of each half, all together."""
+    """Number of runs of each half."""
     bounds: tuple[MeasuredBound, ...]
-    curve: Curve
-    rates: tuple[Rates, ...]
-    """Seen on the runs that events were chosen on."""
+    curve: TradeOffCurve
+    rates: tuple[EventRates, ...]
+    """Rates observed on the runs on which events were chosen."""
     events: int
     seconds: float
 
 
-def play(
+def run_attack(
     canary: Canary,
     *,
     deltas: Sequence[float],
     failure: float,
-    effort: Effort,
-    told: Told | None = None,
-) -> Played:
-    """Bounds that all hold but with probability ``failure``; raises OutOfTime if there are none."""
-    clock = effort.clock
-    started = clock()
-    blocks = Blocks(canary, effort)
-    if effort.runs is None and effort.seconds <= canary.ready_s:
+    budget: RunBudget,
+    progress: Progress | None = None,
+) -> Measurement:
+    """Run an attack and return its bounds, which all hold except with probability ``failure``.
+
+    Raises OutOfTime if there was no time for any fresh run. ``progress`` None reports no progress.
+    """
+    clock, runs, batches = budget.clock, budget.runs, Batches(canary, budget)
+    started, done = clock(), 0
+    if runs is None and budget.seconds <= canary.warmup_s:
         raise OutOfTime(
-            f"it takes about {canary.ready_s:g} s to make ready, and {effort.seconds:.2g} s were"
+            f"it takes about {canary.warmup_s:g} s to make ready, and {budget.seconds:.2g} s were"
             " left for it"
         )
-    first_runs, deadline = MOST_CHOOSING, started + CHOOSING * effort.seconds
-    if effort.runs is not None:
-        first_runs, deadline = max(1, int(effort.runs * CHOOSING)), float("inf")
-    done = 0
 
-    def tell(runs: int) -> None:
-        share = (clock() - started) / effort.seconds
-        if effort.runs is not None:
-            share = runs / effort.runs
-        if told is not None:
-            told(min(1.0, share))
+    def counted(most: int, share: float) -> Iterator[Trials]:
+        """Yield trials of ``most`` runs, or until ``share`` of the time limit."""
+        nonlocal done
+        deadline = started + share * budget.seconds if runs is None else math.inf
+        for trials in batches.until(most, deadline):
+            done += trials.fewest
+            if progress is not None:
+                share_done = done / runs if runs else (clock() - started) / budget.seconds
+                progress(min(1.0, share_done))
+            yield trials
 
-    first: list[Trials] = []
-    for trials in blocks.until(min(first_runs, MOST_CHOOSING), deadline):
-        first.append(trials)
-        done += trials.fewest
-        tell(done)
-    chosen_on = _joined(first, canary.name)
-    took = clock() - started
-    fresh = MOST_FRESH
-    if effort.runs is not None:
-        fresh = max(1, effort.runs - chosen_on.fewest)
-    pace = chosen_on.fewest / max(took, 1e-9)
-    expected = min(fresh, max(1, int(pace * max(0.0, effort.seconds - took))))
-    if effort.runs is not None:
-        expected = fresh
+    first_runs = MAX_CHOOSING_RUNS if runs is None else max(1, int(runs * CHOOSING))
+    chosen_on = _joined(list(counted(min(first_runs, MAX_CHOOSING_RUNS), CHOOSING)), canary.name)
+    if runs is None:
+        took = clock() - started
+        pace = chosen_on.fewest / max(took, 1e-9)
+        fresh, expected = MAX_FRESH_RUNS, max(1, int(pace * max(0.0, budget.seconds - took)))
+    else:
+        fresh = expected = max(1, runs - chosen_on.fewest)
     each = failure / (2 * len(deltas))
-    events = choose(chosen_on, deltas=deltas, failure=each, fresh=expected)
+    events = choose(chosen_on, deltas=deltas, failure=each, fresh=min(fresh, expected))
     counts = [Counts(event, canary.name) for event in events]
-    curve = Curve.over(chosen_on)
-    end = float("inf") if effort.runs is not None else started + effort.seconds
-    for trials in blocks.until(fresh, end):
+    curve = TradeOffCurve.over(chosen_on)
+    for trials in counted(fresh, 1.0):
         counts = [one.plus(trials) for one in counts]
         curve = curve.plus(trials)
-        done += trials.fewest
-        tell(done)
     if done == chosen_on.fewest:
         raise OutOfTime(
             f"its first {done:,} {'run' if done == 1 else 'runs'} took {clock() - started:.2g} s of"
-            f" the {effort.seconds:.2g} s that were left for it"
+            f" the {budget.seconds:.2g} s that were left for it"
         )
     bounds = tuple(one.bound(failure=each) for one in counts)
-    return Played(
-        done,
-        bounds,
-        curve,
-        Curve.rates(chosen_on),
-        len(events),
-        clock() - started,
-    )
+    rates = TradeOffCurve.rates(chosen_on)
+    return Measurement(done, bounds, curve, rates, len(events), clock() - started)
 
 
 def _joined(parts: Sequence[Trials], canary: str) -> Trials:

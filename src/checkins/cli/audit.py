@@ -128,7 +128,7 @@ def audit(
 
 def _settings(given: Given, deltas: list[str], *, one_run: bool, folder: str) -> Settings:
     from checkins import validate
-    from checkins.audit.auditing import CONFIDENCE, MOST_RUNS, SECONDS, Attacks, Engine, Settings
+    from checkins.audit.audit import CONFIDENCE, MOST_RUNS, SECONDS, Attacks, Engine, Settings
     from checkins.cli import values
 
     texts = given.texts
@@ -157,7 +157,7 @@ def _audited(
     from checkins.errors import InvalidValue
 
     try:
-        return audit_campaign(found.campaign, settings, told=told)
+        return audit_campaign(found.campaign, settings, progress=told)
     except InvalidValue as error:
         if error.name in given:
             raise given.refusal(error) from error
@@ -171,7 +171,7 @@ def _audited(
 def _contradiction(result: Audit) -> str:
     from checkins.cli import digits
 
-    parts = [("the certificate", result.promise)]
+    parts = [("the certificate", result.check)]
     if result.machines is not None:
         parts.append(("the certificate of the campaign made small", result.machines))
     told = []

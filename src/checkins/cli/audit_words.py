@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from checkins.accounting import Adjacency
-from checkins.audit import Audit, Finding, Promise
-from checkins.audit.verdict import SHARE
+from checkins.audit import AttackResult, Audit, CertificateCheck
+from checkins.audit.report import SHARE
 from checkins.cli import digits, tables
 from checkins.cli.failures import quoted
 
@@ -24,12 +24,12 @@ def parts(audit: Audit, *, file: str) -> Iterator[RenderableType]:
     """What was certified, what was measured, and whether both can be true."""
     yield Text.assemble((quoted(audit.campaign.name), "bold"), f" ({quoted(file)})")
     yield _verdict(audit)
-    if audit.promise.findings:
-        yield _deltas(audit.promise)
-        yield _attacks(audit.promise)
+    if audit.check.results:
+        yield _deltas(audit.check)
+        yield _attacks(audit.check)
         yield from tables.listed(
             "Canaries",
-            (f"{finding.canary}: {finding.explained}" for finding in audit.promise.findings),
+            (f"{result.canary}: {result.explained}" for result in audit.check.results),
         )
         yield Text(_power(audit))
         yield ""
@@ -38,7 +38,7 @@ def parts(audit: Audit, *, file: str) -> Iterator[RenderableType]:
         yield _deltas(audit.machines)
         yield _attacks(audit.machines)
     yield from tables.listed("Notes", _notes(audit))
-    simulated = f" Simulated with seed {audit.seed}." if audit.promise.findings else ""
+    simulated = f" Simulated with seed {audit.seed}." if audit.check.results else ""
     yield Text(
         f"All of this holds together with confidence {audit.confidence}.{simulated}"
         " Rounding: certified up, measured down.",
@@ -47,8 +47,8 @@ def parts(audit: Audit, *, file: str) -> Iterator[RenderableType]:
 
 
 def _verdict(audit: Audit) -> Text:
-    delta, promise = audit.headline, audit.promise
-    certificate = promise.certificates[delta]
+    delta, check = audit.headline, audit.check
+    certificate = check.certificates[delta]
     certified = digits.up(certificate.epsilon)
     if audit.contradicted:
         return Text(
@@ -57,67 +57,67 @@ def _verdict(audit: Audit) -> Text:
             style="bold red",
         )
     said = Text.assemble(("Consistent", "bold green"), ": ")
-    if not promise.findings:
+    if not check.results:
         return said.append("the machines measured no more than is certified.")
-    measured = digits.down(promise.measured(delta))
+    measured = digits.down(check.measured(delta))
     return said.append(
         f"epsilon is at least {measured}, measured, and at most {certified}, certified"
         f" (delta = {delta!r}, {certificate.adjacency})."
     )
 
 
-def _deltas(promise: Promise) -> RenderableType:
+def _deltas(check: CertificateCheck) -> RenderableType:
     columns = ("delta", "certified", "true at least", "measured", "verdict")
     table = tables.plain_table(*columns, right=columns[:-1])
-    for delta, certificate in promise.certificates.items():
-        beaten = delta in promise.contradicted
+    for delta, certificate in check.certificates.items():
+        beaten = delta in check.contradicted
         table.add_row(
             f"{delta:g}",
             digits.up(certificate.epsilon),
-            digits.down(promise.known(delta)),
-            digits.down(promise.measured(delta)),
+            digits.down(check.known(delta)),
+            digits.down(check.measured(delta)),
             "contradicted" if beaten else "consistent",
             style="bold red" if beaten else "",
         )
     return table
 
 
-def _attacks(promise: Promise) -> RenderableType:
-    delta = next(iter(promise.certificates))
-    looks, events = LOOKS[promise.certificates[delta].adjacency]
-    guessed = any("guesses" in finding.at(delta).as_dict() for finding in promise.findings)
+def _attacks(check: CertificateCheck) -> RenderableType:
+    delta = next(iter(check.certificates))
+    looks, events = LOOKS[check.certificates[delta].adjacency]
+    guessed = any("guesses" in result.at(delta).as_dict() for result in check.results)
     columns = ("canary", "runs", "exact", "measured", "by" if guessed else looks)
     table = tables.plain_table(
         *columns, right=("runs", "exact", "measured"), title=f"Attacks at delta = {delta:g}"
     )
-    for finding in promise.findings:
-        exact = finding.exact.get(delta)
+    for result in check.results:
+        exact = result.exact.get(delta)
         table.add_row(
-            finding.canary,
-            f"{finding.runs:,}",
+            result.canary,
+            f"{result.runs:,}",
             "" if exact is None else digits.nearest(exact),
-            digits.down(finding.at(delta).epsilon),
-            _event(finding, delta, events),
+            digits.down(result.at(delta).epsilon),
+            _event(result, delta, events),
         )
     return table
 
 
-def _event(finding: Finding, delta: float, events: Mapping[str, str]) -> str:
-    told = finding.at(delta).as_dict()
+def _event(result: AttackResult, delta: float, events: Mapping[str, str]) -> str:
+    told = result.at(delta).as_dict()
     if "guesses" in told:
         return f"{told['correct']:,} of {told['guesses']:,} guesses right"
     words = events[str(told["direction"])]
-    return f"{words}: {told['hits']:,} hits, {told['alarms']:,} false alarms"
+    return f"{words}: {told['hits']:,} true, {told['alarms']:,} false positives"
 
 
 def _power(audit: Audit) -> str:
     """Whether the audit could have measured more."""
-    delta, promise = audit.headline, audit.promise
-    known = promise.known(delta)
+    delta, check = audit.headline, audit.check
+    known = check.known(delta)
     if known == 0.0:
         more = " Many runs measure more: leave out --one-run." if audit.one_run else ""
         return f"No lower bound on epsilon is known for this design.{more}"
-    share = promise.measured(delta) / known
+    share = check.measured(delta) / known
     if share >= SHARE:
         return f"It measured {share:.0%} of what is known to be true at least."
     if audit.one_run:
@@ -125,7 +125,7 @@ def _power(audit: Audit) -> str:
             f"One run measured {share:.0%} of what is known to be true at least. Many runs measure"
             " more: leave out --one-run."
         )
-    needed = promise.runs_needed(delta)
+    needed = check.runs_needed(delta)
     sentence = f"It measured {share:.0%} of what is known to be true at least."
     if needed is None:
         return f"{sentence} No number of runs of these attacks can be named that would measure 80%."
@@ -140,6 +140,6 @@ def _rounded(runs: int) -> str:
 
 def _notes(audit: Audit) -> Iterator[str]:
     yield from audit.notes
-    for finding in audit.promise.findings:
-        if finding.note:
-            yield f"{finding.canary}: {finding.note}"
+    for result in audit.check.results:
+        if result.note:
+            yield f"{result.canary}: {result.note}"

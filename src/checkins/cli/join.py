@@ -109,7 +109,7 @@ class _Nothing:
 
 def _trainer(view: CampaignView, given: Given, *, quiet: bool) -> Trainer:
     from checkins.cli.values import whole
-    from checkins.client.rows import People, trainer_of_file
+    from checkins.client.trainer import DatasetClients, trainer_of_file
 
     task, allowed = joining.task_of(view), given.texts.get("allow_model")
     with told(given):
@@ -117,7 +117,7 @@ def _trainer(view: CampaignView, given: Given, *, quiet: bool) -> Trainer:
             file, client = given.texts["data"], given.texts.get("client")
             return trainer_of_file(task, file, client=client, allow_model=allowed)
         with screen.working("loading the data set", quiet=quiet):
-            people = People.of(task, allow_model=allowed)
+            people = DatasetClients.of(task, allow_model=allowed)
         return people.trainer(whole("row", given.texts["row"], most=len(people)) - 1)
 
 

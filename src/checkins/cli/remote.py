@@ -52,7 +52,7 @@ def service(url: str) -> Iterator[tuple[httpx.Client, str]]:
         raise Refused(
             f"{quoted(url)}: needs the extra client: pip install 'checkins[client]'"
         ) from error
-    from checkins.client.answers import AnswerRefused
+    from checkins.client.bounded_http import ResponseRejected
 
     base, named = parted(url)
     try:
@@ -60,7 +60,7 @@ def service(url: str) -> Iterator[tuple[httpx.Client, str]]:
             yield http, named or _only_run(http, url)
     except httpx.InvalidURL as error:
         raise Refused(f"{quoted(url)}: is no address: {error}") from error
-    except AnswerRefused as error:
+    except ResponseRejected as error:
         raise Refused(f"{quoted(url)}: {error}: is a coordinator there?") from error
     except httpx.HTTPError as error:
         raise Refused(
@@ -79,30 +79,30 @@ def latest_model(http: httpx.Client, run: str) -> bytes:
         shapes = {str(one["name"]): tuple(int(n) for n in one["shape"]) for one in tensors}
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise Refused(f"{http.base_url.join(path)}: is no campaign of checkins") from error
-    most_bytes = most_model_bytes(shapes)
-    if not 0 < most_bytes <= 2 * 8 * MOST_NUMBERS:
-        raise Refused(f"{http.base_url.join(path)}: says that its model is {most_bytes:,} bytes")
-    return _fetched(http, f"{path}/models/latest", most_bytes)
+    max_bytes = most_model_bytes(shapes)
+    if not 0 < max_bytes <= 2 * 8 * MOST_NUMBERS:
+        raise Refused(f"{http.base_url.join(path)}: says that its model is {max_bytes:,} bytes")
+    return _fetched(http, f"{path}/models/latest", max_bytes)
 
 
 @contextmanager
 def ledger(http: httpx.Client, run: str) -> Iterator[tuple[Iterator[bytes], str]]:
     """The ledger of a run's population, piece by piece as it comes, and its address."""
-    from checkins.client import answers
+    from checkins.client import bounded_http
 
-    with answers.stream(
-        http, f"/campaigns/{run}/ledger", most_bytes=LEDGER_BYTES, within_s=TIMEOUT_S
+    with bounded_http.stream(
+        http, f"/campaigns/{run}/ledger", max_bytes=LEDGER_BYTES, timeout_s=TIMEOUT_S
     ) as (response, pieces):
         if not response.is_success:
             _check(response, b"".join(islice(pieces, 1)))
         yield pieces, str(response.url)
 
 
-def _fetched(http: httpx.Client, path: str, most_bytes: int) -> bytes:
+def _fetched(http: httpx.Client, path: str, max_bytes: int) -> bytes:
     """An answer, or what the service says is wrong."""
-    from checkins.client import answers
+    from checkins.client import bounded_http
 
-    response, body = answers.fetch(http, "GET", path, most_bytes=most_bytes, within_s=TIMEOUT_S)
+    response, body = bounded_http.fetch(http, "GET", path, max_bytes=max_bytes, timeout_s=TIMEOUT_S)
     _check(response, body)
     return body
 
@@ -119,18 +119,18 @@ def _check(response: httpx.Response, body: bytes) -> None:
 
 
 def _view(http: httpx.Client, run: str) -> dict[str, Any]:
-    from checkins.client import requests
+    from checkins.client.service_client import VIEW_BYTES
 
-    found: dict[str, Any] = json.loads(_fetched(http, f"/campaigns/{run}", requests.VIEW_BYTES))
+    found: dict[str, Any] = json.loads(_fetched(http, f"/campaigns/{run}", VIEW_BYTES))
     return found
 
 
 def _only_run(http: httpx.Client, url: str) -> str:
     """The newest run, if all campaigns are on one population; one run of each tells which."""
-    from checkins.client import requests
+    from checkins.client.service_client import LISTING_BYTES
 
     try:
-        listed = json.loads(_fetched(http, "/campaigns", requests.LISTING_BYTES))["campaigns"]
+        listed = json.loads(_fetched(http, "/campaigns", LISTING_BYTES))["campaigns"]
         runs = [str(campaign["id"]) for campaign in listed]
         campaigns = {run.rpartition("-")[0]: run for run in runs}
         ledgers: set[str] = set()

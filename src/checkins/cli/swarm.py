@@ -19,8 +19,8 @@ from checkins.cli.options import Given, Texts, text
 
 if TYPE_CHECKING:
     from checkins.client import CampaignView
-    from checkins.client.rows import People
-    from checkins.swarm.swarm import Swarm, Tally
+    from checkins.client.trainer import DatasetClients
+    from checkins.swarm import Swarm, Tally
 
 MOST_CLIENTS = 10**6
 SPARE_FILES = 512
@@ -90,11 +90,11 @@ def swarm(
         raise typer.Exit(FAILURE)
 
 
-def _people(view: CampaignView, given: Given) -> People:
-    from checkins.client.rows import People
+def _people(view: CampaignView, given: Given) -> DatasetClients:
+    from checkins.client.trainer import DatasetClients
 
     with told(given):
-        return People.of(
+        return DatasetClients.of(
             joining.task_of(view),
             file=given.texts.get("data"),
             allow_model=given.texts.get("allow_model"),
@@ -103,7 +103,7 @@ def _people(view: CampaignView, given: Given) -> People:
 
 def _run(
     view: CampaignView,
-    people: People,
+    people: DatasetClients,
     given: Given,
     wanted: int,
     keys: list[str],
@@ -113,7 +113,7 @@ def _run(
     follow: bool,
     json: bool,
 ) -> list[dict[str, Any]]:
-    from checkins.swarm.swarm import Swarm, Tally, next_run, raise_open_files
+    from checkins.swarm import Swarm, Tally, next_run, raise_open_files
 
     raise_open_files(wanted + SPARE_FILES)
     results: list[dict[str, Any]] = []

@@ -1,6 +1,7 @@
-"""What a device does in the world: the flow asks for one action at a time and gets its result.
+"""Actions that a device's flow asks its driver to perform, and their results.
 
-The flow knows no sockets, files or threads, so the same flow runs sync, async and in tests.
+A flow is a generator without sockets, files or threads, so the same flow runs blocking, on an event
+loop and in tests.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any, TypeVar
 
 from checkins.randomizers import DeviceReport
 
-SHORT_BYTES = 64 * 1024
-"""What an answer may have that is a few words: a token, a receipt, an outcome, a refusal."""
+MAX_SHORT_RESPONSE_BYTES = 64 * 1024
+"""Largest body of a short response: a token, a receipt, an outcome or a problem."""
 
 
-class Kind(StrEnum):
-    """What a request is for."""
+class RequestKind(StrEnum):
+    """The purpose of a request; the value completes "refused to ..." in error messages."""
 
-    LOOK = "look"
+    VIEW = "show the campaign"
     ENROL = "enrol"
     CHECK_IN = "check-in"
     OUTCOME = "outcome"
@@ -32,23 +33,23 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Send it once. The result is an ``Answer``, or ``Lost`` if none came within its limits.
+    """Send a request once. The result is a ``Response``, or ``NoResponse`` if none came in time.
 
-    The whole exchange takes at most ``timeout_s``, and the answer's body at most ``most_bytes``.
+    The whole exchange takes at most ``timeout_s``; the response body has at most ``max_bytes``.
     """
 
-    kind: Kind
+    kind: RequestKind
     method: str
     path: str
     timeout_s: float
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
-    most_bytes: int = SHORT_BYTES
+    max_bytes: int = MAX_SHORT_RESPONSE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back, with the steady clock when the request left and when the answer was here."""
+class Response:
+    """A response, with the steady clock's readings when the request left and when it arrived."""
 
     status: int
     body: bytes
@@ -57,7 +58,7 @@ class Answer:
     retry_after_s: float | None = None
 
     def value(self) -> dict[str, Any]:
-        """The JSON object it holds; an empty one if it holds none."""
+        """Return the JSON object in the body; an empty one if the body is no JSON object."""
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -66,59 +67,59 @@ class Answer:
 
     @property
     def problem(self) -> str | None:
-        """The service's own word for what it refuses; None if somebody else refused."""
+        """The service's problem type; None if the response is not a problem of this service."""
         kind = self.value().get("type") if 400 <= self.status < 500 else None
         ours = isinstance(kind, str) and kind.startswith(URN)
         return kind.removeprefix(URN) if ours and isinstance(kind, str) else None
 
     @property
     def detail(self) -> str:
-        """What the service says of it, in words."""
-        said = self.value()
-        return str(said.get("detail") or said.get("title") or f"status {self.status}")
+        """The service's explanation of a problem, or the status code."""
+        problem = self.value()
+        return str(problem.get("detail") or problem.get("title") or f"status {self.status}")
 
 
 URN = "urn:checkins:"
-PASSING = frozenset({"too-many", "too-slow", "too-early"})
-"""Problems that time mends."""
+RETRYABLE = frozenset({"too-many", "too-slow", "too-early"})
+"""Problem types for which the same request may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoResponse:
-    """No answer came; the request may have arrived all the same."""
+    """No response came; the request may still have arrived."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class SleepUntil:
-    """Until the steady clock shows this."""
+    """Sleep until the steady clock shows ``steady_s``."""
 
     steady_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Make these bytes, and no others, the state of the device. Durable once it returns."""
+    """Replace the durable state of the device by these bytes; durable once it returns."""
 
-    kept: bytes
+    state: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Train:
-    """Call it: it trains, clips and draws noise. The result is a ``DeviceReport``."""
+    """Call ``make``, which trains, clips and draws noise. The result is a ``DeviceReport``."""
 
     make: Callable[[], DeviceReport]
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """Let the owner know; nothing of it leaves the device."""
+    """Write an event to the owner's journal; it never leaves the device."""
 
-    story: Mapping[str, object]
+    fields: Mapping[str, object]
 
 
 Action = Request | SleepUntil | Save | Train | LogEvent
 Result = TypeVar("Result")
 Flow = Generator[Action, Any, Result]
-"""Yields actions, is sent their results, returns what came of it."""
+"""A generator that yields actions, is sent their results, and returns its outcome."""

@@ -1,4 +1,4 @@
-"""The server's clock as a device knows it: never the device's own calendar, which may be wrong."""
+"""Estimate the server's clock without the device's calendar clock, which may be wrong."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import time
 from dataclasses import dataclass
 
 DRIFT = 2e-4
-"""Seconds that two clocks may part in a second: ten times what cheap quartz does."""
+"""Largest clock drift in seconds per second: ten times that of cheap quartz."""
 
 
 def steady_s() -> float:
-    """Seconds that never jump, and go on while the device is suspended where that can be had."""
+    """Return monotonic seconds; they include suspended time where the system supports it."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerClock:
-    """The server's time is the steady clock's plus ``ahead_s``, to within ``error_s``.
+    """An offset estimate: server time is the steady clock plus ``ahead_s``, within ``error_s``.
 
     >>> clock = ServerClock.read(1000.0, sent=4.0, received=6.0)
     >>> clock.server_s(5.0), clock.steady_s(1001.0), clock.error_s
@@ -30,19 +30,19 @@ class ServerClock:
 
     @classmethod
     def read(cls, server_s: float, *, sent: float, received: float) -> ServerClock:
-        """From an answer that says the time: it was said between request and answer."""
+        """Estimate the offset from a response that holds the server's time."""
         return cls(server_s - (sent + received) / 2, (received - sent) / 2, received)
 
     def server_s(self, steady: float) -> float:
-        """The server's seconds since 1970 when the steady clock shows ``steady``."""
+        """Return the server's seconds since 1970 when the steady clock shows ``steady``."""
         return steady + self.ahead_s
 
     def steady_s(self, server: float) -> float:
-        """What the steady clock shows at an instant of the server's."""
+        """Return the steady clock's reading at a server time."""
         return server - self.ahead_s
 
     def better(self, other: ServerClock) -> ServerClock:
-        """The later reading, unless the earlier one is still the more exact."""
+        """Return the later estimate, unless the earlier one is still more accurate after drift."""
         old, new = sorted((self, other), key=lambda clock: clock.read_at)
         aged = old.error_s + DRIFT * (new.read_at - old.read_at)
         return old if aged < new.error_s else new

@@ -1,6 +1,6 @@
-"""Actions performed: by blocking calls, or on an event loop. The two differ in nothing else.
+"""Perform the actions of a flow, by blocking calls or on an event loop.
 
-httpx is imported where a connection is made: it brings a command line of its own along.
+httpx is imported where a connection is made, since importing it loads its command line too.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from checkins.client.actions import (
     Action,
-    Answer,
     Flow,
     LogEvent,
     NoResponse,
     Request,
+    Response,
     Save,
     SleepUntil,
 )
-from checkins.client.answers import AnswerRefused, fetch, fetch_async
+from checkins.client.bounded_http import ResponseRejected, fetch, fetch_async
 from checkins.client.clock import steady_s
-from checkins.client.state_file import Keeper
+from checkins.client.state import StateStore
 from checkins.errors import OutOfOrder
 
 if TYPE_CHECKING:
@@ -32,40 +32,40 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Journal = Callable[[Mapping[str, object]], None]
 
-LONGEST_NAP_S = 30.0
-"""A longer sleep is several: a device that was suspended meanwhile wakes soon enough."""
+MAX_SLEEP_S = 30.0
+"""Longest single sleep in seconds, so that a device that was suspended wakes up in time."""
 HEADERS = {"User-Agent": "checkins", "Accept-Encoding": "identity"}
-"""The same for every device: a header must not tell them apart."""
+"""HTTP headers of every device; they must not tell devices apart."""
 
 
-def connected(url: str) -> httpx.Client:
-    """A connection to a service, for blocking calls."""
+def http_client(url: str) -> httpx.Client:
+    """Return an HTTP client of a service, for blocking calls."""
     import httpx
 
     return httpx.Client(base_url=url, headers=HEADERS)
 
 
-def connected_async(url: str) -> httpx.AsyncClient:
-    """A connection to a service, for an event loop."""
+def async_http_client(url: str) -> httpx.AsyncClient:
+    """Return an HTTP client of a service, for an event loop."""
     import httpx
 
     return httpx.AsyncClient(base_url=url, headers=HEADERS)
 
 
 class Driver:
-    """Performs actions by blocking calls."""
+    """Performs actions by blocking calls; ``journal`` None discards log events."""
 
     def __init__(
         self,
         http: httpx.Client,
-        keeper: Keeper,
+        store: StateStore,
         *,
         journal: Journal | None = None,
         steady: Callable[[], float] = steady_s,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._http = http
-        self._keeper = keeper
+        self._store = store
         self._journal = journal
         self.steady = steady
         self._sleep = sleep
@@ -83,40 +83,43 @@ class Driver:
             flow.close()
 
     def perform(self, action: Action) -> Any:
-        """Do one action; returns its result."""
+        """Perform one action; return its result."""
         match action:
             case Request():
                 return self._send(action)
             case SleepUntil(until):
                 while (left := until - self.steady()) > 0.0:
-                    self._sleep(min(left, LONGEST_NAP_S))
-            case Save(kept):
-                self._keeper.save(kept)
-            case LogEvent(story):
+                    self._sleep(min(left, MAX_SLEEP_S))
+            case Save(state):
+                self._store.save(state)
+            case LogEvent(fields):
                 if self._journal is not None:
-                    self._journal(story)
+                    self._journal(fields)
             case _:
                 return action.make()
         return None
 
-    def _send(self, request: Request) -> Answer | NoResponse:
+    def _send(self, request: Request) -> Response | NoResponse:
         import httpx
 
         sent = self.steady()
         try:
-            answer, body = fetch(self._http, request.method, request.path, **_limits(request))
-        except (httpx.TransportError, AnswerRefused) as error:
+            response, body = fetch(self._http, request.method, request.path, **_limits(request))
+        except (httpx.TransportError, ResponseRejected) as error:
             return NoResponse(_why(error))
-        return _answer(answer, body, sent, self.steady())
+        return _response(response, body, sent, self.steady())
 
 
 class AsyncDriver:
-    """Performs actions on an event loop; training and the disk are given to ``executor``."""
+    """Performs actions on an event loop; training and disk writes run in ``executor``.
+
+    ``executor`` None is the loop's default. ``http`` is None in a subclass that sends by itself.
+    """
 
     def __init__(
         self,
         http: httpx.AsyncClient | None,
-        keeper: Keeper,
+        store: StateStore,
         *,
         journal: Journal | None = None,
         steady: Callable[[], float] = steady_s,
@@ -124,7 +127,7 @@ class AsyncDriver:
         executor: Executor | None = None,
     ) -> None:
         self._http = http
-        self._keeper = keeper
+        self._store = store
         self._journal = journal
         self.steady = steady
         self._sleep = sleep
@@ -143,62 +146,62 @@ class AsyncDriver:
             flow.close()
 
     async def perform(self, action: Action) -> Any:
-        """Do one action; returns its result."""
+        """Perform one action; return its result."""
         match action:
             case Request():
                 return await self.send(action)
             case SleepUntil(until):
                 while (left := until - self.steady()) > 0.0:
-                    await self._sleep(min(left, LONGEST_NAP_S))
-            case Save(kept):
-                await self._elsewhere(lambda: self._keeper.save(kept))
-            case LogEvent(story):
+                    await self._sleep(min(left, MAX_SLEEP_S))
+            case Save(state):
+                await self._in_executor(lambda: self._store.save(state))
+            case LogEvent(fields):
                 if self._journal is not None:
-                    self._journal(story)
+                    self._journal(fields)
             case _:
-                return await self._elsewhere(action.make)
+                return await self._in_executor(action.make)
         return None
 
-    async def _elsewhere(self, work: Callable[[], Result]) -> Result:
+    async def _in_executor(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    async def send(self, request: Request) -> Answer | NoResponse:
-        """One request; a swarm has a way of its own, and no ``http``."""
+    async def send(self, request: Request) -> Response | NoResponse:
+        """Send one request; a swarm overrides this method."""
         import httpx
 
         if self._http is None:
-            raise OutOfOrder("there is no connection to send on")
+            raise OutOfOrder("this driver has no HTTP client")
         sent = self.steady()
         try:
-            answer, body = await fetch_async(
+            response, body = await fetch_async(
                 self._http, request.method, request.path, **_limits(request)
             )
-        except (httpx.TransportError, AnswerRefused) as error:
+        except (httpx.TransportError, ResponseRejected) as error:
             return NoResponse(_why(error))
-        return _answer(answer, body, sent, self.steady())
+        return _response(response, body, sent, self.steady())
 
 
 def _limits(request: Request) -> dict[str, Any]:
     return {
         "headers": request.headers,
         "content": request.body,
-        "most_bytes": request.most_bytes,
-        "within_s": request.timeout_s,
+        "max_bytes": request.max_bytes,
+        "timeout_s": request.timeout_s,
     }
 
 
-def _answer(answer: httpx.Response, body: bytes, sent: float, received: float) -> Answer:
-    return Answer(
-        answer.status_code,
+def _response(response: httpx.Response, body: bytes, sent: float, received: float) -> Response:
+    return Response(
+        response.status_code,
         body,
         sent,
         received,
-        retry_after_s=retry_after_s(answer.headers.get("retry-after")),
+        retry_after_s=retry_after_s(response.headers.get("retry-after")),
     )
 
 
 def retry_after_s(text: str | None) -> float | None:
-    """What Retry-After says in seconds; a date is not for a device, whose calendar may be wrong."""
+    """Parse Retry-After in seconds, at most an hour; None for a date, which needs a calendar."""
     try:
         return max(0.0, min(float(text or ""), 3600.0))
     except ValueError:
@@ -206,6 +209,6 @@ def retry_after_s(text: str | None) -> float | None:
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, AnswerRefused):
+    if isinstance(error, ResponseRejected):
         return str(error)
     return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,47 +1,53 @@
-"""A device's part in a campaign: the object that a user of the SDK makes."""
+"""A device in a campaign: take part, follow its runs, withdraw, find a campaign."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checkins import validate
 from checkins.campaign import Campaign
-from checkins.client.actions import Flow
-from checkins.client.drivers import AsyncDriver, Driver, Journal, connected, connected_async
-from checkins.client.following import following
+from checkins.client.actions import Flow, LogEvent, Response, Save, SleepUntil
+from checkins.client.drivers import AsyncDriver, Driver, Journal, async_http_client, http_client
+from checkins.client.errors import CampaignRefused
 from checkins.client.participation import Participation, ParticipationConfig
-from checkins.client.randomness import DeviceRandomness
-from checkins.client.service_client import ServiceClient
-from checkins.client.state_file import StateFile, locked, make_folder
+from checkins.client.randomness import OS_RANDOMNESS
+from checkins.client.service_client import ServiceClient, listing_request, withdraw_request
+from checkins.client.state import WITHDRAWN, MemoryStore, SavedState, StateFile, locked, make_folder
 from checkins.client.trainer import Trainer
-from checkins.client.withdrawal import withdrawal
+from checkins.client.view import FINAL_STATUSES, CampaignView
 from checkins.errors import InvalidValue
 from checkins.protocol.participant import Outcome
 
 if TYPE_CHECKING:
     import httpx
 
+POLLS_AFTER_THE_END = 5
+"""Number of views fetched after the last slot before a next run is no longer expected."""
+NO_TOKEN_PROBLEMS = frozenset({"refused", "not-enrolled", "unknown-campaign", "over"})
+"""Problem types that mean that the token does not exist any more: nothing is left to withdraw."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participant:
     """One device in one run of a campaign. ``run`` takes part; ``withdraw`` leaves.
 
-    It draws its coin and slot once, sleeps until its slot by the server's clock, checks in, and if
-    it is chosen trains, makes the update private, and reports. What it drew and what it reports
-    are durable in the folder ``state`` before anyone hears of them: after a crash ``run`` goes on
-    from there. A device that is offline at its slot abstains. Once it is over, the folder holds
-    nothing but that it is.
+    The device draws its coin and slot once, sleeps until its slot by the server's clock, checks in,
+    and if it is chosen trains, randomizes the update and reports. The draw and the report are
+    durable in the folder ``state`` before anything is sent: after a crash ``run`` resumes from
+    there. A device that is offline at its slot abstains. At the end the folder holds only the
+    campaign's id and the outcome.
 
-    ``campaign`` is the id of a run, as ``fetch_campaign`` finds it. ``key`` is what the service
-    asks for at enrolment, if it does. ``seal`` pins the campaign's parameters, and ``accept`` is
-    shown them and raises to decline. ``journal`` is told every step, for the device's owner:
-    nothing of it leaves the device, and a journal that is kept links the device to its slot.
-    ``patience_s`` is how long a service that cannot be reached is tried before the slot is drawn.
+    ``campaign`` is the id of a run, as ``fetch_campaign`` finds it. ``key`` is the enrolment
+    secret, None if the service asks for none. ``seal`` pins the campaign's parameters, None accepts
+    any. ``accept`` is called with them and raises to decline, None accepts all. ``journal`` is
+    called with every event, for the device's owner: it never leaves the device, and a stored
+    journal links the device to its slot. ``patience_s`` is how long an unreachable service is
+    retried before the slot is drawn.
     """
 
     url: str
@@ -61,55 +67,56 @@ class Participant:
         validate.non_negative(patience_s=self.patience_s)
 
     def run(self, *, http: httpx.Client | None = None) -> Outcome:
-        """Take part, or go on after a crash; blocks until it is over.
+        """Take part, or resume after a crash; blocks until the participation has ended.
 
-        ``http`` is a connection of the caller's own, for proxies or certificates.
+        ``http`` is a client of the caller's own, for proxies or certificates; None makes one.
         """
-        with self._hands(http) as (hands, file):
-            return hands.drive(self._participation(file, hands.steady))
+        with self._driver(http) as (driver, file):
+            return driver.drive(self._participation(file, driver.steady))
 
     async def run_async(self, *, http: httpx.AsyncClient | None = None) -> Outcome:
-        """The same on an event loop: training and the disk do not block it."""
-        async with self._async_hands(http) as (hands, file):
-            return await hands.drive(self._participation(file, hands.steady))
+        """Take part as ``run`` does, on an event loop that training and disk do not block."""
+        async with self._async_driver(http) as (driver, file):
+            return await driver.drive(self._participation(file, driver.steady))
 
     def withdraw(self, *, http: httpx.Client | None = None) -> bool:
-        """Leave for good: the token is spent, and what the running slot holds of it is erased.
+        """Leave for good: the token is invalidated, and erased from the running slot.
 
-        Returns whether there was anything to withdraw. What was released stays released. A run
-        that is under way in this folder must be ended first.
+        Returns whether there was anything to withdraw. Earlier releases remain. A run that is under
+        way in this folder must be ended first.
         """
-        with self._hands(http) as (hands, file):
-            return hands.drive(self._withdrawal(file, hands.steady))
+        with self._driver(http) as (driver, file):
+            return driver.drive(self._withdrawal(file, driver.steady))
 
     async def withdraw_async(self, *, http: httpx.AsyncClient | None = None) -> bool:
-        """The same on an event loop."""
-        async with self._async_hands(http) as (hands, file):
-            return await hands.drive(self._withdrawal(file, hands.steady))
+        """Leave as ``withdraw`` does, on an event loop."""
+        async with self._async_driver(http) as (driver, file):
+            return await driver.drive(self._withdrawal(file, driver.steady))
 
     def follow(self, *, http: httpx.Client | None = None) -> Iterator[tuple[str, Outcome]]:
-        """This run and those that follow it, with fresh coins in each: ids and outcomes."""
+        """Take part in this run and the following ones, with fresh draws: ids and outcomes."""
         here: Participant | None = self
         while here is not None:
             yield here.campaign, here.run(http=http)
-            with here._hands(http) as (hands, _):
-                here = here._then(hands.drive(here._following(hands.steady)))
+            with here._driver(http) as (driver, _):
+                here = here._in_run(driver.drive(next_run_flow(here._service(driver.steady))))
 
     async def follow_async(
         self, *, http: httpx.AsyncClient | None = None
     ) -> AsyncIterator[tuple[str, Outcome]]:
-        """The same on an event loop."""
+        """Take part as ``follow`` does, on an event loop."""
         here: Participant | None = self
         while here is not None:
             yield here.campaign, await here.run_async(http=http)
-            async with here._async_hands(http) as (hands, _):
-                here = here._then(await hands.drive(here._following(hands.steady)))
+            async with here._async_driver(http) as (driver, _):
+                found = await driver.drive(next_run_flow(here._service(driver.steady)))
+                here = here._in_run(found)
 
-    def _then(self, campaign: str | None) -> Participant | None:
+    def _in_run(self, campaign: str | None) -> Participant | None:
         return None if campaign is None else replace(self, campaign=campaign)
 
     def _participation(self, file: StateFile, steady: Callable[[], float]) -> Flow[Outcome]:
-        plan = ParticipationConfig(
+        config = ParticipationConfig(
             self.url,
             self.campaign,
             self.trainer,
@@ -118,51 +125,143 @@ class Participant:
             self.accept,
             self.patience_s,
         )
-        return Participation(plan, file.load(), steady=steady, dice=DeviceRandomness()).flow()
+        return Participation(config, file.load(), steady=steady, randomness=OS_RANDOMNESS).flow()
 
     def _withdrawal(self, file: StateFile, steady: Callable[[], float]) -> Flow[bool]:
-        contact = self._contact(steady)
-        return withdrawal(contact, file.load(), campaign=self.campaign, key=self.key)
+        return withdrawal_flow(self._service(steady), file.load(), key=self.key)
 
-    def _following(self, steady: Callable[[], float]) -> Flow[str | None]:
-        return following(self._contact(steady), self.campaign)
-
-    def _contact(self, steady: Callable[[], float]) -> ServiceClient:
-        return ServiceClient(
-            self.url, self.campaign, self.patience_s, steady=steady, dice=DeviceRandomness()
-        )
-
-    def _file(self) -> StateFile:
-        return StateFile(make_folder(Path(self.state)) / f"{self.campaign}.json")
-
-    def _locked(self, file: StateFile) -> AbstractContextManager[None]:
-        return locked(file.path.with_suffix(".lock"))
+    def _service(self, steady: Callable[[], float]) -> ServiceClient:
+        return ServiceClient(self.url, self.campaign, self.patience_s, steady=steady)
 
     @contextmanager
-    def _hands(self, http: httpx.Client | None) -> Iterator[tuple[Driver, StateFile]]:
-        file = self._file()
-        with self._locked(file):
+    def _locked_file(self) -> Iterator[StateFile]:
+        file = StateFile(make_folder(Path(self.state)) / f"{self.campaign}.json")
+        with locked(file.path.with_suffix(".lock")):
+            yield file
+
+    @contextmanager
+    def _driver(self, http: httpx.Client | None) -> Iterator[tuple[Driver, StateFile]]:
+        with self._locked_file() as file:
             if http is not None:
                 yield Driver(http, file, journal=self.journal), file
                 return
-            with connected(self.url) as own:
+            with http_client(self.url) as own:
                 yield Driver(own, file, journal=self.journal), file
 
     @asynccontextmanager
-    async def _async_hands(
+    async def _async_driver(
         self, http: httpx.AsyncClient | None
     ) -> AsyncIterator[tuple[AsyncDriver, StateFile]]:
-        file = self._file()
-        with self._locked(file):
+        with self._locked_file() as file:
             if http is not None:
                 yield AsyncDriver(http, file, journal=self.journal), file
                 return
-            async with connected_async(self.url) as own:
+            async with async_http_client(self.url) as own:
                 yield AsyncDriver(own, file, journal=self.journal), file
 
 
 def check_url(url: str) -> None:
-    """Refuse what is no address of a service."""
+    """Raise if ``url`` is not the address of a service."""
     scheme, colon, rest = url.partition("://")
     if scheme not in ("http", "https") or not colon or not rest.strip("/"):
         raise InvalidValue("url", url, "must be http://HOST[:PORT] or https://HOST[:PORT]")
+
+
+# ---- the next run, and withdrawal ----------------------------------------------------------------
+
+
+def next_run_flow(service: ServiceClient) -> Flow[str | None]:
+    """Wait for the run after this one and return its id; None after the last run."""
+    polls = 0
+    while True:
+        view = yield from service.fetch_view(SavedState(service.campaign))
+        if view.next is not None or view.run == view.campaign.repeats:
+            return view.next
+        end = view.timetable.end(view.timetable.slots)
+        now = service.server_s()
+        if view.status == "stopped" or (now >= end and polls >= POLLS_AFTER_THE_END):
+            return None
+        polls += now >= end
+        wait_s = min(max(end - now, 1.0), 3600.0) + view.timetable.slot_s / 4
+        yield SleepUntil(service.clock.steady_s(now + wait_s))
+
+
+def withdrawal_flow(service: ServiceClient, stored: bytes | None, *, key: str | None) -> Flow[bool]:
+    """Withdraw; return whether there was anything to withdraw.
+
+    ``stored`` is the device's durable state, None before its first. A device whose enrolment was
+    interrupted gets its token first; one that never enrolled records that it has left. The device
+    erases nothing before the service has responded.
+    """
+    campaign = service.campaign
+    state = SavedState(campaign) if stored is None else SavedState.from_bytes(stored)
+    if state.ended is not None:
+        return False
+    if state.key is None:  # it has not enrolled, and never will
+        yield Save(state.over(WITHDRAWN).to_bytes())
+        return False
+    token = state.token
+    if token is None:
+        token = yield from service.enrol(state.key, key=key)
+
+    def withdrawn(response: Response) -> bool | None:
+        done = response.status == 204 or response.problem in NO_TOKEN_PROBLEMS
+        return True if done else None
+
+    yield from service.retry_until(withdraw_request(campaign, token=token), withdrawn)
+    yield Save(state.over(WITHDRAWN).to_bytes())
+    yield LogEvent({"event": "withdrawn", "campaign": campaign})
+    return True
+
+
+# ---- finding a campaign --------------------------------------------------------------------------
+
+
+def fetch_campaign(
+    url: str,
+    campaign: str | None = None,
+    *,
+    patience_s: float = 10.0,
+    http: httpx.Client | None = None,
+) -> CampaignView:
+    """Fetch the run with this id and check its seal; None finds the one open campaign.
+
+    Raises CampaignRefused if no campaign or several campaigns are open and none is named.
+    """
+    check_url(url)
+    flow = _fetch_flow(url, campaign, patience_s)
+    if http is not None:
+        return Driver(http, MemoryStore()).drive(flow)
+    with http_client(url) as own:
+        return Driver(own, MemoryStore()).drive(flow)
+
+
+def _fetch_flow(url: str, campaign: str | None, patience_s: float) -> Flow[CampaignView]:
+    named = campaign
+    if named is None:
+        listing = ServiceClient(url, "", patience_s)
+        named = _open_run(url, (yield from listing.retry_until(listing_request(), _summaries)))
+    return (yield from ServiceClient(url, named, patience_s).fetch_view(SavedState(named)))
+
+
+def _summaries(response: Response) -> list[dict[str, Any]] | None:
+    found = response.value().get("campaigns") if response.status == 200 else None
+    well_formed = isinstance(found, list) and all(
+        isinstance(one, dict) and {"id", "run", "status"} <= one.keys() for one in found
+    )
+    return found if well_formed else None
+
+
+def _open_run(url: str, summaries: list[dict[str, Any]]) -> str:
+    """Return the first run that is not over, of the only campaign that has one."""
+    runs: dict[str, tuple[int, str]] = {}
+    for one in summaries:
+        if one["status"] not in FINAL_STATUSES:
+            seal, run = str(one["id"]).rpartition("-")[0], (int(one["run"]), str(one["id"]))
+            runs[seal] = min(run, runs.get(seal, run))
+    if not runs:
+        raise CampaignRefused("campaign", None, f"none is open at {url}")
+    if len(runs) > 1:
+        ids = ", ".join(sorted(name for _, name in runs.values())[:8])
+        raise CampaignRefused("campaign", None, f"several are open; name one of {ids}")
+    return next(iter(runs.values()))[1]

@@ -1,4 +1,4 @@
-"""A device's randomness: the operating system's, drawn once and never seeded (invariant 13)."""
+"""The randomness of a device: from the operating system, never seeded."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from checkins.protocol.participant import COIN
 
 
 class DeviceRandomness:
-    """What a device draws besides its noise. Tests have dice of their own."""
+    """Random draws of a device other than its noise; tests substitute fixed values."""
 
     def coin(self) -> int:
-        """Uniform below 2^64."""
+        """Return an integer uniform on [0, 2^64)."""
         return secrets.randbelow(COIN)
 
     def pick(self, size: int) -> int:
-        """Uniform below the size of a window."""
+        """Return an integer uniform on [0, size), the index of a slot in a window."""
         return secrets.randbelow(size)
 
     def key(self) -> str:
-        """A name for one enrolment that nobody guesses."""
+        """Return an unguessable idempotency key for one enrolment."""
         return secrets.token_urlsafe(32)
 
     def jitter(self) -> float:
-        """Uniform in [0, 1): so that devices do not all speak at once."""
+        """Return a number uniform on [0, 1) that spreads the requests of many devices."""
         return secrets.randbelow(2**53) / 2**53
+
+
+OS_RANDOMNESS = DeviceRandomness()
+"""The randomness of every real device."""

@@ -1,4 +1,7 @@
-"""Talking to a service that may be busy, far away or gone: looks, enrolment, when to try again."""
+"""Requests of a device to its service: views, enrolment, retries and rollback detection.
+
+The functions at the top build every request that a device sends; no other request leaves a device.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,118 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from checkins.client import requests
-from checkins.client.actions import PASSING, Answer, Flow, NoResponse, Request, SleepUntil
-from checkins.client.clock import ServerClock
+from checkins.client.actions import (
+    RETRYABLE,
+    Flow,
+    NoResponse,
+    Request,
+    RequestKind,
+    Response,
+    SleepUntil,
+)
+from checkins.client.clock import ServerClock, steady_s
 from checkins.client.errors import CampaignRefused, ServiceFailed
-from checkins.client.randomness import DeviceRandomness
-from checkins.client.saved_state import SavedState
-from checkins.client.view import CampaignView, NotAView, view_from
+from checkins.client.randomness import OS_RANDOMNESS, DeviceRandomness
+from checkins.client.state import SavedState
+from checkins.client.view import CampaignView, MalformedView, view_from
+from checkins.protocol.report import MEDIA_TYPE
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 15.0
-LOOKS_AT_A_SETBACK = 5
-"""One worker of a service may be a moment behind another; a store that was set back stays so."""
+RESPONSE_TIMEOUT_S = 20.0
+"""Time limit in seconds of an ordinary request."""
+VIEW_BYTES = 8 * 2**20
+"""Largest campaign view: a sealed text has at most two megabytes."""
+LISTING_BYTES = 16 * 2**20
+"""Largest list of campaigns: each run has a line of about three hundred bytes."""
+
+
+def view_request(campaign: str) -> Request:
+    """Build the request for a campaign's view; it is the same for all devices."""
+    path = f"/campaigns/{campaign}"
+    return Request(RequestKind.VIEW, "GET", path, RESPONSE_TIMEOUT_S, max_bytes=VIEW_BYTES)
+
+
+def listing_request() -> Request:
+    """Build the request for the list of campaigns, newest first."""
+    return Request(
+        RequestKind.VIEW, "GET", "/campaigns", RESPONSE_TIMEOUT_S, max_bytes=LISTING_BYTES
+    )
+
+
+def ledger_head_request(
+    campaign: str, entries: int, *, timeout_s: float = RESPONSE_TIMEOUT_S
+) -> Request:
+    """Build the request for the head of the ledger when it had ``entries`` lines."""
+    path = f"/campaigns/{campaign}/ledger/heads/{entries}"
+    return Request(RequestKind.LEDGER, "GET", path, timeout_s)
+
+
+def enrol_request(campaign: str, *, idempotency: str, key: str | None) -> Request:
+    """Build the request for a token; the same ``idempotency`` gets the same token.
+
+    ``key`` is the enrolment secret, None if the service asks for none.
+    """
+    headers = {"Idempotency-Key": idempotency} | ({} if key is None else _bearer(key))
+    return Request(
+        RequestKind.ENROL, "POST", f"/campaigns/{campaign}/enrolments", RESPONSE_TIMEOUT_S, headers
+    )
+
+
+def withdraw_request(campaign: str, *, token: str) -> Request:
+    """Build the request that invalidates a token and erases it from the running slot."""
+    path = f"/campaigns/{campaign}/enrolments"
+    return Request(RequestKind.WITHDRAW, "DELETE", path, RESPONSE_TIMEOUT_S, _bearer(token))
+
+
+def check_in_request(campaign: str, slot: int, *, token: str, timeout_s: float) -> Request:
+    """Build the request to check in; a retry gets the same receipt."""
+    path = f"/campaigns/{campaign}/slots/{slot}/check-ins"
+    return Request(RequestKind.CHECK_IN, "POST", path, timeout_s, _bearer(token))
+
+
+def outcome_request(campaign: str, receipt: str, *, wait_s: int, timeout_s: float) -> Request:
+    """Build the long poll for the outcome: the service waits up to ``wait_s`` to respond."""
+    path = f"/campaigns/{campaign}/check-ins/{receipt}?wait={wait_s}"
+    return Request(RequestKind.OUTCOME, "GET", path, wait_s + timeout_s)
+
+
+def model_request(
+    campaign: str, slot: int, *, receipt: str, max_bytes: int, timeout_s: float
+) -> Request:
+    """Build the request of a chosen device for the model before its slot."""
+    path = f"/campaigns/{campaign}/slots/{slot}/model"
+    headers = _bearer(receipt)
+    return Request(RequestKind.MODEL, "GET", path, timeout_s, headers, max_bytes=max_bytes)
+
+
+def report_request(
+    campaign: str, slot: int, *, receipt: str, report: bytes, timeout_s: float
+) -> Request:
+    """Build the request that uploads a report; a retry sends the same bytes."""
+    path = f"/campaigns/{campaign}/slots/{slot}/report"
+    headers = _bearer(receipt) | {"Content-Type": MEDIA_TYPE}
+    return Request(RequestKind.REPORT, "PUT", path, timeout_s, headers, report)
+
+
+def _bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.25, 15.0
+ROLLBACK_CHECKS = 5
+"""Number of views fetched before a rollback is reported: one worker may lag behind another."""
 NOTHING_SENT = "this device neither checks in nor reports"
 Found = TypeVar("Found")
 _SECRET = re.compile(r"[\w.~+/=-]{1,512}", re.ASCII)
 
 
-def secret_in(answer: Answer, name: str) -> str | None:
-    """A token or receipt from an answer; None unless it can stand in a header and in a path."""
-    value = answer.value().get(name)
+def secret_in(response: Response, name: str) -> str | None:
+    """Return a token or receipt from a response; None unless it is safe in headers and paths."""
+    value = response.value().get(name)
     return value if isinstance(value, str) and _SECRET.fullmatch(value) else None
 
 
 class ServiceClient:
-    """One device's way to its service: its clock, and its patience."""
+    """Talks to one service for one device: views, enrolment, backoff and the server's clock."""
 
     def __init__(
         self,
@@ -38,121 +129,130 @@ class ServiceClient:
         campaign: str,
         patience_s: float,
         *,
-        steady: Callable[[], float],
-        dice: DeviceRandomness,
+        steady: Callable[[], float] = steady_s,
+        randomness: DeviceRandomness = OS_RANDOMNESS,
     ) -> None:
         self._url = url
-        self._campaign = campaign
+        self.campaign = campaign
         self._patience_s = patience_s
         self._steady = steady
-        self._dice = dice
-        self._tries = 0
+        self._randomness = randomness
+        self._attempts = 0
         self._clock: ServerClock | None = None
 
     @property
     def clock(self) -> ServerClock:
-        """The server's clock; there is one after the first look."""
+        """The estimate of the server's clock; raises before the first view."""
         if self._clock is None:
             raise ServiceFailed(self._url, "its clock is not known yet")
         return self._clock
 
     def server_s(self) -> float:
-        """The server's seconds since 1970, now."""
+        """Return the server's current time in seconds since 1970."""
         return self.clock.server_s(self._steady())
 
-    def look(self, kept: SavedState) -> Flow[CampaignView]:
-        """The campaign, as soon as the service answers; refuses a service that was set back."""
-        for _ in range(LOOKS_AT_A_SETBACK):
-            view = yield from self.until(
-                requests.look(self._campaign), lambda answer: self._read(answer, kept)
+    def fetch_view(self, saved: SavedState) -> Flow[CampaignView]:
+        """Fetch the campaign, with retries; raise ServiceFailed if the service was rolled back."""
+        for _ in range(ROLLBACK_CHECKS):
+            view = yield from self.retry_until(
+                view_request(self.campaign), lambda response: self._read(response, saved)
             )
-            if not _set_back(view, kept) and (yield from self._continues(view, kept)):
+            if not _rolled_back(view, saved) and (yield from self._ledger_continues(view, saved)):
                 return view
             yield SleepUntil(self._steady() + 1.0)
         raise ServiceFailed(
             self._url,
-            f"was set back: it had closed {kept.slots_closed:,} slots in epoch {kept.epoch}, with"
-            f" {kept.entries:,} entries in its ledger; now {view.slots_closed:,} in epoch"
+            f"was rolled back: it had closed {saved.slots_closed:,} slots in epoch {saved.epoch},"
+            f" with {saved.entries:,} entries in its ledger; now {view.slots_closed:,} in epoch"
             f" {view.epoch}, with {view.entries:,} entries; {NOTHING_SENT}",
         )
 
-    def _continues(self, view: CampaignView, kept: SavedState) -> Flow[bool]:
-        """Whether the ledger still has the line that was its last one; False if it is shorter."""
-        if self._shows(view, kept):
+    def _ledger_continues(self, view: CampaignView, saved: SavedState) -> Flow[bool]:
+        """Return whether the ledger still has the recorded last line; False if it is shorter."""
+        if self._view_continues(view, saved):
             return True
-        request = requests.ledger_head(self._campaign, kept.entries)
-        return (yield from self.until(request, lambda answer: self.continues(answer, kept)))
+        request = ledger_head_request(self.campaign, saved.entries)
+        return (
+            yield from self.retry_until(request, lambda response: self.continues(response, saved))
+        )
 
-    def _shows(self, view: CampaignView, kept: SavedState) -> bool:
-        """Whether a view itself shows that the ledger goes on from what was seen of it."""
-        if kept.head is not None and view.entries == kept.entries:
-            self._check_head(view.head, kept)
-        return kept.head is None or view.entries == kept.entries
+    def _view_continues(self, view: CampaignView, saved: SavedState) -> bool:
+        """Return whether the view alone shows that the ledger continues the recorded one."""
+        if saved.head is not None and view.entries == saved.entries:
+            self._check_head(view.head, saved)
+        return saved.head is None or view.entries == saved.entries
 
-    def continues(self, answer: Answer, kept: SavedState) -> bool | None:
-        """What an answer says of the ledger: it has the line, or is shorter; None if nothing.
+    def continues(self, response: Response, saved: SavedState) -> bool | None:
+        """Return whether the ledger has the recorded line, False if it is shorter.
 
-        Raises where the line is another one: no worker that is behind says that.
+        None if the response does not tell. Raises if the line is a different one, which no lagging
+        worker can cause.
         """
-        if answer.problem == "unknown-entry":
+        if response.problem == "unknown-entry":
             return False
-        if answer.problem == "unknown-path":
+        if response.problem == "unknown-path":
             raise ServiceFailed(
                 self._url,
-                "does not show the head of its ledger at earlier entries: an older coordinator must"
-                f" be updated; {NOTHING_SENT}",
+                "does not show the head of its ledger at earlier entries: update the coordinator;"
+                f" {NOTHING_SENT}",
             )
-        said = answer.value() if answer.status == 200 else {}
-        head, entries = said.get("head"), said.get("entries")
-        if not isinstance(head, str) or entries != kept.entries:
+        values = response.value() if response.status == 200 else {}
+        head, entries = values.get("head"), values.get("entries")
+        if not isinstance(head, str) or entries != saved.entries:
             return None
-        self._check_head(head, kept)
+        self._check_head(head, saved)
         return True
 
-    def _check_head(self, head: str, kept: SavedState) -> None:
-        if head != kept.head:
+    def _check_head(self, head: str, saved: SavedState) -> None:
+        if head != saved.head:
             raise ServiceFailed(
                 self._url,
-                f"was set back: entry {kept.entries:,} of its ledger had the hash {kept.head}, and"
-                f" now has {head[:64]}, so slots may be released twice; {NOTHING_SENT}",
+                f"was rolled back: entry {saved.entries:,} of its ledger had the hash {saved.head},"
+                f" and now has {head[:64]}, so slots may be released twice; {NOTHING_SENT}",
             )
 
-    def look_once(self, kept: SavedState) -> Flow[CampaignView | None]:
-        """The campaign, or None if the service does not answer now."""
-        answer: Answer | NoResponse = yield requests.look(self._campaign)
-        view = self._read(answer, kept) if isinstance(answer, Answer) else None
+    def try_fetch_view(self, saved: SavedState) -> Flow[CampaignView | None]:
+        """Fetch the campaign without retries; None if the service does not respond."""
+        response: Response | NoResponse = yield view_request(self.campaign)
+        view = self._read(response, saved) if isinstance(response, Response) else None
         if view is None:
             return None
-        if _set_back(view, kept):
-            return (yield from self.look(kept))
-        if not self._shows(view, kept):
-            told: Answer | NoResponse = yield requests.ledger_head(self._campaign, kept.entries)
-            continues = self.continues(told, kept) if isinstance(told, Answer) else None
+        if _rolled_back(view, saved):
+            return (yield from self.fetch_view(saved))
+        if not self._view_continues(view, saved):
+            head_response: Response | NoResponse = yield ledger_head_request(
+                self.campaign, saved.entries
+            )
+            continues = (
+                self.continues(head_response, saved)
+                if isinstance(head_response, Response)
+                else None
+            )
             if continues is False:
-                return (yield from self.look(kept))
+                return (yield from self.fetch_view(saved))
             if continues is None:
                 return None
         return view
 
-    def _read(self, answer: Answer, kept: SavedState) -> CampaignView | None:
-        if answer.status != 200:
+    def _read(self, response: Response, saved: SavedState) -> CampaignView | None:
+        if response.status != 200:
             return None
         try:
-            view = view_from(answer.body)
-        except NotAView:
+            view = view_from(response.body)
+        except MalformedView:
             return None
-        if view.id != self._campaign:
-            raise CampaignRefused("campaign", view.id, f"must be {self._campaign}")
-        if kept.seal is not None and view.seal != kept.seal:
-            raise CampaignRefused("seal", view.seal, f"must be {kept.seal}, as it was before")
-        found = ServerClock.read(view.server_time_s, sent=answer.sent, received=answer.received)
+        if view.id != self.campaign:
+            raise CampaignRefused("campaign", view.id, f"must be {self.campaign}")
+        if saved.seal is not None and view.seal != saved.seal:
+            raise CampaignRefused("seal", view.seal, f"must be {saved.seal}, as it was before")
+        found = ServerClock.read(view.server_time_s, sent=response.sent, received=response.received)
         self._clock = found if self._clock is None else self._clock.better(found)
         return view
 
-    def seen(self, kept: SavedState, view: CampaignView) -> SavedState:
-        """What the device remembers of the service, so that it sees when it is set back."""
+    def with_position(self, saved: SavedState, view: CampaignView) -> SavedState:
+        """Return the state with the service's position recorded, to detect a later rollback."""
         return replace(
-            kept,
+            saved,
             seal=view.seal,
             epoch=view.epoch,
             slots_closed=view.slots_closed,
@@ -161,70 +261,72 @@ class ServiceClient:
         )
 
     def enrol(self, idempotency: str, *, key: str | None) -> Flow[str]:
-        """A token, as soon as the service gives one."""
-        request = requests.enrol(self._campaign, idempotency=idempotency, key=key)
-        return (yield from self.until(request, self._token))
+        """Enrol, with retries, and return the token."""
+        request = enrol_request(self.campaign, idempotency=idempotency, key=key)
+        return (yield from self.retry_until(request, self._token))
 
-    def _token(self, answer: Answer) -> str | None:
-        return secret_in(answer, "token") if answer.status in (200, 201) else None
+    def _token(self, response: Response) -> str | None:
+        return secret_in(response, "token") if response.status in (200, 201) else None
 
-    def until(self, request: Request, read: Callable[[Answer], Found | None]) -> Flow[Found]:
-        """What ``read`` finds in an answer: the same request, until there is something.
+    def retry_until(
+        self, request: Request, read: Callable[[Response], Found | None]
+    ) -> Flow[Found]:
+        """Repeat a request until ``read`` returns something other than None, and return that.
 
-        A busy service is waited for; one that cannot be reached, for ``patience_s``.
+        A busy service is retried without a limit, an unreachable one for ``patience_s``.
         """
         since: float | None = None
         while True:
-            answer: Answer | NoResponse = yield request
-            why = answer.why if isinstance(answer, NoResponse) else answer.detail
+            response: Response | NoResponse = yield request
+            why = response.why if isinstance(response, NoResponse) else response.detail
             busy = False
-            if isinstance(answer, Answer):
-                found = read(answer)
+            if isinstance(response, Response):
+                found = read(response)
                 if found is not None:
-                    self.answered()
+                    self.reset_backoff()
                     return found
-                if self.final(answer):
-                    raise self._refused(request, answer)
-                busy = answer.status == 503 or answer.problem in PASSING
+                if self.is_final(response):
+                    raise self._refused(request, response)
+                busy = response.status == 503 or response.problem in RETRYABLE
             now = self._steady()
             since = None if busy else now if since is None else since
             if since is not None and now - since >= self._patience_s:
                 raise ServiceFailed(self._url, f"does not answer as it should: {why}")
-            yield SleepUntil(now + self.pause_s(answer))
+            yield SleepUntil(now + self.backoff_s(response))
 
-    def _refused(self, request: Request, answer: Answer) -> CampaignRefused | ServiceFailed:
-        match answer.problem:
+    def _refused(self, request: Request, response: Response) -> CampaignRefused | ServiceFailed:
+        match response.problem:
             case "not-enrolled":
                 given = "given" if "Authorization" in request.headers else None
-                return CampaignRefused("key", given, f"the service asks for one: {answer.detail}")
+                return CampaignRefused("key", given, f"the service asks for one: {response.detail}")
             case "unknown-campaign" | "over":
-                return CampaignRefused("campaign", self._campaign, answer.detail)
-        return ServiceFailed(self._url, f"refused to {request.kind}: {answer.detail}")
+                return CampaignRefused("campaign", self.campaign, response.detail)
+        return ServiceFailed(self._url, f"refused to {request.kind}: {response.detail}")
 
-    def answered(self) -> None:
-        """The service is there: the next pause is a short one again."""
-        self._tries = 0
+    def reset_backoff(self) -> None:
+        """Reset the backoff after a successful response."""
+        self._attempts = 0
 
-    def final(self, answer: Answer) -> bool:
-        """Whether the service itself refuses, and time will not change that."""
-        return answer.problem is not None and answer.problem not in PASSING
+    def is_final(self, response: Response) -> bool:
+        """Return whether the service refuses permanently."""
+        return response.problem is not None and response.problem not in RETRYABLE
 
-    def pause_s(
+    def backoff_s(
         self,
-        answer: Answer | NoResponse,
+        response: Response | NoResponse,
         *,
-        least_s: float = FIRST_PAUSE_S,
-        most_s: float = LONGEST_PAUSE_S,
+        least_s: float = FIRST_BACKOFF_S,
+        most_s: float = MAX_BACKOFF_S,
     ) -> float:
-        """How long to wait before the next attempt: longer each time, and never all at once."""
-        first, longest = min(FIRST_PAUSE_S, least_s), min(LONGEST_PAUSE_S, most_s)
-        grown = min(longest, first * 2.0 ** min(self._tries, 20))
-        self._tries += 1
-        spread = grown * (0.5 + 0.5 * self._dice.jitter())
-        asked = answer.retry_after_s if isinstance(answer, Answer) else None
+        """Return the seconds before the next attempt: exponential backoff with jitter."""
+        first, longest = min(FIRST_BACKOFF_S, least_s), min(MAX_BACKOFF_S, most_s)
+        grown = min(longest, first * 2.0 ** min(self._attempts, 20))
+        self._attempts += 1
+        spread = grown * (0.5 + 0.5 * self._randomness.jitter())
+        asked = response.retry_after_s if isinstance(response, Response) else None
         return spread + (asked or 0.0)
 
 
-def _set_back(view: CampaignView, kept: SavedState) -> bool:
-    fewer = view.slots_closed < kept.slots_closed or view.entries < kept.entries
-    return view.epoch < kept.epoch or fewer
+def _rolled_back(view: CampaignView, saved: SavedState) -> bool:
+    fewer = view.slots_closed < saved.slots_closed or view.entries < saved.entries
+    return view.epoch < saved.epoch or fewer

@@ -1,17 +1,22 @@
-"""The one thing a user of the SDK writes: from a model to an update, on the device's own data."""
+"""Compute a device's update: the ``Trainer`` interface, and the sealed task on given rows."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from checkins.campaign import Task
+from checkins.campaign import DataFile, Task
 from checkins.campaign.task import Model as Named
 from checkins.errors import InvalidValue
-from checkins.tasks.loaded_task import model_of
+from checkins.tasks.data import table, table_file
+from checkins.tasks.data.dataset import Dataset, in_holdout
+from checkins.tasks.loaded_task import LoadedTask, model_of
 from checkins.tasks.models.model import Model
 from checkins.tasks.tensors import flatten, unflatten
 
@@ -20,21 +25,21 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 class Trainer(Protocol):
-    """Model in, update out. Everything else is the participant's work.
+    """Computes an update from a model; the participant does everything else.
 
     The server steps against updates like gradients: θ ← θ − rate × mean(updates). One gradient of
-    a loss is an update; after several local steps of size s it is (start − end) / s. An update is
-    clipped as a whole and made private after this, so it need not be bounded.
+    a loss is an update; after several local steps of size s it is (start − end) / s. The update is
+    clipped as a whole and randomized afterwards, so it need not be bounded.
     """
 
     def update(self, model: Tensors) -> Tensors:
-        """The update of this device's data, an array for each tensor of ``model``."""
+        """Return the update from this device's data, an array for each tensor of ``model``."""
 
 
 def check_model_allowed(task: Task, allow_model: str | None) -> None:
-    """Refuse a task whose model is code, unless the device's owner names the same code.
+    """Raise if the task's model is code that the device's owner has not allowed by name.
 
-    A task comes from a service. What it names as ``module:function`` would be imported and called.
+    A task comes from a service. A model ``module:function`` would be imported and called.
     """
     if task.model not in list(Named) and task.model != allow_model:
         raise InvalidValue(
@@ -46,12 +51,13 @@ def check_model_allowed(task: Task, allow_model: str | None) -> None:
 
 
 class RowsTrainer:
-    """What a campaign's sealed task asks of a person's rows, with numpy alone.
+    """Trains a campaign's sealed task on one person's rows, with numpy alone.
 
-    ``features`` has one row for each example, scaled as the task says; ``rows.py`` reads them
-    from a table. With ``local_steps`` above 1 the device takes steps of its own. ``model`` is the
-    task's, where it is already at hand. ``allow_model`` is the ``module:function`` that the owner
-    of the device lets the task name; without it only models of this package are built.
+    ``features`` has one row for each example, scaled as the task requires; ``trainer_of_file``
+    reads them from a table. With ``local_steps`` above 1 the device takes local steps. ``model`` is
+    the task's model if it is already built, None to build it. ``allow_model`` is the
+    ``module:function`` that the owner of the device allows the task to name; None allows only
+    models of this package.
     """
 
     __slots__ = ("_features", "_labels", "_rate", "_steps", "model")
@@ -75,7 +81,7 @@ class RowsTrainer:
         self._rate = task.local_step_size
 
     def update(self, model: Tensors) -> Tensors:
-        """One mean gradient over the rows, or what several local steps lost over their size."""
+        """Return the mean gradient, or (start − end) / step size of the local steps."""
         shapes = self.model.shapes
         start = flatten(model, shapes).astype(np.float64)
         if self._steps == 1:
@@ -87,3 +93,109 @@ class RowsTrainer:
 
     def _gradient(self, flat: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.model.gradient(flat, self._features, self._labels)
+
+
+MAX_CLIENTS_LISTED = 5
+"""Largest number of client names in an error message."""
+
+
+def trainer_of_file(
+    task: Task,
+    file: str | os.PathLike[str],
+    *,
+    client: str | None = None,
+    allow_model: str | None = None,
+) -> RowsTrainer:
+    """Return a trainer on one person's rows of a CSV or Parquet file.
+
+    The file has the sealed columns; values are clipped to the sealed ranges. If ``client`` is None
+    all rows must belong to one person, and the file needs no client column. The file that the task
+    names is not opened. ``allow_model`` is as in ``RowsTrainer``.
+    """
+    check_model_allowed(task, allow_model)
+    source = task.data
+    if not isinstance(source, DataFile):
+        raise InvalidValue(
+            "data", source, "the campaign uses a built-in data set: choose a row of that"
+        )
+    path = Path(file)
+    named = source.client_column in table_file.header(path)
+    if client is not None and not named:
+        raise InvalidValue("client", client, f"{path.name} has no column {source.client_column}")
+    cells = table_file.read(
+        path,
+        client=source.client_column if named else source.label_column,
+        label=source.label_column,
+        features=source.features,
+    )
+    mine = _rows_of(cells.clients, client, path) if named else np.ones(len(cells.labels), np.bool_)
+    who = client if client is not None or not named else cells.clients[0]
+    if who is not None and in_holdout([who], share=source.holdout, purpose=table.PURPOSE)[0]:
+        raise InvalidValue("client", who, "is in the public holdout, and does not take part")
+    model = model_of(task)
+    labels = _labels(cells.labels[mine], source)
+    return RowsTrainer(task, table.scaled(cells.features[mine], source.ranges), labels, model=model)
+
+
+def _rows_of(clients: list[str], client: str | None, path: Path) -> NDArray[np.bool_]:
+    present = sorted(set(clients))
+    if client is None and len(present) > 1:
+        shown = ", ".join(present[:MAX_CLIENTS_LISTED]) + (
+            ", ..." if len(present) > MAX_CLIENTS_LISTED else ""
+        )
+        raise InvalidValue("client", None, f"{path.name} has rows of several: {shown}; name one")
+    if client is not None and client not in present:
+        raise InvalidValue("client", client, f"has no rows in {path.name}")
+    return np.array([client is None or owner == client for owner in clients])
+
+
+def _labels(raw: NDArray[np.float64], source: DataFile) -> NDArray[np.int64]:
+    classes = source.classes or 2  # the same default as ``model_of``
+    fits = (raw == np.floor(raw)) & (raw >= 0) & (raw < classes)
+    if not fits.all():
+        row = int(np.argmin(fits))
+        raise InvalidValue(
+            f"column {source.label_column!r}", float(raw[row]), f"must be 0 to {classes - 1}"
+        )
+    return raw.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatasetClients:
+    """The clients of a data set, each with its own trainer; data and model are shared."""
+
+    task: Task
+    data: Dataset
+    model: Model
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        allow_model: str | None = None,
+    ) -> DatasetClients:
+        """Load the clients of the task's built-in data set, or of ``file``, a table in its format.
+
+        The file that the task names is not opened. ``allow_model`` is as in ``RowsTrainer``.
+        """
+        check_model_allowed(task, allow_model)
+        source = task.data
+        if file is not None:
+            if not isinstance(source, DataFile):
+                raise InvalidValue("data", str(file), f"the campaign has built-in data: {source}")
+            task = replace(task, data=replace(source, file=str(Path(file).resolve())))
+        elif isinstance(source, DataFile):
+            raise InvalidValue("data", None, "the campaign learns from a table: name the file")
+        loaded = LoadedTask.of(task)
+        return cls(task, loaded.data, loaded.model)
+
+    def __len__(self) -> int:
+        return self.data.clients
+
+    def trainer(self, client: int) -> RowsTrainer:
+        """Return the trainer on the rows of one client, counted from 0."""
+        rows = self.data.rows_of(client)
+        features: Any = self.data.features[rows]
+        return RowsTrainer(self.task, features, self.data.labels[rows], model=self.model)

@@ -1,7 +1,7 @@
-"""What a service shows of a campaign, believed only as far as its seal goes.
+"""Parse and verify the view of a campaign that a service sends.
 
-The sealed text says everything that matters to a device; what the service says beside it must
-agree with it.
+The sealed text determines everything that matters to a device; the other fields of the view must
+agree with the sealed text.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from checkins.protocol.factories import sampler_of
 from checkins.randomizers import DeviceSampler
 from checkins.tasks.tensors import size
 
-OVER = ("completed", "stopped")
+FINAL_STATUSES = ("completed", "stopped")
 
 
-class NotAView(CheckinsError):
-    """An answer that is no campaign: a fault on the way, or another service."""
+class MalformedView(CheckinsError):
+    """A response body that is no campaign view: a network fault, or another service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """When the slots of one run are, in seconds of the server's clock since 1970."""
+    """The times of the slots of one run, in seconds of the server's clock since 1970."""
 
     begins_s: float
     slot_s: float
@@ -38,19 +38,19 @@ class Timetable:
     slots: int
 
     def begin(self, slot: int) -> float:
-        """When check-ins of a slot open."""
+        """Return the time at which check-ins of a slot open."""
         return self.begins_s + (slot - 1) * self.slot_s
 
     def choice(self, slot: int) -> float:
-        """When they close, and the choice is made."""
+        """Return the time at which check-ins of a slot close and the server chooses."""
         return self.begin(slot) + self.choose_s
 
     def end(self, slot: int) -> float:
-        """When its reports are no longer taken."""
+        """Return the time from which reports of a slot are refused."""
         return self.begin(slot + 1)
 
     def first_open(self, now_s: float) -> int:
-        """The first slot whose check-ins are not over.
+        """Return the first slot whose check-ins have not closed.
 
         >>> Timetable(0.0, slot_s=10.0, choose_s=4.0, slots=3).first_open(13.9)
         2
@@ -63,12 +63,12 @@ class Timetable:
 
 @dataclass(frozen=True, slots=True)
 class CampaignView:
-    """One run of a campaign: its sealed parameters, and how far it is.
+    """One run of a campaign: its sealed parameters and its progress.
 
-    ``next`` is the id of the run that follows, if there is one. ``epoch``, ``slots_closed`` and
-    ``entries``, the length of the population's ledger, never decrease: a device that remembers
-    larger ones sees that the service was set back. ``head`` is the hash of the ledger's last line,
-    which stays what it is when more lines follow.
+    ``next`` is the id of the following run, None if there is none. ``epoch``, ``slots_closed`` and
+    ``entries``, the length of the population's ledger, never decrease: a device that recorded
+    larger values detects that the service was rolled back. ``head`` is the hash of the ledger's
+    last line, which does not change when lines are appended.
     """
 
     id: str
@@ -87,16 +87,19 @@ class CampaignView:
 
     @property
     def over(self) -> bool:
-        """Whether no slot is to come."""
-        return self.status in OVER
+        """Whether the run has no further slots."""
+        return self.status in FINAL_STATUSES
 
     @property
     def dimension(self) -> int:
-        """How many numbers a report holds."""
+        """The number of values in a report."""
         return size(self.shapes)
 
     def check(self, *, seal: str | None = None) -> None:
-        """Refuse a campaign that clients cannot join, or another than the one with this seal."""
+        """Raise if clients cannot join the campaign, or if it does not have this seal.
+
+        ``seal`` None accepts any seal.
+        """
         if seal is not None and self.seal != seal:
             raise CampaignRefused("seal", self.seal, f"must be {seal}: this is another campaign")
         missing = self.campaign.missing
@@ -106,7 +109,7 @@ class CampaignView:
             )
 
     def sampler(self) -> DeviceSampler:
-        """What makes this campaign's reports; built once for each campaign."""
+        """Return the sampler of this campaign's reports; built once for each campaign."""
         return _sampler(self.campaign, self.dimension)
 
 
@@ -122,14 +125,14 @@ def _campaign(text: str) -> Campaign:
 
 @lru_cache(maxsize=8)
 def view_from(body: bytes) -> CampaignView:
-    """Read a campaign view; one whose text does not hash to its seal is refused."""
+    """Parse a campaign view; refuse one whose text does not hash to its seal."""
     try:
         values: dict[str, Any] = json.loads(body)
         text, seal = values["campaign"], values["seal"]
         if not isinstance(text, str) or not isinstance(seal, str):
-            raise TypeError("campaign and seal must be texts")
+            raise TypeError("campaign and seal must be strings")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise NotAView(f"no campaign view: {type(error).__name__}") from error
+        raise MalformedView(f"no campaign view: {type(error).__name__}") from error
     if sealed(text) != seal:
         raise CampaignRefused("seal", seal, f"must be {sealed(text)}, the hash of its text")
     campaign = _campaign(text)
@@ -152,20 +155,20 @@ def view_from(body: bytes) -> CampaignView:
             next=values["next"],
             server_time_s=datetime.fromisoformat(values["server_time"]).timestamp(),
         )
-        schedule, told = values["schedule"], view.timetable
+        schedule, times = values["schedule"], view.timetable
         begins_s = datetime.fromisoformat(schedule["start"]).timestamp()
         agrees = (
             view.id == f"{seal.removeprefix('sha256:')[:12]}-{view.run}"
             and 1 <= view.run <= campaign.repeats
             and int(values["dimension"]) == view.dimension
-            and (schedule["slot_s"], schedule["choose_s"]) == (told.slot_s, told.choose_s)
-            and int(schedule["slots"]) == told.slots
-            and abs(begins_s - told.begins_s) < 1e-3
+            and (schedule["slot_s"], schedule["choose_s"]) == (times.slot_s, times.choose_s)
+            and int(schedule["slots"]) == times.slots
+            and abs(begins_s - times.begins_s) < 1e-3
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise NotAView(f"no campaign view: {type(error).__name__}: {error}") from error
+        raise MalformedView(f"no campaign view: {type(error).__name__}: {error}") from error
     if not agrees:
-        raise CampaignRefused("campaign", view.id, "what the service says is not what is sealed")
+        raise CampaignRefused("campaign", view.id, "the view does not agree with the sealed text")
     if not 1 <= view.dimension <= MOST_NUMBERS or not all(map(_is_shape, view.shapes.values())):
         raise CampaignRefused(
             "tensors", view.dimension, f"must hold 1 to {MOST_NUMBERS:,} numbers together"
@@ -184,7 +187,7 @@ def _is_shape(shape: tuple[int, ...]) -> bool:
 
 
 def _timetable(campaign: Campaign, run: int) -> Timetable:
-    """Run r begins where run r − 1 ends."""
+    """Return the slot times of a run; run r begins where run r − 1 ends."""
     schedule = campaign.schedule
     if schedule is None:
         raise CampaignRefused("campaign", campaign.name, "clients cannot join it: no [schedule]")
@@ -198,5 +201,5 @@ def _timetable(campaign: Campaign, run: int) -> Timetable:
 
 
 def run_start(schedule: Schedule, *, run: int, slots: int) -> datetime:
-    """When the first slot of a run begins."""
+    """Return the time at which the first slot of a run begins."""
     return schedule.start + timedelta(seconds=(run - 1) * slots * schedule.slot_s)

@@ -1,7 +1,7 @@
-"""HTTP/1.1 for a swarm: thousands of requests under way, a tenth of a millisecond each.
+"""An HTTP/1.1 client for load tests: thousands of concurrent requests, 0.1 ms of CPU each.
 
-httpx takes ten times as long, and longer the more connections it has. This speaks just enough of
-the protocol for one service at one address: no proxies, no redirects, no compression.
+httpx takes ten times as long, and longer with more connections. This client implements just enough
+of the protocol for one service at one address: no proxies, no redirects, no compression.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from time import monotonic
 from urllib.parse import urlsplit
 
 from checkins.client.actions import Request
-from checkins.client.answers import check_encoding, check_length, check_size
+from checkins.client.bounded_http import check_encoding, check_length, check_size
 
 CONNECT_S = 10.0
+"""Longest time in seconds to open a connection."""
 IDLE_S = 3.0
-"""An idle connection is given up before the service does it, or a request could meet its end."""
-LONGEST_HEAD = 65_536
+"""Seconds after which an idle connection is closed, before the service closes it."""
+MAX_HEAD_BYTES = 65_536
+"""Largest head of a response in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer as it came; names of headers in lower case."""
+    """A raw response; names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -32,7 +34,7 @@ class Reply:
 
 
 class Connections:
-    """Kept connections to one service; as many as there are requests under way."""
+    """A pool of keep-alive connections to one service, one for each concurrent request."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         parts = urlsplit(url)
@@ -47,23 +49,23 @@ class Connections:
         self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def send(self, request: Request) -> Reply:
-        """Send it once and read the answer; raises OSError or EOFError if none comes.
+        """Send a request and read the reply; raises OSError or EOFError if none comes.
 
-        A kept connection may turn out to be closed: then it is sent on a new one, which does no
-        harm since the service takes every request any number of times.
+        If an idle connection turns out to be closed, the request is sent again on a new one, which
+        is safe since every request to the service is idempotent.
         """
         async with asyncio.timeout(request.timeout_s):
-            kept = self._kept()
-            if kept is not None:
+            idle = self._idle_connection()
+            if idle is not None:
                 try:
-                    return await self._exchange(request, *kept)
+                    return await self._exchange(request, *idle)
                 except TimeoutError:
                     raise
                 except (OSError, EOFError):
                     pass
             return await self._exchange(request, *await self._connect())
 
-    def _kept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    def _idle_connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         oldest = monotonic() - IDLE_S
         while self._idle:
             since, reader, writer = self._idle.pop()
@@ -75,7 +77,7 @@ class Connections:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         async with asyncio.timeout(CONNECT_S):
             return await asyncio.open_connection(
-                self._host, self._port, ssl=self._ssl, limit=LONGEST_HEAD
+                self._host, self._port, ssl=self._ssl, limit=MAX_HEAD_BYTES
             )
 
     async def _exchange(
@@ -84,7 +86,7 @@ class Connections:
         keep = False
         try:
             writer.write(self._bytes(request))
-            reply, keep = await _read(reader, request.most_bytes)
+            reply, keep = await _read(reader, request.max_bytes)
             return reply
         finally:
             if keep:
@@ -101,52 +103,52 @@ class Connections:
         return head.encode("latin-1") + b"\r\n" + body
 
     async def close(self) -> None:
-        """Close what is idle."""
+        """Close the idle connections."""
         while self._idle:
             _, _, writer = self._idle.pop()
             writer.close()
 
 
-async def _read(reader: asyncio.StreamReader, most_bytes: int) -> tuple[Reply, bool]:
-    """One answer, and whether the connection can be used again; raises beyond its limits."""
+async def _read(reader: asyncio.StreamReader, max_bytes: int) -> tuple[Reply, bool]:
+    """Read one reply and whether the connection can be reused; raises beyond the limits."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.LimitOverrunError as error:
-        raise OSError("the head of an answer is too long") from error
+        raise OSError("the head of the response is too long") from error
     first, *lines = head.split("\r\n")[:-2]
     version, _, rest = first.partition(" ")
     if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
-        raise OSError("this is not HTTP")
+        raise OSError("the response is not HTTP")
     headers = {}
     for line in lines:
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
     status = int(rest[:3])
     check_encoding(headers.get("content-encoding"))
-    check_length(headers.get("content-length"), most_bytes)
+    check_length(headers.get("content-length"), max_bytes)
     if headers.get("transfer-encoding", "").lower() == "chunked":
-        body = await _chunks(reader, most_bytes)
+        body = await _chunks(reader, max_bytes)
     elif status == 204:
         body = b""
     else:
         length = headers.get("content-length", "")
         if not length.isdigit():
-            raise OSError("an answer says no length")
+            raise OSError("the response has no length")
         body = await reader.readexactly(int(length))
     keep = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
     return Reply(status, headers, body), keep
 
 
-async def _chunks(reader: asyncio.StreamReader, most_bytes: int) -> bytes:
-    parts: list[bytes] = []
+async def _chunks(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
+    chunks: list[bytes] = []
     total = 0
     while True:
         size = int((await reader.readline()).partition(b";")[0], 16)
         if size < 0:
-            raise OSError("a part of an answer has no size")
+            raise OSError("a chunk of the response has no size")
         total += size
-        check_size(total, most_bytes)
+        check_size(total, max_bytes)
         chunk = await reader.readexactly(size + 2)
         if size == 0:
-            return b"".join(parts)
-        parts.append(chunk[:-2])
+            return b"".join(chunks)
+        chunks.append(chunk[:-2])

@@ -1,7 +1,7 @@
 """Many devices in one process, each with its own coin, slot, token and durable state.
 
-They are real clients of the protocol and share only what is the same for everyone: the campaign,
-its model, its sampler, the view of the campaign and the server's clock, and the connections.
+They are real clients of the protocol. They share only what is the same for all clients: the
+campaign, its model, its sampler, the campaign's view, the server's clock, and the connections.
 """
 
 from __future__ import annotations
@@ -17,33 +17,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checkins.client.actions import Answer, Kind, NoResponse, Request
-from checkins.client.answers import AnswerRefused
+from checkins.client.actions import NoResponse, Request, RequestKind, Response
+from checkins.client.bounded_http import ResponseRejected
 from checkins.client.clock import steady_s
-from checkins.client.drivers import HEADERS, AsyncDriver, Driver, Journal, connected, retry_after_s
-from checkins.client.following import following
+from checkins.client.drivers import (
+    HEADERS,
+    AsyncDriver,
+    Driver,
+    Journal,
+    http_client,
+    retry_after_s,
+)
+from checkins.client.participant import next_run_flow
 from checkins.client.participation import Participation, ParticipationConfig
-from checkins.client.randomness import DeviceRandomness
+from checkins.client.randomness import OS_RANDOMNESS
 from checkins.client.service_client import ServiceClient
-from checkins.client.state_file import Keeper, Memory, StateFile, locked, make_folder
+from checkins.client.state import MemoryStore, StateFile, StateStore, locked, make_folder
 from checkins.client.trainer import Trainer
 from checkins.protocol.participant import Outcome
 from checkins.swarm.connections import Connections
 
-ENROLLING = 32
-"""Enrolments under way at once: a steady stream, behind those whose slot has come."""
-FRESH_S = 2.0
-"""How old a view of the campaign may be that clients share."""
+MAX_ENROLLING = 32
+"""Largest number of concurrent enrolments, so that clients whose slot has come are not delayed."""
+MAX_VIEW_AGE_S = 2.0
+"""Largest age in seconds of a view that clients share."""
 THREADS = 4
+"""Number of threads that train and write to disk."""
 PATIENCE_S = 600.0
-"""A service that is tried may be killed and started again."""
+"""Seconds that an unreachable service is retried: a test may kill and restart it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swarm:
-    """``clients`` devices in one run of a campaign; ``trainer`` makes the one of client i.
+    """``clients`` devices in one run of a campaign; ``trainer(i)`` returns the trainer of client i.
 
-    ``key`` is what client i enrols with. Without ``state`` nothing outlives the process.
+    ``key(i)`` is the enrolment secret of client i, None if it has none. ``state`` is the folder of
+    the durable states, None keeps them in memory.
     """
 
     url: str
@@ -58,11 +67,11 @@ class Swarm:
 
     @property
     def possible(self) -> list[str]:
-        """Every way it may end for a client."""
+        """The names of all outcomes of a client."""
         return [outcome.name.lower() for outcome in Outcome]
 
     async def run(self, tally: Tally) -> None:
-        """Let all of them take part; ``tally`` counts meanwhile. A client that fails is counted."""
+        """Let all clients take part; ``tally`` counts their progress, outcomes and failures."""
         async with AsyncExitStack() as stack:
             folder = None
             if self.state is not None:
@@ -83,15 +92,17 @@ class Swarm:
         shared: Shared,
         executor: Executor,
     ) -> None:
-        keeper: Keeper = Memory() if folder is None else StateFile(folder / f"{client:06}.json")
+        store: StateStore = (
+            MemoryStore() if folder is None else StateFile(folder / f"{client:06}.json")
+        )
         tally = shared.tally
 
-        def journal(story: Mapping[str, object]) -> None:
-            tally.moved(client, str(story["event"]))
+        def journal(fields: Mapping[str, object]) -> None:
+            tally.moved(client, str(fields["event"]))
             if self.journal is not None:
-                self.journal({"client": client, **story})
+                self.journal({"client": client, **fields})
 
-        plan = ParticipationConfig(
+        config = ParticipationConfig(
             self.url,
             self.campaign,
             self.trainer(client),
@@ -99,20 +110,20 @@ class Swarm:
             self.seal,
             patience_s=self.patience_s,
         )
-        hands = SwarmDriver(keeper, shared=shared, journal=journal, executor=executor)
+        driver = SwarmDriver(store, shared=shared, journal=journal, executor=executor)
         try:
             flow = Participation(
-                plan, keeper.load(), steady=hands.steady, dice=DeviceRandomness()
+                config, store.load(), steady=driver.steady, randomness=OS_RANDOMNESS
             ).flow()
-            outcome = await hands.drive(flow)
-        except Exception as error:  # one client's failure is not another's
+            outcome = await driver.drive(flow)
+        except Exception as error:  # a failing client must not stop the others
             tally.failed(client, error)
         else:
             tally.ended(client, outcome.name.lower())
 
 
 class Tally:
-    """Where the clients of a swarm are, how they ended, and what it took."""
+    """Counts of a swarm: where its clients are, their outcomes, requests and CPU time."""
 
     def __init__(self) -> None:
         self.at: dict[int, str] = {}
@@ -124,52 +135,52 @@ class Tally:
         self._cpu = time.process_time()
 
     def moved(self, client: int, event: str) -> None:
-        """A client did something."""
+        """Record the latest event of a client."""
         self.at[client] = event
         self.enrolled += event == "enrolled"
 
     def ended(self, client: int, outcome: str) -> None:
-        """A client came to its end."""
+        """Record the outcome of a client."""
         self.at.pop(client, None)
         self.outcomes[outcome] += 1
 
     def failed(self, client: int, error: Exception) -> None:
-        """A client could not go on."""
+        """Record the failure of a client."""
         self.at.pop(client, None)
         self.failures[str(error)] += 1
 
     @property
     def done(self) -> int:
-        """How many came to their end, or failed."""
+        """The number of clients that ended or failed."""
         return self.outcomes.total() + self.failures.total()
 
     @property
     def asleep(self) -> int:
-        """How many wait for their slot."""
+        """The number of clients that wait for their slot."""
         return sum(event == "asleep" for event in self.at.values())
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since the swarm started."""
         return time.monotonic() - self._began
 
     @property
     def cpu_s(self) -> float:
-        """What this process worked since then."""
+        """CPU seconds of this process since the swarm started."""
         return time.process_time() - self._cpu
 
 
 class ViewFetcher:
-    """Looks at the service from a thread of its own.
+    """Fetches campaign views in a separate thread.
 
-    The event loop of a swarm may be busy for long. What a request waits for it would pass for the
-    way of an answer, and set the clocks of all clients wrong.
+    The event loop of a swarm may be busy for long. Waiting for it would count as network latency
+    and make the clocks of all clients wrong.
     """
 
     def __init__(self, url: str) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self._http = connected(url)
-        self._hands = Driver(self._http, Memory())
+        self._http = http_client(url)
+        self._driver = Driver(self._http, MemoryStore())
 
     def __enter__(self) -> ViewFetcher:
         return self
@@ -178,91 +189,96 @@ class ViewFetcher:
         self._thread.shutdown()
         self._http.close()
 
-    async def send(self, request: Request) -> Answer | NoResponse:
-        """One request, timed in the thread that sends it."""
+    async def send(self, request: Request) -> Response | NoResponse:
+        """Send one request, timed in the thread that sends it."""
         loop = asyncio.get_running_loop()
-        answer: Answer | NoResponse = await loop.run_in_executor(
-            self._thread, self._hands.perform, request
+        response: Response | NoResponse = await loop.run_in_executor(
+            self._thread, self._driver.perform, request
         )
-        return answer
+        return response
 
 
 class Shared:
-    """What the clients of a swarm share: one look at a time, and a place in the queue."""
+    """State that the clients of a swarm share: views, ledger heads, and the enrolment queue."""
 
-    def __init__(self, tally: Tally, connections: Connections, lookout: ViewFetcher) -> None:
+    def __init__(self, tally: Tally, connections: Connections, view_fetcher: ViewFetcher) -> None:
         self.tally = tally
         self.connections = connections
-        self.enrolling = asyncio.Semaphore(ENROLLING)
-        self._lookout = lookout
-        self._look = asyncio.Lock()
-        self._seen: Answer | None = None
-        self._heads: dict[str, tuple[float, asyncio.Future[Answer | NoResponse]]] = {}
+        self.enrolling = asyncio.Semaphore(MAX_ENROLLING)
+        self._view_fetcher = view_fetcher
+        self._view_lock = asyncio.Lock()
+        self._last_view: Response | None = None
+        self._heads: dict[str, tuple[float, asyncio.Future[Response | NoResponse]]] = {}
 
-    async def look(self, request: Request) -> Answer | NoResponse:
-        """A view that is fresh enough: the first client fetches it, the others take it."""
-        async with self._look:
-            if self._seen is not None and steady_s() - self._seen.received < FRESH_S:
-                return self._seen
+    async def view(self, request: Request) -> Response | NoResponse:
+        """Return a recent view; the first client fetches it, the others reuse it."""
+        async with self._view_lock:
+            if (
+                self._last_view is not None
+                and steady_s() - self._last_view.received < MAX_VIEW_AGE_S
+            ):
+                return self._last_view
             self.tally.requests += 1
-            answer = await self._lookout.send(request)
-            if isinstance(answer, Answer) and answer.status == 200:
-                self._seen = answer
-            return answer
+            response = await self._view_fetcher.send(request)
+            if isinstance(response, Response) and response.status == 200:
+                self._last_view = response
+            return response
 
     async def head(
-        self, request: Request, send: Callable[[Request], Coroutine[Any, Any, Answer | NoResponse]]
-    ) -> Answer | NoResponse:
-        """A head of the ledger that is fresh enough; clients that saw the same ask once."""
-        began, asking = self._heads.get(request.path, (-math.inf, None))
-        if asking is None or steady_s() - began >= FRESH_S:
-            asking = asyncio.ensure_future(send(request))
-            self._heads[request.path] = (steady_s(), asking)
-        answer = await asyncio.shield(asking)
-        if isinstance(answer, NoResponse) or answer.status != 200:
+        self,
+        request: Request,
+        send: Callable[[Request], Coroutine[Any, Any, Response | NoResponse]],
+    ) -> Response | NoResponse:
+        """Return a recent head of the ledger; clients with the same request share one response."""
+        began, pending = self._heads.get(request.path, (-math.inf, None))
+        if pending is None or steady_s() - began >= MAX_VIEW_AGE_S:
+            pending = asyncio.ensure_future(send(request))
+            self._heads[request.path] = (steady_s(), pending)
+        response = await asyncio.shield(pending)
+        if isinstance(response, NoResponse) or response.status != 200:
             self._heads.pop(request.path, None)
-        return answer
+        return response
 
 
 class SwarmDriver(AsyncDriver):
-    """As one device's, but what is the same for all is asked once."""
+    """The driver of one device in a swarm: requests that are the same for all are shared."""
 
-    def __init__(self, keeper: Keeper, *, shared: Shared, **named: Any) -> None:
-        super().__init__(None, keeper, **named)
+    def __init__(self, store: StateStore, *, shared: Shared, **named: Any) -> None:
+        super().__init__(None, store, **named)
         self._shared = shared
 
-    async def send(self, request: Request) -> Answer | NoResponse:
-        """One request; a look may be answered by another client's."""
+    async def send(self, request: Request) -> Response | NoResponse:
+        """Send one request; a view may come from another client's request."""
         match request.kind:
-            case Kind.LOOK:
-                return await self._shared.look(request)
-            case Kind.LEDGER:
+            case RequestKind.VIEW:
+                return await self._shared.view(request)
+            case RequestKind.LEDGER:
                 return await self._shared.head(request, self._counted)
-            case Kind.ENROL:
+            case RequestKind.ENROL:
                 async with self._shared.enrolling:
                     return await self._counted(request)
         return await self._counted(request)
 
-    async def _counted(self, request: Request) -> Answer | NoResponse:
+    async def _counted(self, request: Request) -> Response | NoResponse:
         self._shared.tally.requests += 1
         sent = self.steady()
         try:
             reply = await self._shared.connections.send(request)
-        except (OSError, EOFError, ValueError, AnswerRefused) as error:
+        except (OSError, EOFError, ValueError, ResponseRejected) as error:
             return NoResponse(f"{type(error).__name__}: {error}".rstrip(": "))
         after = retry_after_s(reply.headers.get("retry-after"))
-        return Answer(reply.status, reply.body, sent, self.steady(), retry_after_s=after)
+        return Response(reply.status, reply.body, sent, self.steady(), retry_after_s=after)
 
 
 def next_run(url: str, campaign: str) -> str | None:
-    """The run that follows one that is over; None after the last."""
-    contact = ServiceClient(url, campaign, PATIENCE_S, steady=steady_s, dice=DeviceRandomness())
-    with connected(url) as http:
-        return Driver(http, Memory()).drive(following(contact, campaign))
+    """Wait for the run that follows ``campaign`` and return its id; None after the last."""
+    service = ServiceClient(url, campaign, PATIENCE_S)
+    with http_client(url) as http:
+        return Driver(http, MemoryStore()).drive(next_run_flow(service))
 
 
 def raise_open_files(wanted: int) -> None:
-    """Let this process hold that many connections, as far as the system allows."""
+    """Raise this process's limit of open files to ``wanted``, as far as the system allows."""
     try:
         import resource
     except ImportError:

@@ -29,7 +29,7 @@ from checkins.client.clock import steady_s
 from checkins.client.drivers import HEADERS, Driver
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.randomness import DeviceRandomness
-from checkins.client.state_file import StateFile, make_folder
+from checkins.client.state import StateFile, make_folder
 from tests.service.faults.crowd import Recognisable
 from tests.service.faults.proxy import NAMES
 
@@ -86,18 +86,20 @@ class Device:
         clock = CLOCKS[self.client % len(CLOCKS)]
         transport = MortalTransport(self)
         with httpx.Client(base_url=self.url, headers=HEADERS, transport=transport) as http:
-            hands = Driver(http, file, journal=self._tell, steady=lambda: clock(steady_s()))
+            driver = Driver(http, file, journal=self._tell, steady=lambda: clock(steady_s()))
             plan = ParticipationConfig(
                 self.url, self.campaign, Recognisable(self.client, self._trained)
             )
             kept = file.load()
-            hands.drive(
-                Participation(plan, kept, steady=hands.steady, dice=DeviceRandomness()).flow()
+            driver.drive(
+                Participation(
+                    plan, kept, steady=driver.steady, randomness=DeviceRandomness()
+                ).flow()
             )
 
-    def _tell(self, story: Mapping[str, object]) -> None:
-        self._write(json.dumps({**story, "client": self.client}) + "\n")
-        self.at(f"told {story['event']}")
+    def _tell(self, fields: Mapping[str, object]) -> None:
+        self._write(json.dumps({**fields, "client": self.client}) + "\n")
+        self.at(f"told {fields['event']}")
 
     def _trained(self, line: str) -> None:
         self._write(line)
@@ -130,7 +132,7 @@ class MortalFile(StateFile):
 
 
 class MortalTransport(httpx.HTTPTransport):
-    """A device's network that may see it die before a request, or with the answer in its hands."""
+    """A device's network that may see it die before a request, or with the answer in its driver."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(verify=False)  # there is no certificate, and loading ours takes long

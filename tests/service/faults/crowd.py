@@ -21,7 +21,7 @@ import numpy as np
 
 from checkins.client import fetch_campaign
 from checkins.ledger.entry import hashed
-from checkins.swarm.swarm import Swarm, Tally
+from checkins.swarm import Swarm, Tally
 from tests.forks import Forked
 from tests.service.faults.campaigns import update_of
 from tests.service.faults.journal import Event, Note
@@ -65,12 +65,12 @@ class Crowd:
         return self.journal.with_suffix(".err")
 
 
-def finished(crowd: Crowd, process: Forked, *, within_s: float) -> dict[str, int]:
+def finished(crowd: Crowd, process: Forked, *, timeout_s: float) -> dict[str, int]:
     """How it ended for the clients of a crowd; one that failed fails the test.
 
     A client that came to be enrolled only after the last slot has not failed.
     """
-    said = process.communicate(timeout=within_s)
+    said = process.communicate(timeout=timeout_s)
     assert process.returncode == 0, crowd.complaints.read_text()[-3000:]
     result: dict[str, dict[str, int]] = json.loads(said)
     outcomes = result["outcomes"]
@@ -102,8 +102,8 @@ async def _run(crowd: Crowd, *, patience_s: float) -> dict[str, Any]:
             file.write(line)  # one write: threads train, and lines must not mix
             file.flush()
 
-        def note(story: Mapping[str, object]) -> None:
-            write(json.dumps({**story, "client": crowd.first + int(str(story["client"]))}) + "\n")
+        def note(fields: Mapping[str, object]) -> None:
+            write(json.dumps({**fields, "client": crowd.first + int(str(fields["client"]))}) + "\n")
 
         swarm = Swarm(
             url=crowd.url,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from checkins.campaign import Campaign
 from checkins.errors import CheckinsError
-from checkins.ledger import InvalidLedger, Ledger, Opened, SlotClosed, verify
+from checkins.ledger import InvalidLedger, Ledger, Opened, SlotClosed, spending_of, verify
 from checkins.ledger.entry import hashed
 from checkins.protocol import server as servers
 from checkins.protocol.factories import server_of
@@ -147,7 +147,9 @@ def _replay(
 ) -> None:
     """The same reports in a world without crashes; what is left of a total stands for dummies."""
     step = campaign.randomizer.grid
-    server = server_of(campaign, opened.numbers(), ledger=Ledger())
+    server = server_of(
+        campaign, opened.numbers(), affordable=spending_of(Ledger(), campaign).affordable()
+    )
     for entry in entries:
         number, total = entry.slot, entry.numbers()
         try:

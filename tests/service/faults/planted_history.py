@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins.campaign import Campaign, parse_campaign
-from checkins.ledger import Closed, Ledger, Reason, SlotClosed, certificate
+from checkins.ledger import Closed, Ledger, Reason, SlotClosed, certificate, spending_of
 from checkins.ledger.entry import hashed
 from checkins.protocol import server as servers
 from checkins.protocol.factories import sampler_of, server_of
@@ -33,7 +33,9 @@ class Past:
         """Each client in the slot that it drew; each report but every seventh is acknowledged."""
         campaign = parse_campaign(plan.text).campaign
         past = cls(campaign)
-        server = server_of(campaign, np.zeros(DIMENSION), ledger=Ledger())
+        server = server_of(
+            campaign, np.zeros(DIMENSION), affordable=spending_of(Ledger(), campaign).affordable()
+        )
         for slot in range(1, plan.slots + 1):
             server = past._play(server, slot, [c for c, drawn in draws.items() if drawn == slot])
         return past

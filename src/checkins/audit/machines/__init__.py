@@ -1,15 +1,15 @@
-"""The audit by the real machines: what a coordinator and its devices run, many times over.
+"""Audit the real state machines of a coordinator and its devices, over thousands of runs.
 
-The compiled engine has the power to measure a certificate; this one has the bugs. Every run goes
-through the machines of ``checkins.protocol``, the device sampler and the coordinator's dice, with
-misfortunes in between, so whatever they do wrong shows in what the adversary sees.
+The compiled engine has the power to measure a certificate; this engine finds bugs. Every run uses
+the state machines of ``checkins.protocol``, the device sampler and the coordinator's randomness,
+with injected faults, so their errors show in what the adversary observes.
 
-    stage = stage_of(campaign)              # the campaign made small, and what that promises
-    trials = stage.trials(2000)             # scores with and without the canary
-    bounds = lower_bounds(trials, deltas=[stage.claim.delta], confidence=0.9999)
+    audit = prepare_audit(made_small(campaign))   # the small form and its certificate
+    trials = audit.trials(2000)                   # scores with and without the canary
+    bounds = lower_bounds(trials, deltas=[audit.claim.delta], confidence=0.9999)
 """
 
-from checkins.audit.machines.small import SmallCampaign, made_small
-from checkins.audit.machines.stage import Stage, run_trials, stage_of
+from checkins.audit.machines.machine_audit import MachineAudit, prepare_audit, run_trials
+from checkins.audit.machines.small_campaigns import SmallCampaign, made_small
 
-__all__ = ["SmallCampaign", "Stage", "made_small", "run_trials", "stage_of"]
+__all__ = ["MachineAudit", "SmallCampaign", "made_small", "prepare_audit", "run_trials"]

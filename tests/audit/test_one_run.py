@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from checkins.accounting import Adjacency
-from checkins.audit.auditing import certificate_at
-from checkins.audit.guessing import GuessedBound, chance_of
-from checkins.audit.one_run import OneRun
+from checkins.audit.audit import certificate_at
+from checkins.audit.one_run import GuessedBound, OneRun, tail_probability
 from checkins.errors import InvalidValue, NotCovered
 from tests.audit.campaigns import gaussian, pure
 
@@ -38,12 +37,14 @@ def written_out(correct: int, guesses: int, canaries: int, epsilon: float, delta
     epsilon=st.floats(0.0, 6.0),
     delta=st.sampled_from([0.0, 1e-6, 1e-3, 0.1]),
 )
-def test_the_chance_is_the_theorems(
+def test_the_tail_probability_is_the_theorems(
     canaries: int, share: float, right: float, epsilon: float, delta: float
 ) -> None:
     guesses = round(share * canaries)
     correct = round(right * guesses)
-    found = chance_of(correct, guesses=guesses, canaries=canaries, epsilon=epsilon, delta=delta)
+    found = tail_probability(
+        correct, guesses=guesses, canaries=canaries, epsilon=epsilon, delta=delta
+    )
     expected = written_out(correct, guesses, canaries, epsilon, delta) if correct else 1.0
     if expected < 0.4999 or delta == 0.0:  # at the edge of the tail either is right
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-300)
@@ -62,17 +63,19 @@ def test_independent_responses_attain_it(epsilon: float) -> None:
                 same = sum(a == b for a, b in zip(truth, told, strict=True))
                 if same >= correct:
                     exact += keep**same * (1 - keep) ** (5 - same) / 32
-        found = chance_of(correct, guesses=5, canaries=5, epsilon=epsilon, delta=0.0)
+        found = tail_probability(correct, guesses=5, canaries=5, epsilon=epsilon, delta=0.0)
         assert found == pytest.approx(exact)
 
 
-def test_a_mechanism_that_gives_up_with_chance_delta_stays_below_it() -> None:
-    """Names all coins with chance δ', else answers at random: (0, δ')-DP, and allowed for."""
+def test_a_mechanism_that_fails_with_probability_delta_stays_below_it() -> None:
+    """Names all coins with probability δ', else answers at random: (0, δ')-DP, and allowed for."""
     delta, canaries = 0.01, 6
     for correct in range(1, canaries + 1):
         fair = binom.sf(correct - 1, canaries, 0.5)
         told = delta + (1 - delta) * fair
-        allowed = chance_of(correct, guesses=canaries, canaries=canaries, epsilon=0.0, delta=delta)
+        allowed = tail_probability(
+            correct, guesses=canaries, canaries=canaries, epsilon=0.0, delta=delta
+        )
         assert told <= allowed
 
 
@@ -81,29 +84,29 @@ def test_a_larger_epsilon_and_a_larger_delta_allow_more(
     correct: int, epsilon: float, more: float
 ) -> None:
     def chance(epsilon: float, delta: float) -> float:
-        return chance_of(correct, guesses=30, canaries=40, epsilon=epsilon, delta=delta)
+        return tail_probability(correct, guesses=30, canaries=40, epsilon=epsilon, delta=delta)
 
     assert chance(epsilon, 0.0) <= chance(epsilon + more, 0.0) + 1e-12
     assert chance(epsilon, 1e-5) <= chance(epsilon, 1e-3) + 1e-12
 
 
 @given(correct=st.integers(0, 50), failure=st.sampled_from([0.05, 1e-4]))
-def test_the_bound_is_where_the_chance_falls_below_the_failure(
+def test_the_bound_is_where_the_tail_probability_falls_below_the_failure(
     correct: int, failure: float
 ) -> None:
     asked = {"guesses": 50, "canaries": 80, "delta": 1e-6}
     bound = GuessedBound.of(correct, failure=failure, canary="x", **asked)  # type: ignore[arg-type]
     if bound.epsilon > 0.0:
         below, above = bound.epsilon * (1 - 1e-6), bound.epsilon * (1 + 1e-6)
-        assert chance_of(correct, epsilon=below, **asked) < failure  # type: ignore[arg-type]
-        assert chance_of(correct, epsilon=above, **asked) >= failure * (1 - 1e-6)  # type: ignore[arg-type]
+        assert tail_probability(correct, epsilon=below, **asked) < failure  # type: ignore[arg-type]
+        assert tail_probability(correct, epsilon=above, **asked) >= failure * (1 - 1e-6)  # type: ignore[arg-type]
     else:
-        assert chance_of(correct, epsilon=0.0, **asked) >= failure  # type: ignore[arg-type]
+        assert tail_probability(correct, epsilon=0.0, **asked) >= failure  # type: ignore[arg-type]
 
 
 def test_impossible_counts_are_refused() -> None:
     with pytest.raises(InvalidValue, match="correct = 6"):
-        chance_of(6, guesses=5, canaries=9, epsilon=1.0, delta=0.0)
+        tail_probability(6, guesses=5, canaries=9, epsilon=1.0, delta=0.0)
 
 
 CAMPAIGNS = {
@@ -119,8 +122,8 @@ CAMPAIGNS = {
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
-def test_an_honest_run_never_contradicts_its_certificate(name: str) -> None:
-    """Eight campaigns; a fresh seed fails with a chance below 1e-10 for each."""
+def test_a_correct_run_never_contradicts_its_certificate(name: str) -> None:
+    """Eight campaigns; a fresh seed fails with probability below 1e-10 for each."""
     campaign = CAMPAIGNS[name]
     attack = OneRun.of(campaign, dimension=None, canaries=300)
     bounds = attack.bounds(deltas=[1e-6], failure=1e-10, generator=np.random.default_rng(5))

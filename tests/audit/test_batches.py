@@ -1,4 +1,4 @@
-"""A budget of time is kept, by a clock that only runs as the canaries say."""
+"""A time limit is met, by a clock that advances only as the canaries say."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkins.audit import Engine, Settings, audit_campaign, auditing
-from checkins.audit.batching import Blocks, Effort, OutOfTime
+from checkins.audit import Engine, Settings, audit_campaign
+from checkins.audit import audit as audit_module
+from checkins.audit.bounds import Trials
+from checkins.audit.machines import machine_audit as audits
 from checkins.audit.machines import run_trials
-from checkins.audit.machines import stage as stages
-from checkins.audit.machines.campaigns import server_noise
-from checkins.audit.runner import Played, play
-from checkins.audit.trials import Trials
+from checkins.audit.machines.small_campaigns import server_noise
+from checkins.audit.runner import Batches, Measurement, OutOfTime, RunBudget, run_attack
 from checkins.errors import InvalidValue
 from tests.audit.campaigns import pure
 
@@ -39,10 +39,10 @@ class Worker:
 
     clock: Clock
     run_s: float
-    block: int = 1000
-    smallest_block: int = 1
-    ready_s: float = 0.0
-    really_ready_s: float = 0.0
+    batch: int = 1000
+    smallest_batch: int = 1
+    warmup_s: float = 0.0
+    real_warmup_s: float = 0.0
     name: str = "worker"
     explained: str = "a canary of a test"
     statistic: str = "noise"
@@ -50,51 +50,51 @@ class Worker:
     played: list[int] = field(default_factory=list)
 
     def trials(self, runs: int, generator: np.random.Generator) -> Trials:
-        self.clock.now += runs * self.run_s + (0.0 if self.played else self.really_ready_s)
+        self.clock.now += runs * self.run_s + (0.0 if self.played else self.real_warmup_s)
         self.played.append(runs)
         scores = generator.standard_normal((2, runs))
         return Trials(scores[0], scores[1], self.name)
 
 
-def effort(clock: Clock, *, seconds: float = 10.0, runs: int | None = None) -> Effort:
-    return Effort(seconds=seconds, runs=runs, seed=(1,), threads=1, clock=clock)
+def budget(clock: Clock, *, seconds: float = 10.0, runs: int | None = None) -> RunBudget:
+    return RunBudget(seconds=seconds, runs=runs, seed=(1,), threads=1, clock=clock)
 
 
-def played(worker: Worker, *, seconds: float = 10.0) -> Played:
-    how = effort(worker.clock, seconds=seconds)
-    return play(worker, deltas=(1e-3,), failure=1e-4, effort=how)
+def played(worker: Worker, *, seconds: float = 10.0) -> Measurement:
+    how = budget(worker.clock, seconds=seconds)
+    return run_attack(worker, deltas=(1e-3,), failure=1e-4, budget=how)
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     seconds=st.floats(0.01, 1000.0),
     run_s=st.floats(1e-3, 0.19),
-    block=st.integers(1, 100_000),
+    batch=st.integers(1, 100_000),
 )
-def test_a_budget_is_kept_whatever_a_run_takes(seconds: float, run_s: float, block: int) -> None:
+def test_a_time_limit_is_met_whatever_a_run_takes(seconds: float, run_s: float, batch: int) -> None:
     """``run_s`` is in budgets: from a thousand runs in it down to five."""
-    worker = Worker(Clock(), run_s * seconds, block=block)
+    worker = Worker(Clock(), run_s * seconds, batch=batch)
     found = played(worker, seconds=seconds)
     assert worker.clock.now <= ALLOWED * seconds
     assert found.runs == sum(worker.played)
-    assert max(worker.played) <= block
+    assert max(worker.played) <= batch
 
 
-def test_most_of_a_budget_is_used() -> None:
+def test_most_of_a_time_limit_is_used() -> None:
     worker = Worker(Clock(), run_s=1e-3)
     played(worker)
     assert 8.0 <= worker.clock.now <= 10.0
 
 
-def test_blocks_grow_until_one_takes_a_small_part_of_the_time() -> None:
-    worker = Worker(Clock(), run_s=1e-3, block=100_000)
+def test_batches_grow_until_one_takes_a_small_part_of_the_time() -> None:
+    worker = Worker(Clock(), run_s=1e-3, batch=100_000)
     played(worker)
     assert worker.played[:5] == [1, 4, 16, 64, 250]
     assert set(worker.played[5:]) == {250}
 
 
-def test_blocks_are_no_larger_than_the_canary_s_own() -> None:
-    worker = Worker(Clock(), run_s=1e-4, block=50)
+def test_batches_are_no_larger_than_the_canary_s_own() -> None:
+    worker = Worker(Clock(), run_s=1e-4, batch=50)
     played(worker)
     assert worker.played[:4] == [1, 4, 16, 50]
     assert set(worker.played[4:]) == {50}
@@ -102,7 +102,7 @@ def test_blocks_are_no_larger_than_the_canary_s_own() -> None:
 
 def test_a_canary_that_is_made_ready_for_one_size_keeps_it() -> None:
     worker = Worker(
-        Clock(), run_s=0.01, block=20, smallest_block=20, ready_s=2.0, really_ready_s=2.5
+        Clock(), run_s=0.01, batch=20, smallest_batch=20, warmup_s=2.0, real_warmup_s=2.5
     )
     found = played(worker)
     assert set(worker.played) == {20}
@@ -110,19 +110,19 @@ def test_a_canary_that_is_made_ready_for_one_size_keeps_it() -> None:
     assert worker.clock.now <= 10.0
 
 
-def test_a_number_of_runs_is_cut_as_ever_whatever_it_takes() -> None:
+def test_a_fixed_number_of_runs_is_cut_into_the_same_batches() -> None:
     clock = Clock()
-    worker = Worker(clock, run_s=100.0, block=8, ready_s=1e9)
-    blocks = Blocks(worker, effort(clock, runs=20))
-    assert sum(part.fewest for part in blocks.until(20, float("inf"))) == 20
+    worker = Worker(clock, run_s=100.0, batch=8, warmup_s=1e9)
+    batches = Batches(worker, budget(clock, runs=20))
+    assert sum(part.fewest for part in batches.until(20, float("inf"))) == 20
     assert worker.played == [8, 8, 4]
 
 
 # ---- what does not fit -------------------------------------------------------------------------
 
 
-def test_what_takes_longer_to_make_ready_is_not_begun() -> None:
-    worker = Worker(Clock(), run_s=0.1, ready_s=11.0)
+def test_an_attack_with_a_longer_warm_up_is_not_started() -> None:
+    worker = Worker(Clock(), run_s=0.1, warmup_s=11.0)
     with pytest.raises(OutOfTime, match=r"about 11 s to make ready, and 10 s were left"):
         played(worker)
     assert worker.played == []
@@ -137,46 +137,46 @@ def test_a_canary_that_fills_its_time_with_one_run_is_not_counted(run_s: float) 
 
 
 def audited(monkeypatch: pytest.MonkeyPatch, clock: Clock, *workers: Worker, **how: object):
-    monkeypatch.setattr(auditing, "worst_case", lambda *_, **__: workers)
+    monkeypatch.setattr(audit_module, "worst_case", lambda *_, **__: workers)
     usual: dict[str, object] = {"deltas": (1e-3,), "seconds": 10.0, "threads": 1}
     return audit_campaign(pure(2.0), Settings(**{**usual, **how}), clock=clock)  # type: ignore[arg-type]
 
 
-def test_an_audit_says_what_was_not_run_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_notes_the_skipped_attacks_with_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     quick = Worker(clock, run_s=0.01, name="quick")
-    slow = Worker(clock, run_s=0.01, ready_s=6.0, name="slow")
+    slow = Worker(clock, run_s=0.01, warmup_s=6.0, name="slow")
     audit = audited(monkeypatch, clock, quick, slow)
-    assert [finding.canary for finding in audit.promise.findings] == ["quick"]
+    assert [result.canary for result in audit.check.results] == ["quick"]
     [note] = audit.notes
     assert note.startswith("slow was not run: it takes about 6 s to make ready, and 5")
     assert note in audit.as_dict()["notes"]  # type: ignore[operator]
     assert clock.now <= 10.0
 
 
-def test_what_one_attack_takes_too_much_the_others_have_less_of(
+def test_an_attack_that_overruns_leaves_less_time_to_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    late = Worker(clock, run_s=0.01, really_ready_s=7.0, name="late")
+    late = Worker(clock, run_s=0.01, real_warmup_s=7.0, name="late")
     quick = Worker(clock, run_s=0.01, name="quick")
     audit = audited(monkeypatch, clock, late, quick)
-    assert [finding.canary for finding in audit.promise.findings] == ["quick"]
+    assert [result.canary for result in audit.check.results] == ["quick"]
     assert clock.now <= 10.0 * ALLOWED
-    assert audit.promise.findings[0].seconds <= 3.0
+    assert audit.check.results[0].seconds <= 3.0
 
 
-def test_what_must_be_made_ready_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attacks_with_a_warm_up_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    slow = Worker(clock, run_s=0.01, ready_s=1.0, really_ready_s=30.0, name="slow")
+    slow = Worker(clock, run_s=0.01, warmup_s=1.0, real_warmup_s=30.0, name="slow")
     quick = Worker(clock, run_s=0.01, name="quick")
     audit = audited(monkeypatch, clock, slow, quick)
-    assert [finding.canary for finding in audit.promise.findings] == ["quick"]
-    assert audit.promise.findings[0].runs > 400
+    assert [result.canary for result in audit.check.results] == ["quick"]
+    assert audit.check.results[0].runs > 400
     assert "slow was not run: its first 1 run took 30 s of the 5" in audit.notes[0]
 
 
-def test_an_audit_that_could_play_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_without_time_for_any_attack_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     with pytest.raises(InvalidValue, match=r"seconds = 10.0: is too short for any attack: slow"):
         audited(monkeypatch, clock, Worker(clock, run_s=20.0, name="slow"))
@@ -190,23 +190,23 @@ SMALL = server_noise(slots=10, noise=1.0, delta=1e-3)
 @pytest.fixture
 def slow_machines(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Each run takes a tenth of a second."""
-    clock, honest = Clock(), stages.Stage.scores
+    clock, honest = Clock(), audits.MachineAudit.scores
 
     def scores(self, *, present: bool):
         clock.now += 0.1
         return honest(self, present=present)
 
-    monkeypatch.setattr(stages.Stage, "scores", scores)
+    monkeypatch.setattr(audits.MachineAudit, "scores", scores)
     return clock
 
 
-def test_machines_keep_a_budget_too(slow_machines: Clock) -> None:
+def test_machines_meet_a_time_limit_too(slow_machines: Clock) -> None:
     [trials] = run_trials(SMALL, seconds=20.0, clock=slow_machines)
-    assert stages.LEAST_RUNS <= trials.fewest <= 100
+    assert audits.MIN_RUNS <= trials.fewest <= 100
     assert 15.0 <= slow_machines.now <= 20.0 * ALLOWED
 
 
-def test_machines_without_time_for_enough_runs_say_so(slow_machines: Clock) -> None:
+def test_machines_without_time_for_enough_runs_raise(slow_machines: Clock) -> None:
     with pytest.raises(OutOfTime, match="2 s were left for it, and 32 runs take longer"):
         run_trials(SMALL, seconds=2.0, clock=slow_machines)
     assert slow_machines.now <= 2.0

@@ -15,13 +15,13 @@ from checkins.audit.bounds import (
     Counts,
     Direction,
     Event,
+    Trials,
     best_of_each,
     choose,
     lower_bounds,
     lower_end,
     upper_end,
 )
-from checkins.audit.trials import Trials
 from checkins.errors import InvalidValue
 
 SURE = 1.0 - 1e-11
@@ -66,23 +66,25 @@ def test_the_bound_exceeds_the_truth_no_more_often_than_it_may(failure: float) -
     keep = math.exp(epsilon) / (1 + math.exp(epsilon))
     event = Event(Direction.REMOVE, 0.5, 1e-6)
     wrong = 0.0
-    for hits in range(runs + 1):
-        for alarms in range(runs + 1):
-            counts = Counts(event, "x", hits, runs, alarms, runs)
+    for true_positives in range(runs + 1):
+        for false_positives in range(runs + 1):
+            counts = Counts(event, "x", true_positives, runs, false_positives, runs)
             if counts.bound(failure=failure).epsilon > epsilon:
-                wrong += binom.pmf(hits, runs, keep) * binom.pmf(alarms, runs, 1 - keep)
+                wrong += binom.pmf(true_positives, runs, keep) * binom.pmf(
+                    false_positives, runs, 1 - keep
+                )
     assert 0.0 < wrong <= failure
 
 
-def test_what_cannot_be_told_apart_is_not() -> None:
-    """Both halves of one law; fails for another seed with a chance below 1e-9."""
+def test_equal_distributions_give_the_bound_zero() -> None:
+    """Both halves of one distribution; fails for another seed with probability below 1e-9."""
     bounds = lower_bounds(gaussian_trials(0.0, 20_000), deltas=[1e-6, 1e-2], confidence=SURE)
     assert [bound.epsilon for bound in bounds] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("delta", [1e-4, 1e-3, 1e-2, 0.1])
 def test_a_gaussian_shift_is_measured_from_below_and_closely(delta: float) -> None:
-    """Against [BW18, Thm 8]; a fresh seed exceeds it with a chance below 1e-9."""
+    """Against [BW18, Thm 8]; a fresh seed exceeds it with probability below 1e-9."""
     from checkins.randomizers import Gaussian
 
     trials = gaussian_trials(1.0, 400_000)
@@ -107,7 +109,7 @@ def test_both_directions_are_tried(direction: Direction) -> None:
     assert bound.epsilon > 3.0
 
 
-def test_a_sure_sign_is_worth_as_much_as_there_are_runs() -> None:
+def test_a_certain_sign_gives_a_bound_that_grows_with_the_runs() -> None:
     for runs in (400, 4000):
         trials = Trials(np.full(runs, math.inf), np.full(runs, -math.inf), "seen")
         [bound] = lower_bounds(trials, deltas=[1e-9], confidence=0.99)
@@ -130,7 +132,7 @@ def test_events_are_chosen_on_other_runs_than_they_are_counted_on() -> None:
     assert bound.threshold in [event.threshold for event in events]
 
 
-def test_blocks_are_counted_as_one() -> None:
+def test_counts_of_batches_add_up() -> None:
     trials, event = gaussian_trials(1.0, 999), Event(Direction.ADD, 0.3, 1e-3)
     whole = Counts(event, "x").plus(trials)
     halves = trials.split(0.37)
@@ -147,7 +149,7 @@ def test_more_attacks_share_one_confidence() -> None:
 
 
 @given(seed=st.integers(0, 99))
-def test_a_larger_delta_proves_less(seed: int) -> None:
+def test_a_larger_delta_gives_a_smaller_bound(seed: int) -> None:
     deltas = [1e-6, 1e-3, 1e-2, 0.3]
     bounds = lower_bounds(gaussian_trials(1.5, 500, seed), deltas=deltas, confidence=0.99)
     epsilons = [bound.epsilon for bound in bounds]
@@ -158,17 +160,17 @@ def test_a_larger_delta_proves_less(seed: int) -> None:
 def test_counts_read_at_any_delta_keep_their_ends() -> None:
     [bound] = lower_bounds(gaussian_trials(1.0, 5000), deltas=[1e-3], confidence=0.99)
     again = bound.at(0.02)
-    assert again.hit_rate_low == bound.hit_rate_low
+    assert again.true_positive_rate_low == bound.true_positive_rate_low
     assert best_of_each([bound], [0.02]) == [again]
 
 
-def test_too_few_runs_say_nothing() -> None:
+def test_too_few_runs_give_the_bound_zero() -> None:
     trials = Trials(np.ones(3), np.zeros(3), "x")
     assert lower_bounds(trials, deltas=[1e-3], confidence=0.99)[0].epsilon == 0.0
 
 
 @pytest.mark.parametrize("scores", [np.array([math.nan]), np.zeros((2, 2)), np.array(["a"])])
-def test_what_is_no_score_is_refused(scores: np.ndarray) -> None:
+def test_scores_that_are_not_numbers_are_refused(scores: np.ndarray) -> None:
     with pytest.raises(InvalidValue, match="scores_with"):
         Trials(scores, np.zeros(3), "x")
 
@@ -176,12 +178,14 @@ def test_what_is_no_score_is_refused(scores: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("deltas", "confidence"), [([], 0.99), ([0.0], 0.99), ([1e-3], 1.0), ([math.nan], 0.9)]
 )
-def test_what_no_bound_can_be_asked_for_is_refused(deltas: list[float], confidence: float) -> None:
+def test_deltas_and_confidences_out_of_range_are_refused(
+    deltas: list[float], confidence: float
+) -> None:
     with pytest.raises(InvalidValue):
         lower_bounds(gaussian_trials(1.0, 100), deltas=deltas, confidence=confidence)
 
 
-def test_whole_numbers_are_scores_too() -> None:
+def test_integers_are_scores_too() -> None:
     trials = Trials(np.arange(3), np.arange(4), "counts")  # type: ignore[arg-type]
     assert trials.fewest == 3
     assert trials.scores_with.dtype == np.float64

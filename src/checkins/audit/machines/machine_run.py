@@ -1,8 +1,8 @@
 """Run one campaign from start to end: real state machines, OS randomness, injected faults.
 
-Drives server and devices by the four rules of ``checkins.protocol.machine``: what is durable is
-kept apart from what is merely remembered, and a node that restarts goes on from the former. Draws
-and noise are the coordinator's and the device's own, from the operating system.
+Drives server and devices by the four rules of ``checkins.protocol.machine``: durable state is held
+apart from memory, and a node that restarts continues from its durable state. Draws and noise are
+the coordinator's and the device's own, from the operating system.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from checkins.audit.machines.adversity import SMOOTH, Adversity
-from checkins.client.randomness import DeviceRandomness
-from checkins.errors import ProtocolViolation
+from checkins.client.randomness import OS_RANDOMNESS
+from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.protocol import participant as clients
-from checkins.protocol import participant as told
+from checkins.protocol import participant as events
 from checkins.protocol import server as servers
 from checkins.protocol import slot as slots
 from checkins.protocol.machine import Effect, Event, Message
@@ -26,40 +25,85 @@ from checkins.protocol.server import RecordClosing, Release, Server
 from checkins.randomizers import DeviceSampler
 from checkins.service.runs import randomness
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Faults injected into every run of a campaign; none by default.
+
+    None of them depends on the canary's data, and a correct implementation satisfies its
+    certificate under each of them.
+
+    ``repeated``: the number of additional times that each message arrives.
+    ``crashes_after_draw``: restarts of a device once its draw is durable.
+    ``crashes_after_no``: the same, only while it has drawn not to take part, which its owner sees.
+    ``crashes_after_report``: restarts of a device right after it has sent its report.
+    ``crashes_while_closing``: restarts of the server in each slot once it has released or recorded
+    a part of the closing.
+    ``crashes_at_invitation``: largest number of restarts of the server in a slot after it has
+    invited other clients and not the canary, as an adversary who sees uploads could cause.
+    ``late_report``: the network delays the canary's report until the last slot.
+    ``restorations``: largest number of times in each later slot that the canary's device, once
+    done, is restored from a backup made before its draw.
+    """
+
+    repeated: int = 0
+    crashes_after_draw: int = 0
+    crashes_after_no: int = 0
+    crashes_after_report: int = 0
+    crashes_while_closing: int = 0
+    crashes_at_invitation: int = 0
+    late_report: bool = False
+    restorations: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 <= value <= 1000:
+                raise InvalidValue(name, value, "must be an integer from 0 to 1,000")
+
+
+NO_FAULTS = Faults()
+"""No faults."""
+
+ORDINARY_FAULTS = Faults(
+    repeated=1, crashes_after_draw=1, crashes_after_report=1, crashes_while_closing=1
+)
+"""Everyday faults: messages arrive twice, and devices and server restart."""
+
+
 CANARY = "canary"
-_DICE = DeviceRandomness()
 _SERVER = "server"
 _JOINED = (Outcome.REPORTED, Outcome.DISMISSED, Outcome.LATE)
 
 Maker = Callable[[str], Report]
-"""The report of the device with this token: its update clipped, with or without noise."""
+"""A function from a device's token to its report: its clipped update, with or without noise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """Everything that an adversary may get hold of in one campaign."""
+class Observations:
+    """Everything that an adversary may observe in one campaign."""
 
     start: Model
     releases: tuple[tuple[int, Model], ...]
-    """Models in the order in which they were shown."""
+    """Slots and models in the order of their release."""
     closings: tuple[tuple[int, int | None], ...]
-    """Slot and count of each line of the ledger."""
+    """Slot and number of contributors of each line of the ledger."""
     sent: tuple[Report, ...]
-    """Every report that left the canary's device, repeats included."""
+    """All reports that the canary's device sent, repeats included."""
     server_disk: Server
     device_disk: Participant | None
-    """What is durable once all is over; no device where there was no canary."""
+    """The canary's durable state at the end; None if there was no canary."""
 
 
 @dataclass(slots=True, eq=False)
-class World:
-    """A server, its devices and what lies between them."""
+class MachineRun:
+    """A server, its devices, and the faulty network between them."""
 
     start: Server
     sampler: DeviceSampler
     devices: Mapping[str, Participant]
     make: Maker
-    adversity: Adversity = SMOOTH
+    faults: Faults = NO_FAULTS
     wakes: Mapping[str, int] = field(default_factory=dict)
     server: Server = field(init=False)
     server_disk: Server = field(init=False)
@@ -81,15 +125,15 @@ class World:
         self.server = self.server_disk = self.start
         self.memory, self.disk = dict(self.devices), dict(self.devices)
 
-    def run(self) -> Seen:
-        """Play all slots; what was seen."""
+    def run(self) -> Observations:
+        """Run all slots; return the adversary's observations."""
         for token in self.devices:
             if self.wakes.get(token, 1) <= 1:
                 self._wake_up(token, now=1)
         while self.server.phase is not servers.Phase.DONE:
             self._tick()
         self._begin(2 * self.start.rules.slots + 1)  # after the last slot the next begins
-        return Seen(
+        return Observations(
             self.start.learner.model,
             tuple(self._releases),
             tuple(self._closings),
@@ -104,17 +148,17 @@ class World:
         slot = self.server.slot
         if slot is None or self.server.phase is servers.Phase.WAITING:
             number = self.server.closed + 1
-            self._server_does(servers.SlotBegan(number))
+            self._server_step(servers.SlotBegan(number))
             self._begin(number)
         elif slot.phase is slots.Phase.COLLECTING:
-            self._server_does(randomness.choice(slot))
+            self._server_step(randomness.choice(slot))
             self._deliver()
         else:
             if slot.number == self.start.rules.affordable:
                 self._mail.extend((_SERVER, message) for message in self._held)
                 self._deliver()
                 slot = self.server.slot or slot
-            self._server_does(randomness.expiry(slot, self.sampler))
+            self._server_step(randomness.expiry(slot, self.sampler))
             self._deliver()
 
     def _begin(self, number: int) -> None:
@@ -123,13 +167,13 @@ class World:
         for token in self.devices:
             if self.wakes.get(token, 1) == number > 1:
                 self._wake_up(token, now=number)
-            self._device_does(token, told.SlotBegan(number))
+            self._device_step(token, events.SlotBegan(number))
         self._deliver()
         self._restore(number)
 
     def _restore(self, number: int) -> None:
-        """Put the canary's device back as it was before its draw."""
-        for _ in range(self.adversity.restorations):
+        """Restore the canary's device to its state before the draw."""
+        for _ in range(self.faults.restorations):
             canary = self.memory.get(CANARY)
             if canary is None or canary.outcome not in (*_JOINED, Outcome.REFUSED):
                 return
@@ -138,32 +182,32 @@ class World:
             fresh = self.devices[CANARY]
             self.memory[CANARY] = self.disk[CANARY] = fresh
             self._wake_up(CANARY, now=number)
-            if self.memory[CANARY].slot != number:  # not now: put back again
+            if self.memory[CANARY].slot != number:  # another slot: undo the restoration
                 self.memory[CANARY] = self.disk[CANARY] = canary
                 continue
-            self._device_does(CANARY, told.SlotBegan(number))
+            self._device_step(CANARY, events.SlotBegan(number))
             self._deliver()
 
-    # ---- between them ------------------------------------------------------------------------
+    # ---- the network ------------------------------------------------------------------------
 
     def _send(self, address: str, message: Message) -> None:
-        for _ in range(1 + self.adversity.repeated):
+        for _ in range(1 + self.faults.repeated):
             self._mail.append((address, message))
 
     def _deliver(self) -> None:
         while self._mail:
             address, message = self._mail.popleft()
             if address != _SERVER:
-                self._device_does(address, message)
+                self._device_step(address, message)
                 continue
             try:
-                self._server_does(self._addressed(message))
+                self._server_step(self._with_receipt(message))
             except ProtocolViolation:
                 if isinstance(message, slots.CheckedIn):
-                    self._send(message.token, told.Refused())
+                    self._send(message.token, events.Refused())
 
-    def _addressed(self, message: Message) -> Message:
-        """A check-in gets a receipt of its own: in the order of arrival, the worst there is."""
+    def _with_receipt(self, message: Message) -> Message:
+        """Give a check-in its receipt, in the order of arrival, which is the worst case."""
         if not isinstance(message, slots.CheckedIn):
             return message
         receipt = f"{len(self._owners):08}"
@@ -173,7 +217,7 @@ class World:
 
     # ---- the server --------------------------------------------------------------------------
 
-    def _server_does(self, event: Event) -> None:
+    def _server_step(self, event: Event) -> None:
         after, effects = servers.step(self.server, event)
         self.server = after
         for effect in effects:
@@ -182,17 +226,17 @@ class World:
                 return
 
     def _restart_server(self) -> None:
-        self._mail.clear()  # what was under way is lost
+        self._mail.clear()  # messages in transit are lost
         self.server = self.server_disk
         pending = servers.unrecorded(self.server)
         if pending is not None:
-            self._server_does(pending)
+            self._server_step(pending)
         for token, device in list(self.memory.items()):
             if device.phase not in (clients.Phase.NEW, clients.Phase.DONE):
-                self._device_does(token, told.RetryDue())
+                self._device_step(token, events.RetryDue())
 
     def _perform(self, effect: Effect, state: Server) -> bool:
-        """Do it; whether the server crashes right after."""
+        """Perform an effect; return whether the server crashes right after it."""
         match effect:
             case slots.RecordCheckIn(token, _):
                 self.server_disk = state
@@ -200,31 +244,31 @@ class World:
             case slots.RecordReport():
                 self.server_disk = state
             case slots.Acknowledge(token, receipt):
-                self._send(token, told.Acknowledged(receipt))
+                self._send(token, events.Acknowledged(receipt))
             case slots.RecordChoice():
                 self.server_disk = state
-                self._server_does(slots.ChoiceRecorded(_number(state)))
+                self._server_step(slots.ChoiceRecorded(_number(state)))
             case slots.Invite(receipt):
                 model = self.server.learner.model
-                self._send(self._owners[receipt], told.Invited(receipt, model))
+                self._send(self._owners[receipt], events.Invited(receipt, model))
                 return self._invitation_crash(receipt)
             case slots.Dismiss(receipt):
-                self._send(self._owners[receipt], told.Dismissed(receipt))
+                self._send(self._owners[receipt], events.Dismissed(receipt))
             case slots.AcknowledgeReport(receipt):
-                self._send(self._owners[receipt], told.ReportAcknowledged(receipt))
+                self._send(self._owners[receipt], events.ReportAcknowledged(receipt))
             case RecordClosing(slot, _, contributors):
                 self.server_disk = state
                 self._closings.append((slot, contributors))
                 if self._closing_crash():
                     return True
-                self._server_does(servers.ClosingRecorded(slot))
+                self._server_step(servers.ClosingRecorded(slot))
             case Release(slot, model):
                 self._releases.append((slot, model))
                 return self._closing_crash()
         return False
 
     def _closing_crash(self) -> bool:
-        crashes = self._closing_crashes < self.adversity.crashes_while_closing
+        crashes = self._closing_crashes < self.faults.crashes_while_closing
         self._closing_crashes += crashes
         return crashes
 
@@ -237,7 +281,7 @@ class World:
             waits
             and others
             and not chosen
-            and self._invitation_crashes < self.adversity.crashes_at_invitation
+            and self._invitation_crashes < self.faults.crashes_at_invitation
         )
         self._invitation_crashes += crashes
         return crashes
@@ -246,57 +290,57 @@ class World:
 
     def _wake_up(self, token: str, *, now: int) -> None:
         device = self.memory[token]
-        draw = told.Draw(_DICE.coin(), _DICE.pick(len(device.window)), now)
-        self._device_does(token, draw)
+        draw = events.Draw(OS_RANDOMNESS.coin(), OS_RANDOMNESS.pick(len(device.window)), now)
+        self._device_step(token, draw)
 
     def _restart_device(self, token: str) -> None:
         self.memory[token] = self.disk[token]
-        self._device_does(token, told.Restarted())
-        if self.memory[token].phase is clients.Phase.NEW:  # nothing was durable
+        self._device_step(token, events.Restarted())
+        if self.memory[token].phase is clients.Phase.NEW:  # no durable state
             self._wake_up(token, now=max(1, self._began))
 
-    def _device_does(self, token: str, event: Event) -> None:
+    def _device_step(self, token: str, event: Event) -> None:
         try:
             after, effects = clients.step(self.memory[token], event)
         except ProtocolViolation:
             return
         self.memory[token] = after
         for effect in effects:
-            if self._device_performs(token, effect, after):
+            if self._device_perform(token, effect, after):
                 self._restart_device(token)
                 return
 
-    def _device_performs(self, token: str, effect: Effect, state: Participant) -> bool:
-        """Do it; whether the device crashes right after."""
+    def _device_perform(self, token: str, effect: Effect, state: Participant) -> bool:
+        """Perform an effect; return whether the device crashes right after it."""
         match effect:
-            case told.RecordEnd():
+            case events.RecordEnd():
                 self.disk[token] = state
-            case told.RecordDraw():
+            case events.RecordDraw():
                 self.disk[token] = state
-                if self._crashes(token, "draw", self.adversity.crashes_after_draw):
+                if self._crashes(token, "draw", self.faults.crashes_after_draw):
                     return True
                 no = state.slot is None
-                if no and self._crashes(token, "no", self.adversity.crashes_after_no):
+                if no and self._crashes(token, "no", self.faults.crashes_after_no):
                     return True
-                self._device_does(token, told.DrawRecorded())
-            case told.SendCheckIn(slot):
+                self._device_step(token, events.DrawRecorded())
+            case events.SendCheckIn(slot):
                 self._send(_SERVER, slots.CheckedIn(slot, token, "", spent=False))
-            case told.AskOutcome(receipt):
+            case events.AskOutcome(receipt):
                 self._send(_SERVER, slots.Asked(_slot(state), receipt))
-            case told.Train():
-                self._device_does(token, told.ReportMade(self.make(token)))
-            case told.RecordReport():
+            case events.Train():
+                self._device_step(token, events.ReportMade(self.make(token)))
+            case events.RecordReport():
                 self.disk[token] = state
-                self._device_does(token, told.ReportRecorded())
-            case told.SendReport(slot, receipt, report):
+                self._device_step(token, events.ReportRecorded())
+            case events.SendReport(slot, receipt, report):
                 self._send_report(token, slots.ReportArrived(slot, receipt, report))
-                return self._crashes(token, "report", self.adversity.crashes_after_report)
+                return self._crashes(token, "report", self.faults.crashes_after_report)
         return False
 
     def _send_report(self, token: str, message: slots.ReportArrived) -> None:
         if token == CANARY:
             self._sent.append(message.report)
-            if self.adversity.late_report:
+            if self.faults.late_report:
                 self._held.append(message)
                 return
         self._send(_SERVER, message)

@@ -1,7 +1,7 @@
-"""Code that leaks: planted bugs that the audit must flag; and those of the tests that do not leak.
+"""Planted leaks that the audit must find, and planted bugs that do not leak.
 
 Those named in ``FROM_MUTANTS`` are bugs of mutant_list.py, planted with the same text; every other
-bug of that list stands in ``NO_LEAK`` with the reason why there is nothing to measure.
+bug of that list is in ``NO_LEAK`` with the reason why there is nothing to measure.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from tools.mutants import Change, Mutant
 
 
 @dataclass(frozen=True, slots=True)
-class Liar:
-    """A bug, and the drills of ``checkins.audit.machines.battery`` that must contradict it."""
+class LeakMutant:
+    """A planted leak, and the leak tests of the audit that must contradict it."""
 
     name: str
     what: str
     changes: tuple[Change, ...]
-    drills: tuple[str, ...]
+    leak_tests: tuple[str, ...]
 
     @property
     def as_mutant(self) -> Mutant:
@@ -138,7 +138,7 @@ NO_LEAK: dict[str, str] = {
 }
 
 _OURS = (
-    Liar(
+    LeakMutant(
         "leaked-slot",
         "every client takes the first slot of its window: anyone knows when it comes",
         (
@@ -150,7 +150,7 @@ _OURS = (
         ),
         ("sums", "sliding"),
     ),
-    Liar(
+    LeakMutant(
         "replayed-slots",
         "the reports of a slot are counted again in every slot after it, with fresh noise",
         (
@@ -179,7 +179,7 @@ _OURS = (
         ),
         ("sums",),
     ),
-    Liar(
+    LeakMutant(
         "clip-left-out",
         "a device rounds its update and does not shorten it, and nobody measures its report",
         (
@@ -201,7 +201,7 @@ _OURS = (
         ),
         ("sums", "averaged"),
     ),
-    Liar(
+    LeakMutant(
         "half-the-laplace-noise",
         "a device draws Laplace noise of half the scale that is priced",
         (
@@ -213,7 +213,7 @@ _OURS = (
         ),
         ("laplace",),
     ),
-    Liar(
+    LeakMutant(
         "float32-noise",
         "a device draws its noise in 32-bit floating point, well seeded, and rounds it to the grid",
         (
@@ -228,7 +228,7 @@ _OURS = (
         ),
         ("grid",),
     ),
-    Liar(
+    LeakMutant(
         "server-noise-once",
         "the server draws its noise once and adds the same to every slot",
         (
@@ -247,16 +247,16 @@ _OURS = (
 
 _BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
-LIARS: tuple[Liar, ...] = (
+LEAKS: tuple[LeakMutant, ...] = (
     *(
-        Liar(name, _BY_NAME[name].what, _BY_NAME[name].changes, drills)
-        for name, drills in FROM_MUTANTS.items()
+        LeakMutant(name, _BY_NAME[name].what, _BY_NAME[name].changes, leak_tests)
+        for name, leak_tests in FROM_MUTANTS.items()
     ),
     *_OURS,
 )
 
-LIVE: tuple[Liar, ...] = (
-    Liar(
+LIVE: tuple[LeakMutant, ...] = (
+    LeakMutant(
         "coordinator-without-noise",
         "a coordinator forgets the noise of its sums; seen over HTTP alone",
         (
@@ -269,4 +269,4 @@ LIVE: tuple[Liar, ...] = (
         ("live",),
     ),
 )
-"""Planted in the source of a live coordinator, and audited as ``checkins.audit.live`` does."""
+"""Leaks planted in a live coordinator, which ``checkins.audit.live`` audits over HTTP."""

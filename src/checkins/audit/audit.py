@@ -1,4 +1,4 @@
-"""A whole audit: every attack that fits a campaign, one confidence for all of them together."""
+"""Audit a campaign: run every attack that fits it, at one simultaneous confidence."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ import numpy as np
 from checkins import validate
 from checkins.accounting import Certificate
 from checkins.audit import bounds
-from checkins.audit.batching import Clock, Effort, OutOfTime
-from checkins.audit.canaries.canary import Canary
-from checkins.audit.canaries.worst_case import worst_case
+from checkins.audit.canaries import Canary, worst_case
 from checkins.audit.one_run import OneRun
-from checkins.audit.power import epsilon_of, exact_rates
-from checkins.audit.report import Audit
-from checkins.audit.runner import play
-from checkins.audit.trade_off_curve import Curve
-from checkins.audit.verdict import Finding, Promise
+from checkins.audit.report import AttackResult, Audit, CertificateCheck
+from checkins.audit.runner import Clock, OutOfTime, RunBudget, run_attack
+from checkins.audit.statistics import TradeOffCurve, epsilon_of, exact_rates
 from checkins.campaign import Campaign, PartialRun, RandomizerKind, price
 from checkins.errors import CheckinsError, InvalidValue
 
 CONFIDENCE = 0.9999
+"""Default confidence of an audit."""
 SECONDS = 30.0
+"""Default time limit of the runs."""
 MORE_DELTAS = (1e-3, 1e-2)
-"""Audited besides the campaign's own: where a bound is easier to measure."""
+"""Deltas that are audited in addition to the campaign's: bounds are easier to measure there."""
 MOST_RUNS = 1_000_000_000
+"""Largest number of runs that can be asked for."""
 MACHINES_DELTA = 1e-3
-"""The machines run thousands of times, not millions: they are held to nothing smaller."""
+"""Smallest delta at which the machines are audited: they run thousands of times, not millions."""
 
-Told = Callable[[str, float], None]
-"""Hears which attack is under way, and what share of it is done."""
+AttackProgress = Callable[[str, float], None]
+"""A callback with the name of the running attack and the share of it that is done."""
 
 
 class Attacks(StrEnum):
-    """Which canaries are tried."""
+    """Which canaries are used."""
 
     WORST_CASE = "worst-case"
     DATA = "data"
@@ -46,7 +45,7 @@ class Attacks(StrEnum):
 
 
 class Engine(StrEnum):
-    """What plays the runs."""
+    """Which engine executes the runs."""
 
     COMPILED = "compiled"
     MACHINES = "machines"
@@ -55,7 +54,11 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a campaign is audited; the first of ``deltas`` is the headline's."""
+    """Settings of an audit; the first of ``deltas`` is reported first.
+
+    Empty ``deltas`` means the campaign's delta and ``MORE_DELTAS``. ``runs`` None means as many as
+    ``seconds`` allow. ``threads`` 0 means one for each processor.
+    """
 
     deltas: tuple[float, ...] = ()
     confidence: float = CONFIDENCE
@@ -67,7 +70,7 @@ class Settings:
     seed: int = 1
     threads: int = 0
     folder: str = field(default=".")
-    """Where a campaign's data file lies."""
+    """Folder of the campaign's data file."""
 
     def __post_init__(self) -> None:
         validate.open_unit(confidence=self.confidence)
@@ -79,9 +82,9 @@ class Settings:
             validate.open_unit(delta=delta)
 
     def deltas_for(self, campaign: Campaign) -> tuple[float, ...]:
-        """Those asked for; else the campaign's own and two that are easier to measure at."""
+        """Return the requested deltas; else the campaign's delta and ``MORE_DELTAS``."""
         own = campaign.budget.delta
-        usual = (own,) if self.one_run else (own, *MORE_DELTAS)  # one run bounds small deltas only
+        usual = (own,) if self.one_run else (own, *MORE_DELTAS)  # one run: small deltas only
         return tuple(dict.fromkeys(self.deltas or usual))
 
 
@@ -89,80 +92,82 @@ def audit_campaign(
     campaign: Campaign,
     settings: Settings | None = None,
     *,
-    told: Told | None = None,
+    progress: AttackProgress | None = None,
     clock: Clock = time.perf_counter,
 ) -> Audit:
-    """Attack a campaign in simulation and hold what is measured against its certificates.
+    """Attack a campaign in simulation and compare the measured bounds with its certificates.
 
-    Everything that the audit says holds together with ``settings.confidence``: if the campaign is
-    as private as certified, the verdict is "contradicted" with at most the rest of that.
-    ``settings.seconds`` are those of the runs: what has no time left is left out, and a note says
-    so. If nothing could be played in them, they are refused.
+    All bounds hold simultaneously with ``settings.confidence``: if the certificates are true, the
+    verdict is "contradicted" with probability at most 1 − confidence. ``settings.seconds`` limits
+    the time of the runs: attacks without time are skipped, with a note. Raises InvalidValue if
+    there was no time for any attack. ``progress`` None reports no progress.
     """
     settings = settings or Settings()
     started = clock()
     deltas = settings.deltas_for(campaign)
-    parts = _Parts(campaign, settings, deltas, told, clock)
+    attacks = _Attacks(campaign, settings, deltas, progress, clock)
     certificates = {delta: certificate_at(campaign, delta) for delta in deltas}
     if settings.one_run:
-        findings = parts.one_run()
+        results = attacks.one_run()
     elif settings.engine is Engine.MACHINES:
-        findings = ()
+        results = ()
     else:
-        findings = parts.compiled(certificates)
-    machines = None if settings.engine is Engine.COMPILED else parts.machines()
-    findings += parts.unready()
-    if not findings and machines is None:
+        results = attacks.compiled(certificates)
+    machines = None if settings.engine is Engine.COMPILED else attacks.machines()
+    results += attacks.slow_start()
+    if not results and machines is None:
         raise InvalidValue(
-            "seconds", settings.seconds, f"is too short for any attack: {'; '.join(parts.late)}"
+            "seconds",
+            settings.seconds,
+            f"is too short for any attack: {'; '.join(attacks.skipped)}",
         )
     return Audit(
         campaign=campaign,
-        promise=Promise(certificates, findings),
+        check=CertificateCheck(certificates, results),
         machines=machines,
         confidence=settings.confidence,
         seed=settings.seed,
         one_run=settings.one_run,
-        notes=tuple(parts.notes),
+        notes=tuple(attacks.notes),
         seconds=clock() - started,
     )
 
 
 @lru_cache(maxsize=64)
 def certificate_at(campaign: Campaign, delta: float) -> Certificate:
-    """The campaign's certificate at another delta, remembered; refuses where none is proved."""
+    """Compute the campaign's certificate at another delta, cached; raises if none is known."""
     budget = replace(campaign.budget, delta=delta)
     return price((PartialRun.whole(replace(campaign, budget=budget)),))
 
 
 @dataclass(slots=True)
-class _Parts:
+class _Attacks:
     """The attacks of one audit; time and confidence are shared equally by them.
 
-    An attack that took more or less than its share leaves less or more to those after it: so what
-    must be made ready, and nobody knows how long that takes, comes last.
+    An attack that took more or less than its share leaves less or more to those after it. Attacks
+    that need a warm-up of unknown length come last.
     """
 
     campaign: Campaign
     settings: Settings
     deltas: tuple[float, ...]
-    told: Told | None
+    progress: AttackProgress | None
     clock: Clock
     notes: list[str] = field(default_factory=list)
-    late: list[str] = field(default_factory=list)
-    """What was left out for want of time, and why."""
-    _unready: list[tuple[int, Canary]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Attacks that were skipped for lack of time, with reasons."""
+    _slow_start: list[tuple[int, Canary]] = field(default_factory=list)
     _count: int = 0
     _left: int = 0
     _end: float = 0.0
 
     def _begin(self, attacks: int) -> None:
-        """So many attacks are played from now on; and the machines, where they are asked for."""
+        """Start the clock of ``attacks`` attacks, and of the machines if they are asked for."""
         self._count = self._left = attacks + (self.settings.engine is not Engine.COMPILED)
         self._end = self.clock() + self.settings.seconds
 
     def _share_s(self) -> float:
-        """The time of the attack that is next."""
+        """Return the time limit of the next attack."""
         self._left -= 1
         return max(0.0, self._end - self.clock()) / (self._left + 1)
 
@@ -170,76 +175,77 @@ class _Parts:
     def _failure(self) -> float:
         return (1.0 - self.settings.confidence) / self._count
 
-    def _left_out(self, what: str, error: OutOfTime) -> None:
-        self.late.append(f"{what} was not run: {error}")
-        self.notes.append(f"{self.late[-1]}; --seconds gives more")
+    def _skip(self, what: str, error: OutOfTime) -> None:
+        self.skipped.append(f"{what} was not run: {error}")
+        self.notes.append(f"{self.skipped[-1]}; --seconds gives more")
 
     # ---- many runs, compiled -----------------------------------------------------------------
 
-    def compiled(self, certificates: dict[float, Certificate]) -> tuple[Finding, ...]:
+    def compiled(self, certificates: dict[float, Certificate]) -> tuple[AttackResult, ...]:
         canaries: list[Canary] = []
         if self.settings.attacks is not Attacks.DATA:
-            counts_on_population = any(
+            uses_population = any(
                 certificate.method == "exact-population" for certificate in certificates.values()
             )
             canaries += worst_case(
-                self.campaign,
-                counts_on_population=counts_on_population,
-                dimension=self._dimension(),
+                self.campaign, uses_population=uses_population, dimension=self._dimension()
             )
         data = self._data_canary()
         canaries += [] if data is None else [data]
         self._begin(len(canaries))
         numbered = list(enumerate(canaries))
-        self._unready = [one for one in numbered if one[1].ready_s > 0.0]
-        return self._all_played(one for one in numbered if one[1].ready_s == 0.0)
+        self._slow_start = [one for one in numbered if one[1].warmup_s > 0.0]
+        return self._run_all(one for one in numbered if one[1].warmup_s == 0.0)
 
-    def unready(self) -> tuple[Finding, ...]:
-        """The attacks that must be made ready before they can be played."""
-        return self._all_played(self._unready)
+    def slow_start(self) -> tuple[AttackResult, ...]:
+        """Run the attacks that need a warm-up."""
+        return self._run_all(self._slow_start)
 
-    def _all_played(self, canaries: Iterable[tuple[int, Canary]]) -> tuple[Finding, ...]:
-        found = [self._played(canary, number) for number, canary in canaries]
-        return tuple(finding for finding in found if finding is not None)
+    def _run_all(self, canaries: Iterable[tuple[int, Canary]]) -> tuple[AttackResult, ...]:
+        found = [self._run(canary, number) for number, canary in canaries]
+        return tuple(result for result in found if result is not None)
 
-    def _played(self, canary: Canary, number: int) -> Finding | None:
-        effort = Effort(
+    def _run(self, canary: Canary, number: int) -> AttackResult | None:
+        budget = RunBudget(
             seconds=self._share_s(),
             runs=self.settings.runs,
             seed=(self.settings.seed, number),
             threads=self.settings.threads,
             clock=self.clock,
         )
-        told = self.told
+        progress = self.progress
         try:
-            played = play(
+            measured = run_attack(
                 canary,
                 deltas=self.deltas,
                 failure=self._failure,
-                effort=effort,
-                told=None if told is None else lambda share: told(canary.name, share),
+                budget=budget,
+                progress=None if progress is None else lambda share: progress(canary.name, share),
             )
         except OutOfTime as error:
-            self._left_out(canary.name, error)
+            self._skip(canary.name, error)
             return None
         exact = exact_rates(canary)
-        return Finding(
+        return AttackResult(
             canary=canary.name,
             explained=canary.explained,
             engine=str(Engine.COMPILED),
             statistic=canary.statistic,
-            runs=played.runs,
-            bounds=played.bounds,
-            seconds=played.seconds,
+            runs=measured.runs,
+            bounds=measured.bounds,
+            seconds=measured.seconds,
             exact={} if exact is None else {d: epsilon_of(exact, d) for d in self.deltas},
-            rates=exact or played.rates,
-            failure=self._failure / played.events,
-            curve=played.curve,
+            rates=exact or measured.rates,
+            failure=self._failure / measured.events,
+            curve=measured.curve,
             note=canary.note,
         )
 
     def _data_canary(self) -> Canary | None:
-        """A canary of the task's data; what is wrong with them is an error only if asked for."""
+        """Return a canary from the task's data; None, with a note, if there can be none.
+
+        Raises instead if canaries from the data were asked for explicitly.
+        """
         wanted = self.settings.attacks
         if wanted is Attacks.WORST_CASE:
             return None
@@ -251,24 +257,24 @@ class _Parts:
             return None
         if task.features is not None and not asked:
             self.notes.append(
-                "canaries from the data are left out: features take long; ask for"
+                "canaries from the data are skipped: features take long; ask for"
                 " them with --canary data"
             )
             return None
         try:
-            from checkins.audit.canaries.training import TrainingCanary
+            from checkins.audit.training_canary import TrainingCanary
             from checkins.simulation.job import load_task
 
             canary = TrainingCanary(self.campaign, load_task(task, self.settings.folder))
         except (CheckinsError, ImportError, OSError) as error:
             if asked:
                 raise
-            self.notes.append(f"canaries from the data are left out: {error}")
+            self.notes.append(f"canaries from the data are skipped: {error}")
             return None
         return canary
 
     def _dimension(self) -> int | None:
-        """The model's, where its data are at hand and the randomizer depends on it."""
+        """Return the model's dimension if the randomizer depends on it; None if not known."""
         task = self.campaign.task
         if task is None or self.campaign.randomizer.kind is not RandomizerKind.PRIVUNIT:
             return None
@@ -282,7 +288,7 @@ class _Parts:
 
     # ---- one run -----------------------------------------------------------------------------
 
-    def one_run(self) -> tuple[Finding, ...]:
+    def one_run(self) -> tuple[AttackResult, ...]:
         self._begin(1)
         self._share_s()
         started = self.clock()
@@ -294,24 +300,24 @@ class _Parts:
             generator=np.random.Generator(np.random.SFC64(seeds)),
         )
         return (
-            Finding(
+            AttackResult(
                 canary=attack.name,
                 explained=attack.explained,
                 engine=str(Engine.COMPILED),
-                statistic="one score for each canary, the extreme ones guessed",
+                statistic="one score for each canary; the extreme ones are guessed",
                 runs=1,
                 bounds=bounds,
                 seconds=self.clock() - started,
-                note="one run bounds epsilon by how many canaries it can tell, not by a worst case",
+                note="one run bounds epsilon by the canaries it distinguishes, not by a worst case",
             ),
         )
 
     # ---- the real machines ---------------------------------------------------------------------
 
-    def machines(self) -> Promise | None:
-        """The campaign made small, run by what a coordinator and its devices run."""
+    def machines(self) -> CertificateCheck | None:
+        """Audit the small form of the campaign with the real state machines."""
         from checkins.audit.machines import made_small, run_trials
-        from checkins.audit.machines.stage import RUNS
+        from checkins.audit.machines.machine_audit import RUNS
 
         delta = max(self.deltas[0], MACHINES_DELTA)
         try:
@@ -319,13 +325,13 @@ class _Parts:
         except InvalidValue as error:
             if self.settings.engine is Engine.MACHINES:
                 raise
-            self.notes.append(f"the machines are left out: {error}")
+            self.notes.append(f"the machines are skipped: {error}")
             self._left -= 1
             return None
         if self.settings.engine is Engine.MACHINES:
             self._begin(0)
-        if self.told is not None:
-            self.told("machines", 0.0)
+        if self.progress is not None:
+            self.progress("machines", 0.0)
         started = self.clock()
         try:
             trials = run_trials(
@@ -336,16 +342,16 @@ class _Parts:
                 clock=self.clock,
             )
         except OutOfTime as error:
-            self._left_out("the campaign made small", error)
+            self._skip("the campaign made small", error)
             return None
         self.notes.append(
             f"the machines run the campaign made small, at delta {delta:g}, with randomness of the"
-            f" operating system; {min(one.fewest for one in trials):,} runs find what is missing or"
-            " skipped, and measure no certificate closely"
+            f" operating system; {min(one.fewest for one in trials):,} runs find missing steps, and"
+            " measure no certificate closely"
         )
         failure = self._failure / len(trials)
-        findings = tuple(
-            Finding(
+        results = tuple(
+            AttackResult(
                 canary=one.canary,
                 explained="the campaign made small, with crashes and repeated messages",
                 engine=one.engine,
@@ -353,9 +359,9 @@ class _Parts:
                 runs=one.fewest,
                 bounds=tuple(bounds.lower_bounds(one, deltas=[delta], confidence=1.0 - failure)),
                 seconds=(self.clock() - started) / len(trials),
-                rates=Curve.rates(one),
+                rates=TradeOffCurve.rates(one),
                 failure=failure / 2,
             )
             for one in trials
         )
-        return Promise({small.certificate.delta: small.certificate}, findings)
+        return CertificateCheck({small.certificate.delta: small.certificate}, results)

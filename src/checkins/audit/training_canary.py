@@ -1,10 +1,11 @@
-"""A canary from the task's own data: one client of unusual data, in real training.
+"""A canary from the task's own data: one client with unusual data, in real training.
 
 The compiled updates and the server's own steps of ``checkins.simulation`` train the campaign's
 model many times at once. The canary is the client whose update, with a wrong label, is farthest
 from the others'. Each slot's sum is scored along the canary's clipped update at the model before
-it; the adversary knows everyone's data, and not who is in which slot. Such an attack measures
-little: it shows what ordinary training gives away, where the worst case shows what any could.
+it; the adversary knows all clients' data, and not who is in which slot. Such an attack measures
+little: it shows the leakage of ordinary training, where a worst-case canary shows the largest
+leakage possible.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from jax import Array
 from numpy.typing import NDArray
 
 from checkins.accounting import Adjacency, Protocol
-from checkins.audit.canaries.world import World
-from checkins.audit.trials import Trials
+from checkins.audit.bounds import Trials
+from checkins.audit.releases import RunParameters
 from checkins.campaign import Campaign, Task
 from checkins.errors import InvalidValue, NotCovered
 from checkins.simulation.engine.loop import Server, server_of
@@ -33,30 +34,30 @@ from checkins.simulation.engine.updates import LocalWork, client_updates, summed
 from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.loaded_task import LoadedTask
 
-LOOKED_AT = 2048
-"""Clients among whom the canary is sought."""
+MAX_CANDIDATES = 2048
+"""Largest number of clients among whom the canary is chosen."""
 SAMPLE = 64
-"""Clients from whom the adversary reckons what the others send."""
+"""Number of clients from whom the adversary estimates the updates of the others."""
 _WORK = 5e7
-"""Multiplications, about, that a block of runs takes at most."""
+"""Approximate number of multiplications in a batch of runs."""
 _MOST_WORK = 4e9
-"""Of one run: beyond it a few runs would take minutes."""
+"""Largest number of multiplications of one run: beyond it a few runs would take minutes."""
 _MOST_BLOCK = 128
 _START_SEED = 1
-READY_S = 6.0
-"""To find the canary and to compile the training: of every shape of it anew."""
+WARMUP_S = 6.0
+"""Seconds to find the canary and to compile the training, once for every shape."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingCanary:
-    """One client with a wrong label, against nobody or against the same with its own label."""
+    """One client with a wrong label, compared with no client or with its own label."""
 
     campaign: Campaign
-    lesson: LoadedTask
+    loaded: LoadedTask
     name: str = "own data"
     statistic: str = "likelihood ratio along the canary's own update, slot by slot"
-    note: str = "real training: it measures what this task gives away, not what any could"
-    ready_s: float = READY_S
+    note: str = "real training: it measures the leakage of this task, not of the worst case"
+    warmup_s: float = WARMUP_S
 
     def __post_init__(self) -> None:
         if self.campaign.design.protocol is not Protocol.FIXED:
@@ -71,8 +72,8 @@ class TrainingCanary:
                 str(self.campaign.randomizer.kind),
                 "canaries from the data need additive noise: use worst-case",
             )
-        if self.lesson.data.clients < 3:
-            raise InvalidValue("task", self.lesson.data.clients, "must have at least 3 clients")
+        if self.loaded.data.clients < 3:
+            raise InvalidValue("task", self.loaded.data.clients, "must have at least 3 clients")
         if self._work > _MOST_WORK:
             raise NotCovered(
                 "task",
@@ -82,7 +83,7 @@ class TrainingCanary:
 
     @property
     def explained(self) -> str:
-        against = "the same with its own label" if self._replace_one else "nobody"
+        against = "the same with its own label" if self._replace_one else "no client"
         return f"client {self._client:,} of the data with a wrong label, against {against}"
 
     @property
@@ -90,38 +91,38 @@ class TrainingCanary:
         return self.campaign.budget.adjacency is Adjacency.REPLACE_ONE
 
     @cached_property
-    def _world(self) -> World:
-        return World.of(self.campaign.design, repeats=self.campaign.repeats)
+    def _run(self) -> RunParameters:
+        return RunParameters.of(self.campaign.design, repeats=self.campaign.repeats)
 
     @cached_property
     def _method(self) -> Mechanism:
-        return Mechanism.of(self.campaign, self.lesson.model.dimension)
+        return Mechanism.of(self.campaign, self.loaded.model.dimension)
 
     @property
     def _load(self) -> float:
-        """Others that a slot uses on average."""
-        mean = (self.lesson.data.clients - 1) * self._world.participation / self._world.slots
-        return mean if self._world.capacity is None else min(mean, self._world.capacity)
+        """The average number of other clients that a slot uses."""
+        mean = (self.loaded.data.clients - 1) * self._run.participation / self._run.slots
+        return mean if self._run.capacity is None else min(mean, self._run.capacity)
 
     @property
     def _width(self) -> int:
-        if self._world.capacity is not None:
-            return self._world.capacity
-        return min(self.lesson.data.clients, math.ceil(self._load + 7 * math.sqrt(self._load) + 8))
+        if self._run.capacity is not None:
+            return self._run.capacity
+        return min(self.loaded.data.clients, math.ceil(self._load + 7 * math.sqrt(self._load) + 8))
 
     @property
     def _work(self) -> float:
-        rows = self.lesson.data.most_rows * self._task.local_steps
-        slots = self._world.slots * self._world.repeats
-        return 2.0 * slots * (self._width + SAMPLE) * rows * self.lesson.model.dimension
+        rows = self.loaded.data.most_rows * self._task.local_steps
+        slots = self._run.slots * self._run.repeats
+        return 2.0 * slots * (self._width + SAMPLE) * rows * self.loaded.model.dimension
 
     @property
-    def block(self) -> int:
+    def batch(self) -> int:
         return max(1, min(_MOST_BLOCK, int(_WORK / self._work)))
 
     @property
-    def smallest_block(self) -> int:
-        return self.block
+    def smallest_batch(self) -> int:
+        return self.batch
 
     def trials(self, runs: int, generator: np.random.Generator) -> Trials:
         scores = self._scores(runs, generator)
@@ -131,16 +132,16 @@ class TrainingCanary:
 
     @cached_property
     def _client(self) -> int:
-        """The client whose wrong label moves its update farthest from the average one."""
-        data, method = self.lesson.data, self._method
-        flat = jnp.asarray(self.lesson.model.start(_START_SEED), jnp.float32)
-        some = jnp.arange(min(data.clients, LOOKED_AT))
+        """The client whose update with a wrong label is farthest from the average update."""
+        data, method = self.loaded.data, self._method
+        flat = jnp.asarray(self.loaded.model.start(_START_SEED), jnp.float32)
+        some = jnp.arange(min(data.clients, MAX_CANDIDATES))
         both = [
-            client_updates(self.lesson.model, shown, work=self._local_work)
+            client_updates(self.loaded.model, shown, work=self._local_work)
             for shown in (data, replace(data, labels=_wrong(data)))
         ]
 
-        @jax.jit  # one program: compiled step by step it takes seconds
+        @jax.jit  # one compiled program: separate operations take seconds to compile
         def farthest(tables: list[Any], flat: Array, some: Array) -> Array:
             right, wrong = (
                 method.clip.rows(found.function(table, flat, some))
@@ -156,8 +157,8 @@ class TrainingCanary:
 
     @cached_property
     def _data(self) -> Dataset:
-        """The data with two clients more: the canary, and the same with its own label."""
-        data = self.lesson.data
+        """The data with two more clients: the canary, and the same with its own label."""
+        data = self.loaded.data
         rows = data.rows_of(self._client)
         more = rows.stop - rows.start
         offsets = [data.offsets[-1] + more, data.offsets[-1] + 2 * more]
@@ -174,49 +175,49 @@ class TrainingCanary:
     def _scores(self, runs: int, generator: np.random.Generator) -> tuple[Any, Any]:
         halves = jnp.zeros((2, runs))
         states = self._start(runs)
-        for _ in range(self._world.repeats):
+        for _ in range(self._run.repeats):
             seats = self._seats(runs, generator)
             key = jax.random.key(int(generator.integers(2**63)))
-            keys = jax.random.split(key, (runs, self._world.slots))
+            keys = jax.random.split(key, (runs, self._run.slots))
             pairs = [
                 self._train(state, seat, keys) for state, seat in zip(states, seats, strict=True)
             ]
             states = [after for after, _ in pairs]
             halves = halves + jnp.stack([self._ratio(seen) for _, seen in pairs])
-        found = np.nan_to_num(np.asarray(halves, np.float64))  # a model that diverged says nothing
+        found = np.nan_to_num(np.asarray(halves, np.float64))  # a diverged model gives score 0
         return found[0], found[1]
 
     def _ratio(self, seen: Array) -> Array:
-        """log f, less log f′ of the other data: ``seen`` is (runs, slots, 2) log-ratios."""
-        reach = self._world.reach
+        """Return log f − log f′ for replace-one, else log f, from (runs, slots, 2) log-ratios."""
+        reach = self._run.reach
         mean = jnp.mean(jnp.exp(jnp.clip(seen, -60.0, 60.0)), axis=1)
         logs = jnp.log(1.0 - reach + reach * mean)
         return logs[:, 0] - logs[:, 1] if self._replace_one else logs[:, 0]
 
     def _seats(self, runs: int, generator: np.random.Generator) -> list[NDArray[np.int32]]:
-        """Whose updates a slot uses: (runs, slots, width) clients, −1 for nobody; twice."""
-        world, clients = self._world, self.lesson.data.clients
+        """Return the clients in each slot for both halves: (runs, slots, width), −1 for none."""
+        run, clients = self._run, self.loaded.data.clients
         others = np.delete(np.arange(clients, dtype=np.int32), self._client)
-        first = np.full((runs, world.slots, self._width), -1, np.int32)
+        first = np.full((runs, run.slots, self._width), -1, np.int32)
         second = first.copy()
-        for run in range(runs):
-            takers = generator.binomial(others.size, world.participation)
-            waiting = generator.multinomial(takers, np.full(world.slots, 1.0 / world.slots))
+        for row in range(runs):
+            takers = generator.binomial(others.size, run.participation)
+            waiting = generator.multinomial(takers, np.full(run.slots, 1.0 / run.slots))
             used = np.minimum(waiting, self._width)
             sitting = generator.permutation(others)[: used.sum()]
             taken = np.arange(self._width) < used[:, np.newaxis]
-            first[run][taken] = second[run][taken] = sitting
-            slot = int(generator.integers(world.slots))
+            first[row][taken] = second[row][taken] = sitting
+            slot = int(generator.integers(run.slots))
             order = int(generator.integers(waiting[slot] + 1))
-            if generator.random() < world.participation and order < self._width:
+            if generator.random() < run.participation and order < self._width:
                 place = min(int(used[slot]), self._width - 1)
-                first[run, slot, place] = clients  # with the wrong label
+                first[row, slot, place] = clients  # with the wrong label
                 if self._replace_one:
-                    second[run, slot, place] = clients + 1
+                    second[row, slot, place] = clients + 1
         return [first, second]
 
     def _start(self, runs: int) -> list[Any]:
-        flat = jnp.asarray(self.lesson.model.start(_START_SEED), jnp.float32)
+        flat = jnp.asarray(self.loaded.model.start(_START_SEED), jnp.float32)
         state = self._server.start(self._updates.pack(flat))
         many = jax.tree.map(lambda part: jnp.broadcast_to(part, (runs, *part.shape)), state)
         return [many, many]
@@ -234,15 +235,15 @@ class TrainingCanary:
     @cached_property
     def _updates(self) -> Any:
         return summed_updates(
-            self.lesson.model, self._data, clip=self._method.clip, work=self._local_work
+            self.loaded.model, self._data, clip=self._method.clip, work=self._local_work
         )
 
     @cached_property
     def _train(self) -> Callable[[Any, Any, Array], tuple[Any, Array]]:
-        """(states, seats, keys) → states after the last slot, and every slot's log-ratios."""
+        """Compile (states, seats, keys) → final states and every slot's log-ratios."""
         server, method, updates = self._server, self._method, self._updates
-        alone = client_updates(self.lesson.model, self._data, work=self._local_work)
-        clients, load = self.lesson.data.clients, self._load
+        alone = client_updates(self.loaded.model, self._data, work=self._local_work)
+        clients, load = self.loaded.data.clients, self._load
         scale = float(method.scales(np.ones(1, np.int64))[0])
         reports = int(method.noises(np.ones(1, np.int64))[0])
         spread = (
@@ -279,7 +280,7 @@ class TrainingCanary:
 
 
 def _log_ratio(total: Array, rows: Array, which: int, load: float, spread: float) -> Array:
-    """Of the sum with the canary's update in it: Gaussian, with the others' variance known."""
+    """Return the log-ratio of a slot's sum, Gaussian with the estimated variance of the others."""
     own, others = rows[rows.shape[0] - 2 + which], rows[:-2]
     along = others @ own
     length = jnp.sum(own * own)
@@ -289,5 +290,5 @@ def _log_ratio(total: Array, rows: Array, which: int, load: float, spread: float
 
 
 def _wrong(data: Dataset) -> NDArray[Any]:
-    """Every label but the right one: the next class, or the opposite target."""
+    """Return wrong labels: the next class, or the opposite target."""
     return (data.labels + 1) % data.classes if data.classes else -data.labels

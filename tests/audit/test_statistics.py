@@ -1,4 +1,4 @@
-"""How much an attack can measure: exact laws against the accountant, and the runs it needs."""
+"""The power of an attack: exact rates against the accountant, and the runs it needs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from hypothesis import strategies as st
 from checkins.accounting import Adjacency, NoiseAt, certify
 from checkins.accounting.exact.pure import PureCampaign, ThreePointSum, attained
 from checkins.audit.bounds import CHOOSING, Direction
-from checkins.audit.canaries.canary import Canary
-from checkins.audit.canaries.worst_case import worst_case
-from checkins.audit.power import epsilon_of, exact_rates, rates_of, runs_needed
-from checkins.audit.runner import Effort, play
-from checkins.audit.trade_off_curve import Curve
+from checkins.audit.canaries import Canary, worst_case
+from checkins.audit.runner import RunBudget, run_attack
+from checkins.audit.statistics import TradeOffCurve, epsilon_of, exact_rates, rates_of, runs_needed
 from checkins.campaign import Campaign
 from tests.audit.campaigns import ADD_REMOVE, REPLACE_ONE, gaussian, pure
 
 
 def canaries(campaign: Campaign) -> dict[str, Canary]:
-    return {one.name: one for one in worst_case(campaign, counts_on_population=False)}
+    return {one.name: one for one in worst_case(campaign, uses_population=False)}
 
 
 def exact(canary: Canary, delta: float) -> float:
@@ -46,7 +44,7 @@ def test_two_outcomes_attain_the_exact_epsilon(
 
 
 @given(local_epsilon=st.floats(0.3, 5.0), slots=st.integers(1, 12), capacity=st.integers(2, 4))
-def test_a_place_of_several_is_worth_as_much_as_more_slots(
+def test_capacity_and_slots_give_the_same_rates(
     local_epsilon: float, slots: int, capacity: int
 ) -> None:
     """A report among K dummies of its slot: the price at m K slots, not at m."""
@@ -69,7 +67,7 @@ def test_three_outcomes_have_the_accountants_divergence(
 
 
 @pytest.mark.parametrize("contributors", [2, 30])
-def test_averaged_updates_are_priced_as_their_reports_shuffled(contributors: int) -> None:
+def test_averaged_updates_have_the_epsilon_of_shuffled_reports(contributors: int) -> None:
     campaign = pure(2.0, contributors=contributors, adjacency=REPLACE_ONE)
     certificate = certify(campaign.design, delta=1e-3, adjacency=REPLACE_ONE, compare=False)
     best = max(exact(canary, 1e-3) for canary in canaries(campaign).values())
@@ -108,8 +106,8 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_runs_follow_the_exact_laws(name: str) -> None:
-    """At each exact false alarm rate the hits differ by less than 7 deviations, and a grid's 1%."""
+def test_runs_follow_the_exact_distributions(name: str) -> None:
+    """At each exact false positive rate true positives differ by at most 7 deviations and 1%."""
     campaign, which = KNOWN[name]
     canary = canaries(campaign)[which]
     runs = 200_000
@@ -121,18 +119,21 @@ def test_runs_follow_the_exact_laws(name: str) -> None:
         likely = trials.scores_with if remove else -trials.scores_without
         unlikely = trials.scores_without if remove else -trials.scores_with
         for threshold in np.quantile(unlikely, [0.1, 0.4, 0.7, 0.95, 0.999], method="nearest"):
-            hits, alarms = np.mean(likely >= threshold), np.mean(unlikely >= threshold)
+            true_positives, false_positives = (
+                np.mean(likely >= threshold),
+                np.mean(unlikely >= threshold),
+            )
             slack = 7 * np.sqrt(0.25 / runs)
             expected = np.interp(
-                [alarms - slack, alarms + slack],
+                [false_positives - slack, false_positives + slack],
                 np.concatenate([[0.0], one.unlikely]),
                 np.concatenate([[0.0], one.likely]),
             )
-            assert expected[0] - slack - 0.01 < hits < expected[1] + slack + 0.01
+            assert expected[0] - slack - 0.01 < true_positives < expected[1] + slack + 0.01
 
 
-def test_so_many_runs_as_are_needed_are_enough() -> None:
-    """By the exact laws: with all of them the bound is there, with a tenth of them it is not."""
+def test_the_needed_runs_are_enough_and_a_tenth_is_not() -> None:
+    """By the exact rates: all of them reach the bound, a tenth of them does not."""
     canary = canaries(pure(2.0, slots=10, participation=0.5))["binary response"]
     rates = exact_rates(canary)
     assert rates is not None
@@ -142,14 +143,14 @@ def test_so_many_runs_as_are_needed_are_enough() -> None:
 
     def measured(times: float) -> float:
         runs = int(times * needed / (1 - CHOOSING))
-        effort = Effort(seconds=60.0, runs=runs, seed=(3, 0))
-        found = play(canary, deltas=[1e-3], failure=1e-4, effort=effort)
+        budget = RunBudget(seconds=60.0, runs=runs, seed=(3, 0))
+        found = run_attack(canary, deltas=[1e-3], failure=1e-4, budget=budget)
         return max(bound.epsilon for bound in found.bounds)
 
     assert measured(1.0) >= target > measured(0.1)
 
 
-def test_no_number_of_runs_measures_more_than_there_is() -> None:
+def test_no_number_of_runs_measures_more_than_the_exact_epsilon() -> None:
     rates = exact_rates(canaries(pure(2.0))["binary response"])
     assert rates is not None
     top = epsilon_of(rates, 1e-3)
@@ -157,7 +158,7 @@ def test_no_number_of_runs_measures_more_than_there_is() -> None:
     assert runs_needed((), delta=1e-3, epsilon=0.1, failure=1e-4) is None
 
 
-def test_a_mass_that_only_one_has_is_told_first() -> None:
+def test_an_outcome_of_one_side_only_comes_first() -> None:
     remove, add = rates_of(np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.5, 0.5]))
     assert remove.likely[0] == 0.5
     assert remove.unlikely[0] == 0.0
@@ -165,15 +166,15 @@ def test_a_mass_that_only_one_has_is_told_first() -> None:
     assert remove.epsilon(0.6) == pytest.approx(np.log(0.4 / 0.5), abs=1.0)
 
 
-def test_rates_that_were_seen_are_those_of_the_law() -> None:
+def test_observed_rates_are_those_of_the_distribution() -> None:
     canary = canaries(pure(2.0, slots=4))["binary response"]
-    seen = Curve.rates(canary.trials(300_000, np.random.default_rng(1)))
+    seen = TradeOffCurve.rates(canary.trials(300_000, np.random.default_rng(1)))
     known = exact_rates(canary)
     assert known is not None
     assert epsilon_of(seen, 1e-3) == pytest.approx(epsilon_of(known, 1e-3), rel=0.05)
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
-def test_unknown_laws_are_said_to_be_unknown(adjacency: Adjacency) -> None:
+def test_unknown_distributions_have_no_exact_rates(adjacency: Adjacency) -> None:
     twice = canaries(pure(2.0, repeats=2, adjacency=adjacency))["binary response"]
     assert exact_rates(twice) is None

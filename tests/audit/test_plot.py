@@ -1,4 +1,4 @@
-"""The picture of an audit: the line that no test of an honest campaign may cross."""
+"""The plot of an audit: the line that no test of a correct campaign may cross."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from checkins.audit import Attacks, Settings, audit_campaign
+from checkins.audit.bounds import Trials
 from checkins.audit.plot import certified_line, draw_trade_off, trade_off
-from checkins.audit.trade_off_curve import Curve
-from checkins.audit.trials import Trials
+from checkins.audit.statistics import TradeOffCurve
 from checkins.campaign import Campaign
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
 
@@ -36,26 +36,26 @@ def test_more_pairs_never_allow_more() -> None:
 
 def test_points_count_what_the_scores_say() -> None:
     trials = Trials(np.array([1.0, 2.0, 2.0, 3.0]), np.array([0.0, 1.0, 2.0, 0.0]), "x")
-    curve = Curve.over(trials).plus(trials)
-    for threshold, told, alarms in zip(
-        curve.thresholds, curve.told_with, curve.told_without, strict=True
+    curve = TradeOffCurve.over(trials).plus(trials)
+    for threshold, told, false_positives in zip(
+        curve.thresholds, curve.counts_with, curve.counts_without, strict=True
     ):
         assert told == (trials.scores_with >= threshold).sum()
-        assert alarms == (trials.scores_without >= threshold).sum()
+        assert false_positives == (trials.scores_without >= threshold).sum()
     for point in curve.points(confidence=0.99):
         assert point.false_positive_low <= point.false_positive <= point.false_positive_high
         assert point.false_negative_low <= point.false_negative <= point.false_negative_high
 
 
 @pytest.mark.parametrize("one_run", [False, True])
-def test_a_picture_is_drawn(tmp_path: Path, one_run: bool) -> None:
+def test_a_plot_is_drawn(tmp_path: Path, one_run: bool) -> None:
     settings = Settings(one_run=one_run, attacks=Attacks.WORST_CASE, runs=None if one_run else 3000)
     audit = audit_campaign(gaussian(0.5, slots=3, delta=1e-4), settings)
     draw_trade_off(audit, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_of_few_outcomes_is_drawn(tmp_path: Path) -> None:
+def test_a_plot_of_few_outcomes_is_drawn(tmp_path: Path) -> None:
     audit = audit_campaign(pure(8.0, slots=2), Settings(runs=500, deltas=(1e-3,)))
     draw_trade_off(audit, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
@@ -64,14 +64,12 @@ def test_a_picture_of_few_outcomes_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("campaign", "sides"),
     [
-        (gaussian(0.5, slots=3, delta=1e-4), ("there", "missing")),
+        (gaussian(0.5, slots=3, delta=1e-4), ("present", "missing")),
         (pure(2.0, slots=4, adjacency=REPLACE_ONE), ("first data", "other data")),
     ],
     ids=["add-remove", "replace-one"],
 )
-def test_every_curve_is_named_beside_the_picture(
-    campaign: Campaign, sides: tuple[str, str]
-) -> None:
+def test_every_curve_is_named_in_the_legend(campaign: Campaign, sides: tuple[str, str]) -> None:
     settings = Settings(attacks=Attacks.WORST_CASE, runs=20_000, deltas=(1e-3,))
     figure = trade_off(audit_campaign(campaign, settings))
     figure.canvas.draw()

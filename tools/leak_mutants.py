@@ -1,13 +1,13 @@
-"""Plant bugs that leak, one at a time; the audit must contradict the certificate of each.
+"""Plant leaks in the code, one at a time; the audit must contradict the certificate of each.
 
-python tools/liars.py              all of them, and honest code under the same audits
-python tools/liars.py NAME ...     some of them
-python tools/liars.py --list       their names and what each one does
-python tools/liars.py --save       all of them, and docs/liars.json with what was measured
-python tools/liars.py --table      the table of docs/liars.json as Markdown
+python tools/leak_mutants.py              all of them, and correct code under the same audits
+python tools/leak_mutants.py NAME ...     some of them
+python tools/leak_mutants.py --list       their names and descriptions
+python tools/leak_mutants.py --save       all of them, and docs/liars.json with the results
+python tools/leak_mutants.py --table      the table of docs/liars.json as Markdown
 
-A bug is a change of text in a copy of src/, audited by a process of its own that imports the copy.
-The bugs are in liar_list.py, the audits in checkins.audit.machines.battery.
+A leak is a change of text in a copy of src/, audited by a separate process that imports the copy.
+The leaks are in leak_mutant_list.py, the audits in checkins.audit.machines.leak_tests.
 """
 
 from __future__ import annotations
@@ -29,46 +29,47 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SAVED = ROOT / "docs" / "liars.json"
-LONGEST_S = 1800
-HONEST = "honest code"
+TIMEOUT_S = 1800
+"""Longest time in seconds of one leak test."""
+CORRECT = "correct code"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one drill measured on one piece of code."""
+    """The result of one leak test on one version of the code."""
 
-    liar: str
+    leak: str
     what: str
-    drill: str
+    leak_test: str
     claimed: float
     measured: float
     delta: float
     confidence: float
     statistic: str
     runs: int
-    seen: str
-    """How often the event that shows most happened, with the canary and without it."""
+    counts: str
+    """Counts of the best event, in runs with the canary and without it."""
     contradicted: bool
 
     @property
-    def as_it_should_be(self) -> bool:
-        return self.contradicted == (self.liar != HONEST)
+    def as_expected(self) -> bool:
+        return self.contradicted == (self.leak != CORRECT)
 
     def line(self) -> str:
         verdict = "contradicted" if self.contradicted else "consistent"
-        mark = "" if self.as_it_should_be else "   <-- WRONG"
+        mark = "" if self.as_expected else "   <-- WRONG"
         return (
-            f"{verdict:12} {self.liar:28} {self.drill:10} measured {self.measured:6.3f}"
+            f"{verdict:12} {self.leak:28} {self.leak_test:10} measured {self.measured:6.3f}"
             f" of {self.claimed:.3f} at delta {self.delta:g} by {self.statistic}{mark}"
         )
 
 
-def drilled(
-    source: Path, drill: str, *, runs: int | None = None, confidence: float | None = None
+def run_leak_test_on(
+    source: Path, leak_test: str, *, runs: int | None = None, confidence: float | None = None
 ) -> dict[str, Any]:
-    """What a drill says of the code in ``source``, by a process that imports it."""
+    """Return the result of a leak test on the code in ``source``, by a process that imports it."""
     environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, str(Path(__file__).resolve()), "--drill", drill]
+    command = [sys.executable, str(Path(__file__).resolve()), "--leak-test", leak_test]
     command += [] if runs is None else ["--runs", str(runs)]
     command += [] if confidence is None else ["--confidence", repr(confidence)]
     done = subprocess.run(
@@ -78,48 +79,48 @@ def drilled(
         capture_output=True,
         text=True,
         check=False,
-        timeout=LONGEST_S,
+        timeout=TIMEOUT_S,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"drill {drill} failed: {done.stderr[-2000:]}")
+        raise RuntimeError(f"leak test {leak_test} failed: {done.stderr[-2000:]}")
     said: dict[str, Any] = json.loads(done.stdout)
     if Path(said["imported"]) != source / "checkins":
-        raise RuntimeError(f"the drill ran {said['imported']}, not the copy in {source}")
+        raise RuntimeError(f"the leak test ran {said['imported']}, not the copy in {source}")
     return said
 
 
 def audited(
-    liar: Any,
+    leak: Any,
     *,
     runs: int | None = None,
-    drills: Iterable[str] = (),
+    leak_tests: Iterable[str] = (),
     confidence: float | None = None,
 ) -> list[Row]:
-    """Every drill of a liar, or of honest code if ``liar`` is None."""
-    name, what = (HONEST, "") if liar is None else (liar.name, liar.what)
-    with _copy(liar) as source:
-        wanted = drills or liar.drills
+    """Run all leak tests of a leaky implementation; ``leak`` None is correct code."""
+    name, what = (CORRECT, "") if leak is None else (leak.name, leak.what)
+    with _copy(leak) as source:
+        wanted = leak_tests or leak.leak_tests
         return [
-            _row(name, what, drilled(source, drill, runs=runs, confidence=confidence))
-            for drill in wanted
+            _row(name, what, run_leak_test_on(source, leak_test, runs=runs, confidence=confidence))
+            for leak_test in wanted
         ]
 
 
 def _row(name: str, what: str, said: dict[str, Any]) -> Row:
-    fields = ("drill", "claimed", "measured", "delta", "confidence", "statistic", "runs")
+    fields = ("leak_test", "claimed", "measured", "delta", "confidence", "statistic", "runs")
     bound = said["bound"]
-    seen = "{hits:,} of {of_hits:,}, {alarms:,} of {of_alarms:,}".format(**bound)
-    return Row(name, what, *(said[field] for field in fields), seen, said["contradicted"])
+    counts = "{hits:,} of {of_hits:,}, {alarms:,} of {of_alarms:,}".format(**bound)
+    return Row(name, what, *(said[field] for field in fields), counts, said["contradicted"])
 
 
-def audited_live(liar: Any, plan: Any = None) -> Row:
-    """A coordinator with a bug, or an honest one, audited over HTTP by honest code."""
-    from checkins.audit.live import LivePlan, audit_live
+def audited_live(leak: Any, plan: Any = None) -> Row:
+    """Audit a leaky coordinator over HTTP; ``leak`` None is a correct one."""
+    from checkins.audit.live import LiveSettings, audit_live
 
-    plan = plan or LivePlan(campaigns=2, canaries=150, at_once=2)
-    with _copy(liar) as source, coordinator(source) as (url, operator):
+    plan = plan or LiveSettings(campaigns=2, canaries=150, at_once=2)
+    with _copy(leak) as source, coordinator(source) as (url, operator):
         found = audit_live(url, plan, operator=operator)
-    name, what = (HONEST, "") if liar is None else (liar.name, liar.what)
+    name, what = (CORRECT, "") if leak is None else (leak.name, leak.what)
     contradicted = found.measured > found.claimed
     return Row(
         *(name, what, "live", found.claimed, found.measured, found.delta, found.confidence),
@@ -128,21 +129,21 @@ def audited_live(liar: Any, plan: Any = None) -> Row:
 
 
 @contextmanager
-def _copy(liar: Any) -> Iterator[Path]:
-    """A copy of src/ with the bug in it."""
+def _copy(leak: Any) -> Iterator[Path]:
+    """Make a copy of src/ with the leak planted; ``leak`` None plants nothing."""
     from tools.mutants import plant
 
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder).resolve() / "src"
-        shutil.copytree(ROOT / "src", source)  # compiled files too: a copy keeps times, so they fit
-        if liar is not None:
-            plant(liar.as_mutant, source / "checkins")
+        shutil.copytree(ROOT / "src", source)  # compiled files too: the copy has the same times
+        if leak is not None:
+            plant(leak.as_mutant, source / "checkins")
         yield source
 
 
 @contextmanager
 def coordinator(source: Path) -> Iterator[tuple[str, str]]:
-    """`checkins serve` with the code in ``source``: its address and its operator's token."""
+    """Run `checkins serve` with the code in ``source``: its address and operator token."""
     serve = "import sys; from checkins.cli.main import main; main()"
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", serve, "serve", "--json", "--port", "0", "--rate", "0"]
@@ -170,24 +171,25 @@ def coordinator(source: Path) -> Iterator[tuple[str, str]]:
 
 
 def table(saved: dict[str, Any]) -> str:
-    """What was saved, as Markdown, with the commit it was measured at."""
+    """Return the saved results as Markdown, with the commit they were measured at."""
     from tools.figures import line_of
     from tools.measured import Record
 
-    honest = {row["drill"]: row for row in saved["rows"] if row["liar"] == HONEST}
+    correct = {row["leak_test"]: row for row in saved["rows"] if row["leak"] == CORRECT}
     lines = [
-        "| bug | what it does | audit | δ | ε certified | ε measured | by | seen | honest code |",
+        "| leak | what it does | leak test | δ | ε certified | ε measured | by | counts"
+        " | correct code |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in saved["rows"]:
-        if row["liar"] == HONEST:
+        if row["leak"] == CORRECT:
             continue
         lines.append(
-            f"| {row['liar']} | {row['what']} | {row['drill']} | {row['delta']:g}"
+            f"| {row['leak']} | {row['what']} | {row['leak_test']} | {row['delta']:g}"
             f" | {_up(row['claimed'])} | **{_down(row['measured'])}** | {row['statistic']}"
-            f" | {row['seen']} | {_down(honest[row['drill']]['measured'])} |"
+            f" | {row['counts']} | {_down(correct[row['leak_test']]['measured'])} |"
         )
-    lines += ["", "Bugs of `make mutants` that do not leak, or not measurably:", ""]
+    lines += ["", "Planted bugs of `make mutants` that do not leak, or not measurably:", ""]
     lines += [f"- `{name}`: {why}." for name, why in saved["no_leak"].items()]
     lines += ["", line_of("liars", Record.of(saved.get("measured")))]
     return "\n".join(lines)
@@ -202,18 +204,21 @@ def _down(epsilon: float) -> str:
 
 
 def _audits(names: list[str], workers: int, runs: int | None) -> Iterator[Row]:
-    from tools.liar_list import LIARS, LIVE
+    from tools.leak_mutant_list import LEAKS, LIVE
 
-    chosen = [liar for liar in LIARS if not names or liar.name in names]
-    drills = sorted({drill for liar in chosen for drill in liar.drills})
+    chosen = [leak for leak in LEAKS if not names or leak.name in names]
+    leak_tests = sorted({leak_test for leak in chosen for leak_test in leak.leak_tests})
     with ThreadPoolExecutor(workers) as pool:
-        honest = [pool.submit(audited, None, drills=[drill], runs=runs) for drill in drills]
-        lying = [pool.submit(audited, liar, runs=runs) for liar in chosen]
-        for work in (*honest, *lying):
+        correct = [
+            pool.submit(audited, None, leak_tests=[leak_test], runs=runs)
+            for leak_test in leak_tests
+        ]
+        leaky = [pool.submit(audited, leak, runs=runs) for leak in chosen]
+        for work in (*correct, *leaky):
             yield from work.result()
-    live = [liar for liar in LIVE if not names or liar.name in names]
-    for liar in (None, *live) if live else ():
-        yield audited_live(liar)
+    live = [leak for leak in LIVE if not names or leak.name in names]
+    for leak in (None, *live) if live else ():
+        yield audited_live(leak)
 
 
 def main() -> int:
@@ -225,31 +230,31 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--runs", type=int)
     parser.add_argument("--commit", help="with --save, where there is no git history")
-    parser.add_argument("--drill", help=argparse.SUPPRESS)
+    parser.add_argument("--leak-test", help=argparse.SUPPRESS)
     parser.add_argument("--confidence", type=float, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.drill:
-        return _drill(asked.drill, asked.runs, asked.confidence)
+    if asked.leak_test:
+        return _leak_test(asked.leak_test, asked.runs, asked.confidence)
     if asked.table:
         print(table(json.loads(SAVED.read_text(encoding="utf-8"))))
         return 0
-    from tools.liar_list import LIARS, LIVE, NO_LEAK
+    from tools.leak_mutant_list import LEAKS, LIVE, NO_LEAK
 
-    if unknown := set(asked.names) - {liar.name for liar in (*LIARS, *LIVE)}:
-        parser.error(f"no such liar: {', '.join(sorted(unknown))}; see --list")
+    if unknown := set(asked.names) - {leak.name for leak in (*LEAKS, *LIVE)}:
+        parser.error(f"no such leak: {', '.join(sorted(unknown))}; see --list")
     if asked.list:
-        for liar in (*LIARS, *LIVE):
-            print(f"{liar.name}: {liar.what}")
+        for leak in (*LEAKS, *LIVE):
+            print(f"{leak.name}: {leak.what}")
         return 0
     measured = _record(parser, asked.commit) if asked.save else {}
     rows = []
     for row in _audits(asked.names, asked.workers, asked.runs):
         rows.append(row)
         print(row.line(), flush=True)
-    wrong = [row for row in rows if not row.as_it_should_be]
-    liars = {row.liar for row in rows} - {HONEST}
-    found = liars - {row.liar for row in wrong}
-    print(f"{len(found)} of {len(liars)} liars were contradicted, honest code was not")
+    wrong = [row for row in rows if not row.as_expected]
+    leaks = {row.leak for row in rows} - {CORRECT}
+    found = leaks - {row.leak for row in wrong}
+    print(f"{len(found)} of {len(leaks)} planted leaks were contradicted, correct code was not")
     if asked.save and not asked.names and not wrong:
         every = [asdict(row) for row in rows]
         saved = {"measured": measured, "rows": every, "no_leak": NO_LEAK}
@@ -258,7 +263,7 @@ def main() -> int:
 
 
 def _record(parser: argparse.ArgumentParser, commit: str | None) -> dict[str, Any]:
-    """What is saved beside the rows: the commit, and digests of the code as it is audited."""
+    """Return the commit, and digests of the audited code, that are saved with the rows."""
     from tools.figures import new_record
     from tools.measured import NoCommit, commit_here
 
@@ -268,12 +273,12 @@ def _record(parser: argparse.ArgumentParser, commit: str | None) -> dict[str, An
         parser.error(str(problem))
 
 
-def _drill(name: str, runs: int | None, confidence: float | None) -> int:
-    """In a process of its own: one drill on the code that is imported here."""
+def _leak_test(name: str, runs: int | None, confidence: float | None) -> int:
+    """Run one leak test on the code that this process imports."""
     import checkins
-    from checkins.audit.machines.battery import CONFIDENCE, judge
+    from checkins.audit.machines.leak_tests import CONFIDENCE, run_leak_test
 
-    said = judge(name, runs=runs, confidence=confidence or CONFIDENCE).as_dict()
+    said = run_leak_test(name, runs=runs, confidence=confidence or CONFIDENCE).as_dict()
     said["imported"] = str(Path(checkins.__file__).resolve().parent)
     print(json.dumps(said))
     return 0

@@ -1,0 +1,358 @@
+"""Canaries: the clients an attack looks for, each where its presence is easiest to detect.
+
+A certificate holds whatever the other clients do and whatever their data are, so an attack may
+choose them: no other clients, or slots full of clients whose updates are the opposite of the
+canary's and who each check in to a slot of their own.
+
+Theorem:     docs/theory/pure.md: two outcomes attain add/remove, and the extreme distributions of
+             replace-one are real randomizers. docs/theory/gaussian.md: a client alone among
+             dummies, one that displaces its opposite with w = K/(K+1), and two opposite updates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol as Interface
+
+import numpy as np
+
+from checkins.accounting import Adjacency, GaussianNoise, Protocol
+from checkins.accounting.exact.pure import attained
+from checkins.audit.bounds import Trials
+from checkins.audit.releases import (
+    Arrival,
+    FloatArray,
+    GaussianSum,
+    LaplaceSum,
+    Noise,
+    Response,
+    RunParameters,
+    SlotLoads,
+    SumDraws,
+    draw_sums,
+    response_releases,
+    response_scores,
+    sum_ratio,
+    sum_releases,
+)
+from checkins.campaign import Campaign, RandomizerKind
+from checkins.randomizers import Laplace, PrivUnit, RandomizedResponse
+
+RATIO = "likelihood ratio of all releases"
+_BLOCK = 1 << 19
+"""Number of values drawn at a time: they fit into a cache, and threads stay busy."""
+
+
+class Canary(Interface):
+    """One attack: simulates any number of runs of the protocol and scores their releases."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def explained(self) -> str: ...
+    @property
+    def statistic(self) -> str:
+        """Name of the score."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """A remark for the report; empty if there is none."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """The number of runs in a batch of the best size."""
+        ...
+
+    @property
+    def smallest_batch(self) -> int:
+        """The smallest number of runs in a batch that needs no new warm-up."""
+        ...
+
+    @property
+    def warmup_s(self) -> float:
+        """Estimated seconds of warm-up before the first run."""
+        ...
+
+    def trials(self, runs: int, generator: np.random.Generator) -> Trials: ...
+
+
+class _WorstCase:
+    """Properties of all worst-case canaries: likelihood ratio, any batch size, no warm-up."""
+
+    __slots__ = ()
+    statistic = RATIO
+    note = ""
+    smallest_batch = 1
+    warmup_s = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseCanary(_WorstCase):
+    """A client whose report is one outcome of a short list, among dummies or other clients."""
+
+    name: str
+    explained: str
+    response: Response
+    run: RunParameters
+
+    @property
+    def reports(self) -> int:
+        """The number of reports, including the canary's if it is present."""
+        return self.run.contributors if self.run.averaged else self.run.places
+
+    @property
+    def batch(self) -> int:
+        return max(256, _BLOCK // (8 * self.run.repeats))
+
+    def trials(self, runs: int, generator: np.random.Generator) -> Trials:
+        present, missing = np.zeros(runs), np.zeros(runs)
+        for _ in range(self.run.repeats):
+            draws = self.response.draw(self.run, runs, self.reports, generator)
+            for total, counts in zip((present, missing), response_releases(draws), strict=True):
+                total += response_scores(counts, self.response, self.run.reach)
+        return Trials(present, missing, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class SumCanary(_WorstCase):
+    """A client whose update is ``first`` times the clip, compared with ``other`` times the clip.
+
+    ``other`` None compares with a missing client. ``others`` clients check in to every slot, with
+    updates of ``level`` times the clip in the canary's direction. A ``crowd`` of clients instead
+    draws its slots as the protocol says; the adversary knows these slots.
+    """
+
+    name: str
+    explained: str
+    run: RunParameters
+    noise: Noise
+    first: float = 1.0
+    other: float | None = None
+    others: int = 0
+    level: float = 0.0
+    crowd: int = 0
+
+    @property
+    def batch(self) -> int:
+        return max(64, _BLOCK // self.run.slots)
+
+    def trials(self, runs: int, generator: np.random.Generator) -> Trials:
+        present, missing = np.zeros(runs), np.zeros(runs)
+        for _ in range(self.run.repeats):
+            draws = self.draw(runs, generator)
+            sums = sum_releases(
+                draws, first=self.first, other=self.other, capacity=self.run.capacity
+            )
+            for total, released in zip((present, missing), sums, strict=True):
+                total += self.score(released, draws.loads)
+        return Trials(present, missing, self.name)
+
+    def draw(self, runs: int, generator: np.random.Generator) -> SumDraws:
+        """Draw ``runs`` runs."""
+        noise = self.noise.draw((runs, self.run.slots), generator)
+        return draw_sums(self.run, self._loads(runs, generator), noise, generator)
+
+    def score(self, sums: FloatArray, loads: SlotLoads) -> FloatArray:
+        """Return log f of the first data, minus log f of the other data for replace-one."""
+        first = sum_ratio(sums, loads, self.noise, self.first, self.run)
+        if self.other is None:
+            return first
+        return first - sum_ratio(sums, loads, self.noise, self.other, self.run)
+
+    def _loads(self, runs: int, generator: np.random.Generator) -> SlotLoads:
+        slots = self.run.slots
+        if not self.crowd:
+            return SlotLoads(np.full((1, slots), self.others, dtype=np.int64), self.level)
+        takers = generator.binomial(self.crowd, self.run.participation, runs)
+        counts = generator.multinomial(takers, np.full(slots, 1.0 / slots))
+        return SlotLoads(counts, self.level)
+
+
+@dataclass(frozen=True, slots=True)
+class AveragedCanary(_WorstCase):
+    """A client of averaged updates with Gaussian reports: a clip-length update or its opposite.
+
+    The other clients send noise alone. The adversary knows the number of reports of each slot.
+    """
+
+    name: str
+    explained: str
+    run: RunParameters
+    deviation: float
+
+    @property
+    def batch(self) -> int:
+        return max(64, _BLOCK // self.run.slots)
+
+    def trials(self, runs: int, generator: np.random.Generator) -> Trials:
+        present, missing = np.zeros(runs), np.zeros(runs)
+        slots, rows = self.run.slots, np.arange(runs)
+        for _ in range(self.run.repeats):
+            arrival = Arrival.draw(self.run, runs, generator)
+            shares = np.full(slots, 1.0 / slots)
+            counts = generator.multinomial(self.run.contributors - 1, shares, runs)
+            counts[rows, arrival.slot] += 1
+            noise = GaussianSum(self.deviation * np.sqrt(np.maximum(counts, 1)))
+            loads = SlotLoads(counts, 0.0)
+            usual = noise.draw((runs, slots), generator)
+            draws = SumDraws(arrival, np.zeros(runs, dtype=np.int64), loads, usual)
+            sums = sum_releases(draws, first=1.0, other=-1.0, capacity=None)
+            for total, released in zip((present, missing), sums, strict=True):
+                total += sum_ratio(released, loads, noise, 1.0, self.run)
+                total -= sum_ratio(released, loads, noise, -1.0, self.run)
+        return Trials(present, missing, self.name)
+
+
+def worst_case(
+    campaign: Campaign, *, uses_population: bool, dimension: int | None = None
+) -> tuple[Canary, ...]:
+    """Return the worst-case canaries that fit the campaign.
+
+    If its certificate ``uses_population``, there are no more other clients than declared, and they
+    draw their slots as the protocol says. ``dimension`` is the model's, None if not known.
+    """
+    run = RunParameters.of(campaign.design, repeats=campaign.repeats)
+    if isinstance(campaign.design.randomizer, GaussianNoise):
+        noise = campaign.design.randomizer
+        if run.averaged:
+            return (_averaged(run, noise),)
+        return tuple(_gaussian(campaign, run, noise, uses_population))
+    local_epsilon = campaign.design.randomizer.local_epsilon
+    replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
+    canaries: list[Canary] = [
+        ResponseCanary(f"{name} response", explained, response, run)
+        for name, explained, response in _responses(local_epsilon, replace_one)
+    ]
+    own = _own(campaign, run, dimension)
+    return (*canaries, own) if own is not None else tuple(canaries)
+
+
+def _responses(local_epsilon: float, replace_one: bool) -> Iterator[tuple[str, str, Response]]:
+    b = math.exp(local_epsilon)
+    r = 1.0 / (1.0 + b)
+    base = (r, 1.0 - r)
+    words = "the worst randomizer with this local epsilon: {}, where all other clients report {}"
+    yield (
+        "binary",
+        words.format("one of two outcomes", "the other"),
+        Response(first=(1.0 - r, r), other=base, base=base),
+    )
+    if not replace_one:
+        return
+    for name, point in zip(("ternary", "mirrored ternary"), attained(local_epsilon), strict=False):
+        middle = 1.0 - 2.0 * point.probability
+        base3 = (point.probability, middle, point.probability)
+        sides = [
+            tuple(usual * ratio[side] for usual, ratio in zip(base3, ratios, strict=True))
+            for side in (0, 1)
+            for ratios in [(point.up, point.middle, point.down)]
+        ]
+        explained = words.format("one of three outcomes", "the third")
+        yield name, explained, Response(first=sides[0], other=sides[1], base=base3)
+
+
+def _gaussian(
+    campaign: Campaign, run: RunParameters, noise: GaussianNoise, uses_population: bool
+) -> Iterator[Canary]:
+    noise_sum = GaussianSum(campaign.design.slot_noise(noise))
+    other = -1.0 if campaign.budget.adjacency is Adjacency.REPLACE_ONE else None
+    against = "no client" if other is None else "the opposite update"
+    yield SumCanary(
+        "alone",
+        f"an update as long as the clip, among dummies or in empty slots, against {against}",
+        run,
+        noise_sum,
+        other=other,
+    )
+    if run.capacity is None:
+        return
+    population = campaign.design.population
+    if not uses_population or population is None:
+        yield SumCanary(
+            "displacing",
+            f"an update as long as the clip, in slots full of its opposites, against {against}",
+            run,
+            noise_sum,
+            other=other,
+            others=run.capacity,
+            level=-1.0,
+        )
+    elif campaign.design.protocol is Protocol.FIXED and population.most > 1:
+        yield SumCanary(
+            "in a crowd",
+            f"an update as long as the clip, among {population.most - 1:,} opposites, the declared"
+            f" maximum, against {against}",
+            run,
+            noise_sum,
+            other=other,
+            level=-1.0,
+            crowd=population.most - 1,
+        )
+
+
+def _averaged(run: RunParameters, noise: GaussianNoise) -> Canary:
+    return AveragedCanary(
+        "averaged",
+        "an update as long as the clip, among clients that send noise, against its opposite",
+        run,
+        noise.noise_multiplier,
+    )
+
+
+def _own(campaign: Campaign, run: RunParameters, dimension: int | None) -> Canary | None:
+    """Return the worst data for the campaign's own randomizer; None if it is not fully known."""
+    kind, clip = campaign.randomizer.kind, campaign.randomizer.clip
+    described = kind is RandomizerKind.RANDOMIZED_RESPONSE or clip is not None
+    if not described or (kind is RandomizerKind.PRIVUNIT and dimension is None):
+        return None
+    replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
+    match campaign.mechanism(dimension or 1):
+        case RandomizedResponse() as response:
+            own = _own_response(response, replace_one=replace_one, averaged=run.averaged)
+            return ResponseCanary("own response", "one category among uniform dummies", own, run)
+        case Laplace() as laplace if not run.averaged:
+            return SumCanary(
+                "own laplace",
+                "an update as long as the clip in one coordinate, among dummies",
+                run,
+                LaplaceSum(laplace.scale / laplace.clip, run.capacity or 1),
+                other=-1.0 if replace_one else None,
+            )
+        case PrivUnit() as unit if not run.averaged:
+            explained = "an update as long as the clip, by the caps that reports lie in"
+            return ResponseCanary("own cap", explained, _cap(unit, replace_one=replace_one), run)
+    return None
+
+
+def _own_response(randomizer: RandomizedResponse, *, replace_one: bool, averaged: bool) -> Response:
+    k, keep = randomizer.categories, randomizer.keep
+    lie = randomizer.lie / (k - 1)
+    if not replace_one:
+        base = (1.0 / k, 1.0 - 1.0 / k)
+        return Response(first=(keep, 1.0 - keep), other=base, base=base)
+    if k == 2:
+        base = (lie, keep) if averaged else (0.5, 0.5)  # the others hold the second category
+        return Response(first=(keep, lie), other=(lie, keep), base=base)
+    rest = 1.0 - keep - lie
+    base3 = (lie, lie, 1.0 - 2 * lie) if averaged else (1.0 / k, 1.0 / k, 1.0 - 2.0 / k)
+    return Response(first=(keep, lie, rest), other=(lie, keep, rest), base=base3)
+
+
+def _cap(unit: PrivUnit, *, replace_one: bool) -> Response:
+    """Return the probabilities that a report lies in the update's cap, or in the opposite cap."""
+    cap = unit.cap
+    base = (cap.mass, 1.0 - cap.mass)
+    if not replace_one or cap.threshold <= 0.0:
+        other = (cap.outside, cap.inside) if replace_one else base  # the caps are half spheres
+        return Response(first=(cap.inside, cap.outside), other=other, base=base)
+    opposite = cap.outside * cap.mass / (1.0 - cap.mass)
+    rest = cap.outside - opposite
+    return Response(
+        first=(cap.inside, opposite, rest),
+        other=(opposite, cap.inside, rest),
+        base=(cap.mass, cap.mass, 1.0 - 2.0 * cap.mass),
+    )

@@ -1,0 +1,243 @@
+"""Audit a campaign by running its real state machines many times; choose the best attack."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from checkins import validate
+from checkins.accounting import GaussianNoise, NoiseAt
+from checkins.audit.bounds import CHOOSING, Trials, lower_bounds
+from checkins.audit.machines.adversary import (
+    Adversary,
+    AttackScores,
+    Scenario,
+    SlotNoise,
+    Update,
+    neighbours,
+    scenarios_for,
+    update_of,
+    wake_of,
+)
+from checkins.audit.machines.machine_run import CANARY, ORDINARY_FAULTS, Faults, MachineRun
+from checkins.audit.machines.small_campaigns import DELTA, DIMENSION, SmallCampaign, made_small
+from checkins.audit.runner import Clock, OutOfTime
+from checkins.campaign import Campaign
+from checkins.errors import InvalidValue
+from checkins.ledger import Ledger, spending_of
+from checkins.protocol.factories import participant_of, sampler_of, server_of
+from checkins.protocol.participant import Participant
+from checkins.protocol.report import Report
+from checkins.protocol.server import Server
+from checkins.randomizers import DeviceSampler
+
+RUNS = 4000
+"""Default number of runs of each half."""
+MIN_RUNS = 32
+"""Smallest number of runs of each half that can show anything."""
+TIMED_RUNS = 5
+"""Number of runs of each half that estimate the time of one run."""
+ENGINE = "machines"
+MARGIN = 0.2
+"""Smallest gain in epsilon for which another attack replaces the likelihood ratio."""
+_CONFIDENCE = 0.99  # only to choose among attacks
+
+
+class AdversaryView(StrEnum):
+    """What the adversary observes of a campaign."""
+
+    PUBLIC = "every release and the ledger"
+    DISKS = "every release, the ledger, and the disks after the end"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The (epsilon, delta) that must hold for a view, and its source."""
+
+    epsilon: float
+    delta: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Devices:
+    """The devices of one half of the runs, their updates, and the slots at which they wake."""
+
+    devices: Mapping[str, Participant]
+    updates: Mapping[str, Update]
+    wakes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MachineAudit:
+    """One audit: a campaign, its scenario, injected faults, the adversary's view and the claim.
+
+    ``servers`` are the consecutive runs on one population.
+    """
+
+    campaign: Campaign
+    servers: tuple[Server, ...]
+    sampler: DeviceSampler
+    scenario: Scenario
+    faults: Faults
+    view: AdversaryView
+    claim: Claim
+    _devices: tuple[_Devices, _Devices] = field(init=False, repr=False)
+    _adversary: Adversary = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        devices = tuple(
+            self._devices_with(self.scenario.data(present=present)) for present in (True, False)
+        )
+        object.__setattr__(self, "_devices", devices)
+        object.__setattr__(self, "_adversary", self._informed())
+
+    def scores(self, *, present: bool) -> AttackScores:
+        """Return the adversary's scores of one run, with the canary or without it."""
+        found: AttackScores = {}
+        for server in self.servers:
+            for name, score in self._scores_of_one(server, present).items():
+                found[name] = found.get(name, 0.0) + score
+        return found
+
+    def _scores_of_one(self, server: Server, present: bool) -> AttackScores:
+        devices, make = self._devices[not present], self.sampler.privatize
+        if self._noise_at_server:
+            make = self.sampler.encode
+        observed = MachineRun(
+            server,
+            self.sampler,
+            devices.devices,
+            lambda token: Report.from_device(make(devices.updates[token])),
+            self.faults,
+            devices.wakes,
+        ).run()
+        found = self._adversary.releases(observed) | self._adversary.ledger(observed)
+        return (
+            found | self._adversary.disks(observed) if self.view is AdversaryView.DISKS else found
+        )
+
+    def _devices_with(self, data: float | None) -> _Devices:
+        everyone = neighbours(self.scenario, self.campaign)
+        if data is not None:  # first, so that it has the first receipt
+            everyone = {CANARY: (participant_of(self.campaign), data)} | everyone
+        wake = wake_of(self.campaign)
+        return _Devices(
+            {token: device for token, (device, _) in everyone.items()},
+            {token: update_of(clips, self.sampler) for token, (_, clips) in everyone.items()},
+            dict.fromkeys(everyone, wake) if wake > 1 else {},
+        )
+
+    @property
+    def _noise_at_server(self) -> bool:
+        noise = self.campaign.design.randomizer
+        return isinstance(noise, GaussianNoise) and noise.at is NoiseAt.SERVER
+
+    def _informed(self) -> Adversary:
+        design, wake = self.campaign.design, wake_of(self.campaign)
+        reports = 1 if self._noise_at_server else (design.capacity or 1)
+        window = range(wake, wake + design.window) if design.window else range(1, design.slots + 1)
+        noise = SlotNoise(self.sampler.randomizer, reports)
+        return Adversary(self.campaign, self.scenario, window, noise)
+
+    def trials(self, runs: int = RUNS, *, progress: Callable[[int], None] | None = None) -> Trials:
+        """Return the best attack's scores of ``runs`` campaigns with the canary and without it.
+
+        The attack is chosen on the runs on which ``lower_bounds`` chooses its events, which are not
+        counted, so the choice does not reduce the confidence.
+        """
+        validate.count(runs=runs)
+        halves: tuple[list[AttackScores], list[AttackScores]] = ([], [])
+        for done in range(runs):
+            for present in (True, False):
+                halves[not present].append(self.scores(present=present))
+            if progress is not None:
+                progress(done + 1)
+        return best_attack(halves, delta=self.claim.delta, canary=self.scenario.name)
+
+
+def best_attack(
+    halves: tuple[Sequence[AttackScores], Sequence[AttackScores]], *, delta: float, canary: str
+) -> Trials:
+    """Return the trials of the attack and sign with the best bound on the first runs."""
+    best, most = None, 0.0
+    for name in halves[0][0]:
+        present, missing = (np.array([found[name] for found in half]) for half in halves)
+        for sign, words in ((1.0, name), (-1.0, f"{name}, negated")):
+            trials = Trials(sign * present, sign * missing, canary, words, ENGINE)
+            first, _ = trials.split(CHOOSING)
+            bound = lower_bounds(first, deltas=[delta], confidence=_CONFIDENCE)[0].epsilon
+            if best is None or bound > most + MARGIN:
+                best, most = trials, bound
+    if best is None:
+        raise InvalidValue("runs", len(halves[0]), "leaves no attack to choose")
+    return best
+
+
+def prepare_audit(
+    small: SmallCampaign,
+    *,
+    scenario: Scenario | None = None,
+    faults: Faults = ORDINARY_FAULTS,
+    view: AdversaryView = AdversaryView.PUBLIC,
+) -> MachineAudit:
+    """Prepare the audit of a small campaign; ``scenario`` None is the first that fits."""
+    campaign, certificate = small.campaign, small.certificate
+    claim = Claim(certificate.epsilon, certificate.delta, "the campaign's certificate")
+    return MachineAudit(
+        campaign,
+        (
+            server_of(
+                campaign,
+                np.zeros(DIMENSION),
+                affordable=spending_of(Ledger(), campaign).affordable(),
+            ),
+        ),
+        sampler_of(campaign, dimension=DIMENSION),
+        scenario or scenarios_for(campaign)[0],
+        faults,
+        view,
+        claim,
+    )
+
+
+def run_trials(
+    campaign: Campaign,
+    *,
+    runs: int = RUNS,
+    delta: float = DELTA,
+    faults: Faults = ORDINARY_FAULTS,
+    seconds: float | None = None,
+    clock: Clock = time.perf_counter,
+) -> tuple[Trials, ...]:
+    """Run the trials of every scenario that fits a campaign, made small by ``made_small``.
+
+    ``seconds`` limits the time, None does not: then there are fewer runs, and OutOfTime is raised
+    if there are too few.
+    """
+    began = clock()
+    small = made_small(campaign, delta=delta)
+    audits = [
+        prepare_audit(small, scenario=scenario, faults=faults)
+        for scenario in scenarios_for(small.campaign)
+    ]
+    if seconds is not None:
+        validate.non_negative(seconds=seconds)
+        runs = min(runs, _affordable(audits, seconds - (clock() - began), clock))
+        if runs < MIN_RUNS:
+            raise OutOfTime(f"{seconds:.2g} s were left for it, and {MIN_RUNS} runs take longer")
+    return tuple(audit.trials(runs) for audit in audits)
+
+
+def _affordable(audits: Sequence[MachineAudit], seconds: float, clock: Clock) -> int:
+    """Return how many runs of each half of every audit fit into ``seconds``."""
+    began = clock()
+    for audit in audits:
+        for present in (True, False) * TIMED_RUNS:
+            audit.scores(present=present)
+    took = clock() - began
+    return max(0, int(TIMED_RUNS * (seconds - took) / max(took, 1e-9)))

@@ -1,0 +1,257 @@
+"""HTTP responses within limits: bounded size, bounded time, no compression.
+
+httpx bounds neither by itself: a few megabytes of gzip become gigabytes, and a byte now and then
+never runs into a timeout, which applies to each read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from checkins.errors import CheckinsError
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_S = 10.0
+"""Longest time in seconds to open a connection."""
+MIN_BYTES_PER_S = 1000.0
+"""Smallest average rate in bytes per second of a long response after its first seconds."""
+IDENTITY = {"Accept-Encoding": "identity"}
+
+
+class ResponseRejected(CheckinsError):
+    """A response beyond a limit; none of it is used."""
+
+
+def fetch(
+    http: httpx.Client,
+    method: str,
+    path: str,
+    *,
+    max_bytes: int,
+    timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+    content: bytes | None = None,
+) -> tuple[httpx.Response, bytes]:
+    """Send one request by a blocking client; return the response and its body.
+
+    The body has at most ``max_bytes``. After ``timeout_s`` in total the connection is closed.
+    """
+    with _opened(
+        http, method, path, timeout_s=timeout_s, headers=headers, content=content
+    ) as response:
+        _check_head(response, max_bytes)
+        if response.is_stream_consumed:  # a transport that the caller supplied has read it
+            check_size(len(response.content), max_bytes)
+            return response, response.content
+        body = bytearray()
+        for chunk in response.iter_raw():
+            body += chunk
+            check_size(len(body), max_bytes)
+    return response, bytes(body)
+
+
+async def fetch_async(
+    http: httpx.AsyncClient,
+    method: str,
+    path: str,
+    *,
+    max_bytes: int,
+    timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+    content: bytes | None = None,
+) -> tuple[httpx.Response, bytes]:
+    """Send one request on an event loop; return the response and its body, as ``fetch``."""
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            http.stream(
+                method,
+                path,
+                headers={**(headers or {}), **IDENTITY},
+                content=content,
+                timeout=_timeout(timeout_s),
+            ) as response,
+        ):
+            _check_head(response, max_bytes)
+            if response.is_stream_consumed:
+                check_size(len(response.content), max_bytes)
+                return response, response.content
+            body = bytearray()
+            async for chunk in response.aiter_raw():
+                body += chunk
+                check_size(len(body), max_bytes)
+    except TimeoutError:
+        raise _too_slow(timeout_s) from None
+    return response, bytes(body)
+
+
+@contextmanager
+def stream(
+    http: httpx.Client, path: str, *, max_bytes: int, timeout_s: float
+) -> Iterator[tuple[httpx.Response, Iterator[bytes]]]:
+    """Stream a long response in chunks; the time that the caller spends on a chunk is not counted.
+
+    The head must arrive within ``timeout_s``. The body may take ``timeout_s`` and one more second
+    for every ``MIN_BYTES_PER_S`` bytes received.
+    """
+    import httpx
+
+    watchdog = _Watchdog(http)
+    with watchdog.limit(timeout_s):
+        request = _request(http, "GET", path, timeout_s=timeout_s, watchdog=watchdog)
+        response = http.send(request, stream=True)
+    try:
+        _check_head(response, max_bytes)
+
+        def chunks() -> Iterator[bytes]:
+            waited, size, raw = 0.0, 0, response.iter_raw()
+            while True:
+                left = timeout_s + size / MIN_BYTES_PER_S - waited
+                began = monotonic()
+                with watchdog.limit(left):
+                    chunk = next(raw, None)
+                if chunk is None:
+                    return
+                waited += monotonic() - began
+                size += len(chunk)
+                check_size(size, max_bytes)
+                yield chunk
+
+        yield response, chunks()
+    finally:
+        with suppress(httpx.TransportError):
+            response.close()
+
+
+@contextmanager
+def _opened(
+    http: httpx.Client, method: str, path: str, *, timeout_s: float, **sent: Any
+) -> Iterator[httpx.Response]:
+    watchdog = _Watchdog(http)
+    with watchdog.limit(timeout_s):
+        response = http.send(
+            _request(http, method, path, timeout_s=timeout_s, watchdog=watchdog, **sent),
+            stream=True,
+        )
+        try:
+            yield response
+        finally:
+            response.close()
+
+
+def _request(
+    http: httpx.Client,
+    method: str,
+    path: str,
+    *,
+    timeout_s: float,
+    watchdog: _Watchdog,
+    headers: Mapping[str, str] | None = None,
+    content: bytes | None = None,
+) -> httpx.Request:
+    return http.build_request(
+        method,
+        path,
+        headers={**(headers or {}), **IDENTITY},
+        content=content,
+        timeout=_timeout(timeout_s),
+        extensions={"trace": watchdog.trace},
+    )
+
+
+def _timeout(timeout_s: float) -> httpx.Timeout:
+    import httpx
+
+    return httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s), pool=None)
+
+
+class _Watchdog:
+    """Closes the connections of a blocking client when a response takes too long.
+
+    Shutting down a socket wakes the thread that reads from it. Connections are known from the trace
+    events of httpx; they are recorded for each client, since later requests reuse them.
+    """
+
+    def __init__(self, http: httpx.Client) -> None:
+        with _LOCK:
+            self._streams = _STREAMS.setdefault(http, WeakSet())
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Record a connection once it is open, or encrypted."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            with _LOCK:
+                self._streams.add(info["return_value"])
+
+    @contextmanager
+    def limit(self, timeout_s: float) -> Iterator[None]:
+        """Bound the duration of the block; raise ``ResponseRejected`` after the time limit."""
+        import httpx
+
+        over = threading.Event()
+
+        def end() -> None:
+            over.set()
+            self._end()
+
+        timer = threading.Timer(max(0.0, timeout_s), end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except httpx.TransportError:
+            if over.is_set():
+                raise _too_slow(timeout_s) from None
+            raise
+        finally:
+            timer.cancel()
+        if over.is_set():  # a response without a length seems to end with its connection
+            raise _too_slow(timeout_s)
+
+    def _end(self) -> None:
+        with _LOCK:
+            streams = list(self._streams)
+        for stream in streams:
+            held = stream.get_extra_info("socket")
+            if isinstance(held, socket.socket):
+                with suppress(OSError):
+                    socket.socket.shutdown(held, socket.SHUT_RDWR)  # works on encrypted sockets too
+
+
+_LOCK = threading.Lock()
+_STREAMS: WeakKeyDictionary[httpx.Client, WeakSet[Any]] = WeakKeyDictionary()
+
+
+def check_encoding(encoding: str | None) -> None:
+    """Refuse a compressed body: a small one could become a large one."""
+    if (encoding or "identity").strip().lower() != "identity":
+        raise ResponseRejected(f"its response is encoded ({str(encoding)[:20]!r}), and must not be")
+
+
+def check_length(length: str | None, max_bytes: int) -> None:
+    """Refuse a body whose Content-Length is too large."""
+    if length is not None and length.isdigit():
+        check_size(int(length), max_bytes)
+
+
+def _check_head(response: httpx.Response, max_bytes: int) -> None:
+    check_encoding(response.headers.get("content-encoding"))
+    check_length(response.headers.get("content-length"), max_bytes)
+
+
+def check_size(size: int, max_bytes: int) -> None:
+    """Refuse a body that is too large."""
+    if size > max_bytes:
+        raise ResponseRejected(f"its response is larger than the limit of {max_bytes:,} bytes")
+
+
+def _too_slow(timeout_s: float) -> ResponseRejected:
+    return ResponseRejected(f"its response took longer than {timeout_s:.3g} s")

@@ -1,0 +1,200 @@
+"""The durable state of a device in one run: its content as bytes, and the file that holds it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from checkins.errors import InvalidValue
+from checkins.protocol.participant import Outcome, Participant, Phase
+from checkins.protocol.report import Report, report_from_bytes
+from checkins.randomizers import DeviceReport, Grid
+
+SCHEMA = 1
+WITHDRAWN = "WITHDRAWN"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """The enrolment, the last observed position of the service, and the state of the machine.
+
+    ``head`` is the hash of the ledger's last line when it had ``entries`` lines; None if the state
+    was written by a version that did not record heads. ``report`` is the report exactly as it is
+    sent. ``ended`` is the name of an outcome or ``WITHDRAWN``, None while the participation goes
+    on; a state that has ended holds only ``campaign`` and ``ended``.
+    """
+
+    campaign: str
+    seal: str | None = None
+    key: str | None = None
+    token: str | None = None
+    epoch: int = 0
+    slots_closed: int = 0
+    entries: int = 0
+    head: str | None = None
+    phase: Phase | None = None
+    slot: int | None = None
+    receipt: str | None = None
+    report: bytes | None = None
+    ended: str | None = None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome; None while the participation goes on and after a withdrawal."""
+        return None if self.ended in (None, WITHDRAWN) else Outcome[str(self.ended)]
+
+    def over(self, ended: str) -> SavedState:
+        """Return the state of a participation that has ended, without anything else."""
+        return SavedState(self.campaign, ended=ended)
+
+    def machine(self, fresh: Participant, *, grid: Grid, dimension: int) -> Participant:
+        """Return the recorded state of the machine, ``fresh`` if none is recorded."""
+        if self.phase is None:
+            return fresh
+        report = None
+        if self.report is not None:
+            units = report_from_bytes(self.report, dimension=dimension)
+            report = Report.from_device(DeviceReport(units, grid))
+        return replace(fresh, phase=self.phase, slot=self.slot, receipt=self.receipt, report=report)
+
+    def to_bytes(self) -> bytes:
+        """Encode the state as one JSON object that leaves out absent values."""
+        values: dict[str, object] = {"schema": SCHEMA, "campaign": self.campaign}
+        if self.ended is not None:
+            values["ended"] = self.ended
+        else:
+            values |= {
+                "seal": self.seal,
+                "key": self.key,
+                "token": self.token,
+                "epoch": self.epoch,
+                "slots_closed": self.slots_closed,
+                "entries": None if self.head is None else self.entries,
+                "head": self.head,
+                "phase": self.phase and self.phase.name,
+                "slot": self.slot,
+                "receipt": self.receipt,
+                "report": self.report and base64.b64encode(self.report).decode("ascii"),
+            }
+        present = {name: value for name, value in values.items() if value is not None}
+        return json.dumps(present).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SavedState:
+        """Decode a state; refuse anything else, since a guessed state could take part twice."""
+        try:
+            values = json.loads(data)
+            if values.pop("schema") != SCHEMA:
+                raise ValueError("another schema")
+            phase, report = values.pop("phase", None), values.pop("report", None)
+            state = cls(
+                **values,
+                phase=None if phase is None else Phase[phase],
+                report=None if report is None else base64.b64decode(report, validate=True),
+            )
+            state.outcome  # noqa: B018  # raises for an unknown outcome
+        except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+            raise InvalidValue(
+                "state",
+                data[:40],
+                f"is not a device's state ({type(error).__name__}): repair it, or start with an"
+                " empty folder in a later campaign",
+            ) from error
+        return state
+
+
+try:
+    import fcntl
+except ImportError:  # no file locks here: the owner must run one process only
+    fcntl = None  # type: ignore[assignment]
+
+
+class StateStore(Protocol):
+    """Stores the state of one device in one run."""
+
+    def load(self) -> bytes | None: ...
+    def save(self, state: bytes) -> None: ...
+
+
+class MemoryStore:
+    """A state store in memory, for tests and clients that do not outlive the process."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self) -> None:
+        self._state: bytes | None = None
+
+    def load(self) -> bytes | None:
+        """Return the state saved last; None before the first."""
+        return self._state
+
+    def save(self, state: bytes) -> None:
+        """Replace the state."""
+        self._state = state
+
+
+class StateFile:
+    """A state store in one file, replaced atomically: it holds the old state or the new one."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> bytes | None:
+        """Return the state saved last; None before the first."""
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def save(self, state: bytes) -> None:
+        """Replace the state; file, name and folder are durable once it returns."""
+        part = self.path.with_name(self.path.name + ".part")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(state)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self.path)
+        sync_folder(self.path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the directory entries of a folder to disk."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> Path:
+    """Create a folder readable by its owner only, with a durable name."""
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_folder(folder.resolve().parent)
+    return folder
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a file lock; refuse a second process on the same state, which would draw again."""
+    with path.open("ab") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise InvalidValue(
+                    "state", str(path.parent), "is in use by another participant"
+                ) from error
+        yield
