@@ -19,7 +19,9 @@ from checkins.accounting import (
     Protocol,
     certify,
 )
-from checkins.cli import plots, screen, tables
+from checkins.cli import terminal
+from checkins.cli.views import certificate as views
+from checkins.cli.views import plots
 
 DELTA = 1e-6
 SLOTS = 1_000
@@ -36,15 +38,15 @@ def priced(randomizer: LocalRandomizer | GaussianNoise, slots: int) -> dict[Adja
 
 
 def print_prices() -> None:
-    screen.show(f"{SLOTS:,} slots; every client drops in once; delta = {DELTA!r}.", "")
+    terminal.show(f"{SLOTS:,} slots; every client drops in once; delta = {DELTA!r}.", "")
     for title, randomizer in (
         ("Each report is 1-DP on the device", PURE),
         ("The server adds Gaussian noise to each slot, noise multiplier 1", NOISY),
     ):
-        with screen.working("pricing by every method", quiet=False):
+        with terminal.working("pricing by every method", quiet=False):
             prices = priced(randomizer, SLOTS)
-        table = tables.side_by_side(title, prices)
-        screen.show(table, tables.promise(prices[Adjacency.ADD_REMOVE]), "")
+        table = views.side_by_side(title, prices)
+        terminal.show(table, views.guarantee(prices[Adjacency.ADD_REMOVE]), "")
 
 
 def draw_prices() -> None:
@@ -54,7 +56,7 @@ def draw_prices() -> None:
     add, replace = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 
     def line(label: str, method: str, adjacency: Adjacency, *look: str | float) -> plots.Line:
-        epsilons = [tables.epsilon_by(method, price[adjacency]) for price in prices]
+        epsilons = [views.epsilon_by(method, price[adjacency]) for price in prices]
         return plots.Line(label, slots, epsilons, *look)
 
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +73,7 @@ def draw_prices() -> None:
                 0.2,
             ),
             line("exact, replace-one", "exact", replace, plots.BLUE),
-            line("no smaller ε is true, replace-one", tables.LOWER, replace, plots.BLUE, ":"),
+            line("no smaller ε is true, replace-one", views.LOWER, replace, plots.BLUE, ":"),
             line("exact, add/remove", "exact", add, plots.GREEN),
             line("to compare: Poisson sampling, add/remove", "poisson", add, plots.GREY, "--"),
         ],
@@ -85,6 +87,6 @@ def draw_prices() -> None:
 
 if __name__ == "__main__":
     print_prices()
-    with screen.working("drawing", quiet=False):
+    with terminal.working("drawing", quiet=False):
         draw_prices()
-    screen.show_plain(f"Picture: {PICTURE.as_posix()}")
+    terminal.show_plain(f"Picture: {PICTURE.as_posix()}")

@@ -72,7 +72,7 @@ def main(folder):
             server_of(
                 campaign,
                 np.zeros(target.size),
-                affordable=spending_of(file.ledger, campaign).affordable(),
+                affordable=ledger.spending_of(file.ledger, campaign).affordable(),
             ),
             {f"client {number}": participant_of(campaign) for number in range(400)},
             dice=SystemDice(sampler),

@@ -34,7 +34,7 @@ LOADED = (
     PROGRAM,
     "checkins.service.server",
     "checkins.service.startup",
-    "checkins.cli.joining",
+    "checkins.cli.remote",
     "checkins.swarm.swarm",
     "tests.service.faults.crashing_devices",
 )

@@ -39,7 +39,7 @@ SERVICE = (
     "bench/service.py",
     "bench/bare_service.py",
     "bench/load.py",
-    "src/checkins/cli/serve.py",
+    "src/checkins/cli/commands/serve.py",
 )
 
 FIGURES = (
@@ -76,9 +76,8 @@ FIGURES = (
         "liars",
         "python tools/leak_mutants.py --save",
         (
-            *("tools/leak_mutants.py", "tools/leak_mutant_list.py"),
-            "src/checkins/audit/machines/leak_tests.py",
-            *("src/checkins/audit/live.py", "src/checkins/cli/serve.py"),
+            *("tools/liars.py", "tools/liar_list.py", "src/checkins/audit/machines/battery.py"),
+            *("src/checkins/audit/live.py", "src/checkins/cli/commands/serve.py"),
         ),
         kept="docs/liars.json",
         shown="docs/liars.md",

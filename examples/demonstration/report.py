@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from checkins.cli import digits
+from checkins import formatting
 
 WIDE, HIGH, LEFT, BELOW, ABOVE, RIGHT = 680, 240, 56, 40, 14, 18
 
@@ -39,7 +39,7 @@ def page(
 ) -> str:
     """What ran, what was learned, what it cost, and how to check it."""
     certificate, metrics = view["certificate"], progress["curve"][-1]["metrics"]
-    slots, price = view["schedule"]["slots"], digits.up(certificate["epsilon"])
+    slots, price = view["schedule"]["slots"], formatting.up(certificate["epsilon"])
     bound = f"at delta = {certificate['delta']!r}, {certificate['adjacency']}"
     reported = swarm["outcomes"]["reported"]
     learned = [(point["slots"], point["metrics"]["auc"]) for point in progress["curve"]]

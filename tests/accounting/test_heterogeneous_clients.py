@@ -65,7 +65,7 @@ def test_a_client_may_be_of_one_kind_and_then_of_another() -> None:
 
 
 def test_the_largest_divergence_composed_as_tabulated() -> None:
-    """MATH-D, D5: three campaigns, unmixed 0.9837 and 1.173, mixed 1.300, largest curve 1.412."""
+    """Three campaigns: unmixed 0.9837 and 1.173, mixed 1.300, largest curve 1.412."""
     kinds = [pure(8.0, 765, 0.05), pure(8.0, 1, 5e-4)]
     found = certify_heterogeneous(kinds, delta=1e-6, adjacency=ADD_REMOVE, campaigns=3)
     assert found.epsilon == pytest.approx(1.412, abs=1e-3)

@@ -37,11 +37,11 @@ def cap(campaign: PureCampaign) -> float:
     return math.log1p(campaign.participation * math.expm1(campaign.local_epsilon))
 
 
-# Oracles: the formulas of MATH B2 and B4 term by term, in 50 digits
+# Oracles: the formulas of docs/theory/pure.md term by term, in 50 digits
 
 
 def naive_add_remove(campaign: PureCampaign, epsilon: float) -> mp.mpf:
-    """MATH B2, outwards from the count where f crosses e^eps (or e^-eps)."""
+    """The sum over counts, outwards from the count where f crosses e^eps (or e^-eps)."""
     with mp.workdps(50 + int(campaign.local_epsilon)):
         b, m = mp.exp(mp.mpf(campaign.local_epsilon)), campaign.slots
         p0, e, r = mp.mpf(campaign.participation), mp.exp(mp.mpf(epsilon)), 1 / (1 + b)
@@ -95,7 +95,7 @@ def naive_three_point(campaign: PureCampaign, point: ThreePoint, epsilon: float)
         return value
 
 
-# MATH B7
+# Values computed by hand
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def naive_three_point(campaign: PureCampaign, point: ThreePoint, epsilon: float)
         (1.0, 10_000, 0.1, "0.0029", "0.0035", "0.0031"),
         (2.0, 1_000, 1.0, "0.3233", "0.3971", "0.3720"),
         (4.0, 1_000, 1.0, "1.691", "1.853", "1.797"),
-        (4.0, 100_000, 1.0, "0.0847", "0.1182", "0.1170"),  # MATH prints 0.1171; see below
+        (4.0, 100_000, 1.0, "0.0847", "0.1182", "0.1170"),  # not 0.1171: see below
     ],
 )
 def test_the_table_is_reproduced_digit_for_digit(

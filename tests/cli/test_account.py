@@ -67,7 +67,7 @@ def test_json_is_the_certificate_of_the_library(checkins) -> None:
         f"{PURE.replace('fixed', 'averaged')} --population 5000..6000 --adjacency replace-one",
     ],
 )
-def test_every_kind_of_design_is_priced(checkins, options: str) -> None:
+def test_every_kind_of_design_is_certified(checkins, options: str) -> None:
     found = answer(checkins(f"account {options} --json"))
     assert 0.0 <= found["epsilon_lower"] <= found["epsilon"] < math.inf
     assert found["method"]
@@ -75,7 +75,7 @@ def test_every_kind_of_design_is_priced(checkins, options: str) -> None:
         assert set(other) >= {"method", "epsilon", "note"}
 
 
-def test_nobody_takes_part_at_participation_0(checkins) -> None:
+def test_participation_0_has_epsilon_0(checkins) -> None:
     text = PURE.replace("--participation 1", "--participation 0")
     assert answer(checkins(f"account {text} --adjacency add-remove --json"))["epsilon"] == 0.0
 
@@ -88,7 +88,7 @@ def test_a_whole_number_may_be_written_as_1e3(checkins) -> None:
     assert one == other
 
 
-def test_people_read_the_promise_first(checkins) -> None:
+def test_the_guarantee_is_printed_first(checkins) -> None:
     outcome = checkins(f"account {PURE} --adjacency add-remove")
     first = outcome.out.splitlines()[0]
     assert first.startswith("epsilon <= 0.1267 at delta = 1e-06 (add-remove), proved by")

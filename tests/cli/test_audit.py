@@ -80,12 +80,12 @@ def test_the_answer_holds_what_is_promised(checkins, small: str) -> None:
     assert all(view["trials"] == 20_000 for view in found["views"])
 
 
-def test_people_get_a_sentence_and_tables(checkins, small: str) -> None:
+def test_the_text_has_a_verdict_and_tables(checkins, small: str) -> None:
     outcome = checkins("audit", small, "--trials", "20000")
     assert outcome.code == 0
     assert "Consistent: epsilon is at least" in outcome.out
     assert "binary response" in outcome.out
-    assert "what is known to be true" in outcome.out
+    assert "of the known lower bound" in outcome.out
     assert "confidence 0.9999" in outcome.out
 
 
@@ -128,10 +128,10 @@ def test_one_run_is_asked_for_by_name(checkins, small: str) -> None:
     assert found["views"][0]["best"]["canaries"] >= 10
     said = checkins("audit", small, "--one-run").out
     assert "guesses right" in said
-    assert "leave out --one-run" in said
+    assert "Without --one-run" in said
 
 
-def test_a_certificate_that_is_beaten_ends_with_1(
+def test_a_contradicted_certificate_is_exit_1(
     checkins, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the accountant were wrong by a factor of four."""
@@ -146,7 +146,7 @@ def test_a_certificate_that_is_beaten_ends_with_1(
     monkeypatch.setattr(audit_module, "certificate_at", boastful)
     found = checkins("audit", small, "--trials", "20000", "--json")
     assert answer(found, 1)["verdict"] == "contradicted"
-    assert "and at least" in found.err
+    assert "but at least" in found.err
     assert "Traceback" not in found.err
     people = checkins("audit", small, "--trials", "20000")
     assert people.code == 1

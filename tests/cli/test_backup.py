@@ -38,7 +38,7 @@ def test_a_store_in_use_is_copied_whole_and_marked(checkins, house: House, tmp_p
         assert metadata.read(connection, metadata.COPY) is None
 
 
-def test_people_are_told_how_to_use_it(checkins, house: House, tmp_path: Path) -> None:
+def test_the_text_says_how_to_use_the_copy(checkins, house: House, tmp_path: Path) -> None:
     house.open(campaign())
     outcome = checkins("backup", "--store", house.url, "--out", str(tmp_path / "copy.db"))
     assert outcome.code == 0

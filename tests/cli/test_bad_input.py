@@ -1,10 +1,12 @@
-"""A mistake is told in one line that names the option, its value and what is allowed."""
+"""A wrong argument is reported in one line with the option, its value and what is allowed."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
+
+from tests.cli.refusals import refused
 
 COUNT = "must be an integer from 1 to 1,000,000,000,000"
 RANGE = "must be an integer or LO..HI, from 1 to 1,000,000,000,000"
@@ -37,16 +39,9 @@ def line(options: dict[str, str], *, command: str = "account", **changes: str | 
     return [command, *(word for pair in changed.items() if pair[1] is not None for word in pair)]
 
 
-def refused(outcome, starts: str) -> None:
-    assert outcome.err.count("\n") == 1, outcome.err
-    assert outcome.err.startswith(f"checkins: {starts}"), outcome.err
-    assert outcome.out == ""
-    assert outcome.code == 2
-
-
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e400", "2.5", "abc", "", "1e13", "٣x"])
 @pytest.mark.parametrize("option", ["slots", "capacity", "campaigns"])
-def test_a_count_is_a_whole_number_from_1(checkins, option: str, text: str) -> None:
+def test_a_count_is_an_integer_from_1(checkins, option: str, text: str) -> None:
     shown, most = text or "''", {"campaigns": "1,000,000\n"}.get(option, "1,000,000,000,000\n")
     expected = f"--{option} {shown}: must be an integer from 1 to {most}"
     refused(checkins(*line(PURE, **{option: text})), expected)
@@ -102,7 +97,7 @@ def test_a_number_that_would_become_0_is_refused_not_rounded(checkins, option: s
         (AVERAGED, {"capacity": "5"}, "--capacity 5: "),
     ],
 )
-def test_what_is_out_of_range_is_refused(checkins, options, changes, starts) -> None:
+def test_a_value_out_of_range_is_refused(checkins, options, changes, starts) -> None:
     refused(checkins(*line(options, **changes)), starts)
 
 
@@ -128,7 +123,7 @@ def test_nothing_that_privacy_depends_on_has_a_default(checkins, option: str) ->
     refused(checkins(*line(PURE, **{option: None})), f"--{option}: is missing; must ")
 
 
-def test_an_option_given_twice_is_not_overruled_in_silence(checkins) -> None:
+def test_an_option_given_twice_is_refused(checkins) -> None:
     outcome = checkins(*line(PURE), "--slots", "1000")
     refused(outcome, "--slots: was given more than once, as 100 and 1000")
 
@@ -144,7 +139,7 @@ def test_an_option_given_twice_is_not_overruled_in_silence(checkins) -> None:
         ("account --json=yes", "Option '--json' does not take a value"),
     ],
 )
-def test_what_the_parser_refuses_is_one_line_too(checkins, words: str, starts: str) -> None:
+def test_an_error_of_the_parser_is_one_line(checkins, words: str, starts: str) -> None:
     refused(checkins(words), starts)
 
 
@@ -164,7 +159,7 @@ def test_a_strange_value_stays_on_one_short_line(checkins, text: str) -> None:
         ({"epsilon": None}, "--epsilon: is missing; must be a finite number above 0"),
         ({"epsilon": "0"}, "--epsilon 0: must be a finite number above 0"),
         ({"epsilon": "nan"}, "--epsilon nan: must be a finite number above 0"),
-        ({"slots": "100"}, "--slots 100: leave it out: --solve slots asks for it"),
+        ({"slots": "100"}, "--slots 100: leave it out: --solve slots computes it"),
         ({"delta": "7"}, f"--delta 7: {UNIT}"),
         ({"solve": "capacity", "slots": "10"}, "--solve capacity: "),
         ({"protocol": "sliding", "window": "5"}, "--solve slots: "),

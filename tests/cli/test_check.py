@@ -13,7 +13,7 @@ from checkins.campaign import campaign_text, parse_campaign
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import price
 from checkins.campaign.templates import Template, template_text
-from checkins.cli import check as check_command
+from checkins.cli.commands import check as check_command
 from tests.ledger.ledgers import Book, campaign
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +78,7 @@ def test_the_example_is_shown_in_80_columns_with_its_seal_and_spending(
     assert f"Seal: {parse_campaign(PATIENTS.read_text()).campaign.seal}\n" in outcome.out
     words = " ".join(outcome.out.split())
     assert "A slot chooses up to 176 of its check-ins uniformly" in words
-    assert "Spent along the way (delta = 1e-06, add-remove; epsilon rounded up):" in words
+    assert "Epsilon after a number of slots (delta = 1e-06, add-remove; rounded up):" in words
     assert "The budget, epsilon = 0.5 at delta = 1e-06 (add-remove), is kept." in words
     for slots in (1, 50, 100, 150, 200):
         assert any(line.split()[:1] == [str(slots)] for line in outcome.out.splitlines())
@@ -98,7 +98,7 @@ def test_json_has_the_certificate_and_what_is_spent(checkins, tmp_path: Path) ->
     assert found["missing"] == []
 
 
-def test_account_names_the_same_price(checkins, tmp_path: Path) -> None:
+def test_account_computes_the_same_certificate(checkins, tmp_path: Path) -> None:
     path = written(tmp_path, SYNTHETIC)
     checked = answer(checkins("check", path, "--json"))["certificate"]
     accounted = answer(checkins("account", path, "--json"))
@@ -113,7 +113,7 @@ def test_a_budget_that_is_exceeded_is_exit_1_and_says_where_it_would_stop(
     assert outcome.code == 1
     assert outcome.err.count("\n") == 1
     assert outcome.err.startswith(f"checkins: {path}:11: [budget] epsilon = 0.1: is exceeded: ")
-    assert "costs 0.3971 (delta = 1e-06, replace-one) and would stop after" in outcome.err
+    assert "epsilon <= 0.3971 (delta = 1e-06, replace-one) and would stop after" in outcome.err
     assert "of 1,000 slots; local_epsilon = " in outcome.err
     assert "is kept" not in outcome.out
     found = answer(checkins("check", path, "--json"), code=1)
@@ -130,7 +130,7 @@ def test_a_budget_that_is_exceeded_is_exit_1_and_says_where_it_would_stop(
     assert checkins("check", mended).code == 0
 
 
-def test_what_takes_too_long_to_price_is_priced_once(
+def test_a_slow_curve_has_only_its_last_point(
     checkins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path, SYNTHETIC)
@@ -182,7 +182,7 @@ def test_a_model_that_cannot_step_by_categories_is_named(checkins, tmp_path: Pat
     outcome = checkins("check", path)
     assert outcome.code == 0
     shown = " ".join(outcome.out.split())
-    assert "kind = gaussian, laplace or privunit: a model cannot step by categories" in shown
+    assert "kind = gaussian, laplace or privunit: a model cannot learn from categories" in shown
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_what_is_missing_is_named(checkins, tmp_path: Path) -> None:
     outcome = checkins("check", path)
     assert outcome.code == 0
     shown = " ".join(outcome.out.split())
-    assert "Missing before clients can join: - [randomizer] grid: on devices" in shown
+    assert "Missing before clients can join: - [randomizer] grid: reports of devices" in shown
     assert "can only be simulated" in shown
 
 
@@ -283,7 +283,7 @@ def test_one_slot_is_told_in_words(checkins, tmp_path: Path, changes, words: str
     assert words in " ".join(outcome.out.split())
 
 
-def test_a_campaign_is_priced_after_what_its_ledger_has_spent(checkins, tmp_path: Path) -> None:
+def test_a_campaign_is_composed_with_its_ledger(checkins, tmp_path: Path) -> None:
     first = campaign()
     place = kept(tmp_path, book := Book().run(first).close())
     path = written(tmp_path, campaign_text(NEXT))
@@ -300,18 +300,21 @@ def test_a_campaign_is_priced_after_what_its_ledger_has_spent(checkins, tmp_path
     assert all(point["epsilon"] > before for point in found["spending"])
     outcome = checkins("check", path, "--ledger", f"{place}/ledger.jsonl")
     shown = " ".join(outcome.out.split())
-    assert "Before it, the ledger holds 1 run: epsilon <= 1 (delta = 1e-06, replace-one)." in shown
+    assert "The ledger already has 1 run: epsilon <= 1 (delta = 1e-06, replace-one)." in shown
     assert max(map(len, outcome.out.splitlines())) <= 80
 
 
-def test_what_a_ledger_has_spent_can_leave_too_little(checkins, tmp_path: Path) -> None:
+def test_a_ledger_can_leave_too_small_a_budget(checkins, tmp_path: Path) -> None:
     place = kept(tmp_path, Book().run(campaign()).close())
     dear = replace(NEXT, budget=replace(NEXT.budget, epsilon=1.01))
     path = written(tmp_path, campaign_text(dear))
     assert checkins("check", path).code == 0
     outcome = checkins("check", path, "--ledger", place)
     assert (outcome.code, outcome.err.count("\n")) == (1, 1)
-    assert "is exceeded: after the 1 of the ledger, the campaign brings the cost to" in outcome.err
+    assert (
+        "is exceeded: the ledger has epsilon <= 1, and with the campaign it has epsilon <= "
+        in outcome.err
+    )
     assert " of 200 slots; add noise, or run fewer slots" in outcome.err
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from checkins.cli import paper_utility
+from checkins.simulation import utility_sweep as sweep as utility_sweep
 
 PNG = b"\x89PNG\r\n\x1a\n"
 SHORT = ("--slots", "256", "--seeds", "10")
@@ -20,7 +20,7 @@ def test_a_picture_is_saved_where_it_says(checkins, tmp_path: Path, what: str) -
     outcome = checkins("paper", what, "--out", str(folder))
     assert outcome.code == 0, outcome.err
     picture = folder / f"{what}.png"
-    assert outcome.out.splitlines()[-1] == f"Picture: {picture}"
+    assert outcome.out.splitlines()[-1] == f"Plot: {picture}"
     content = picture.read_bytes()
     assert content.startswith(PNG)
     assert content.endswith(b"IEND\xaeB`\x82")
@@ -63,11 +63,11 @@ def test_a_setting_can_be_changed(checkins) -> None:
     assert found["setting"]["participation"] == 0.0
 
 
-def test_utility_is_measured_told_and_drawn(checkins, tmp_path: Path) -> None:
+def test_utility_is_measured_printed_and_plotted(checkins, tmp_path: Path) -> None:
     outcome = checkins("paper", "utility", *SHORT, "--out", str(tmp_path))
     assert (outcome.code, outcome.err) == (0, "")
     *told, picture = outcome.out.splitlines()
-    assert picture == f"Picture: {tmp_path / 'utility.png'}"
+    assert picture == f"Plot: {tmp_path / 'utility.png'}"
     assert all(len(line) <= 80 for line in told)
     assert "measurements lie under their bounds" in outcome.out
     for word in ("absolute", "squared", "logistic", "fixed", "averaged", "smooth", "epsilon"):
@@ -101,8 +101,8 @@ def test_a_measurement_above_its_bound_fails_the_command(checkins, monkeypatch) 
         worse = replace(one, risk=2.0 * one.trial.bound)
         return replace(honest, variations=((why, worse), *honest.variations[1:]))
 
-    sweep = paper_utility.sweep
-    monkeypatch.setattr(paper_utility, "sweep", spoiled)
+    sweep = utility_sweep.sweep
+    monkeypatch.setattr(utility_sweep, "sweep", spoiled)
     outcome = checkins("paper", "utility", *SHORT)
     assert outcome.code == 1
     assert "1 of 127 measurements do NOT lie under their bounds" in outcome.out

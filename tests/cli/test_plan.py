@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from checkins.campaign import parse_campaign, read_campaign
-from checkins.cli import plan as command
-from checkins.cli.plan_question import seconds
+from checkins.campaign.file import parse_campaign, read_campaign
+from checkins.cli.commands import plan as command
+from checkins.cli.params import seconds
 from checkins.errors import InvalidValue
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,8 +36,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
             asked.append(prompt)
             return next(left)
 
-        monkeypatch.setattr(command, "people_read", lambda: True)
-        monkeypatch.setattr(command, "people_answer", lambda: True)
+        monkeypatch.setattr(command, "stdout_is_terminal", lambda: True)
+        monkeypatch.setattr(command, "stdin_is_terminal", lambda: True)
         monkeypatch.setattr(builtins, "input", answer)
         return asked
 
@@ -155,7 +155,7 @@ def test_a_mistake_is_one_line(checkins, words: list[str], starts: str) -> None:
     given |= dict(zip(words[::2], words[1::2], strict=True))
     if starts == "--dimension 14":
         given["--dimension"] = "15"
-        starts = "--dimension 15: the task's model has 14"
+        starts = "--dimension 15: the model of the task has 14"
     if "--duration" in words or "--uplink" in words:
         given["--dimension"] = str(10**8)
     outcome = checkins("plan", *(word for pair in given.items() for word in pair))
@@ -164,7 +164,7 @@ def test_a_mistake_is_one_line(checkins, words: list[str], starts: str) -> None:
     assert outcome.err.count("\n") == 1
 
 
-def test_people_get_a_design_reasons_and_what_next(
+def test_the_text_has_a_design_reasons_and_next_steps(
     checkins, terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -175,8 +175,8 @@ def test_people_get_a_design_reasons_and_what_next(
         "Recommended: fixed, 50 slots, server",
         "epsilon <= ",
         "Why:",
-        "Designs that no other beats in everything",
-        "If the population is not what you think:",
+        "Pareto-optimal designs",
+        "If the population differs from the expected one:",
         "checkins check campaign.toml",
     ):
         assert words in outcome.out, words
@@ -229,13 +229,13 @@ def test_a_file_in_the_way_is_told_of_before_anyone_is_asked(
 @pytest.mark.parametrize(
     ("place", "told"),
     [
-        ("none/here.toml", "there is no folder none; make it first"),
-        ("file/here.toml", "there is no folder file; make it first"),
+        ("none/here.toml", "there is no folder none; create it first"),
+        ("file/here.toml", "there is no folder file; create it first"),
         ("folder", "is a folder; name a file in it"),
         ("x" * 300, "cannot be written"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_told_of_before_planning(
+def test_an_unwritable_place_is_reported_before_planning(
     checkins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, told: str
 ) -> None:
     def planned(_: object) -> None:
@@ -251,17 +251,17 @@ def test_a_place_that_cannot_be_written_is_told_of_before_planning(
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_with_json_nobody_is_asked(checkins, terminal) -> None:
+def test_json_asks_nothing(checkins, terminal) -> None:
     asked = terminal()
     outcome = checkins("plan", "--json")
     assert (outcome.code, outcome.out, asked) == (2, "", [])
 
 
-def test_a_terminal_that_cannot_answer_is_told_what_is_missing(
+def test_without_a_terminal_for_input_the_missing_option_is_named(
     checkins, terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal()
-    monkeypatch.setattr(command, "people_answer", lambda: False)
+    monkeypatch.setattr(command, "stdin_is_terminal", lambda: False)
     outcome = checkins("plan")
     assert outcome.code == 2
     assert "--population: is missing" in outcome.err
@@ -276,7 +276,7 @@ def test_a_time_has_a_unit(text: str, found: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "h", "-1", "1w", "nan", "1e999", "1.2.3h"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
         seconds("duration", text)
 

@@ -84,17 +84,17 @@ def test_json_is_one_object_that_says_where_it_answers(serve, file: Path, tmp_pa
     assert settings.witness.is_file()
 
 
-def test_people_are_told_the_page_and_how_to_join(serve, file: Path) -> None:
+def test_the_text_has_the_page_and_how_to_join(serve, file: Path) -> None:
     outcome, _ = serve(file)
     assert outcome.code == 0
-    assert "The page:  http://127.0.0.1:" in outcome.out
+    assert "Page:      http://127.0.0.1:" in outcome.out
     assert "checkins join http://127.0.0.1:" in outcome.out
     assert "first slot at 2040-01-01T00:00:00" in outcome.out
 
 
 @pytest.mark.parametrize("how", [(), ("--json",)])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
-def test_output_that_nobody_takes_stops_nothing(
+def test_a_closed_standard_output_does_not_stop_the_service(
     serve, file: Path, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...], number: int
 ) -> None:
     """A full disk, or a reader of standard output that is gone."""
@@ -118,7 +118,7 @@ def test_output_that_nobody_takes_stops_nothing(
     assert logged(outcome.err) == ["opened", "output-lost"]
 
 
-def test_a_start_seals_the_campaign_anew_and_finds_it_again(serve, file: Path) -> None:
+def test_a_start_is_sealed_and_the_run_is_found_again(serve, file: Path) -> None:
     first = json.loads(serve(file, "--json", "--start", "+3600")[0].out)
     begins = datetime.fromisoformat(first["start"])
     assert 3000 < (begins - datetime.now(UTC)).total_seconds() <= 3600
@@ -161,7 +161,7 @@ def test_who_may_enrol_is_what_the_files_say(serve, file: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--workers", "2"), "SQLite has one"),
+        (("--workers", "2"), "SQLite allows one worker"),
         (("--workers", "0"), "must be an integer from 1"),
         (("--workers", "two"), "must be an integer from 1"),
         (("--start", "tomorrow"), "must be now, +SECONDS, or an instant"),
@@ -174,7 +174,7 @@ def test_who_may_enrol_is_what_the_files_say(serve, file: Path, tmp_path: Path) 
         (("--host", "999.1.1.1"), "999.1.1.1"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(
+def test_a_wrong_option_is_reported_in_one_line(
     serve, file: Path, words: tuple[str, ...], says: str
 ) -> None:
     outcome, served = serve(file, *words)
@@ -183,7 +183,7 @@ def test_a_mistake_is_told_in_one_line(
     assert served == []
 
 
-def test_a_postgresql_that_stays_away_is_told_in_one_line(
+def test_an_unreachable_postgresql_is_reported_in_one_line(
     serve, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("checkins.service.store.database.STARTING_S", 0)
@@ -200,7 +200,7 @@ def test_a_port_is_a_number(checkins, file: Path, text: str) -> None:
     refused(checkins("serve", str(file), "--port", text), says="must be an integer from 0")
 
 
-def test_now_is_not_over_when_the_campaign_is_priced(
+def test_now_is_not_past_when_the_certificate_is_computed(
     serve, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pricing takes longer than the two seconds that ``now`` leaves, for examples/patients.toml."""
@@ -314,4 +314,4 @@ def test_a_witness_that_cannot_be_written_is_refused_by_its_name(
 
 def test_a_file_that_is_no_store_is_refused(serve, file: Path, tmp_path: Path) -> None:
     (tmp_path / "checkins.db").write_text("no database at all, but long enough to be looked at\n")
-    refused(serve(file)[0], says="is no database of checkins")
+    refused(serve(file)[0], says="is not a database of checkins")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkins.cli import simulate
+from checkins.cli.commands import simulate
 from checkins.cli.main import run
 from checkins.simulation import workers
 from tests.simulation import tiny
@@ -103,7 +103,7 @@ def test_the_example_is_one_object_keeps_its_budget_and_beats_no_amplification(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_kind_of_campaign_is_run_and_priced_as_account_prices_it(
+def test_every_kind_of_campaign_has_the_certificate_of_account(
     folder: Path, checkins: Callable[..., Any], name: str
 ) -> None:
     (folder / "other.toml").write_text(VARIANTS[name])
@@ -170,13 +170,13 @@ def test_the_users_own_table_with_many_rows_for_each_client(
     assert held["data"]["clients"] * 5 + held["data"]["holdout_rows"] == 200
 
 
-def test_ranges_that_were_read_off_the_data_are_said(
+def test_ranges_computed_from_the_data_are_noted(
     folder: Path, checkins: Callable[..., Any]
 ) -> None:
     tiny.write_rows(folder / "own.csv", tiny.rows(), "who,c,d,y")
     done = checkins("simulate", "tiny.toml", "--data", "own.csv", *OWN, "--evaluations", "0")
     assert done.code == 0
-    assert "ranges of the features were read off the data" in " ".join(done.out.split())
+    assert "ranges of the features were computed from the data" in " ".join(done.out.split())
 
 
 BAD_TABLES: dict[str, tuple[list[tuple[str, ...]], str]] = {
@@ -229,20 +229,20 @@ def test_an_unknown_label_is_refused_where_the_classes_are_declared(
         ("--client-column who", "--client-column who: goes with --data FILE"),
         ("--holdout 0.5", "--holdout 0.5: goes with --data FILE"),
         ("--data rows.csv --client-column who --label-column y --holdout 1", "--holdout 1: must b"),
-        ("--data rows.csv --client-column who --label-column y --holdout x", "--holdout x: must b"),
+        ("--data rows.csv --client-column who --label-column y --holdout x", "--holdout x: must l"),
         ("--clients 61", "--clients 61: the data has 60: say --reuse-clients"),
-        ("--clients 0", "--clients 0: must be at least 1"),
+        ("--clients 0", "--clients 0: must be an integer from 1"),
         ("--clients 1e3", "--clients 1e3: the data has 60: say --reuse-clients"),
         ("--clients 1.5", "--clients 1.5: must be an integer"),
         ("--clients 1e999999999", "--clients 1e999999999: must be an integer"),
-        ("--seeds 1e6", "--seeds 1e6: must be at most 10,000"),
-        ("--seeds 0", "--seeds 0: must be at least 1"),
+        ("--seeds 1e6", "--seeds 1e6: must be an integer from 1 to 10,000"),
+        ("--seeds 0", "--seeds 0: must be an integer from 1 to 10,000"),
         ("--seeds two", "--seeds two: must be an integer"),
-        ("--seeds 1000000000000", "--seeds 1000000000000: must be at most 10,000"),
-        ("--seed -1", "--seed -1: must be at least 1"),
+        ("--seeds 1000000000000", "--seeds 1000000000000: must be an integer from 1 to 10"),
+        ("--seed -1", "--seed -1: must be an integer from 1"),
         ("--dropout 1.5", "--dropout 1.5: must lie in [0, 1]"),
         ("--dropout nan", "--dropout nan: must lie in [0, 1]"),
-        ("--dropout x", "--dropout x: must be a number"),
+        ("--dropout x", "--dropout x: must lie in [0, 1]"),
         ("--availability sometimes", "--availability sometimes: must be always, diurnal"),
         ("--availability diurnal:0:0.5", "--availability diurnal:0:0.5: period must be"),
         ("--availability arrivals:nan", "--availability arrivals:nan: must be always"),
@@ -252,12 +252,12 @@ def test_an_unknown_label_is_refused_where_the_classes_are_declared(
         ("--sweep protocol.slot=1", "is not a known key; did you mean slots?"),
         ("--sweep nowhere.slots=1", "--sweep nowhere.slots: the file has no table 'nowhere'"),
         ("--sweep task.model=logistic,cnn", "--sweep task.model=cnn: model needs pictures"),
-        ("--baselines best", "--baselines best: must be all, or of non-private, poisson, shuffl"),
+        ("--baselines best", "--baselines best: must be all, or some of non-private, poisson, sh"),
         ("--baselines poisson,best", "--baselines poisson,best: must be all"),
-        ("--evaluations -1", "--evaluations -1: must be at least 0"),
-        ("--workers 0", "--workers 0: must be at least 1"),
+        ("--evaluations -1", "--evaluations -1: must be an integer from 0"),
+        ("--workers 0", "--workers 0: must be an integer from 1"),
         ("--resume", "--resume: needs --out DIR"),
-        ("--resume --out new", "--resume: new holds nothing of this simulation"),
+        ("--resume --out new", "--resume: new contains nothing of this simulation"),
         ("--out rows.csv", "--out rows.csv: cannot be written: Not a directory"),
         ("--out rows.csv/deeper", "--out rows.csv/deeper: cannot be written: Not a directory"),
     ],
@@ -420,7 +420,7 @@ def test_a_page_that_cannot_be_made_does_not_hide_the_result(
     assert only_object(done.out)["complete"]
 
 
-def test_what_people_read_fits_eighty_columns(folder: Path, checkins: Callable[..., Any]) -> None:
+def test_the_text_fits_eighty_columns(folder: Path, checkins: Callable[..., Any]) -> None:
     options = "--baselines non-private,no-amplification,poisson --evaluations 0 --workers 1"
     (folder / "one.toml").write_text(tiny.text(randomizer=LAPLACE))
     for more in ("--seeds 2", "--sweep task.optimizer.rate=0.1,0.5"):
@@ -429,7 +429,7 @@ def test_what_people_read_fits_eighty_columns(folder: Path, checkins: Callable[.
         assert max(map(len, done.out.splitlines())) <= 80
         assert "non-private" in done.out
         assert "AUC" in done.out
-        assert "nothing here is private" in " ".join(done.out.split())
+        assert "gives no privacy" in " ".join(done.out.split())
 
 
 @pytest.mark.usefixtures("ignored_interrupt")
@@ -501,7 +501,7 @@ def test_ctrl_c_leaves_a_partial_result_and_resume_ends_bit_identical(
     code, out, seen = start_and_interrupt(folder, "--seeds", str(seeds), "--workers", str(seeds))
     assert code == 130
     assert "Traceback" not in seen
-    assert "interrupted before the end. Go on with --resume." in seen
+    assert "interrupted before the end. Continue with --resume." in seen
     assert "so far" in out
     partial = only_object((folder / "out" / "result.json").read_text())
     assert partial["complete"] is False

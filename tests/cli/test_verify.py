@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import sys
 import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,9 +14,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from checkins.accounting import Protocol
-from checkins.cli import screen, verify
+from checkins.cli.commands import verify
 from checkins.cli.main import run
 from tests.cli.refusals import refused
 from tests.ledger.ledgers import Book, campaign
@@ -69,10 +71,10 @@ def test_json_says_what_was_recomputed(checkins, folder: Path) -> None:
     assert answer["certificate"]["epsilon"] == pytest.approx(0.9999965, abs=1e-6)
 
 
-def test_people_see_campaigns_head_and_certificate(checkins, folder: Path) -> None:
+def test_the_text_has_campaigns_head_and_certificate(checkins, folder: Path) -> None:
     outcome = checkins("verify", str(folder))
     assert (outcome.code, outcome.err) == (0, "")
-    assert "The ledger is whole: 6 entries" in outcome.out
+    assert "The ledger is intact: 6 entries" in outcome.out
     assert f"Head: {WHOLE.ledger.head}\n" in outcome.out
     assert "4 of 4   completed   sha256:" in outcome.out
     assert "epsilon <= 1 at delta = 1e-06 (replace-one)" in outcome.out
@@ -116,14 +118,14 @@ def test_a_head_given_twice_is_refused(checkins, folder: Path) -> None:
     refused(outcome, code=2, says="--head: was given more than once")
 
 
-def test_what_is_not_there_is_the_callers_mistake(checkins, tmp_path: Path) -> None:
+def test_a_missing_ledger_is_a_usage_error(checkins, tmp_path: Path) -> None:
     refused(checkins("verify", str(tmp_path / "x")), code=2, says="no such file or folder")
-    refused(checkins("verify", str(tmp_path)), code=2, says="holds no ledger.jsonl")
+    refused(checkins("verify", str(tmp_path)), code=2, says="contains no ledger.jsonl")
     (tmp_path / "ledger.jsonl").mkdir()
     refused(checkins("verify", str(tmp_path)), code=2, says="is a folder, not a ledger")
     refused(checkins("verify", "a\0b"), code=2, says="file or folder")
     refused(checkins("verify", "x" * 5000), code=2, says="file or folder")
-    refused(checkins("verify", ""), code=2, says="holds no ledger.jsonl")
+    refused(checkins("verify", ""), code=2, says="contains no ledger.jsonl")
     refused(checkins("verify"), code=2, says="DIR")
 
 
@@ -132,7 +134,7 @@ def test_an_address_is_that_of_a_coordinator(checkins, place: str) -> None:
     refused(checkins("verify", place), code=2, says="or the address of a coordinator")
 
 
-def test_nobody_at_the_address_is_told(checkins) -> None:
+def test_an_address_without_a_service_is_reported(checkins) -> None:
     refused(checkins("verify", "http://127.0.0.1:1"), code=2, says="is a coordinator there?")
     refused(checkins("verify", "http://"), code=2, says="http://")
     refused(checkins("verify", "http://[x"), code=2, says="http://[x")
@@ -258,14 +260,14 @@ def test_a_file_that_may_not_be_read_is_one_line(
     refused(checkins("verify", str(folder)), code=1, says="ledger.jsonl: Permission denied")
 
 
-def test_simulated_campaigns_and_notes_are_told(checkins, tmp_path: Path) -> None:
+def test_simulated_campaigns_and_notes_are_reported(checkins, tmp_path: Path) -> None:
     book = Book().run(campaign(grid=None), simulated=True, floats=True).close(epsilon=2.0)
     shown = " ".join(checkins("verify", kept(tmp_path, *book.lines)).out.split())
-    assert "Simulated: the noise came from a seed, and protects nobody." in shown
+    assert "Simulated: the noise was drawn from a seed and gives no privacy." in shown
     assert "Notes: - line 6 states epsilon = 2.0" in shown
 
 
-def test_a_budget_that_too_few_contributors_exceed_is_told(checkins, tmp_path: Path) -> None:
+def test_a_budget_exceeded_by_too_few_contributors_is_reported(checkins, tmp_path: Path) -> None:
     declared = campaign(Protocol.AVERAGED, epsilon=0.9, fewest=100)
     book = Book().run(declared, contributors=[1, 0, 0, 0]).close()
     place = kept(tmp_path, *book.lines)
@@ -273,7 +275,7 @@ def test_a_budget_that_too_few_contributors_exceed_is_told(checkins, tmp_path: P
     assert outcome.code == 1
     assert "The budget of the population, epsilon = 0.9, is exceeded." in outcome.out
     assert outcome.err.count("\n") == 1
-    assert "epsilon = 0.9, is exceeded: what was run costs 1 (delta = 1e-06" in outcome.err
+    assert "epsilon = 0.9, is exceeded: the runs have epsilon <= 1 (delta = 1e-06" in outcome.err
     outcome = checkins("verify", place, "--json")
     assert (outcome.code, outcome.err.count("\n")) == (1, 1)
     answer = json.loads(outcome.out)
@@ -284,8 +286,8 @@ def test_a_long_ledger_shows_how_far_it_is_on_a_terminal(
     checkins, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(verify, "LONG_BYTES", 1)
-    monkeypatch.setattr(verify.sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(screen.Console, "is_terminal", True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(Console, "is_terminal", True)
     outcome = checkins("verify", str(folder))
     assert outcome.code == 0
     assert "recomputing the ledger" in outcome.err

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import typer
 
-from checkins.cli import failures
-from checkins.cli.join import join
-from checkins.cli.swarm import swarm
+from checkins.cli import errors
+from checkins.cli.commands.join import join
+from checkins.cli.commands.swarm import swarm
 from tests.client.fake_service import FakeService, campaign
 from tests.client.http_service import on_a_socket
 from tests.client.test_participant import soon
@@ -37,7 +37,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
             )
             code = ended if isinstance(ended, int) else 0
         except Exception as error:
-            code = failures.tell(error)
+            code = errors.report(error)
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
@@ -101,7 +101,7 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
     with on_a_socket(service) as url:
         code, _, err = run("swarm", url, "--clients", "1e6")
     assert code == 2
-    assert "--clients 1e6: the data hold" in err
+    assert "--clients 1e6: the data have" in err
     assert "--reuse-clients" in err
 
 
@@ -112,8 +112,8 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --state {folder}", "--data or --row"),
         ("join {url} --state {folder} --row 1 --data x.csv", "--data or --row"),
         ("join {url} --state {folder} --row 1 --client ann", "--client ann: goes with --data"),
-        ("join {url} --state {folder} --row 0", "--row 0: must be a whole number from 1"),
-        ("join {url} --state {folder} --data x.csv", "--data x.csv: the campaign uses a built-in"),
+        ("join {url} --state {folder} --row 0", "--row 0: must be an integer from 1"),
+        ("join {url} --state {folder} --data x.csv", "--data x.csv: the campaign learns from"),
         ("join {url} --state {folder} --row 1 --seal sha256:00", "--seal sha256:00: must be"),
         ("join {url} --state {folder} --row 1 --campaign 00-1", "--campaign 00-1: unknown"),
         (
@@ -123,8 +123,8 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --state {folder} --row 1 --key-file nowhere", "--key-file nowhere: cannot"),
         ("join nowhere --state {folder} --row 1", "must be http://HOST"),
         ("swarm {url}", "--clients: is missing"),
-        ("swarm {url} --clients none", "--clients none: must be a whole number"),
-        ("swarm {url} --clients 2 --data x.csv", "--data x.csv: the campaign has built-in data"),
+        ("swarm {url} --clients none", "--clients none: must be an integer"),
+        ("swarm {url} --clients 2 --data x.csv", "--data x.csv: the campaign has data of its own"),
     ],
 )
 def test_a_mistake_is_named_with_its_option(

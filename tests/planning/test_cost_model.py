@@ -107,7 +107,7 @@ def test_the_papers_risk_stands_where_its_theorems_hold() -> None:
     )
     assert fixed is not None
     assert averaged is not None
-    assert (fixed.theorem, averaged.theorem) == ("Theorem 3.5", "Theorem 4.2")
+    assert (fixed.theorem, averaged.theorem) == ("paper, Theorem 3.5", "paper, Theorem 4.2")
     assert averaged.risk < fixed.risk
     assert theorem_risk(candidate(100), 2.0, asked) is None
     assert theorem_risk(replace(alone, repeats=2), 2.0, asked) is None

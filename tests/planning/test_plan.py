@@ -107,7 +107,7 @@ def test_each_reason_names_what_is_behind_it(name: str) -> None:
     assert len(found) >= 4
     for reason in found:
         assert reason.sentence.endswith(".")
-        assert "docs/" in reason.theorem or "Theorem" in reason.theorem
+        assert "docs/" in reason.theorem or "paper, " in reason.theorem
 
 
 @pytest.mark.slow

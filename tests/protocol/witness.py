@@ -1,4 +1,4 @@
-"""What must hold in every history: the invariants of DESIGN.md, checked as things happen.
+"""What must hold in every history: the invariants of docs/invariants.md, checked as things happen.
 
 The witness keeps its own books from the effects that were performed; it never asks a machine.
 """

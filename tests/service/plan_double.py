@@ -106,12 +106,12 @@ def plan_for(asked: dict[str, str]) -> dict[str, Any]:
             {
                 "sentence": "Each client draws its slot itself, so releases are amplified without"
                 " anyone being called.",
-                "theorem": "MATH.md B1, exact random allocation",
+                "theorem": "docs/theory/one-likelihood-ratio.md",
             },
             {
                 "sentence": f"{slots:,} slots balance steps against noise: with more, each step"
                 " averages fewer reports.",
-                "theorem": "Theorem 3.5",
+                "theorem": "paper, Theorem 3.5",
             },
         ],
         "sensitivity": [

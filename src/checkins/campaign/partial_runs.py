@@ -76,7 +76,7 @@ class PartialRun:
 
         Every report of a whole run is charged, dummies included, and the largest model.
 
-        Theorem:     MATH.md B8; ``checkins.randomizers.grid.variation``.
+        Theorem:     docs/theory/grid.md; ``checkins.randomizers.grid.variation``.
         Rounding:    up.
         """
         campaign, design, step = self.campaign, self.campaign.design, self.campaign.randomizer.grid

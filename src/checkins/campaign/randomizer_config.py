@@ -78,8 +78,7 @@ class RandomizerConfig:
     def _check_grid(self, grid: float, clip: float, noise: Noise) -> None:
         """Fine enough that sums of rounded noises are Gaussian, coarse enough for 32-bit integers.
 
-        These are the conditions of the device sampler, in the same exact arithmetic
-        (docs/theory/total-variation.md).
+        The device sampler's own conditions (docs/theory/grid.md), in the same exact arithmetic.
         """
         self.mechanism(noise, dimension=1)  # refuses a noise that no float can hold
         clip_units = Grid(grid).clip_units(clip)

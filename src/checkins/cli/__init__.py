@@ -1,1 +1,1 @@
-"""The front door: commands, tables for people, JSON for programs, plots."""
+"""The command line: commands in ``commands``, tables and plots for people in ``views``."""

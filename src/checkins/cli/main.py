@@ -1,4 +1,4 @@
-"""The script `checkins`: its commands, and the one place where a failure ends the process."""
+"""The program `checkins`: its commands, and the exit code of the process."""
 
 from __future__ import annotations
 
@@ -13,43 +13,47 @@ from typing import Annotated
 import typer
 
 from checkins import __version__
-from checkins.cli import failures, paper
-from checkins.cli.account import account
-from checkins.cli.audit import audit
-from checkins.cli.backup import backup
-from checkins.cli.calibrate import calibrate
-from checkins.cli.check import check
-from checkins.cli.export import export
-from checkins.cli.init import init
-from checkins.cli.join import join
-from checkins.cli.plan import plan
-from checkins.cli.serve import serve
-from checkins.cli.simulate import simulate
-from checkins.cli.swarm import swarm
-from checkins.cli.verify import verify
+from checkins.cli import errors
+from checkins.cli.commands import paper
+from checkins.cli.commands.account import account
+from checkins.cli.commands.audit import audit
+from checkins.cli.commands.backup import backup
+from checkins.cli.commands.calibrate import calibrate
+from checkins.cli.commands.check import check
+from checkins.cli.commands.export import export
+from checkins.cli.commands.init import init
+from checkins.cli.commands.join import join
+from checkins.cli.commands.plan import plan
+from checkins.cli.commands.serve import serve
+from checkins.cli.commands.simulate import simulate
+from checkins.cli.commands.swarm import swarm
+from checkins.cli.commands.verify import verify
 
 app = typer.Typer(
     name="checkins",
-    help="What training by random check-ins costs the people whose data it uses.",
+    help="Plan, run, audit and account for private training by random check-ins.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("account")(account)
-app.command("calibrate")(calibrate)
-app.command("init")(init)
-app.command("plan")(plan)
-app.command("check")(check)
-app.command("simulate")(simulate)
-app.command("audit")(audit)
-app.command("serve")(serve)
-app.command("join")(join)
-app.command("swarm")(swarm)
-app.command("export")(export)
-app.command("backup")(backup)
-app.command("verify")(verify)
+for _command in (
+    account,
+    calibrate,
+    init,
+    plan,
+    check,
+    simulate,
+    audit,
+    serve,
+    join,
+    swarm,
+    export,
+    backup,
+    verify,
+):
+    app.command(_command.__name__)(_command)
 app.add_typer(paper.app, name="paper")
 
 
@@ -79,11 +83,11 @@ def run(arguments: Sequence[str]) -> int:
         )
         sys.stdout.flush()
     except BrokenPipeError:
-        return _reader_has_left()
+        return _close_stdout()
     except (KeyboardInterrupt, typer.Abort):
-        return failures.INTERRUPTED
+        return errors.INTERRUPTED
     except Exception as error:
-        return failures.tell(error)
+        return errors.report(error)
     return ended if isinstance(ended, int) else 0
 
 
@@ -91,15 +95,17 @@ def main() -> None:
     """Entry point of the script."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without Greek still gets the numbers
+            stream.reconfigure(
+                errors="replace"
+            )  # a terminal without Greek letters still shows the numbers
     if not sys.warnoptions and os.environ.get("CHECKINS_DEBUG") != "1":
         warnings.simplefilter("ignore")
     code = run(sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process is ending
     sys.exit(code)
 
 
-def _reader_has_left() -> int:
-    """`checkins ... | head`: stop writing, and say nothing about it."""
+def _close_stdout() -> int:
+    """Stop writing silently after the reader closed the pipe, as in `checkins ... | head`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return failures.FAILURE
+    return errors.FAILURE

@@ -1,4 +1,4 @@
-"""A running service as the other commands see it: its campaigns, and what anyone may fetch."""
+"""Commands' access to a running service: its campaigns, ledgers, models, and joining one."""
 
 from __future__ import annotations
 
@@ -7,32 +7,61 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
-from checkins.cli.failures import Refused, quoted
+import typer
+
+from checkins.cli.errors import UsageError, quoted
+from checkins.cli.params import GivenOptions, Texts, option, text
+from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
     import httpx
 
+    from checkins.campaign import Task
+    from checkins.client import CampaignView
+
+Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
+CampaignId = Annotated[Texts, text("--campaign", "ID", "The run to join. Default: the open one.")]
+Seal = Annotated[Texts, text("--seal", "SHA256", "Join only a campaign with this seal, sha256:...")]
+KeyFile = Annotated[
+    Texts, text("--key-file", "FILE", "A file with the key that the service requires.")
+]
+Follow = Annotated[
+    bool,
+    typer.Option("--follow", help="Continue with the runs that follow, with fresh randomness."),
+]
+AllowModel = Annotated[
+    Texts,
+    text(
+        "--allow-model",
+        "MODULE:FUNCTION",
+        "Import this code if the campaign names it as its model. Default: import no code.",
+    ),
+]
+
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 _CAMPAIGN = re.compile(r"(https?://[^?#]+?)/campaigns/([0-9a-f]{12}-[0-9]{1,7})/?", re.IGNORECASE)
 TIMEOUT_S = 30.0
-"""How long an answer may take; a ledger takes longer, as long as it keeps coming."""
+"""Longest time of a response; a ledger may take longer while data keep arriving."""
 LEDGER_BYTES = 64 * 2**30
-"""A longer ledger is fetched with other tools, and verified as a file."""
+"""Largest ledger that is streamed; fetch a larger one with other tools and verify the file."""
 MOST_CAMPAIGNS = 100
-"""So many are looked at to find out whether all are on one population."""
+"""Largest number of campaigns that are checked for being on one population."""
 
 
 def is_address(place: str) -> bool:
-    """Whether this is a service's address and no file."""
+    """Whether this is the address of a service, not a file."""
     return ADDRESS.match(place) is not None
 
 
-def parted(url: str) -> tuple[str, str | None]:
-    """The address of a service, and the run that it names if it is that of a campaign.
+def split_address(url: str) -> tuple[str, str | None]:
+    """Return the address of the service, and the run that it names or None.
 
-    >>> parted("http://127.0.0.1:8470/campaigns/0123456789ab-1")
+    >>> split_address("http://127.0.0.1:8470/campaigns/0123456789ab-1")
     ('http://127.0.0.1:8470', '0123456789ab-1')
     """
     named = _CAMPAIGN.fullmatch(url)
@@ -41,35 +70,36 @@ def parted(url: str) -> tuple[str, str | None]:
 
 @contextmanager
 def service(url: str) -> Iterator[tuple[httpx.Client, str]]:
-    """A connection to the service at ``url``, and the run that it is about.
+    """Connect to the service at ``url``; yield the connection and the run to fetch.
 
-    ``url`` is the service's address, if all its campaigns are on one population, or that of a
-    campaign: URL/campaigns/ID. What it answers is bounded in size and time.
+    ``url`` is the address of a campaign, URL/campaigns/ID, or that of the service if all its
+    campaigns are on one population. Responses are limited in size and time.
     """
     try:
         import httpx
     except ImportError as error:
-        raise Refused(
+        raise UsageError(
             f"{quoted(url)}: needs the extra client: pip install 'checkins[client]'"
         ) from error
+
     from checkins.client.bounded_http import ResponseRejected
 
-    base, named = parted(url)
+    base, named = split_address(url)
     try:
         with httpx.Client(base_url=base, timeout=TIMEOUT_S) as http:
             yield http, named or _only_run(http, url)
     except httpx.InvalidURL as error:
-        raise Refused(f"{quoted(url)}: is no address: {error}") from error
+        raise UsageError(f"{quoted(url)}: is not an address: {error}") from error
     except ResponseRejected as error:
-        raise Refused(f"{quoted(url)}: {error}: is a coordinator there?") from error
+        raise UsageError(f"{quoted(url)}: {error}: is a coordinator there?") from error
     except httpx.HTTPError as error:
-        raise Refused(
+        raise UsageError(
             f"{quoted(url)}: does not answer ({type(error).__name__}): is a coordinator there?"
         ) from error
 
 
 def latest_model(http: httpx.Client, run: str) -> bytes:
-    """The latest release of a run, as its service has it."""
+    """Fetch the latest released model of a run."""
     from checkins.ledger.entry import MOST_NUMBERS
     from checkins.protocol.report import most_model_bytes
 
@@ -78,16 +108,16 @@ def latest_model(http: httpx.Client, run: str) -> bytes:
         tensors = _view(http, run)["tensors"]
         shapes = {str(one["name"]): tuple(int(n) for n in one["shape"]) for one in tensors}
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise Refused(f"{http.base_url.join(path)}: is no campaign of checkins") from error
+        raise UsageError(f"{http.base_url.join(path)}: is not a campaign of checkins") from error
     max_bytes = most_model_bytes(shapes)
     if not 0 < max_bytes <= 2 * 8 * MOST_NUMBERS:
-        raise Refused(f"{http.base_url.join(path)}: says that its model is {max_bytes:,} bytes")
+        raise UsageError(f"{http.base_url.join(path)}: declares a model of {max_bytes:,} bytes")
     return _fetched(http, f"{path}/models/latest", max_bytes)
 
 
 @contextmanager
 def ledger(http: httpx.Client, run: str) -> Iterator[tuple[Iterator[bytes], str]]:
-    """The ledger of a run's population, piece by piece as it comes, and its address."""
+    """Stream the ledger of a run's population; yield its chunks and its address."""
     from checkins.client import bounded_http
 
     with bounded_http.stream(
@@ -99,7 +129,7 @@ def ledger(http: httpx.Client, run: str) -> Iterator[tuple[Iterator[bytes], str]
 
 
 def _fetched(http: httpx.Client, path: str, max_bytes: int) -> bytes:
-    """An answer, or what the service says is wrong."""
+    """Fetch a response; raise the error that the service reports."""
     from checkins.client import bounded_http
 
     response, body = bounded_http.fetch(http, "GET", path, max_bytes=max_bytes, timeout_s=TIMEOUT_S)
@@ -108,14 +138,14 @@ def _fetched(http: httpx.Client, path: str, max_bytes: int) -> bytes:
 
 
 def _check(response: httpx.Response, body: bytes) -> None:
-    """Refuse an answer that is none."""
+    """Raise a usage error for a response that is not successful."""
     if response.is_success:
         return
     try:
         detail = str(json.loads(body)["detail"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        detail = "it is no coordinator of checkins"
-    raise Refused(f"{response.url}: {response.status_code}: {detail}")
+        detail = "it is not a coordinator of checkins"
+    raise UsageError(f"{response.url}: {response.status_code}: {detail}")
 
 
 def _view(http: httpx.Client, run: str) -> dict[str, Any]:
@@ -126,7 +156,7 @@ def _view(http: httpx.Client, run: str) -> dict[str, Any]:
 
 
 def _only_run(http: httpx.Client, url: str) -> str:
-    """The newest run, if all campaigns are on one population; one run of each tells which."""
+    """Return the newest run, if all campaigns are on one population."""
     from checkins.client.service_client import LISTING_BYTES
 
     try:
@@ -140,11 +170,85 @@ def _only_run(http: httpx.Client, url: str) -> str:
             if len(ledgers) > 1:
                 break
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Refused(f"{quoted(url)}: is no coordinator of checkins") from error
+        raise UsageError(f"{quoted(url)}: is not a coordinator of checkins") from error
     if not runs:
-        raise Refused(f"{quoted(url)}: has no campaign yet")
+        raise UsageError(f"{quoted(url)}: has no campaign yet")
     if len(ledgers) > 1 or len(campaigns) > MOST_CAMPAIGNS:
         many = "campaigns on several populations" if len(ledgers) > 1 else "many campaigns"
         each = ", ".join(f"/campaigns/{run}" for run in runs[:8])
-        raise Refused(f"{quoted(url)}: has {many}; name one: {each}")
+        raise UsageError(f"{quoted(url)}: has {many}; name one: {each}")
     return runs[0]
+
+
+def addressed(url: str, given: GivenOptions) -> tuple[str, GivenOptions]:
+    """Return the address of the service, and the options with the run that the address names."""
+    base, run = split_address(url)
+    if run is None:
+        return url, given
+    if given.texts.get("campaign", run) != run:
+        raise given.invalid("campaign", f"the address names {run}")
+    return base, GivenOptions({**given.texts, "campaign": run})
+
+
+def campaign_at(url: str, given: GivenOptions) -> CampaignView:
+    """Fetch the campaign to join and check its seal."""
+    from checkins.client import fetch_campaign
+    from checkins.tasks.optional_import import package
+
+    for name in ("httpx", "safetensors"):
+        package(name, extra="client", wanted_by=url, setting="url")
+    with naming_options(given):
+        view = fetch_campaign(url, given.texts.get("campaign"))
+        view.check(seal=given.texts.get("seal"))
+    return view
+
+
+def task_of(view: CampaignView) -> Task:
+    """Return the task of the campaign; refuse a campaign without one."""
+    if view.campaign.task is None:
+        raise UsageError(f"campaign {view.id}: has no task that a device could train")
+    return view.campaign.task
+
+
+def keys_in(given: GivenOptions) -> list[str]:
+    """Return the keys in the key file, one per line; an empty list without the option."""
+    if "key_file" not in given:
+        return []
+    path = Path(given.texts["key_file"])
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise given.invalid("key_file", f"cannot be read: {error}") from error
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise given.invalid("key_file", "contains no key; write one key per line")
+    return keys
+
+
+def unencrypted_warning(url: str) -> str | None:
+    """Return a warning if the connection is not encrypted, or None."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" or parts.hostname in LOCAL_HOSTS:
+        return None
+    return (
+        "The connection is not encrypted: anyone on the network path sees when this device reports."
+    )
+
+
+@contextmanager
+def naming_options(given: GivenOptions) -> Iterator[None]:
+    """Turn an ``InvalidValue`` of the client into an error that names the option."""
+    try:
+        yield
+    except InvalidValue as error:
+        if error.name == "key":
+            what = f" {quoted(given.texts['key_file'])}" if "key_file" in given else ""
+            raise UsageError(f"--key-file{what}: {error.expected}") from error
+        if error.name == "file" or error.name.startswith(("column ", "row ")):
+            cell = "" if error.name == "file" else f"{error.name} = {quoted(error.value)}: "
+            raise given.invalid("data", f"{cell}{error.expected}") from error
+        if error.name in given.texts:
+            raise given.invalid(error.name, error.expected) from error
+        if error.value is None:
+            raise UsageError(f"{option(error.name)}: {error.expected}") from error
+        raise

@@ -160,7 +160,7 @@ class DeviceSampler:
     response: the update's category is where it is largest; a report is 1 at the reported category
     and 0 elsewhere, and taking out the bias is post-processing that anyone can do.
 
-    Theorem:     MATH.md B8; docs/theory/grid.md.
+    Theorem:     docs/theory/grid.md.
     Neighbours:  any two updates of one client.
     Rounding:    exact but for ``checkins.randomizers.grid.variation``.
 
@@ -194,7 +194,7 @@ class DeviceSampler:
 
     @property
     def most_units(self) -> int:
-        """No honest report has a larger entry, whatever the update (DESIGN.md, invariant 12)."""
+        """No honest report has a larger entry, whatever the update (invariant 12)."""
         match self.randomizer, self._law:
             case Gaussian(clip=clip) | Laplace(clip=clip), SymmetricNoise() as noise:
                 return int(self.grid.clip_units(clip)) + noise.most
@@ -207,7 +207,7 @@ class DeviceSampler:
         return report_bound(self.randomizer, self.grid, dimension=self.dimension)
 
     def privatize(self, update: npt.ArrayLike) -> DeviceReport:
-        """A report of the update; call it once and keep the bytes (DESIGN.md, invariant 3)."""
+        """A report of the update; call it once and keep the bytes (invariant 3)."""
         if isinstance(self._law, RoundedResponse):
             return self._one_hot(self._law.draw(self._category(update), _RANDOMNESS))
         units = self._clipped(update)

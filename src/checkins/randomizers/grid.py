@@ -2,7 +2,7 @@
 
 A clipped update is rounded toward zero onto the grid and gets whole-number noise distributed as the
 rounding of the continuous noise. Rounding commutes with whole shifts, so a report is exactly a
-post-processing of the continuous mechanism (MATH.md B8; docs/theory/grid.md): what is left to pay
+post-processing of the continuous mechanism (docs/theory/grid.md): what is left to pay
 for is the total variation of ``variation``.
 
 An update becomes integer multiples of the step, rounded toward zero (``clipped``). Floats only
@@ -151,7 +151,7 @@ def variation(
     itself, as with local randomizers and with noise at the server. That a report may be refused as
     too long (``checkins.randomizers.device``) is charged too.
 
-    Theorem:     MATH.md B8; docs/theory/grid.md, "Sums of rounded Gaussians" and "Reports that are
+    Theorem:     docs/theory/grid.md, "Sums of rounded Gaussians" and "Reports that are
                  too long".
     Neighbours:  any: it bounds the distance for every input.
     Rounding:    up.

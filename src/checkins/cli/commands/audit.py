@@ -1,0 +1,208 @@
+"""`checkins audit`: attack a simulated campaign; compare measured and certified epsilon."""
+
+from __future__ import annotations
+
+import json as plain_json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from checkins import validate
+from checkins.cli import params, terminal
+from checkins.cli.errors import UsageError, failed
+from checkins.cli.params import GivenOptions, Texts, text
+from checkins.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from checkins.audit import Audit, Settings
+    from checkins.campaign import CampaignFile
+
+RESULT = "audit.json"
+
+File = Annotated[str, typer.Argument(metavar="CAMPAIGN.TOML", show_default=False)]
+Trials = Annotated[
+    Texts,
+    text(
+        "--trials",
+        "N",
+        "Number of runs with each canary, and as many without it. Default: what --seconds allows.",
+    ),
+]
+Seconds = Annotated[
+    Texts, text("--seconds", "S", "Approximate time of all runs together. Default 30.")
+]
+Confidence = Annotated[
+    Texts, text("--confidence", "C", "Confidence of all measured bounds together. Default 0.9999.")
+]
+Deltas = Annotated[
+    Texts,
+    text(
+        "--delta",
+        "D",
+        "A delta to audit at; may be given several times, the first is the headline. Default: the"
+        " campaign's own, 1e-3 and 1e-2.",
+    ),
+]
+CanaryChoice = Annotated[
+    Texts,
+    text(
+        "--canary",
+        "worst-case|data|all",
+        "Which client to detect: one with the worst possible updates, one with unusual data in real"
+        " training, or both. Default all.",
+    ),
+]
+OneRun = Annotated[
+    bool,
+    typer.Option(
+        "--one-run", help="A single run with many canaries, each included with probability 1/2."
+    ),
+]
+EngineChoice = Annotated[
+    Texts,
+    text(
+        "--engine",
+        "compiled|machines|both",
+        "What runs the campaign: compiled array code, fast enough to measure; the protocol's own"
+        " state machines on a smaller campaign; or both. Default compiled.",
+    ),
+]
+Seed = Annotated[Texts, text("--seed", "S", "Seed of the simulated randomness. Default 1.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="DIR", help="Save trade-off.png and audit.json there.", show_default=False
+    ),
+]
+
+
+def audit(
+    context: typer.Context,
+    file: File,
+    trials: Trials = None,
+    seconds: Seconds = None,
+    confidence: Confidence = None,
+    delta: Deltas = None,
+    canary: CanaryChoice = None,
+    one_run: OneRun = False,
+    engine: EngineChoice = None,
+    seed: Seed = None,
+    out: Out = None,
+    json: params.Json = False,
+) -> None:
+    """Measure the epsilon of a campaign by attacks on it.
+
+    The campaign is run many times with and without a canary client. The result is a lower bound on
+    epsilon with exact confidence. Exit code 0: consistent with the certificate; 1: the certificate
+    is contradicted; 2: wrong arguments.
+    """
+    given = GivenOptions.of(context, several=("delta",))
+    if one_run and "trials" in given:
+        raise given.invalid("trials", "does not go with --one-run")
+    if one_run and "canary" in given:
+        raise given.invalid("canary", "does not go with --one-run, which has its own canaries")
+    if out is not None:
+        terminal.check_folder(out)
+    settings = _settings(given, delta or [], one_run=one_run, folder=str(Path(file).parent))
+    from checkins.campaign import read_campaign
+
+    found = read_campaign(file)
+    with _progress(quiet=json) as show_share:
+        result = _audited(found, settings, given, show_share)
+    if out is not None:
+        _save(result, out)
+    if json:
+        terminal.show_json(result.as_dict())
+    else:
+        from checkins.cli.views.audit import audit_parts
+
+        terminal.show(*audit_parts(result, file=found.path))
+        if out is not None:
+            terminal.show_plain(f"Saved: {out}")
+    if result.contradicted:
+        raise failed(_contradiction(result))
+
+
+def _settings(given: GivenOptions, deltas: list[str], *, one_run: bool, folder: str) -> Settings:
+    from checkins.audit.audit import CONFIDENCE, MOST_RUNS, SECONDS, Attacks, Engine, Settings
+
+    texts = given.texts
+    with given.naming_options():
+        return Settings(
+            deltas=tuple(params.number("delta", each, validate.open_unit) for each in deltas),
+            confidence=given.number("confidence", validate.open_unit, default=CONFIDENCE),
+            seconds=given.number("seconds", validate.positive, default=SECONDS),
+            runs=given.integer("trials", default=0, most=MOST_RUNS) or None,
+            attacks=params.choice("canary", texts.get("canary", str(Attacks.ALL)), Attacks),
+            engine=params.choice("engine", texts.get("engine", str(Engine.COMPILED)), Engine),
+            one_run=one_run,
+            seed=given.integer("seed", default=1),
+            folder=folder,
+        )
+
+
+def _audited(
+    found: CampaignFile,
+    settings: Settings,
+    given: GivenOptions,
+    show_share: Callable[[str, float], None] | None,
+) -> Audit:
+    from checkins.audit import audit_campaign
+
+    try:
+        return audit_campaign(found.campaign, settings, progress=show_share)
+    except InvalidValue as error:
+        if error.name in given:
+            raise given.refusal(error) from error
+        if error.name == "seconds":
+            raise UsageError(
+                f"--seconds {settings.seconds:g} (the default): {error.expected}"
+            ) from error
+        raise found.refusal(error) from error
+
+
+def _contradiction(result: Audit) -> str:
+    from checkins import formatting
+
+    parts = [("the certificate", result.check)]
+    if result.machines is not None:
+        parts.append(("the certificate of the smaller campaign", result.machines))
+    lines = []
+    for what, promise in parts:
+        lines += [
+            f"{what} states epsilon <= {formatting.up(promise.certified(delta))} at delta = {delta!r},"
+            f" but at least {formatting.down(promise.measured(delta))} was measured"
+            for delta in promise.contradicted
+        ]
+    return "; ".join(lines)
+
+
+def _save(result: Audit, out: Path) -> None:
+    from checkins.audit.plot import NAME, draw_trade_off
+
+    out.mkdir(parents=True, exist_ok=True)
+    draw_trade_off(result, out / NAME)
+    text = plain_json.dumps(terminal.finite(result.as_dict()), indent=2, allow_nan=False)
+    (out / RESULT).write_text(text + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
+    """Show one bar for each attack; None if no terminal can show it."""
+    with terminal.progress("{task.description}", quiet=quiet) as bars:
+        if bars is None:
+            yield None
+            return
+        tasks: dict[str, TaskID] = {}
+
+        def show_share(canary: str, share: float) -> None:
+            if canary not in tasks:
+                tasks[canary] = bars.add_task(canary, total=1.0)
+            bars.update(tasks[canary], completed=share)
+
+        yield show_share

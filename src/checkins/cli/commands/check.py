@@ -1,0 +1,250 @@
+"""`checkins check`: validate a campaign file and compare its certificate with its budget."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from checkins.cli import params, terminal
+from checkins.cli.commands.verify import ledger_file
+from checkins.cli.errors import UsageError, failed, quoted
+from checkins.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from checkins.accounting import Certificate
+    from checkins.campaign import Campaign, CampaignFile
+    from checkins.campaign.spending import Spending
+    from checkins.ledger.verification import Verification
+
+File = Annotated[str, typer.Argument(metavar="CAMPAIGN.TOML", hidden=True, show_default=False)]
+LedgerPlace = Annotated[
+    params.Texts,
+    params.text(
+        "--ledger",
+        "DIR",
+        "Compose the campaign with the runs in the ledger of its population: a folder that contains"
+        " ledger.jsonl, or that file.",
+    ),
+]
+ROUNDING = "epsilon is rounded up, affordable_slots down"
+CURVE_SECONDS = 3.0
+"""Processor time after which no further point of the spending curve is computed."""
+GENERAL_ADVICE = "; add noise, or run fewer slots"
+
+
+def check(
+    context: typer.Context, file: File, ledger: LedgerPlace = None, json: params.Json = False
+) -> None:
+    """Validate a campaign file and show its certificate.
+
+    Exit code 0: the campaign is within its budget; 1: it exceeds its budget, and so would stop
+    before its end, or the ledger is refused; 2: the file is not a valid campaign, or does not match
+    the ledger.
+    """
+    given = params.GivenOptions.of(context)
+    path = ledger_file(given.texts["ledger"]) if "ledger" in given else None
+    with terminal.working("computing the certificate", quiet=json):
+        from checkins.campaign import read_campaign
+
+        found = read_campaign(file)
+        before = None if path is None else _verified(path, found)
+        try:
+            checked = CheckedCampaign.of(found, before)
+            hint = "" if checked.within_budget else checked.hint()
+        except InvalidValue as error:
+            raise found.refusal(error) from error
+    if json:
+        terminal.show_json(checked.as_dict())
+    else:
+        from checkins.cli.views.campaign import checked_parts
+
+        terminal.show(*checked_parts(checked))
+    if not checked.within_budget:
+        raise failed(f"{checked.excess()}{hint}")
+
+
+def _verified(path: Path, file: CampaignFile) -> Verification:
+    """Verify the ledger, and that the campaign can be appended to it."""
+    from checkins.ledger import InvalidLedger, lines, verify
+
+    try:
+        verified = verify(lines(path), path=str(path))
+    except InvalidLedger as error:
+        raise failed(str(error)) from error
+    ledger = verified.ledger
+    try:
+        ledger.append(
+            ledger.opening(file.campaign, model=[0.0], simulated=ledger.runs[0].simulated)
+        )
+    except InvalidLedger as error:
+        raise UsageError(f"{quoted(file.path)} does not match {path}: {error}") from error
+    return verified
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCampaign:
+    """A campaign file with its certificate, spending curve and affordable number of slots.
+
+    ``before`` is the ledger that the campaign is composed with; None without one. ``certificate``
+    is None if no epsilon is proved. ``affordable`` is None if it could not be computed.
+    """
+
+    file: CampaignFile
+    before: Verification | None
+    spending: Spending
+    certificate: Certificate | None
+    affordable: int | None
+    curve: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, file: CampaignFile, before: Verification | None) -> CheckedCampaign:
+        spending = _spending(file.campaign, before)
+        started = time.process_time()
+        certificate = _certificate(spending)
+        epsilon = math.inf if certificate is None else certificate.epsilon
+        slots = spending.slots
+        curve = {slots: epsilon}
+        if certificate is not None:
+            for place in (slots // 2, 1, slots // 4, slots * 3 // 4):
+                if time.process_time() - started > CURVE_SECONDS:
+                    break
+                if max(1, place) not in curve:
+                    curve.update(spending.curve([max(1, place)]))
+        within_budget = epsilon <= file.campaign.budget.epsilon
+        affordable = slots if within_budget else _affordable(spending)
+        return cls(file, before, spending, certificate, affordable, tuple(sorted(curve.items())))
+
+    @property
+    def campaign(self) -> Campaign:
+        return self.file.campaign
+
+    @property
+    def within_budget(self) -> bool:
+        return self.curve[-1][1] <= self.campaign.budget.epsilon
+
+    def as_dict(self) -> dict[str, object]:
+        budget = self.campaign.budget
+        answer: dict[str, object] = {
+            "name": self.campaign.name,
+            "seal": self.campaign.seal,
+            "within_budget": self.within_budget,
+            "affordable_slots": self.affordable,
+            "slots": self.spending.slots,
+            "budget": {
+                "epsilon": budget.epsilon,
+                "delta": budget.delta,
+                "adjacency": str(budget.adjacency),
+            },
+            "certificate": None if self.certificate is None else self.certificate.as_dict(),
+            "spending": [{"slots": slots, "epsilon": epsilon} for slots, epsilon in self.curve],
+            "rounding": ROUNDING,
+            "missing": list(self.campaign.missing),
+        }
+        if self.before is not None:
+            answer["ledger"] = {
+                "head": self.before.ledger.head,
+                "runs": len(self.before.ledger.runs),
+                "epsilon": self.before.certificate.epsilon,
+            }
+        return answer
+
+    def excess(self) -> str:
+        """Return the message that the budget is exceeded, with its line in the file."""
+        from checkins import formatting
+        from checkins.accounting.design import MOST_EPSILON
+
+        budget = self.campaign.budget
+        terms = f"delta = {budget.delta!r}, {budget.adjacency}"
+        problem = f"is exceeded by far: no epsilon below {MOST_EPSILON:g} is proved ({terms})"
+        if self.certificate is not None:
+            what = "the campaign has"
+            if self.before is not None:
+                spent = formatting.up(self.before.certificate.epsilon)
+                what = f"the ledger has epsilon <= {spent}, and with the campaign it has"
+            total = formatting.up(self.certificate.epsilon)
+            problem = f"is exceeded: {what} epsilon <= {total} ({terms})"
+        if self.affordable is not None:
+            problem += f" and would stop after {self.affordable:,} of {self.spending.slots:,} slots"
+        return str(self.file.refusal(InvalidValue("epsilon", budget.epsilon, problem)))
+
+    def hint(self) -> str:
+        """Return a change that would keep the budget, or general advice."""
+        if self.certificate is None or self.before is not None:
+            return GENERAL_ADVICE
+        return _remedy(self.campaign) or GENERAL_ADVICE
+
+
+def _spending(campaign: Campaign, before: Verification | None) -> Spending:
+    """Return the spending of the remaining runs, after the runs in the ledger."""
+    from checkins.campaign.spending import Spending
+    from checkins.ledger import spending_of
+
+    return Spending(campaign) if before is None else spending_of(before.ledger, campaign)
+
+
+def _certificate(spending: Spending) -> Certificate | None:
+    """Return the certificate of all runs; None if the file is valid but no epsilon is proved."""
+    from checkins.campaign.partial_runs import PartialRun
+    from checkins.campaign.spending import price
+
+    try:
+        left = replace(PartialRun.whole(spending.campaign), times=spending.repeats_left)
+        return price([*spending.earlier, left], compare=True, rule=spending.rule)
+    except InvalidValue as error:
+        if _is_unbounded(error):
+            return None
+        raise
+
+
+def _affordable(spending: Spending) -> int | None:
+    """Return the number of slots that the budget allows; None if an epsilon is unbounded."""
+
+    try:
+        return spending.affordable_slots
+    except InvalidValue as error:
+        if _is_unbounded(error):
+            return None
+        raise
+
+
+def _is_unbounded(error: Exception) -> bool:
+    """Whether the accountant proved no epsilon at this delta, or no delta was left."""
+    return getattr(error, "name", None) in ("delta", "variation")
+
+
+def _remedy(campaign: Campaign) -> str | None:
+    """Return the noise parameter that keeps the budget; None if none is found."""
+    from checkins.accounting import Adjacency, GaussianNoise, Parameter, calibrate
+    from checkins.campaign.partial_runs import PartialRun
+    from checkins.campaign.spending import Spending
+    from checkins.cli.views import certificate
+    from checkins.errors import CheckinsError
+
+    gaussian = isinstance(campaign.design.randomizer, GaussianNoise)
+    if gaussian and campaign.budget.adjacency is Adjacency.REPLACE_ONE:
+        return None
+    parameter = Parameter.NOISE_MULTIPLIER if gaussian else Parameter.LOCAL_EPSILON
+    key = parameter.replace("-", "_")
+    try:
+        found = calibrate(
+            campaign.design,
+            parameter=parameter,
+            epsilon=campaign.budget.epsilon,
+            delta=campaign.budget.delta,
+            adjacency=campaign.budget.adjacency,
+            campaigns=campaign.repeats,
+            variation=PartialRun.whole(campaign).variation,
+        )
+        value = certificate.safe_value(parameter, found.value)
+        noise = replace(campaign.design.randomizer, **{key: float(value)})  # type: ignore[arg-type]  # a float's key
+        other = replace(campaign, design=replace(campaign.design, randomizer=noise))
+        within_budget = Spending(other).within_budget
+    except CheckinsError:
+        return None
+    return f"; {key} = {value} would keep it" if within_budget else None

@@ -1,0 +1,332 @@
+"""`checkins paper`: evaluate and plot the paper's Table 1, Figure 2 and theorems.
+
+The defaults of these commands are illustrations; no certificate uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from checkins import validate
+from checkins.cli import params, terminal
+from checkins.cli.errors import FAILURE, UsageError, quoted
+from checkins.cli.params import GivenOptions, Texts, text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from checkins.simulation.excess_risk import Measured
+    from checkins.simulation.utility_sweep import Comparison, Ladder, Sweep
+
+app = typer.Typer(
+    help="The paper's results: Table 1, Figure 2 and every theorem.", no_args_is_help=True
+)
+
+SMOOTH = {"lipschitz": 1.0, "smoothness": 1.0, "diameter": 1.0, "dimension": 10, "noise_std": 0.1}
+"""The convex problem at which the statements on utility are evaluated."""
+UTILITY_SEED = 1
+"""Seed of the simulated campaigns, fixed so that the numbers can be reproduced."""
+MOST_UTILITY_SLOTS, MOST_UTILITY_SEEDS = 65_536, 10_000
+"""Largest arguments of `utility`: more would take hours."""
+
+Clients = Annotated[Texts, text("--clients", "N", "Number of clients.")]
+Slots = Annotated[Texts, text("--slots", "M", "Time steps of a campaign.")]
+Participation = Annotated[
+    Texts, text("--participation", "P", "Probability that a client checks in at all.")
+]
+Capacity = Annotated[
+    Texts, text("--capacity", "K", "Largest number of check-ins that a slot uses.")
+]
+LocalEpsilon = Annotated[Texts, text("--local-epsilon", "E", "Epsilon of one report.")]
+LocalDelta = Annotated[Texts, text("--local-delta", "D", "Delta of one report.")]
+Delta = Annotated[Texts, text("--delta", "D", "Delta of the guarantee.")]
+Longest = Annotated[Texts, text("--slots", "M", "Time steps of the longest campaigns.")]
+Seeds = Annotated[Texts, text("--seeds", "N", "Number of simulated campaigns per measured mean.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Also save a plot there.", show_default=False),
+]
+
+
+@app.command("table1")
+def table1(
+    context: typer.Context,
+    clients: Clients = None,
+    slots: Slots = None,
+    local_epsilon: LocalEpsilon = None,
+    delta: Delta = None,
+    out: Out = None,
+    json: params.Json = False,
+) -> None:
+    """Evaluate Table 1: five sources of amplification.
+
+    Without options: 100,000 clients, 1,000 slots, local epsilon 2, delta 1e-6.
+    """
+    with terminal.working("evaluating Table 1", quiet=json):
+        from checkins.accounting import paper
+        from checkins.cli.views import paper as views
+        from checkins.cli.views import plots
+
+        given = GivenOptions.of(context)
+        setting = _numbers(given, clients=100_000, slots=1_000, local_epsilon=2.0, delta=1e-6)
+        with given.naming_options():
+            rows = paper.table1(**setting)  # type: ignore[arg-type]  # counts stay int
+        saved = _drawn(
+            out, "table1.png", lambda path: plots.draw_table1(rows, path, setting=setting)
+        )
+    _answer(
+        {"setting": setting, "rows": [asdict(row) for row in rows]},
+        lambda: views.table1_parts(rows, setting),
+        saved,
+        json=json,
+    )
+
+
+@app.command("figure2")
+def figure2(
+    context: typer.Context, delta: Delta = None, out: Out = None, json: params.Json = False
+) -> None:
+    """Evaluate Figure 2: epsilon after shuffling n reports.
+
+    Without options: delta 1e-6, as in the paper.
+    """
+    with terminal.working("evaluating Figure 2", quiet=json):
+        from checkins.accounting import paper
+        from checkins.cli.views import paper as views
+        from checkins.cli.views import plots
+
+        given = GivenOptions.of(context)
+        setting = _numbers(given, delta=paper.FIGURE_DELTA)
+        with given.naming_options():
+            curves = paper.figure2(local_epsilons=plots.FIGURE_GRID, delta=setting["delta"])
+        saved = _drawn(
+            out,
+            "figure2.png",
+            lambda path: plots.draw_figure2(curves, path, delta=setting["delta"]),
+        )
+    listed = [
+        {
+            "clients": curve.clients,
+            "local_epsilon": curve.local_epsilons.tolist(),
+            "this_paper": curve.this_paper.tolist(),
+            "earlier": curve.earlier.tolist(),
+        }
+        for curve in curves
+    ]
+    _answer(
+        {"setting": setting, "curves": listed},
+        lambda: views.figure2_parts(curves, setting),
+        saved,
+        json=json,
+    )
+
+
+@app.command("theorems")
+def theorems(
+    context: typer.Context,
+    clients: Clients = None,
+    slots: Slots = None,
+    participation: Participation = None,
+    capacity: Capacity = None,
+    local_epsilon: LocalEpsilon = None,
+    local_delta: LocalDelta = None,
+    delta: Delta = None,
+    out: Out = None,
+    json: params.Json = False,
+) -> None:
+    """Evaluate every statement of the paper at one setting.
+
+    The plot compares the paper's bound with the exact one.
+
+    Without options: 10,000 clients, 1,000 slots, participation 0.1, capacity 30,
+    local epsilon 0.5, local delta 1e-20, delta 1e-6.
+    """
+    with terminal.working("evaluating the theorems", quiet=json):
+        from checkins.accounting import paper
+        from checkins.cli.views import paper as views
+        from checkins.cli.views import plots
+
+        given = GivenOptions.of(context)
+        setting = _numbers(
+            given,
+            clients=10_000,
+            slots=1_000,
+            participation=0.1,
+            capacity=30,
+            local_epsilon=0.5,
+            local_delta=1e-20,
+            delta=1e-6,
+        )
+        for name in ("clients", "slots"):
+            if setting[name] > views.MOST_IN_SHEET:
+                raise given.invalid(
+                    name, f"must be an integer from 1 to {views.MOST_IN_SHEET:,} here"
+                )
+        with given.naming_options():
+            rows = paper.theorem_sheet(paper.Setting(**setting, **SMOOTH))  # type: ignore[arg-type]
+            saved = _drawn(out, "theorems.png", lambda path: plots.draw_theorems(setting, path))
+    _answer(
+        {"setting": setting | SMOOTH, "rows": [asdict(row) for row in rows]},
+        lambda: views.theorems_parts(rows, setting),
+        saved,
+        json=json,
+    )
+
+
+@app.command("utility")
+def utility(
+    context: typer.Context,
+    slots: Longest = None,
+    seeds: Seeds = None,
+    out: Out = None,
+    json: params.Json = False,
+) -> None:
+    """Compare the utility theorems with simulated campaigns.
+
+    On convex problems with a known optimum: measured excess risk and its
+    bound, its decrease with the slots, and fixed compared with averaged.
+    Exit code 1 if a measurement exceeds its bound.
+
+    Without options: up to 4,096 slots, 128 seeds.
+    """
+    from checkins.cli.views import utility as views
+    from checkins.simulation.excess_risk import FEWEST_RUNS
+    from checkins.simulation.utility_sweep import FEWEST_SLOTS, sweep
+
+    given = GivenOptions.of(context)
+    with given.naming_options():
+        most_slots = given.integer(
+            "slots", default=4_096, least=FEWEST_SLOTS, most=MOST_UTILITY_SLOTS
+        )
+        runs = given.integer("seeds", default=128, least=FEWEST_RUNS, most=MOST_UTILITY_SEEDS)
+    label, share = "{task.description}", "{task.percentage:>3.0f}%"
+    with terminal.progress(label, share, quiet=json) as bars:
+        task = None if bars is None else bars.add_task("running campaigns", total=1.0)
+
+        def show_share(share: float) -> None:
+            if bars is not None and task is not None:
+                bars.update(task, completed=share)
+
+        found = sweep(slots=most_slots, runs=runs, seed=UTILITY_SEED, watch=show_share)
+    saved = _drawn(out, "utility.png", lambda path: views.draw_utility(found, path))
+    _answer(
+        {"setting": {"slots": most_slots, "seeds": runs}, **_utility_numbers(found)},
+        lambda: views.utility_parts(found),
+        saved,
+        json=json,
+    )
+    if not found.holds:
+        raise typer.Exit(FAILURE)
+
+
+def _numbers(given: GivenOptions, **defaults: float) -> dict[str, float]:
+    """Return the options or their defaults; an option with an integer default is an integer."""
+
+    checks = {"participation": validate.probability, "local_epsilon": validate.positive}
+    found: dict[str, float] = {}
+    with given.naming_options():
+        for name, default in defaults.items():
+            if name not in given:
+                found[name] = default
+            elif isinstance(default, int):
+                found[name] = params.integer(name, given.texts[name])
+            else:
+                check = checks.get(name, validate.open_unit)
+                found[name] = params.number(name, given.texts[name], check)
+    return found
+
+
+def _drawn(out: Path | None, name: str, draw: Callable[[Path], None]) -> Path | None:
+    """Save a plot in the folder; return its path, or None without a folder."""
+    if out is None:
+        return None
+    path = out / name
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        draw(path)
+    except OSError as error:
+        raise UsageError(f"--out {quoted(out)}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def _answer(
+    numbers: Mapping[str, object],
+    parts: Callable[[], Sequence[RenderableType]],
+    saved: Path | None,
+    *,
+    json: bool,
+) -> None:
+    if json:
+        terminal.show_json({**numbers, "picture": None if saved is None else str(saved)})
+        return
+    terminal.show(*parts())
+    if saved is not None:
+        terminal.show_plain(f"Plot: {saved}")
+
+
+def _utility_numbers(found: Sweep) -> dict[str, object]:
+    """Return every measurement, slope and comparison, for ``--json``."""
+    from checkins.simulation.excess_risk import CONFIDENCE
+
+    return {
+        "confidence": CONFIDENCE,
+        "holds": found.holds,
+        "bounds_below_worst_model": found.telling,
+        "largest_share_of_bound": found.nearest.share,
+        "measured": [_row(why, one) for why, one in found.measured],
+        "slopes": [_slope(ladder) for ladder in found.ladders],
+        "comparisons": [_comparison(pair) for pair in found.comparisons],
+    }
+
+
+def _row(why: str, one: Measured) -> dict[str, object]:
+    trial, problem = one.trial, one.trial.problem
+    return {
+        "why": why,
+        "loss": str(problem.loss_kind),
+        "protocol": str(trial.scheme),
+        "dimension": problem.dimension,
+        "diameter": problem.diameter,
+        "slots": trial.slots,
+        "clients": trial.clients,
+        "participation": trial.participation,
+        "noise_std": trial.noise_std,
+        "risk": one.risk,
+        "standard_error": one.error,
+        "upper": one.upper,
+        "bound": trial.bound,
+        "paper_bound": trial.stated,
+        "worst_model_risk": trial.worst,
+        "share": one.share,
+    }
+
+
+def _slope(ladder: Ladder) -> dict[str, object]:
+    trial = ladder.top.trial
+    return {
+        "loss": str(trial.problem.loss_kind),
+        "protocol": str(trial.scheme),
+        "clients_per_slot": trial.clients / trial.slots,
+        "from_slots": ladder.rungs[1].trial.slots,
+        "to_slots": trial.slots,
+        "slope": ladder.slope,
+        "standard_error": ladder.slope_error,
+        "bound_slope": ladder.bound_slope,
+    }
+
+
+def _comparison(pair: Comparison) -> dict[str, object]:
+    return {
+        "same": pair.same,
+        "ratio": pair.ratio,
+        "standard_error": pair.ratio_error,
+        "paper_ratio": pair.stated_ratio,
+        "bound_ratio": pair.bound_ratio,
+        "fixed": _row(f"same {pair.same}", pair.fixed),
+        "averaged": _row(f"same {pair.same}", pair.averaged),
+    }

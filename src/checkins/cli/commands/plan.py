@@ -1,0 +1,310 @@
+"""`checkins plan`: search for the campaign with the smallest expected error within a budget."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from checkins import validate
+from checkins.cli import params, terminal
+from checkins.cli.commands.init import NAME, PRINT
+from checkins.cli.errors import UsageError
+from checkins.cli.params import GivenOptions, Texts, option, text
+from checkins.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from checkins.campaign import Campaign
+    from checkins.planning import Constraints, Devices, Learning, Question, Server
+
+Parsed = TypeVar("Parsed")
+
+Epsilon = Annotated[Texts, text("--epsilon", "E", "The privacy budget, epsilon.")]
+Dimension = Annotated[
+    Texts, text("--dimension", "D", "Number of parameters of the model; a --task has its own.")
+]
+Task = Annotated[
+    Texts,
+    text(
+        "--task",
+        "patients|fashion-mnist|synthetic|FILE",
+        "What is learned: a known task, or the task of a campaign file.",
+    ),
+]
+Population = Annotated[Texts, text("--population", "LO..HI", "Expected number of clients.")]
+Availability = Annotated[
+    Texts,
+    text(
+        "--availability",
+        "TIME",
+        "How long a device stays available after it joined: 600, 30min, 8h, 2d. Default: to the"
+        " end.",
+    ),
+]
+Uplink = Annotated[
+    Texts, text("--uplink", "B", "Upload rate of a device in bytes per second. Default 125000.")
+]
+Dropout = Annotated[
+    Texts, text("--dropout", "P", "Probability that a chosen device never reports. Default 0.")
+]
+Updates = Annotated[
+    Texts,
+    text(
+        "--updates-per-second", "N", "Reports per second that the server can process. Default 1000."
+    ),
+]
+Duration = Annotated[
+    Texts, text("--duration", "TIME", "Longest duration of all runs together. Default 1d.")
+]
+Minibatch = Annotated[Texts, text("--minibatch", "B", "Number of slots per model step.")]
+Randomizer = Annotated[
+    Texts, text("--randomizer", "gaussian|laplace|privunit", "Randomizer of the reports.")
+]
+Capacity = Annotated[
+    Texts, text("--capacity", "K|all", "Largest number of check-ins that a slot uses.")
+]
+Campaigns = Annotated[
+    Texts, text("--campaigns", "R", "Number of runs, each with fresh randomness.")
+]
+Out = Annotated[
+    Texts,
+    text(
+        "--out",
+        "FILE",
+        f"The campaign file to write; - writes none. Default on a terminal: {NAME}.",
+    ),
+]
+OPTION = {
+    "availability_s": "availability",
+    "uplink_bytes_per_s": "uplink",
+    "updates_per_s": "updates_per_second",
+    "duration_s": "duration",
+    "repeats": "campaigns",
+}
+"""Options whose names differ from the names in the library."""
+DEFAULTS = {"uplink": "125000", "dropout": "0", "updates_per_second": "1000", "duration": "1d"}
+"""Texts of the defaults, for messages about an option that was not given."""
+
+
+def plan(
+    context: typer.Context,
+    population: Population = None,
+    epsilon: Epsilon = None,
+    delta: params.Delta = None,
+    adjacency: params.Adjacency = None,
+    dimension: Dimension = None,
+    task: Task = None,
+    availability: Availability = None,
+    uplink: Uplink = None,
+    dropout: Dropout = None,
+    updates_per_second: Updates = None,
+    duration: Duration = None,
+    protocol: params.Protocol = None,
+    slots: params.Slots = None,
+    participation: params.Participation = None,
+    capacity: Capacity = None,
+    window: params.Window = None,
+    minibatch: Minibatch = None,
+    campaigns: Campaigns = None,
+    noise_at: params.NoiseAt = None,
+    randomizer: Randomizer = None,
+    out: Out = None,
+    force: params.Force = False,
+    json: params.Json = False,
+) -> None:
+    """Find the campaign with the least error within a budget.
+
+    The reasons are printed with their theorems. Any option of a design fixes that part of it; the
+    rest is searched. On a terminal the command asks for missing values and writes campaign.toml;
+    otherwise it asks nothing and writes a file only with --out.
+    """
+    given = params.GivenOptions.of(context)
+    at_terminal = not json and stdout_is_terminal()
+    place = given.texts.get("out", NAME if at_terminal else PRINT)
+    if place != PRINT:
+        terminal.check_file(Path(place), force=force, instead=", --out - writes nothing")
+    if at_terminal and stdin_is_terminal():
+        from checkins.cli.views.plan import completed
+
+        given = completed(given, check_task=known_campaign)
+    with terminal.working("planning", quiet=json):
+        from checkins.planning import make_plan
+
+        question = question_from(given)
+        with _naming_options(given):
+            found = make_plan(question)
+    if place != PRINT:
+        terminal.write_new(place, found.text, force=force)
+    if json:
+        terminal.show_json(found.as_json())
+        return
+    from checkins.cli.views.plan import plan_parts
+
+    terminal.show(*plan_parts(found, place=None if place == PRINT else place))
+
+
+def stdout_is_terminal() -> bool:
+    """Whether a person reads the result."""
+    return sys.stdout.isatty()
+
+
+def stdin_is_terminal() -> bool:
+    """Whether a person can answer prompts."""
+    return sys.stdin.isatty()
+
+
+def question_from(given: GivenOptions) -> Question:
+    """Return the planning question that the options ask."""
+    from checkins.accounting import Adjacency
+    from checkins.planning import Question
+    from checkins.planning.question import MOST_CLIENTS
+
+    with _naming_options(given):
+        population = params.population(
+            given.required("population", "must be an integer or LO..HI"), most=MOST_CLIENTS
+        )
+        epsilon = params.number(
+            "epsilon", given.required("epsilon", params.POSITIVE), validate.positive
+        )
+        delta = params.number(
+            "delta", given.required("delta", params.OPEN_UNIT), validate.open_unit
+        )
+        adjacency = params.choice(
+            "adjacency", given.required("adjacency", params.ADJACENCIES), Adjacency
+        )
+        learning, dimension, campaign = _learning(given)
+        return Question(
+            population,
+            epsilon,
+            delta,
+            adjacency,
+            dimension=dimension,
+            devices=_devices(given),
+            server=_server(given),
+            fixed=_constraints(given),
+            learning=learning,
+            name="planned" if campaign is None else campaign.name,
+            population_id=None if campaign is None else campaign.population_id,
+        )
+
+
+@contextmanager
+def _naming_options(given: GivenOptions) -> Iterator[None]:
+    """Turn an ``InvalidValue`` of the planner into an error that names the option."""
+    from checkins.campaign import InvalidCampaign
+
+    try:
+        yield
+    except InvalidCampaign:
+        raise  # the message already names the file and line
+    except InvalidValue as error:
+        raise _refusal(given, error) from error
+
+
+def _refusal(given: GivenOptions, error: InvalidValue) -> UsageError:
+    name = OPTION.get(error.name, error.name)
+    if name == "variation":
+        return given.invalid(
+            "delta", f"is too small: rounding the noise to a grid alone needs {error.value:.1e}"
+        )
+    if name not in given and name in DEFAULTS:
+        return UsageError(f"{option(name)} {DEFAULTS[name]} (the default): {error.expected}")
+    return given.refusal(InvalidValue(name, error.value, error.expected))
+
+
+def _learning(given: GivenOptions) -> tuple[Learning, int, Campaign | None]:
+    from checkins.planning import Learning
+    from checkins.planning.question import MOST_DIMENSION
+
+    dimension = given.integer("dimension", default=0, most=MOST_DIMENSION) or None
+    if "task" not in given:
+        if dimension is None:
+            given.required("dimension", "must be an integer, or name a --task")
+        return Learning(), dimension or 1, None
+    from checkins.tasks.loaded_task import model_of
+
+    campaign, folder = known_campaign(given.texts["task"])
+    task = campaign.task
+    if task is None:
+        raise InvalidValue("task", given.texts["task"], "the file has no [task]: leave it out")
+    learning = Learning.of(task, name=campaign.name)
+    if learning == Learning(name=campaign.name, task=task) and campaign.randomizer.clip:
+        learning = Learning(name=campaign.name, task=task, clip=campaign.randomizer.clip)
+    own = int(model_of(task, folder=folder).dimension)
+    if dimension not in (None, own):
+        raise InvalidValue(
+            "dimension", dimension, f"the model of the task has {own:,}: leave it out"
+        )
+    return learning, own, campaign
+
+
+def known_campaign(named: str) -> tuple[Campaign, str]:
+    """Return the campaign of a known task or of a file, and the folder of its data."""
+    from checkins.campaign import parse_campaign, read_campaign
+    from checkins.campaign.templates import Template, template_text
+
+    templates = [template for template in Template if template is not Template.FILE]
+    if named in templates:
+        return parse_campaign(template_text(Template(named))).campaign, "."
+    if not Path(named).is_file():
+        known = ", ".join(templates)
+        raise InvalidValue("task", named, f"must be {known} or an existing campaign file")
+    return read_campaign(named).campaign, str(Path(named).parent)
+
+
+def _devices(given: GivenOptions) -> Devices:
+    from checkins.planning import Devices
+
+    usual = Devices()
+    return Devices(
+        availability_s=_parsed(given, "availability", params.seconds),
+        uplink_bytes_per_s=given.number(
+            "uplink", validate.positive, default=usual.uplink_bytes_per_s
+        ),
+        dropout=given.number("dropout", validate.probability, default=usual.dropout),
+    )
+
+
+def _server(given: GivenOptions) -> Server:
+    from checkins.planning import Server
+
+    usual = Server()
+    return Server(
+        updates_per_s=given.number(
+            "updates_per_second", validate.positive, default=usual.updates_per_s
+        ),
+        duration_s=_parsed(given, "duration", params.seconds) or usual.duration_s,
+    )
+
+
+def _constraints(given: GivenOptions) -> Constraints:
+    """Return the parts of the design that the options fix; None for every other part."""
+    from checkins.accounting import NoiseAt, Protocol
+    from checkins.campaign import RandomizerKind
+    from checkins.planning import Constraints
+    from checkins.planning.question import MOST_PLANNED_SLOTS, MOST_REPEATS
+
+    slots = partial(params.integer, most=MOST_PLANNED_SLOTS)
+    return Constraints(
+        protocol=_parsed(given, "protocol", partial(params.choice, choices=Protocol)),
+        slots=_parsed(given, "slots", slots),
+        participation=_parsed(
+            given, "participation", partial(params.number, check=validate.probability)
+        ),
+        capacity=_parsed(given, "capacity", lambda _, text: params.capacity(text) or params.ALL),
+        window=_parsed(given, "window", slots),
+        minibatch=_parsed(given, "minibatch", slots),
+        repeats=_parsed(given, "campaigns", partial(params.integer, most=MOST_REPEATS)),
+        noise_at=_parsed(given, "noise_at", partial(params.choice, choices=NoiseAt)),
+        randomizer=_parsed(given, "randomizer", partial(params.choice, choices=RandomizerKind)),
+    )
+
+
+def _parsed(given: GivenOptions, name: str, parse: Callable[[str, str], Parsed]) -> Parsed | None:
+    """Return the value of an option; None if it was not given."""
+    return parse(name, given.texts[name]) if name in given else None

@@ -1,0 +1,384 @@
+"""`checkins serve`: run the coordinator of a campaign."""
+
+from __future__ import annotations
+
+import json as jsons
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from checkins import validate
+from checkins.cli import params, terminal
+from checkins.cli.errors import UsageError, missing_extra, quoted, warn
+from checkins.cli.params import GivenOptions, Texts, text
+
+if TYPE_CHECKING:
+    from checkins.campaign import Campaign
+    from checkins.service.settings import Enrolment, Limits, Settings
+
+STORE = "sqlite:///checkins.db"
+HOST, PORT = "127.0.0.1", 8470
+MOST_LIMIT = 10**6
+OPERATOR = "CHECKINS_OPERATOR_TOKEN"
+STORE_VARIABLE = "CHECKINS_STORE"
+"""Environment variable for the store, so that a password is not visible among the arguments."""
+
+File = Annotated[str | None, typer.Argument(metavar="CAMPAIGN.TOML", show_default=False)]
+Store = Annotated[
+    Texts,
+    text(
+        "--store",
+        "URL",
+        f"sqlite:///FILE.db, or postgresql://...; or set {STORE_VARIABLE}. Default {STORE}.",
+    ),
+]
+Host = Annotated[Texts, text("--host", "H", f"Address to listen on. Default {HOST}.")]
+Port = Annotated[
+    Texts, text("--port", "P", f"Port to listen on; 0 picks a free one. Default {PORT}.")
+]
+Workers = Annotated[
+    Texts, text("--workers", "N", "Number of processes; more than 1 need PostgreSQL. Default 1.")
+]
+StartAt = Annotated[
+    Texts,
+    text(
+        "--start",
+        "now|+SECONDS|INSTANT",
+        "Begin at this time instead of the time in the file; it becomes part of the seal.",
+    ),
+]
+EnrolmentKind = Annotated[
+    Texts, text("--enrolment", "open|secret|allow-list", "Who may enrol. Default open.")
+]
+SecretFile = Annotated[
+    Texts, text("--secret-file", "FILE", "A file with the secret that every client needs to enrol.")
+]
+AllowList = Annotated[
+    Texts,
+    text(
+        "--allow-list",
+        "FILE",
+        "A file with one key per line, or its sha256:HEX; each key enrols once in a run.",
+    ),
+]
+TokenFile = Annotated[
+    Texts,
+    text(
+        "--operator-token-file",
+        "FILE",
+        f"A file with the operator's token; or set {OPERATOR}. Default: generate and show one.",
+    ),
+]
+Witness = Annotated[
+    Texts,
+    text(
+        "--witness",
+        "FILE",
+        "A file outside the store that records its progress, to detect a rollback of the store."
+        " Default: a file in $XDG_STATE_HOME/checkins, or in ~/.local/state/checkins.",
+    ),
+]
+Again = Annotated[
+    bool,
+    typer.Option(
+        "--again", help="With --start now or +SECONDS: open the campaign again if it is over."
+    ),
+]
+Restore = Annotated[
+    bool,
+    typer.Option(
+        "--restore",
+        help="Use a store that was rolled back; ends every campaign that was running in it.",
+    ),
+]
+TrustClock = Annotated[
+    bool,
+    typer.Option(
+        "--trust-clock",
+        help="Accept a clock that has jumped: slots that are over by this clock are closed.",
+    ),
+]
+Rate = Annotated[
+    Texts,
+    text(
+        "--rate",
+        "R",
+        "Largest number of requests per second from one address; 0: no limit. Default 1000.",
+    ),
+]
+Connections = Annotated[
+    Texts,
+    text("--connections", "C", "Largest number of open connections of one worker. Default 15000."),
+]
+PerAddress = Annotated[
+    Texts,
+    text(
+        "--per-address",
+        "C",
+        "Largest number of connections from one address; 0: no limit. Default 1000.",
+    ),
+]
+Proxies = Annotated[
+    Texts,
+    text(
+        "--trusted-proxies",
+        "A,B",
+        "Addresses or networks whose X-Forwarded-For header gives the client's address, for --rate;"
+        " --per-address does not apply to them.",
+    ),
+]
+LogFile = Annotated[
+    Texts,
+    text("--log-file", "FILE", "Write the log there, as JSON lines. Default: standard error."),
+]
+NoPlan = Annotated[
+    bool, typer.Option("--no-plan", help="Disable the planner at /plan, which anyone may use.")
+]
+UntilDone = Annotated[bool, typer.Option("--until-done", help="Exit when the campaign is over.")]
+
+
+def serve(
+    context: typer.Context,
+    file: File = None,
+    store: Store = None,
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = None,
+    start: StartAt = None,
+    enrolment: EnrolmentKind = None,
+    secret_file: SecretFile = None,
+    allow_list: AllowList = None,
+    operator_token_file: TokenFile = None,
+    witness: Witness = None,
+    again: Again = False,
+    restore: Restore = False,
+    trust_clock: TrustClock = False,
+    rate: Rate = None,
+    connections: Connections = None,
+    per_address: PerAddress = None,
+    trusted_proxies: Proxies = None,
+    log_file: LogFile = None,
+    no_plan: NoPlan = False,
+    until_done: UntilDone = False,
+    json: params.Json = False,
+) -> None:
+    """Run the coordinator of a campaign until it is stopped.
+
+    Started again with the same file and store, it continues where it stopped. Without a file it
+    serves the campaigns in the store, and those that the operator posts.
+    """
+    given = GivenOptions.of(context)
+    _require_service()
+    masked = _without_password(given)
+    from checkins.service import logs, server, startup
+    from checkins.service.runs.cached_responses import instant
+
+    campaign, folder = (None, Path.cwd()) if file is None else _campaign(file)
+    with masked.naming_options():
+        begins = startup.Start()
+        if "start" in given:
+            begins = startup.parsed_start(given.texts["start"])
+        settings, generated = _settings(given, folder, plan=not no_plan)
+        count = given.integer("workers", default=1, most=MOST_LIMIT)
+        listen_port = given.integer("port", default=PORT, least=0, most=65535)
+    if count > 1 and settings.store.startswith("sqlite"):
+        raise given.invalid("workers", "SQLite allows one worker: give --store postgresql://...")
+    if until_done and (campaign is None or count > 1):
+        raise UsageError("--until-done: goes with a campaign file and one worker")
+    listen_host = given.texts.get("host", HOST)
+    with given.naming_options():
+        listener = server.bind(listen_host, listen_port)
+    if restore and settings.witness is not None and not settings.witness.exists():
+        warn(
+            f"{settings.witness}: no such witness file, so runs that were opened after the copy was"
+            " made are not detected: name the witness of the lost store with --witness"
+        )
+    warnings: list[str] = []
+    try:
+        if "witness" not in given and settings.witness is not None:
+            settings.witness.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with terminal.working("opening the campaign", quiet=json):
+            terms = startup.prepare(
+                settings,
+                campaign,
+                start=begins,
+                again=again,
+                restore=restore,
+                trust_clock=trust_clock,
+                warn=warnings.append,
+            )
+    except BaseException as error:
+        listener.close()
+        if not isinstance(error, Exception):
+            raise
+        raise _explained(error, settings) from error
+    for warning in warnings:
+        warn(warning)
+    named = f"[{listen_host}]" if ":" in listen_host else listen_host
+    url = f"http://{named}:{listener.getsockname()[1]}"
+    answer: dict[str, object] = {
+        "url": url,
+        "campaign": None if terms is None else terms.id,
+        "seal": None if terms is None else terms.seal,
+        "start": None if terms is None else instant(terms.begins(1)),
+        "store": settings.shown_store,
+        "witness": str(settings.witness),
+        "enrolment": str(settings.enrolment.kind),
+        "workers": count,
+        "operator_token": settings.operator_token if generated else None,
+    }
+
+    def ready() -> None:
+        try:
+            if json:
+                print(jsons.dumps(answer))
+            else:
+                _show(answer)
+            sys.stdout.flush()
+        except OSError:  # a full disk or a closed pipe does not stop the campaigns
+            logs.warning("output-lost")
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+    if count == 1:
+        server.serve(
+            settings,
+            listener,
+            ready=ready,
+            until_done=terms.id if until_done and terms is not None else None,
+        )
+    else:
+        server.serve_with_workers(settings, listener, workers=count, ready=ready)
+
+
+def _without_password(given: GivenOptions) -> GivenOptions:
+    """Return the options with the password of the store masked, for messages."""
+    from checkins.service.settings import shown_url
+
+    if "store" not in given:
+        return given
+    return GivenOptions({**given.texts, "store": shown_url(given.texts["store"])})
+
+
+def _require_service() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import sqlalchemy  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("serve", "service", error) from error
+
+
+def _campaign(file: str) -> tuple[Campaign, Path]:
+    from checkins.campaign import read_campaign
+
+    found = read_campaign(file).campaign
+    if found.missing:
+        raise UsageError(f"{quoted(file)}: cannot be served without {', '.join(found.missing)}")
+    return found, Path(file).resolve().parent
+
+
+def _settings(given: GivenOptions, folder: Path, *, plan: bool) -> tuple[Settings, bool]:
+    import secrets
+
+    from checkins.service.settings import Settings, read_secret
+    from checkins.service.store.rollback_guard import default_witness
+
+    store = given.texts.get("store") or os.environ.get(STORE_VARIABLE) or STORE
+    token, generated = os.environ.get(OPERATOR), False
+    if "operator_token_file" in given:
+        path = Path(given.texts["operator_token_file"])
+        token = read_secret(path, name="operator_token_file")
+    if token is None:
+        token, generated = secrets.token_urlsafe(24), True
+    witness = Path(given.texts["witness"]) if "witness" in given else default_witness(store, folder)
+    settings = Settings(
+        store=store,
+        enrolment=_enrolment(given),
+        operator_token=token,
+        limits=_limits(given),
+        folder=folder,
+        witness=witness,
+        trusted_proxies=tuple(given.texts.get("trusted_proxies", "").replace(",", " ").split()),
+        log_file=Path(given.texts["log_file"]) if "log_file" in given else None,
+        plan=plan,
+    )
+    return settings, generated
+
+
+def _enrolment(given: GivenOptions) -> Enrolment:
+    from checkins.service.settings import Enrolment, EnrolmentKind
+
+    inferred = (
+        "secret" if "secret_file" in given else "allow-list" if "allow_list" in given else "open"
+    )
+    kind = params.choice("enrolment", given.texts.get("enrolment", inferred), EnrolmentKind)
+    if kind is EnrolmentKind.SECRET:
+        return Enrolment.from_secret_file(Path(given.required("secret_file", "a file")))
+    if kind is EnrolmentKind.ALLOW_LIST:
+        return Enrolment.from_allow_list_file(Path(given.required("allow_list", "a file")))
+    return Enrolment.open()
+
+
+def _limits(given: GivenOptions) -> Limits:
+    from checkins.service.settings import Limits
+
+    return Limits(
+        requests_per_s=given.number("rate", validate.non_negative, default=1000.0),
+        connections=given.integer("connections", default=15_000, least=0, most=MOST_LIMIT),
+        per_address=given.integer("per_address", default=1000, least=0, most=MOST_LIMIT),
+    )
+
+
+def _explained(error: Exception, settings: Settings) -> Exception:
+    from sqlalchemy.exc import DBAPIError
+
+    from checkins.errors import ComputationFailed, ProtocolViolation
+    from checkins.service.store.database import StoreAway
+    from checkins.service.store.rollback_guard import NotRolledBack, RolledBack
+
+    if isinstance(error, StoreAway):
+        return ComputationFailed(f"--store {settings.shown_store}: {error}")
+    if isinstance(error, RolledBack | NotRolledBack):
+        return UsageError(f"{settings.shown_store}: {error}")
+    if isinstance(error, ProtocolViolation):
+        return UsageError(str(error))
+    witness = settings.witness
+    if isinstance(error, OSError) and witness is not None and _is_about(error, witness):
+        return UsageError(
+            f"--witness {witness}: cannot be used: {error.strerror}; name a writable file outside"
+            " the store, which no backup of the store restores"
+        )
+    if isinstance(error, OSError):
+        return UsageError(f"--store {settings.shown_store}: cannot be used: {error.strerror}")
+    if isinstance(error, DBAPIError) and "not a database" in str(error.orig):
+        return UsageError(f"--store {settings.shown_store}: is not a database of checkins")
+    if isinstance(error, DBAPIError):
+        return UsageError(
+            f"--store {settings.shown_store}: cannot be used"
+            f" ({type(error.orig).__name__}): does it exist, and is it writable?"
+        )
+    return error
+
+
+def _is_about(error: OSError, path: Path) -> bool:
+    """Whether an error names this file, its temporary copy, or a folder that contains it."""
+    named = Path(str(error.filename))
+    return named.with_suffix("") == path.with_suffix("") or named in path.parents
+
+
+def _show(answer: dict[str, object]) -> None:
+    terminal.show_plain(f"Page:      {answer['url']}/")
+    if answer["campaign"] is not None:
+        terminal.show_plain(f"Campaign:  {answer['campaign']}, first slot at {answer['start']}")
+        key = "" if answer["enrolment"] == "open" else " --key-file FILE"
+        terminal.show_plain(
+            f"To join:   checkins join {answer['url']} --data FILE --state DIR{key}"
+        )
+    terminal.show_plain(f"Store:     {answer['store']}")
+    terminal.show_plain(f"Witness:   {answer['witness']} (do not copy it with the store)")
+    if answer["operator_token"] is not None:
+        terminal.show_plain(f"Operator token, generated for this start: {answer['operator_token']}")
+    terminal.show_plain("Ctrl-C stops it; started again, it continues.")

@@ -1,0 +1,388 @@
+"""`checkins simulate`: train on simulated clients, with the certificate of the campaign."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from checkins import validate
+from checkins.cli import params, terminal
+from checkins.cli.errors import INTERRUPTED, UsageError, quoted, warn
+from checkins.cli.params import GivenOptions, Texts, text
+from checkins.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from checkins.campaign import Campaign
+    from checkins.simulation.result import SimulationResult, SweepResult
+    from checkins.simulation.study import PreparedStudy, Study
+
+PATIENCE_S = 5.0
+"""Time after the first Ctrl-C from which another one ends the process at once."""
+MOST_SEEDS = 10_000
+MOST_SEED = 10**18
+
+File = Annotated[str, typer.Argument(metavar="CAMPAIGN.TOML", show_default=False)]
+Data = Annotated[
+    Texts, text("--data", "FILE", "A CSV or Parquet file to use instead of the campaign's data.")
+]
+ClientColumn = Annotated[
+    Texts, text("--client-column", "C", "The column of --data that names the client of a row.")
+]
+LabelColumn = Annotated[
+    Texts, text("--label-column", "Y", "The column of --data with labels 0, 1, 2, ...")
+]
+Holdout = Annotated[
+    Texts,
+    text("--holdout", "SHARE", "Share of the clients of --data that is public, used as test data."),
+]
+Seeds = Annotated[
+    Texts, text("--seeds", "N", "Number of simulations, each with its own seed. Default 1.")
+]
+Seed = Annotated[Texts, text("--seed", "S", "The first seed. Default 1.")]
+Baselines = Annotated[
+    Texts,
+    text(
+        "--baselines",
+        "all|NAME,NAME",
+        "Compare at the same epsilon and delta with non-private, poisson, shuffling,"
+        " no-amplification.",
+    ),
+]
+Sweep = Annotated[
+    Texts,
+    text("--sweep", "KEY=V,V", "Try several values of a key of the file, such as protocol.slots."),
+]
+Clients = Annotated[Texts, text("--clients", "N", "Number of clients. Default: those of the data.")]
+Reuse = Annotated[
+    bool,
+    typer.Option("--reuse-clients", help="Let several clients have the same rows of the data."),
+]
+Availability = Annotated[
+    Texts,
+    text(
+        "--availability",
+        "always|diurnal:P:LOW|arrivals:M",
+        "Which clients are online at their slot: all; a share that falls to LOW and rises again"
+        " every P slots; those that have enrolled, evenly over M slots. Default always.",
+    ),
+]
+Dropout = Annotated[
+    Texts, text("--dropout", "P", "Probability that a chosen client never reports. Default 0.")
+]
+Evaluations = Annotated[
+    Texts,
+    text("--evaluations", "N", "Number of evaluations of the model during a run. Default 50."),
+]
+Workers = Annotated[
+    Texts, text("--workers", "N", "Number of parallel processes. Default: one for each core.")
+]
+Ray = Annotated[bool, typer.Option("--ray", help="Run on a Ray cluster, or a local one.")]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Continue the same simulation from what --out DIR contains."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Save report.html, result.json and the models there.",
+        show_default=False,
+    ),
+]
+
+
+def simulate(
+    context: typer.Context,
+    file: File,
+    data: Data = None,
+    client_column: ClientColumn = None,
+    label_column: LabelColumn = None,
+    holdout: Holdout = None,
+    seeds: Seeds = None,
+    seed: Seed = None,
+    baselines: Baselines = None,
+    sweep: Sweep = None,
+    clients: Clients = None,
+    reuse_clients: Reuse = False,
+    availability: Availability = None,
+    dropout: Dropout = None,
+    evaluations: Evaluations = None,
+    workers: Workers = None,
+    ray: Ray = False,
+    resume: Resume = False,
+    out: Out = None,
+    json: params.Json = False,
+) -> None:
+    """Simulate a campaign on a virtual clock.
+
+    The randomness is seeded and gives no privacy. Ctrl-C stops after the current slots and shows
+    the results so far; with --out, --resume continues from there. Exit code 130 after Ctrl-C.
+    """
+    axes = sweep or []
+    given = GivenOptions.of(context, several=("sweep",))
+    if resume and out is None:
+        raise UsageError("--resume: needs --out DIR, where the simulation was saved")
+    with given.naming_options():
+        processes = given.integer("workers", default=0, most=MOST_SEEDS)
+    if ray:
+        _check_ray()
+    with terminal.working("loading the data and computing the certificate", quiet=json):
+        prepared = study_of(given, file, axes, reuse=reuse_clients).prepared()
+    keep = None if out is None else _saved_jobs(out, prepared, resume=resume)
+    with _stopping_at_once():
+        try:
+            from checkins.cli.views import simulation
+
+            with simulation.progress_bars(prepared, quiet=json) as watch:
+                outcomes = prepared.run(
+                    processes=processes or _processes(prepared), ray=ray, cache=keep, watch=watch
+                )
+            with terminal.working("computing the certificate of the run", quiet=json):
+                result = prepared.result(outcomes)
+        finally:
+            prepared.close()
+        if result is not None:
+            command = shlex.join(["checkins", *_arguments(context)])
+            result = replace(result, command=command)
+            _show_result(result, prepared, out, outcomes, file=file, json=json)
+    if not all(outcome is not None and outcome.complete for outcome in outcomes):
+        resume_hint = " Continue with --resume." if out is not None else ""
+        warn(f"interrupted before the end.{resume_hint}")
+        raise typer.Exit(INTERRUPTED)
+
+
+def study_of(given: GivenOptions, file: str, axes: list[str], *, reuse: bool) -> Study:
+    """Return the study that the options describe."""
+    from checkins.campaign import read_campaign
+    from checkins.simulation.population import parse_availability
+    from checkins.simulation.study import ScenarioOptions, Study
+    from checkins.simulation.sweep import Axis, changed, label, settings
+
+    found = read_campaign(file)
+    notes: list[str] = []
+    campaign, folder = found.campaign, str(Path(file).parent)
+    if "data" in given:
+        campaign, notes = _own_data(given, campaign)
+        folder = "."
+    else:
+        for name in ("client_column", "label_column", "holdout"):
+            if name in given:
+                raise given.invalid(name, "goes with --data FILE")
+    with given.naming_options():
+        first = given.integer("seed", default=1, most=MOST_SEED)
+        count = given.integer("seeds", default=1, most=MOST_SEEDS)
+        world = ScenarioOptions(
+            given.integer("clients", default=0) or None,
+            reuse,
+            parse_availability(given.texts.get("availability", "always")),
+            given.number("dropout", validate.probability, default=0.0),
+        )
+        campaigns = [
+            (setting, changed(campaign, setting))
+            for setting in settings(Axis.parse(axis) for axis in axes)
+        ]
+        study = Study(
+            tuple(campaigns),
+            folder,
+            world,
+            tuple(range(first, first + count)),
+            _baselines(given),
+            given.integer("evaluations", default=50, least=0),
+            tuple(notes),
+        )
+    for setting, each in campaigns:
+        try:
+            study.check(each)
+        except InvalidValue as error:
+            if (of_data := _of_data(error, each)) is not None:
+                raise of_data from error
+            if setting and error.name not in ("clients", "population"):
+                refused = f"{error.name.replace('_', ' ')} {error.expected}"
+                raise UsageError(f"--sweep {label(setting)}: {refused}") from error
+            if error.name in given.texts or error.name == "clients":
+                raise given.refusal(error) from error
+            raise found.refusal(error) from error
+    return study
+
+
+def _of_data(error: InvalidValue, campaign: Campaign) -> UsageError | None:
+    """Return the error about the user's data file or one of its cells; None for other errors."""
+    data = None if campaign.task is None else campaign.task.data
+    if data is None or isinstance(data, str):
+        return None
+    if error.name == "file":
+        return UsageError(f"{quoted(error.value)}: {error.expected}")
+    if error.name.startswith(("column ", "row ")):
+        return UsageError(
+            f"{quoted(data.file)}: {error.name} = {quoted(error.value)}: {error.expected}"
+        )
+    return None
+
+
+def _own_data(given: GivenOptions, campaign: Campaign) -> tuple[Campaign, list[str]]:
+    """Return the campaign with the user's data file, and notes about it."""
+    from checkins.tasks.data import table
+
+    if campaign.task is None:
+        raise UsageError("--data: the campaign has no [task] that could learn from it")
+    client = given.required("client_column", "the column that names the client of a row")
+    label = given.required("label_column", "the column of labels")
+    path = given.texts["data"]
+    try:
+        source, read_off = table.described(
+            path,
+            client_column=client,
+            label_column=label,
+            like=campaign.task.data,
+            holdout=given.number("holdout", validate.probability, default=0.0),
+        )
+    except InvalidValue as error:
+        if error.name.startswith(("column ", "row ")):
+            cell = f"{error.name} = {quoted(error.value)}: {error.expected}"
+            raise given.invalid("data", cell) from error
+        if error.name == "file":
+            raise given.invalid("data", error.expected) from error
+        raise given.refusal(error) from error
+    notes = []
+    if read_off:
+        notes.append(
+            "the ranges of the features were computed from the data, which the certificate does not"
+            " cover; a real campaign declares public ranges in [task.data]"
+        )
+    return replace(campaign, task=replace(campaign.task, data=source, features=None)), notes
+
+
+def _baselines(given: GivenOptions) -> tuple[Any, ...]:
+    from checkins.simulation.baselines import Baseline
+
+    if "baselines" not in given:
+        return ()
+    names = [name.strip() for name in given.texts["baselines"].split(",")]
+    if names == ["all"]:
+        return tuple(Baseline)
+    unknown = [name for name in names if name not in list(Baseline)]
+    if unknown:
+        raise given.invalid("baselines", f"must be all, or some of {', '.join(Baseline)}")
+    return tuple(dict.fromkeys(Baseline(name) for name in names))
+
+
+@contextmanager
+def _stopping_at_once() -> Iterator[None]:
+    """End at the first Ctrl-C that no inner block handles, with one line; ignore further ones.
+
+    If SIGINT was ignored when the program was started, as in a background job, it stays ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    since: list[float] = []
+
+    def stop(*_: object) -> None:
+        if not since:
+            since.append(time.monotonic())
+            raise KeyboardInterrupt
+        if time.monotonic() - since[0] > PATIENCE_S:  # the way out hangs
+            os._exit(INTERRUPTED)
+
+    try:
+        before = signal.signal(signal.SIGINT, stop)
+    except ValueError:  # not the main thread, where no signal arrives
+        yield
+        return
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not since:
+            raise
+        warn("stopped at once; the current slots were not saved")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        if not since:  # the process ends
+            signal.signal(signal.SIGINT, before)
+
+
+def _arguments(context: typer.Context) -> list[str]:
+    """Return the arguments that decide the result."""
+    arguments = ["simulate"]
+    for parameter in context.command.params:
+        value = context.params[parameter.name or ""]
+        if parameter.name in ("json", "out", "resume", "workers", "ray") or not value:
+            continue
+        if parameter.name == "file":
+            arguments.append(str(value))
+        elif isinstance(value, bool):
+            arguments.append(parameter.opts[0])
+        else:
+            arguments += [text for each in value for text in (parameter.opts[0], str(each))]
+    return arguments
+
+
+def _check_ray() -> None:
+    from checkins.simulation.workers import require_ray
+
+    try:
+        require_ray()
+    except InvalidValue as error:
+        raise UsageError(f"--ray: {error.expected}") from error
+
+
+def _processes(prepared: PreparedStudy) -> int:
+    """Return one process per core; one process for a GPU or for shared features."""
+    import jax
+
+    shared = any(job.task.features is not None for job in prepared.jobs)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return 1 if shared or jax.default_backend() != "cpu" else max(1, cores or 1)
+
+
+def _saved_jobs(out: Path, prepared: PreparedStudy, *, resume: bool) -> Path:
+    """Return the folder of saved jobs; delete those of an earlier simulation without --resume."""
+    keep = out / "kept"
+    keys = {job.key for job in prepared.jobs}
+    if resume and not any(path.name.split(".")[0] in keys for path in keep.glob("*.npz")):
+        raise UsageError(
+            f"--resume: {quoted(out)} contains nothing of this simulation: --resume needs the same"
+            " file, data and options; without --resume it begins again"
+        )
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=keep):
+            pass
+        for path in () if resume else [*keep.glob("*.npz"), *keep.glob("*.part")]:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"--out {quoted(out)}: cannot be written: {error.strerror}") from error
+    return keep
+
+
+def _show_result(
+    result: SimulationResult | SweepResult,
+    prepared: PreparedStudy,
+    out: Path | None,
+    outcomes: Any,
+    *,
+    file: str,
+    json: bool,
+) -> None:
+    from checkins.cli.views import simulation
+
+    try:
+        saved = None if out is None else simulation.save(result, prepared, outcomes, out)
+    finally:  # the result is shown even if its files cannot be written
+        if json:
+            terminal.show_json(result.as_json())
+        else:
+            terminal.show(*simulation.result_parts(result.as_json(), file=file))
+    if saved is not None and not json:
+        terminal.show_plain(f"Saved: {saved}")

@@ -1,0 +1,234 @@
+"""`checkins swarm`: run many devices in one process, to load-test a service."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from checkins.cli import params, remote, terminal
+from checkins.cli.errors import FAILURE
+from checkins.cli.params import GivenOptions, Texts, text
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from checkins.client import CampaignView
+    from checkins.client.trainer import DatasetClients
+    from checkins.swarm.swarm import Swarm, Tally
+
+MOST_CLIENTS = 10**6
+SPARE_FILES = 512
+
+Clients = Annotated[Texts, text("--clients", "N", "Number of devices.")]
+Data = Annotated[
+    Texts,
+    text(
+        "--data",
+        "FILE",
+        "A CSV or Parquet file with the rows of many people, in the format that is sealed.",
+    ),
+]
+State = Annotated[
+    Texts,
+    text("--state", "DIR", "Folder for the state of the devices. Default: no state is stored."),
+]
+Reuse = Annotated[
+    bool, typer.Option("--reuse-clients", help="Let several devices have the same person's rows.")
+]
+Journal = Annotated[
+    Texts,
+    text(
+        "--journal",
+        "FILE",
+        "Append the events of every device as JSON lines. For tests only: links devices to slots.",
+    ),
+]
+
+
+def swarm(
+    context: typer.Context,
+    url: remote.Url,
+    clients: Clients = None,
+    campaign: remote.CampaignId = None,
+    data: Data = None,
+    reuse_clients: Reuse = False,
+    state: State = None,
+    key_file: remote.KeyFile = None,
+    seal: remote.Seal = None,
+    allow_model: remote.AllowModel = None,
+    journal: Journal = None,
+    follow: remote.Follow = False,
+    json: params.Json = False,
+) -> None:
+    """Run many devices in one process.
+
+    Every device is one person of the campaign's data set, and a complete client with its own coin,
+    slot, token and noise. A key file with several lines gives each device its own key. Exit code 1
+    if any device failed, otherwise 0.
+    """
+    url, given = remote.addressed(url, GivenOptions.of(context))
+    with remote.naming_options(given):
+        wanted = params.integer(
+            "clients", given.required("clients", "the number of devices"), most=MOST_CLIENTS
+        )
+    keys = remote.keys_in(given)
+    if 1 < len(keys) < wanted:
+        raise given.invalid("key_file", f"contains {len(keys):,} keys for {wanted:,} devices")
+    with terminal.working(f"fetching the campaign from {url} and loading the data", quiet=json):
+        view = remote.campaign_at(url, given)
+        people = _people(view, given)
+    if wanted > len(people) and not reuse_clients:
+        raise given.invalid(
+            "clients",
+            f"the data have {len(people):,} people; --reuse-clients lets devices share rows",
+        )
+    with _journal(given) as write:
+        results = _run(view, people, given, wanted, keys, write, url=url, follow=follow, json=json)
+    last = results[-1]
+    if json:
+        terminal.show_json({**last, "runs": results} if follow else last)
+    else:
+        _show(results)
+    if any(result["failed"] for result in results):
+        raise typer.Exit(FAILURE)
+
+
+def _people(view: CampaignView, given: GivenOptions) -> DatasetClients:
+    from checkins.client.trainer import DatasetClients
+
+    with remote.naming_options(given):
+        return DatasetClients.of(
+            remote.task_of(view),
+            file=given.texts.get("data"),
+            allow_model=given.texts.get("allow_model"),
+        )
+
+
+def _run(
+    view: CampaignView,
+    people: DatasetClients,
+    given: GivenOptions,
+    wanted: int,
+    keys: list[str],
+    write: Callable[[Mapping[str, object]], None] | None,
+    *,
+    url: str,
+    follow: bool,
+    json: bool,
+) -> list[dict[str, Any]]:
+    import asyncio
+
+    from checkins.swarm.swarm import Swarm, Tally, next_run, raise_open_files
+
+    raise_open_files(wanted + SPARE_FILES)
+    results: list[dict[str, Any]] = []
+    run: str | None = view.id
+    while run is not None:
+        devices = Swarm(
+            url=url,
+            campaign=run,
+            seal=view.seal,
+            clients=wanted,
+            trainer=lambda client: people.trainer(client % len(people)),
+            state=Path(given.texts["state"]) if "state" in given else None,
+            key=lambda client: keys[client if len(keys) > 1 else 0] if keys else None,
+            journal=write,
+        )
+        tally = Tally()
+        with remote.naming_options(given), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_run_with_progress(devices, tally, quiet=json))
+        results.append(_result(devices, tally))
+        run = next_run(url, run) if follow else None
+    return results
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's event loop; None if it is not installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _run_with_progress(devices: Swarm, tally: Tally, *, quiet: bool) -> None:
+    import asyncio
+
+    count = "{task.completed:,.0f}/{task.total:,.0f} done"
+    with terminal.progress("{task.fields[where]}", count, quiet=quiet) as bars:
+        if bars is None:
+            await devices.run(tally)
+            return
+        task = bars.add_task("", total=devices.clients, where="")
+
+        async def update() -> None:
+            while True:
+                where = f"{tally.enrolled:,} enrolled, {tally.asleep:,} asleep"
+                bars.update(task, completed=tally.done, where=where)
+                await asyncio.sleep(0.5)
+
+        updating = asyncio.create_task(update())
+        try:
+            await devices.run(tally)
+        finally:
+            updating.cancel()
+
+
+@contextmanager
+def _journal(given: GivenOptions) -> Iterator[Callable[[Mapping[str, object]], None] | None]:
+    if "journal" not in given:
+        yield None
+        return
+    try:
+        file = Path(given.texts["journal"]).open("a", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise given.invalid("journal", f"cannot be written: {error.strerror}") from error
+    with file:
+
+        def write(fields: Mapping[str, object]) -> None:
+            file.write(json_module.dumps(fields) + "\n")
+            file.flush()
+
+        yield write
+
+
+def _result(devices: Swarm, tally: Tally) -> dict[str, Any]:
+    seconds, requests = tally.seconds, tally.requests
+    return {
+        "campaign": devices.campaign,
+        "seal": devices.seal,
+        "clients": devices.clients,
+        "enrolled": tally.enrolled,
+        "outcomes": {name: tally.outcomes.get(name, 0) for name in devices.possible},
+        "failed": tally.failures.total(),
+        "failures": [
+            {"why": why, "clients": count} for why, count in tally.failures.most_common(10)
+        ],
+        "seconds": seconds,
+        "requests": requests,
+        "requests_per_second": requests / seconds if seconds > 0 else None,
+        "cpu_ms_per_request": 1e3 * tally.cpu_s / requests if requests else None,
+    }
+
+
+def _show(results: list[dict[str, Any]]) -> None:
+    from checkins.cli.views.certificate import plain_table
+    from checkins.client import Outcome
+
+    for result in results:
+        table = plain_table("outcome", "devices", "meaning", right=("devices",))
+        for name, count in result["outcomes"].items():
+            table.add_row(name, f"{count:,}", str(Outcome[name.upper()]))
+        for failure in result["failures"]:
+            table.add_row("failed", f"{failure['clients']:,}", failure["why"])
+        terminal.show(
+            f"{result['clients']:,} devices in {result['campaign']}:"
+            f" {result['requests']:,} requests in {result['seconds']:.1f} s.",
+            table,
+        )

@@ -1,0 +1,164 @@
+"""`checkins verify`: check the hash chain of a ledger and recompute its certificate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from checkins.cli import params, remote, terminal
+from checkins.cli.errors import UsageError, failed, quoted
+
+if TYPE_CHECKING:
+    from checkins.ledger.verification import Verification
+
+Place = Annotated[str, typer.Argument(metavar="DIR|URL", show_default=False)]
+Head = Annotated[
+    params.Texts,
+    params.text("--head", "HASH", "The expected hash of the last line, as published elsewhere."),
+]
+ClosedOnly = Annotated[
+    bool, typer.Option("--closed", help="Refuse a ledger whose last campaign is still open.")
+]
+
+LONG_BYTES = 1_000_000
+"""Size of a ledger from which a progress bar is shown; smaller ones are read at once."""
+
+
+def verify(
+    context: typer.Context,
+    place: Place,
+    head: Head = None,
+    closed: ClosedOnly = False,
+    json: params.Json = False,
+) -> None:
+    """Recompute the certificate of a ledger.
+
+    A ledger that was changed is refused. DIR contains ledger.jsonl, or is that file; URL is a
+    coordinator's address, or URL/campaigns/ID. Every hash, seal, model and epsilon is computed
+    again. Without --head, a ledger that was truncated after a complete line, or rewritten
+    completely, is not detected.
+
+    Exit code 0: the ledger is intact and within its budget; 1: the ledger is refused, or its budget
+    is exceeded; 2: there is no ledger.
+    """
+    given = params.GivenOptions.of(context)
+    expected = _head(given)
+    from checkins.ledger import verification
+    from checkins.ledger.line import InvalidLedger
+
+    try:
+        with _opened(place, quiet=json) as (watched, path):
+            verified = verification.verify(watched, head=expected, closed=closed, path=path)
+    except InvalidLedger as error:
+        raise failed(str(error)) from error
+    if json:
+        terminal.show_json(verified.as_dict())
+    else:
+        from checkins.cli.views.campaign import ledger_parts
+
+        terminal.show(*ledger_parts(verified))
+    if not verified.within_budget:
+        raise failed(f"{path}: {_excess(verified)}")
+
+
+@contextmanager
+def _opened(place: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]:
+    """Yield the lines of a ledger, from a file or a service, and its path or address."""
+    if remote.is_address(place):
+        with (
+            remote.service(place) as (http, run),
+            remote.ledger(http, run) as (pieces, address),
+            terminal.working("fetching and recomputing the ledger", quiet=quiet),
+        ):
+            yield _split(pieces), address
+        return
+    from checkins.ledger.file import lines
+
+    path = ledger_file(place)
+    with _watched(lines(path), path, quiet=quiet) as watched:
+        yield watched, str(path)
+
+
+def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Split chunks into lines with their newlines; stop at a line that is too long."""
+    from checkins.ledger.line import MOST_LINE_BYTES
+
+    rest = bytearray()
+    for chunk in chunks:
+        lines, newline, last = chunk.rpartition(b"\n")
+        if newline:
+            yield from bytes(rest + lines + newline).splitlines(keepends=True)
+            rest = bytearray(last)
+        else:
+            rest += chunk
+        if len(rest) > MOST_LINE_BYTES:
+            break
+    if rest:
+        yield bytes(rest)
+
+
+def _excess(verified: Verification) -> str:
+    from checkins import formatting
+
+    certificate = verified.certificate
+    return (
+        f"the budget of the population, epsilon = {verified.budget:g}, is exceeded: the runs have"
+        f" epsilon <= {formatting.up(certificate.epsilon)} (delta = {certificate.delta!r},"
+        f" {certificate.adjacency})"
+    )
+
+
+def _head(given: params.GivenOptions) -> str | None:
+    if "head" not in given:
+        return None
+    if not re.fullmatch(r"[0-9a-f]{64}", given.texts["head"]):
+        raise given.invalid("head", "must be 64 hexadecimal digits, as verify prints them")
+    return given.texts["head"]
+
+
+def ledger_file(place: str) -> Path:
+    """Return the path of a ledger; raise a usage error if there is none."""
+    from checkins.ledger.file import NAME, ledger_path
+
+    if re.match(r"[a-z][a-z0-9+.-]*://", place, re.IGNORECASE):
+        raise UsageError(
+            f"{quoted(place)}: must be a folder, a {NAME}, or the address of a coordinator"
+        )
+    try:
+        path = ledger_path(place)
+        found, folder = path.exists(), Path(place).is_dir()
+    except (OSError, ValueError):  # not a valid file name
+        raise UsageError(f"{quoted(place)}: is not the name of a file or folder") from None
+    if not found:
+        missing = f"contains no {NAME}" if folder else "no such file or folder"
+        raise UsageError(f"{quoted(place)}: {missing}")
+    if path.is_dir():
+        raise UsageError(f"{quoted(str(path))}: is a folder, not a ledger")
+    return path
+
+
+@contextmanager
+def _watched(lines: Iterable[bytes], path: Path, *, quiet: bool) -> Iterator[Iterable[bytes]]:
+    """Show a progress bar while a long ledger is read, a spinner for a short one."""
+    size = path.stat().st_size
+    if size < LONG_BYTES:
+        with terminal.working("recomputing the ledger", quiet=quiet):
+            yield lines
+        return
+    with terminal.progress("recomputing the ledger", "{task.percentage:.0f}%", quiet=quiet) as bars:
+        if bars is None:
+            yield lines
+            return
+        task = bars.add_task("", total=size)
+
+        def counted() -> Iterator[bytes]:
+            for line in lines:
+                yield line
+                bars.advance(task, len(line))
+
+        yield counted()

@@ -1,0 +1,150 @@
+"""Output: results to standard output, progress to standard error, and checks of ``--out``."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from checkins.cli.errors import UsageError, quoted
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress, ProgressColumn
+
+MOST_COLUMNS = 100
+"""Largest width of printed text: longer lines are hard to read."""
+
+
+def show(*parts: RenderableType) -> None:
+    """Print tables and text, as wide as the terminal but at most ``MOST_COLUMNS``."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.width = min(console.width, MOST_COLUMNS)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def show_plain(line: str) -> None:
+    """Print one line without wrapping it, so that a path stays in one piece."""
+    print(line)
+
+
+def show_json(answer: Mapping[str, object]) -> None:
+    """Print one JSON object; a number that is not finite becomes null."""
+    print(json.dumps(finite(answer), indent=2, allow_nan=False))
+
+
+def finite(value: object) -> object:
+    """Return the value with None for every number that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def progress_console(*, quiet: bool) -> Console | None:
+    """Return a console on standard error; None if quiet or if no terminal can show progress."""
+    if quiet or not sys.stderr.isatty():
+        return None
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return None if console.is_dumb_terminal else console
+
+
+@contextmanager
+def working(what: str, *, quiet: bool) -> Iterator[None]:
+    """Show a spinner on standard error during the block, if a terminal can show it."""
+    console = progress_console(quiet=quiet)
+    if console is None:
+        yield
+        return
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    with Live(Spinner("dots", f"{what} ..."), console=console, transient=True):
+        yield
+
+
+@contextmanager
+def progress(label: str, count: str = "", *, quiet: bool) -> Iterator[Progress | None]:
+    """Show progress bars on standard error; None if no terminal can show them.
+
+    ``label`` and ``count`` are rich's format strings for the texts on both sides of a bar.
+    """
+    console = progress_console(quiet=quiet)
+    if console is None:
+        yield None
+        return
+    from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    columns: list[str | ProgressColumn] = [label, BarColumn(bar_width=None), count]
+    columns += [TimeElapsedColumn(), TimeRemainingColumn(compact=True)]
+    with Progress(*columns, console=console, transient=True, expand=True) as bars:
+        yield bars
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that cannot be created or written to; create nothing."""
+    there = out
+    with _out_errors(out, "a folder"):
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        if not there.is_dir():
+            raise UsageError(f"--out {quoted(out)}: cannot be written: {quoted(there)} is a file")
+        _try_to_write(there)
+
+
+def check_file(out: Path, *, force: bool, instead: str = "") -> None:
+    """Refuse a file that exists, unless ``force`` is set, or that cannot be created."""
+    with _out_errors(out, "a file"):
+        if out.is_dir():
+            raise UsageError(f"--out {quoted(out)}: is a folder; name a file in it")
+        if out.exists() and not force:
+            raise UsageError(f"--out {quoted(out)}: exists already; --force overwrites it{instead}")
+        if not out.parent.is_dir():
+            raise UsageError(
+                f"--out {quoted(out)}: there is no folder {quoted(out.parent)}; create it first"
+            )
+        _try_to_write(out.parent)
+
+
+def write_new(place: str, text: str, *, force: bool) -> None:
+    """Write a text file; refuse to overwrite one unless ``force`` is set."""
+    try:
+        if Path(place).is_dir():
+            raise UsageError(f"--out {place}: is a folder; name a file in it")
+        with Path(place).open("w" if force else "x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"--out {place}: exists already; --force overwrites it") from None
+    except ValueError:
+        raise UsageError(f"--out {quoted(place)}: is not the name of a file") from None
+
+
+def _try_to_write(folder: Path) -> None:
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+@contextmanager
+def _out_errors(out: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"--out {quoted(out)}: cannot be written: {error.strerror}") from error
+    except ValueError:
+        raise UsageError(f"--out {quoted(out)}: is not the name of {what}") from None

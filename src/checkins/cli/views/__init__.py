@@ -1,0 +1,1 @@
+"""What people read: certificates, campaigns, audits, simulations and plans as tables and plots."""

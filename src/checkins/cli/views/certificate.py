@@ -1,0 +1,176 @@
+"""Tables of a certificate: the guarantee, every method that was tried, and the assumptions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from checkins import formatting
+from checkins.accounting import METHODS, Parameter
+
+if TYPE_CHECKING:
+    from checkins.accounting import Adjacency, Alternative, Calibration, Certificate
+
+PROVES, COMPARES = "proves", "compares"
+LOWER = "lower bound"
+
+
+def certificate_parts(certificate: Certificate) -> list[RenderableType]:
+    """Return the guarantee, the table of methods, the assumptions and the rounding."""
+    return [
+        guarantee(certificate),
+        methods_table(certificate),
+        *listed("Assumes", certificate.assumptions),
+        *_against_server(certificate),
+        Text(
+            "Rounding: epsilon up, lower bound down, to 4 digits. Methods marked compares are"
+            " bounds for another protocol of the same size and prove nothing for this one.",
+            style="dim",
+        ),
+    ]
+
+
+def calibration_parts(calibration: Calibration) -> list[RenderableType]:
+    """Return the calibrated value and its certificate."""
+    value = safe_value(calibration.parameter, calibration.value)
+    found = Text.assemble((f"{calibration.parameter} = {value}", "bold"), " meets the target:")
+    return [found, *certificate_parts(calibration.certificate)]
+
+
+def safe_value(parameter: Parameter, value: float) -> str:
+    """Format the calibrated value with six digits, rounded to the private side."""
+    if parameter in (Parameter.SLOTS, Parameter.CAPACITY):
+        return f"{int(value):,}"
+    if parameter is Parameter.NOISE_MULTIPLIER:
+        return formatting.up(value, 6)
+    return formatting.down(value, 6)
+
+
+def guarantee(certificate: Certificate) -> Text:
+    """State the guarantee in one sentence."""
+    repeated = f", {certificate.campaigns:,} campaigns" if certificate.campaigns > 1 else ""
+    sentence = Text.assemble(
+        (f"epsilon <= {formatting.up(certificate.epsilon)}", "bold green"),
+        f" at delta = {certificate.delta!r} ({certificate.adjacency}{repeated}),"
+        f" proved by {METHODS[certificate.method].partition(':')[0]}",
+    )
+    if certificate.epsilon_lower > 0.0:
+        least = formatting.down(certificate.epsilon_lower)
+        sentence.append(f"; for {_tight_case(certificate)}, no epsilon below {least} holds")
+    return sentence.append(".")
+
+
+def methods_table(certificate: Certificate) -> Table:
+    """Return every method that was tried: the best first, then the others that prove a bound."""
+    table = plain_table("method", "epsilon", "role", "note", right=("epsilon",))
+    for other in sorted(certificate.alternatives, key=lambda found: _rank(found, certificate)):
+        best = other.method == certificate.method
+        style = "bold" if best else "" if other.proves else "dim"
+        table.add_row(
+            other.method, formatting.up(other.epsilon), _role(other), other.note, style=style
+        )
+    if certificate.epsilon_lower > 0.0:
+        lower = formatting.down(certificate.epsilon_lower)
+        table.add_row(LOWER, lower, "", f"for {_tight_case(certificate)}, no smaller epsilon holds")
+    return table
+
+
+def _tight_case(certificate: Certificate) -> str:
+    """Return what the lower bound is about: noise on a grid may be slightly more private."""
+    rounded = ", before it is rounded to its grid" if certificate.variation > 0.0 else ""
+    return certificate.epsilon_lower_of + rounded
+
+
+def _against_server(certificate: Certificate) -> list[RenderableType]:
+    """Return the guarantee if the server is the adversary; empty if there is none."""
+    local = certificate.against_server
+    if local is None:
+        return []
+    if math.isinf(local.epsilon):
+        return [Text(f"Against the server: {local.note}.")]
+    return [
+        Text(
+            f"Against the server: epsilon <= {formatting.up(local.epsilon)} at delta ="
+            f" {certificate.delta!r} (replace-one), {local.note}."
+        )
+    ]
+
+
+def _rank(other: Alternative, certificate: Certificate) -> tuple[bool, bool, bool]:
+    return other.method != certificate.method, not other.proves, math.isinf(other.epsilon)
+
+
+def _role(other: Alternative) -> str:
+    if math.isinf(other.epsilon):
+        return ""
+    return PROVES if other.proves else COMPARES
+
+
+def side_by_side(title: str, certificates: Mapping[Adjacency, Certificate]) -> Table:
+    """Return a table of methods for one design, with one column per neighbour relation."""
+    names = [str(adjacency) for adjacency in certificates]
+    table = plain_table("method", *names, "role", right=names, title=title)
+    rows: dict[str, bool] = {}
+    for certificate in certificates.values():
+        rows[certificate.method] = True
+        rows |= {other.method: other.proves for other in certificate.alternatives}
+    for method in sorted(rows, key=lambda method: not rows[method]):
+        table.add_row(
+            method,
+            *(_shown(epsilon_by(method, each), formatting.up) for each in certificates.values()),
+            PROVES if rows[method] else COMPARES,
+        )
+    lower = [_shown(epsilon_by(LOWER, each), formatting.down) for each in certificates.values()]
+    of = " / ".join(dict.fromkeys(_tight_case(each) for each in certificates.values()))
+    table.add_row(LOWER, *lower, f"for {of}, no smaller epsilon holds")
+    return table
+
+
+def epsilon_by(method: str, certificate: Certificate) -> float:
+    """Return the epsilon of a method; NaN if the certificate has none."""
+    if method == LOWER:
+        return certificate.epsilon_lower
+    if method == certificate.method:
+        return certificate.epsilon
+    found = (other.epsilon for other in certificate.alternatives if other.method == method)
+    return next(found, math.nan)
+
+
+def _shown(epsilon: float, rounded: Callable[[float], str]) -> str:
+    return "" if math.isnan(epsilon) else rounded(epsilon)
+
+
+def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Table:
+    """Create a table with a rule under its header and no other lines."""
+    table = Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False
+    )
+    for column in columns:
+        last = column == columns[-1]
+        table.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=not last,
+            overflow="fold",
+        )
+    return table
+
+
+def listed(title: str, lines: Iterable[str], *, numbered: bool = False) -> list[RenderableType]:
+    """Return a title with a list below it; an empty list for no lines."""
+    items = list(lines)
+    if not items:
+        return []
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, line in enumerate(items, start=1):
+        table.add_row(f"({number})" if numbered else "-", Text(line))
+    return [Text(f"{title}:"), Padding(table, (0, 0, 1, 2))]

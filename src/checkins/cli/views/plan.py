@@ -1,0 +1,282 @@
+"""A plan at the terminal: prompts for missing options, then the design and its alternatives.
+
+Prompts go to standard error. A prompt for a value that privacy depends on has no default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.prompt import Prompt
+from rich.table import Table
+from rich.text import Text
+
+from checkins import formatting, validate
+from checkins.accounting import Adjacency, NoiseAt
+from checkins.cli import params
+from checkins.cli.params import GivenOptions
+from checkins.cli.views.certificate import guarantee, listed, plain_table
+from checkins.errors import InvalidValue
+from checkins.planning.explain import duration_text
+from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from checkins.planning import CalibratedDesign, Plan
+
+BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+OTHER = "other"
+
+
+class _PlainPrompt(Prompt):
+    """A prompt without a colon: its text ends with a question mark."""
+
+    prompt_suffix = " "
+
+
+@dataclass(frozen=True, slots=True)
+class OptionPrompt:
+    """A prompt for one option: its question, an explanation, and a check of the answer."""
+
+    name: str
+    words: str
+    explained: str
+    check: Callable[[str], object]
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+
+
+REQUIRED = (
+    OptionPrompt(
+        "population",
+        "How many clients are there?",
+        "A range such as 15000..20000, or one number. Most guarantees do not depend on it.",
+        lambda text: params.population(text, most=MOST_CLIENTS),
+    ),
+    OptionPrompt(
+        "epsilon",
+        "What is the privacy budget, epsilon?",
+        "Below 1 is a strong guarantee; above 10 is hardly any.",
+        lambda text: params.number("epsilon", text, validate.positive),
+    ),
+    OptionPrompt(
+        "delta",
+        "At what delta?",
+        "The probability that the guarantee fails: far below 1 / clients, such as 1e-6 for 10,000.",
+        lambda text: params.number("delta", text, validate.open_unit),
+    ),
+    OptionPrompt(
+        "adjacency",
+        "Which populations are neighbours?",
+        "add-remove: with or without one client. replace-one: with its data or with other data.",
+        lambda text: params.choice("adjacency", text, Adjacency),
+        choices=tuple(Adjacency),
+    ),
+)
+TASK = OptionPrompt(
+    "task",
+    "What is learned?",
+    "A known task, the name of a campaign file, or other.",
+    str,
+    default=OTHER,
+)
+DIMENSION = OptionPrompt(
+    "dimension",
+    "How many numbers does the model have?",
+    "Each of them needs noise, and is uploaded.",
+    lambda text: params.integer("dimension", text, most=MOST_DIMENSION),
+)
+
+
+def completed(given: GivenOptions, *, check_task: Callable[[str], object]) -> GivenOptions:
+    """Prompt for each required option that is missing; return all options."""
+    answers: dict[str, str] = dict(given.texts)
+    missing = [prompt for prompt in REQUIRED if prompt.name not in answers]
+    unknown = "task" not in answers and "dimension" not in answers
+    if not missing and not unknown:
+        return given
+    console = Console(stderr=True, highlight=False)
+    if unknown:
+        _ask_for_task(answers, console, check_task)
+    for prompt in missing:
+        answers[prompt.name] = ask(prompt, console)
+    console.print()
+    return GivenOptions(answers)
+
+
+def _ask_for_task(
+    answers: dict[str, str], console: Console, check_task: Callable[[str], object]
+) -> None:
+    def check(text: str) -> object:
+        return text if text == OTHER else check_task(text)
+
+    task = ask(TASK, console, check=check, hint="patients/fashion-mnist/synthetic/FILE/other")
+    if task == OTHER:
+        answers["dimension"] = ask(DIMENSION, console)
+    else:
+        answers["task"] = task
+
+
+def ask(
+    question: OptionPrompt,
+    console: Console,
+    *,
+    check: Callable[[str], object] | None = None,
+    hint: str | None = None,
+) -> str:
+    """Prompt until the answer passes its check; print why a wrong answer is refused."""
+    console.print()
+    console.print(Text(question.explained, style="dim"))
+    words = question.words if hint is None else f"{question.words} [{hint}]"
+    choices = list(question.choices) or None
+    while True:
+        if question.default is None:
+            answer = _PlainPrompt.ask(Text(words), console=console, choices=choices)
+        else:
+            answer = _PlainPrompt.ask(Text(words), console=console, default=question.default)
+        answer = (answer or "").strip()
+        try:
+            (check or question.check)(answer)
+        except InvalidValue as error:
+            console.print(Text(f"{error.expected}", style="red"))
+            continue
+        return answer
+
+
+def plan_parts(plan: Plan, *, place: str | None) -> Iterator[RenderableType]:
+    """Return the recommended design, the reasons, the alternatives and the next steps."""
+    best = plan.recommended
+    yield Text.assemble(("Recommended: ", "bold"), (best.label, "bold green"))
+    yield guarantee(plan.certificate)
+    yield _design(plan)
+    yield from _reasons(plan)
+    yield _front(plan)
+    yield Text(
+        f"* recommended. epsilon: certified, rounded up, at delta = {best.target.delta!r}"
+        f" ({best.target.adjacency}). proxy: expected error, smaller is better. noise: multiplier"
+        " of Gaussian noise, or local epsilon. design: runs x slots, where noise is added.",
+        style="dim",
+    )
+    yield ""
+    yield from listed(
+        "If the population differs from the expected one",
+        (row.sentence for row in plan.sensitivity if row.factor != 1.0),
+    )
+    yield from _next(plan, place)
+
+
+def _design(plan: Plan) -> RenderableType:
+    best = plan.recommended
+    shape, metrics, turnout = best.candidate, best.metrics, best.metrics.slot_load
+    level = "noise multiplier" if shape.is_gaussian else "local epsilon"
+    where = f" at the {shape.noise_at}" if shape.is_gaussian else ""
+    at_server = shape.is_gaussian and shape.noise_at is NoiseAt.SERVER
+    unused = "empty slots" if at_server else "dummies"
+    rows = {
+        "protocol": str(shape.protocol),
+        "slots": f"{shape.slots:,}" + _in_runs(shape.repeats),
+        "window": None if shape.window is None else f"{shape.window:,} slots",
+        "participation": f"{shape.participation:g}",
+        "capacity": None if best.capacity is None else f"{best.capacity}",
+        "minibatch": f"{shape.minibatch:,}" if shape.minibatch > 1 else None,
+        "randomizer": f"{shape.randomizer}{where}",
+        level: f"{best.level:g}",
+        "model steps": f"{metrics.steps:,}, each of about {_few(metrics.clients_per_step)} clients",
+        "noise per step": f"{metrics.noise_per_step:.3g} clips in each coordinate",
+        unused: f"{turnout.dummies_share:.1%}",
+        "time": f"{duration_text(turnout.duration_s)}, slots of {turnout.slot_s:g} s",
+        "upload": f"{bytes_text(best.load)} a client on average",
+    }
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows.items():
+        if value is not None:
+            table.add_row(Text(name, style="dim"), value)
+    return Padding(table, (1, 0, 1, 2))
+
+
+def _reasons(plan: Plan) -> Iterator[RenderableType]:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for reason in plan.reasons:
+        table.add_row("-", Text.assemble(reason.sentence, " ", (f"[{reason.theorem}]", "dim")))
+    yield Text("Why:")
+    yield Padding(table, (0, 0, 1, 2))
+
+
+def _front(plan: Plan) -> RenderableType:
+    table = plain_table(
+        "",
+        "epsilon",
+        "proxy",
+        "time",
+        "upload",
+        "noise",
+        "design",
+        right=("epsilon", "proxy", "time", "upload", "noise"),
+        title="Pareto-optimal designs",
+    )
+    for design in plan.front:
+        chosen = design is plan.recommended
+        table.add_row(
+            "*" if chosen else "",
+            formatting.up(design.epsilon),
+            formatting.nearest(design.metrics.proxy, 3),
+            duration_text(design.metrics.duration_s),
+            bytes_text(design.load),
+            f"{design.level:.4g}",
+            _short(design),
+            style="bold" if chosen else "",
+        )
+    return table
+
+
+def _short(design: CalibratedDesign) -> str:
+    """Shorten the label of a design to fit its column."""
+    return design.label.replace(" slots", "").replace(" slot", "").replace("fixed, ", "")
+
+
+def _next(plan: Plan, place: str | None) -> Iterator[RenderableType]:
+    if place is None:
+        yield Text("Nothing was written; --out FILE writes the campaign.")
+        return
+    missing = plan.campaign.missing
+    steps = {"check": "compute its certificate and spending", "audit": "attack it"}
+    if "[task]" not in missing:
+        steps["simulate"] = "train on simulated clients"
+    table = Table.grid(padding=(0, 2))
+    for step, what in steps.items():
+        table.add_row(f"checkins {step} {place}", Text(what, style="dim"))
+    if not missing:
+        table.add_row(f"checkins serve {place} --start +60", Text("run it", style="dim"))
+    yield Text(f"Wrote {place}. Next:")
+    yield Padding(table, (0, 0, 0, 2))
+    if missing:
+        yield Text(f"  (to be served it still needs: {', '.join(missing)})", style="dim")
+
+
+def bytes_text(count: float) -> str:
+    """Format a number of bytes with its unit.
+
+    >>> bytes_text(56), bytes_text(158800), bytes_text(3.2e9)
+    ('56 B', '159 kB', '3.2 GB')
+    """
+    for size, unit in BYTE_UNITS:
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.3g} B"
+
+
+def _in_runs(repeats: int) -> str:
+    return f" in each of {repeats:,} runs" if repeats > 1 else ""
+
+
+def _few(count: float) -> str:
+    return f"{count:,.0f}" if count >= 10 else f"{count:.2g}"

@@ -1,0 +1,269 @@
+"""Tables and the plot of the utility theorems compared with simulated campaigns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from checkins import formatting
+from checkins.cli.views.certificate import listed, plain_table
+from checkins.cli.views.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save, style_axes
+from checkins.simulation.excess_risk import CONFIDENCE, Measured, Scheme
+from checkins.simulation.utility_sweep import Comparison, Ladder, Sweep
+from checkins.tasks.data.convex import Loss
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SCHEME_NAMES = {Scheme.FIXED: "fixed", Scheme.AVERAGED: "averaged", Scheme.SMOOTH: "smooth"}
+COLOUR = {Loss.ABSOLUTE: BLUE, Loss.SQUARED: ORANGE, Loss.LOGISTIC: GREEN}
+TITLE = {
+    Scheme.FIXED: "Fixed window, last model",
+    Scheme.AVERAGED: "Averaged updates, last model",
+    Scheme.SMOOTH: "Averaged updates, smooth losses, mean model",
+}
+
+
+def utility_parts(found: Sweep) -> list[RenderableType]:
+    """Return the tables of measured risks and of fixed against averaged, with the verdict."""
+    second = found.ladders[0].rungs[1].trial.slots
+    return [
+        Text(
+            f"Excess risk after m = {found.slots:,} slots with n clients, the theorems' own steps,"
+            f" mean of {found.runs:,} campaigns."
+        ),
+        _ladder_table(found.ladders),
+        Text(
+            f"at most: upper end of the {CONFIDENCE:.1%} confidence interval of the mean"
+            " (Student's t). bound: proved for the expected risk; * vacuous: above the risk of the"
+            " worst allowed model. share: at most / bound. slope: of log risk by log m, m ="
+            f" {second:,} to {found.slots:,}, ± 2 standard errors; 1/sqrt(m) is -0.5. smooth:"
+            " averaged updates with the constant step for smooth losses, mean model.",
+            style="dim",
+        ),
+        Text(""),
+        Text(
+            "Fixed against averaged: the ratio of their excess risks after m ="
+            f" {found.comparisons[0].fixed.trial.slots:,} slots. Below 1 averaged is better, above"
+            " 1 fixed."
+        ),
+        _comparison_table(found.comparisons),
+        Text(
+            "same epsilon: the paper's comparison; fixed has participation m/n and m/n of the"
+            " noise. x: squared norm of averaged's noise on a report / that of a gradient; with the"
+            " same noise it is also fixed's. paper: ratio of its formulas, without logarithms and"
+            " constants; at the same epsilon they favour fixed on a loss that is not smooth,"
+            " although its text says averaged. bounds: ratio of the proved bounds.",
+            style="dim",
+        ),
+        Text(""),
+        *_verdict(found),
+    ]
+
+
+def _ladder_table(ladders: tuple[Ladder, ...]) -> RenderableType:
+    columns = ("n/m", "risk", "at most", "bound", "share", "slope")
+    table = plain_table("loss", "protocol", *columns, right=columns)
+    before = ""
+    for ladder in ladders:
+        top, trial = ladder.top, ladder.top.trial
+        loss = str(trial.problem.loss_kind)
+        table.add_row(
+            loss if loss != before else "",
+            SCHEME_NAMES[trial.scheme],
+            f"{trial.clients // trial.slots}",
+            formatting.nearest(top.risk, 2),
+            formatting.up(top.upper, 2),
+            formatting.up(trial.bound, 3) + ("*" if trial.bound > trial.worst else " "),
+            formatting.up(top.share, 2),
+            f"{ladder.slope:.2f}±{2.0 * ladder.slope_error:.2f}",
+        )
+        before = loss
+    return table
+
+
+def _comparison_table(comparisons: tuple[Comparison, ...]) -> RenderableType:
+    columns = ("n/m", "x", "measured", "paper", "bounds")
+    table = plain_table("same", "loss", "ratio", *columns, right=columns)
+    for pair in comparisons:
+        trial = pair.averaged.trial
+        table.add_row(
+            pair.same,
+            str(trial.problem.loss_kind),
+            f"{SCHEME_NAMES[trial.scheme]}/fixed",
+            f"{trial.clients // trial.slots}",
+            f"{noise_share(pair.averaged):g}",
+            f"{pair.ratio:.2f}±{2.0 * pair.ratio_error:.2f}",
+            f"{pair.stated_ratio:.2f}",
+            f"{pair.bound_ratio:.2f}",
+        )
+    return table
+
+
+def _verdict(found: Sweep) -> list[RenderableType]:
+    above = [one for _, one in found.measured if not one.share <= 1.0]
+    count = len(found.measured)
+    if not above:
+        return [
+            Text.assemble(
+                (f"All {count} measurements lie under their bounds", "bold green"),
+                f"; {found.telling} of the bounds are not vacuous. The largest measurement is"
+                f" {formatting.up(found.nearest.share, 2)} of its bound.",
+            )
+        ]
+    lines = [
+        f"{SCHEME_NAMES[one.trial.scheme]}, {one.trial.problem.loss_kind}, {one.trial.slots:,}"
+        f" slots, {one.trial.clients:,} clients: at most {formatting.up(one.upper)}, bound"
+        f" {formatting.up(one.trial.bound)}"
+        for one in above
+    ]
+    heading = Text(
+        f"{len(above)} of {count} measurements do NOT lie under their bounds", "bold red"
+    )
+    return [heading, *listed("These are", lines)]
+
+
+def noise_share(one: Measured) -> float:
+    """Return x = pσ²/L², the noise of a report relative to a gradient."""
+    problem = one.trial.problem
+    return round(problem.dimension * (one.trial.noise_std / problem.lipschitz) ** 2, 9)
+
+
+def draw_utility(found: Sweep, path: Path) -> None:
+    """Plot one panel per scheme, and one for the comparison of fixed with averaged.
+
+    Risks are in units of L·R: then all losses have the same bound, except in the smooth scheme.
+    """
+    figure = new_figure(12.0, 9.0)
+    figure.suptitle(
+        f"Excess risk: means of {found.runs:,} campaigns, bars to their {CONFIDENCE:.1%} upper"
+        " ends, and the proved bounds",
+        fontsize=14,
+    )
+    grid = figure.subplots(2, 2)
+    panels = (grid[0][0], grid[0][1], grid[1][0])
+    for axes, scheme in zip(panels, Scheme, strict=True):
+        chosen = [ladder for ladder in found.ladders if ladder.top.trial.scheme is scheme]
+        _panel(axes, scheme, chosen)
+    low = min(axes.get_ylim()[0] for axes in panels) / 4.0  # room for the legend
+    high = max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        axes.set_ylim(low, high)
+    _ratios(grid[1][1], found.comparisons)
+    save(figure, path)
+
+
+def _panel(axes: Axes, scheme: Scheme, ladders: Sequence[Ladder]) -> None:
+    style_axes(axes, TITLE[scheme])
+    rates = sorted({_per_slot(ladder) for ladder in ladders})
+    for ladder in ladders:
+        many = _per_slot(ladder) == rates[-1]
+        slots = [rung.trial.slots for rung in ladder.rungs]
+        risks = [rung.risk / _unit(rung) for rung in ladder.rungs]
+        reach = [(rung.upper - rung.risk) / _unit(rung) for rung in ladder.rungs]
+        loss = ladder.top.trial.problem.loss_kind
+        axes.errorbar(
+            slots,
+            risks,
+            yerr=[[min(r, 0.999 * risk) for r, risk in zip(reach, risks, strict=True)], reach],
+            color=COLOUR[loss],
+            marker="o",
+            markersize=5,
+            markerfacecolor=COLOUR[loss] if many else "white",
+            linestyle="-" if many else "--",
+            linewidth=1.3,
+            capsize=2,
+            label=f"{loss}, n = {_times(_per_slot(ladder))}m: slope {ladder.slope:.2f}",
+        )
+    for rate, style in zip(rates, ("--", "-"), strict=True):
+        same = [ladder for ladder in ladders if _per_slot(ladder) == rate]
+        # The largest of the losses' bounds: they differ for the smooth scheme alone, by β.
+        top = max(same, key=lambda ladder: ladder.top.trial.bound / _unit(ladder.top))
+        slots = [rung.trial.slots for rung in top.rungs]
+        bounds = [rung.trial.bound / _unit(rung) for rung in top.rungs]
+        label = f"proved, n = {_times(rate)}m"
+        axes.plot(slots, bounds, style, color="black", linewidth=1.8, label=label)
+    first, last = slots[0], slots[-1]
+    start = 0.35 * min(ladder.rungs[0].trial.bound / _unit(ladder.rungs[0]) for ladder in ladders)
+    axes.plot(
+        [first, last],
+        [start, start * (first / last) ** 0.5],
+        ":",
+        color=GREY,
+        linewidth=2.2,
+        label="falls as 1/√m",
+    )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(slots, [f"{value:,}" for value in slots])
+    axes.minorticks_off()
+    axes.set_xlabel("slots m")
+    axes.set_ylabel("excess risk / (L·R)")
+    free: Literal["upper right", "lower left"] = "lower left"
+    if scheme is Scheme.SMOOTH:
+        free = "upper right"
+    axes.legend(frameon=False, fontsize=8, loc=free, ncols=2)
+
+
+def _ratios(axes: Axes, comparisons: Sequence[Comparison]) -> None:
+    """Plot one row per comparison, the first on top."""
+    slots = comparisons[0].fixed.trial.slots
+    style_axes(axes, f"Risk of averaged / risk of fixed, m = {slots:,}")
+    rows = range(len(comparisons))[::-1]
+    axes.axvline(1.0, color=GREY, linewidth=1.2)
+    axes.errorbar(
+        [pair.ratio for pair in comparisons],
+        list(rows),
+        xerr=[2.0 * pair.ratio_error for pair in comparisons],
+        fmt="o",
+        color=BLUE,
+        capsize=3,
+        label="measured ± 2 standard errors",
+    )
+    axes.plot(
+        [pair.stated_ratio for pair in comparisons],
+        list(rows),
+        "D",
+        color=PURPLE,
+        markerfacecolor="white",
+        label="the paper's orders",
+    )
+    axes.set_yticks(list(rows), [_comparison_label(pair) for pair in comparisons], fontsize=9)
+    axes.set_xscale("log", base=2)
+    ratios = [pair.ratio for pair in comparisons] + [pair.stated_ratio for pair in comparisons]
+    low, high = math.floor(math.log2(min(ratios)) - 0.5), math.ceil(math.log2(max(ratios)) + 0.5)
+    axes.set_xlim(2.0**low, 2.0**high)
+    ticks = [2.0**power for power in range(low, high + 1)]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(-1.3, len(comparisons) - 0.4)
+    axes.set_xlabel("← averaged is better        fixed is better →")
+    axes.legend(frameon=False, fontsize=9, loc="lower right", ncols=2)
+
+
+def _comparison_label(pair: Comparison) -> str:
+    trial = pair.averaged.trial
+    problem = trial.problem
+    noise = problem.dimension * (trial.noise_std / problem.lipschitz) ** 2
+    loss = f"{problem.loss_kind}{', smooth' if trial.scheme is Scheme.SMOOTH else ''}"
+    same = "ε" if pair.same == "epsilon" else pair.same
+    rate = _times(trial.clients / trial.slots)
+    return f"same {same}, {loss}\nn = {rate}m, pσ² = {_times(round(noise, 9))}L²"
+
+
+def _per_slot(ladder: Ladder) -> float:
+    return ladder.top.trial.clients / ladder.top.trial.slots
+
+
+def _times(rate: float) -> str:
+    return "" if rate == 1 else f"{rate:g}"
+
+
+def _unit(one: Measured) -> float:
+    problem = one.trial.problem
+    return problem.lipschitz * problem.diameter
