@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from checkins.simulation import utility_sweep as sweep as utility_sweep
+from checkins.simulation import utility_sweep
 
 PNG = b"\x89PNG\r\n\x1a\n"
 SHORT = ("--slots", "256", "--seeds", "10")

@@ -173,11 +173,11 @@ def _contradiction(result: Audit) -> str:
     if result.machines is not None:
         parts.append(("the certificate of the smaller campaign", result.machines))
     lines = []
-    for what, promise in parts:
+    for what, check in parts:
         lines += [
-            f"{what} states epsilon <= {formatting.up(promise.certified(delta))} at delta = {delta!r},"
-            f" but at least {formatting.down(promise.measured(delta))} was measured"
-            for delta in promise.contradicted
+            f"{what} states epsilon <= {formatting.up(check.certified(delta))} at delta = {delta!r},"
+            f" but at least {formatting.down(check.measured(delta))} was measured"
+            for delta in check.contradicted
         ]
     return "; ".join(lines)
 
