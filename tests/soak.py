@@ -59,7 +59,7 @@ LEFT_TO_SOAK = {
     "tests/planning/test_noise.py": ("where_one_is_replaced[room]",),
     "tests/accounting/test_dominating_pair.py": ("is_binomial[0.3-1000000]",),
     "tests/accounting/test_binomial.py": ("far_in_the_tail[8.0-1000000000]",),
-    "tests/accounting/test_accountant.py": ("as_the_certificate_does[what1-replace-one]",),
+    "tests/accounting/test_accountant.py": ("that_the_certificate_does[what1-replace-one]",),
 }
 """Ends of test ids, by file: cases beside which others of the same test run the same code."""
 

@@ -514,7 +514,7 @@ MUTANTS = (
                 "    return OF_DESIGN\n",
             ),
         ),
-        (f"{ASSUMPTIONS}::test_a_lower_end_is_said_to_be_of_what_it_is_true_of",),
+        (f"{ASSUMPTIONS}::test_a_lower_end_names_the_mechanism_it_is_about",),
     ),
     Mutant(
         "filter-never-used",

@@ -151,7 +151,7 @@ SLOW = (at_server(1.0, slots=5), at_client(3.0, 2, slots=2, participation=0.5))
     adjacency=strategies.adjacencies,
     delta=strategies.deltas,
 )
-def test_every_design_is_priced_or_refused_by_name(
+def test_every_design_is_certified_or_refused_by_name(
     what: Design, adjacency: Adjacency, delta: float
 ) -> None:
     try:
@@ -168,7 +168,7 @@ def test_every_design_is_priced_or_refused_by_name(
 
 @examples(8, soak=100)
 @given(ask=asked, delta=st.sampled_from([1e-4, 1e-9]))
-def test_the_exact_price_is_never_above_the_papers_or_the_unamplified(
+def test_the_exact_epsilon_is_never_above_the_papers_or_the_unamplified(
     ask: Asked, delta: float
 ) -> None:
     what, adjacency = ask
@@ -205,7 +205,7 @@ def test_averaged_updates_cost_what_shuffling_the_fewest_costs(
 @pytest.mark.parametrize(
     "what", [local(3.0), local(3.0, 1e-3), at_server(0.5), at_client(0.5), sliding(3.0, 10)]
 )
-def test_who_never_takes_part_pays_nothing(
+def test_a_client_that_never_takes_part_spends_nothing(
     what: Design, adjacency: Adjacency, campaigns: int
 ) -> None:
     found = price(dataclasses.replace(what, participation=0.0), adjacency, campaigns=campaigns)
@@ -214,7 +214,9 @@ def test_who_never_takes_part_pays_nothing(
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 @pytest.mark.parametrize("what", [local(1.0), at_server(1.0, slots=4)])
-def test_a_campaign_nobody_takes_part_in_adds_nothing(what: Design, adjacency: Adjacency) -> None:
+def test_a_campaign_that_no_client_takes_part_in_adds_nothing(
+    what: Design, adjacency: Adjacency
+) -> None:
     nothing = dataclasses.replace(what, participation=0.0)
     alone = price([what, what], adjacency)
     assert price([what, nothing, what], adjacency).epsilon == pytest.approx(alone.epsilon, rel=5e-3)
@@ -232,7 +234,7 @@ def cheaper(less: Design, more: Design, adjacency: Adjacency, **given_: float) -
 
 @examples(5, soak=100)
 @given(ask=asked, share=st.floats(0.05, 1.0))
-def test_less_participation_never_costs_more(ask: Asked, share: float) -> None:
+def test_less_participation_never_raises_epsilon(ask: Asked, share: float) -> None:
     what, adjacency = ask
     less = dataclasses.replace(what, participation=what.participation * share)
     cheaper(less, what, adjacency)
@@ -240,7 +242,7 @@ def test_less_participation_never_costs_more(ask: Asked, share: float) -> None:
 
 @examples(5, soak=100)
 @given(ask=asked, more=st.integers(0, 1000))
-def test_more_slots_to_choose_from_never_cost_more(ask: Asked, more: int) -> None:
+def test_more_slots_to_choose_from_never_raise_epsilon(ask: Asked, more: int) -> None:
     what, adjacency = ask
     window = what.window and what.window + more
     cheaper(dataclasses.replace(what, slots=what.slots + more, window=window), what, adjacency)
@@ -248,7 +250,7 @@ def test_more_slots_to_choose_from_never_cost_more(ask: Asked, more: int) -> Non
 
 @examples(5, soak=100)
 @given(ask=asked, more=st.floats(1.0, 3.0))
-def test_more_noise_never_costs_more(ask: Asked, more: float) -> None:
+def test_more_noise_never_raises_epsilon(ask: Asked, more: float) -> None:
     what, adjacency = ask
     if isinstance(what.randomizer, LocalRandomizer):
         noisier: LocalRandomizer | GaussianNoise = LocalRandomizer(
@@ -263,7 +265,7 @@ def test_more_noise_never_costs_more(ask: Asked, more: float) -> None:
 
 @examples(5, soak=100)
 @given(ask=asked, share=st.floats(0.01, 1.0))
-def test_a_smaller_delta_never_costs_less(ask: Asked, share: float) -> None:
+def test_a_smaller_delta_never_lowers_epsilon(ask: Asked, share: float) -> None:
     what, adjacency = ask
     loose, tight = (price(what, adjacency, delta=d) for d in (DELTA, DELTA * share))
     assert loose.epsilon_lower <= tight.epsilon
@@ -277,7 +279,7 @@ def test_a_smaller_delta_never_costs_less(ask: Asked, share: float) -> None:
     more=st.integers(1, 50),
     slots=st.integers(1, 100),
 )
-def test_more_reports_in_a_slot_never_cost_more(
+def test_more_reports_in_a_slot_never_raise_epsilon(
     noise: float, capacity: int, more: int, slots: int
 ) -> None:
     few = at_client(noise, capacity, slots=slots)
@@ -416,7 +418,7 @@ def test_campaigns_that_dp_accounting_can_compose_too_cost_the_same() -> None:
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
-def test_a_million_campaigns_are_priced(adjacency: Adjacency) -> None:
+def test_a_million_campaigns_are_certified(adjacency: Adjacency) -> None:
     found = price(local(0.01), adjacency, campaigns=MOST_CAMPAIGNS)
     sane(found)
     assert found.epsilon < 7.0
@@ -506,7 +508,7 @@ def test_an_approximate_randomizer_that_spends_more_than_delta_is_refused() -> N
         refused(lambda: price(what, adjacency, campaigns=3), "local_delta", 1e-5)  # noqa: B023
 
 
-def test_what_costs_more_than_anything_is_refused_and_not_called_infinite() -> None:
+def test_an_epsilon_beyond_the_limit_is_refused_and_not_called_infinite() -> None:
     with pytest.raises(NotCovered, match="no epsilon below 500 is proved"):
         price(at_server(0.2, slots=1), campaigns=10_000)
 
@@ -517,7 +519,7 @@ def test_what_costs_more_than_anything_is_refused_and_not_called_infinite() -> N
 @pytest.mark.parametrize("compare", [True, False])
 @pytest.mark.parametrize("adjacency", Adjacency)
 @pytest.mark.parametrize(("local_delta", "method"), [(1e-7, "no-amplification"), (1e-40, "paper")])
-def test_an_approximate_randomizer_has_the_papers_price_or_its_own(
+def test_an_approximate_randomizer_has_the_papers_epsilon_or_its_own(
     local_delta: float, method: str, adjacency: Adjacency, compare: bool
 ) -> None:
     what = local(0.1, local_delta, slots=10**6)
@@ -534,7 +536,7 @@ def test_an_approximate_randomizer_has_the_papers_price_or_its_own(
 # Population
 
 
-def test_a_known_population_is_used_where_it_helps_and_said_so() -> None:
+def test_a_known_population_is_used_where_it_helps_and_is_named() -> None:
     most = Population(1, 10)
     for adjacency in Adjacency:
         found = price(at_client(1.0, 11, slots=4, population=most), adjacency)
@@ -567,7 +569,7 @@ def test_a_larger_population_is_never_cheaper() -> None:
 
 @settings(max_examples=6)
 @given(ask=asked, most=st.integers(1, 10**6))
-def test_knowing_the_population_never_costs_more(ask: Asked, most: int) -> None:
+def test_knowing_the_population_never_raises_epsilon(ask: Asked, most: int) -> None:
     what, adjacency = ask
     known = dataclasses.replace(what, population=Population(1, most))
     assert price(known, adjacency).epsilon <= price(what, adjacency).epsilon
@@ -577,7 +579,9 @@ def test_knowing_the_population_never_costs_more(ask: Asked, most: int) -> None:
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
-def test_clients_of_several_kinds_cost_what_the_dearest_does(adjacency: Adjacency) -> None:
+def test_clients_of_several_kinds_have_the_largest_epsilon_of_any_kind(
+    adjacency: Adjacency,
+) -> None:
     kinds = [
         sliding(2.0, 100, participation=1.0),
         sliding(2.0, 20, participation=0.3),
@@ -652,7 +656,7 @@ def test_poisson_sampling_costs_what_dp_accounting_says(
 
 
 @pytest.mark.parametrize(("slots", "seen"), [(10, 3.466), (100, 0.954)])
-def test_poisson_sampling_costs_what_was_seen(slots: int, seen: float) -> None:
+def test_poisson_sampling_has_the_recorded_epsilon(slots: int, seen: float) -> None:
     found = certify(at_server(1.0, slots=slots), delta=DELTA, adjacency=ADD_REMOVE)
     assert named(found, "poisson").epsilon == pytest.approx(seen, rel=2e-3)
     assert found.epsilon < named(found, "poisson").epsilon
@@ -690,7 +694,7 @@ def test_comparisons_can_be_left_out_and_change_nothing(what: Design, adjacency:
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 @pytest.mark.parametrize("what", [local(1.0), at_server(1.0, slots=10), at_client(2.0, 3, slots=5)])
-def test_a_loss_distribution_prices_the_design_as_the_certificate_does(
+def test_a_loss_distribution_gives_the_epsilon_that_the_certificate_does(
     what: Design, adjacency: Adjacency
 ) -> None:
     theirs = loss_distribution(what, delta=DELTA, adjacency=adjacency, interval=1e-4)
@@ -741,7 +745,7 @@ def test_a_loss_distribution_composes_with_a_laplace_mechanism() -> None:
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 @pytest.mark.parametrize("what", [local(1.0), at_server(1.0)])
-def test_the_loss_distribution_of_a_campaign_nobody_takes_part_in_is_none(
+def test_the_loss_distribution_of_a_campaign_that_no_client_takes_part_in_is_none(
     what: Design, adjacency: Adjacency
 ) -> None:
     nothing = dataclasses.replace(what, participation=0.0)
@@ -765,7 +769,7 @@ def test_a_coarse_spacing_of_losses_is_pessimistic_or_refused(interval: float) -
 
 @settings(max_examples=25)
 @given(epsilon=st.floats(1e-6, 90.0), share=st.floats(1e-5, 1.0), campaigns=st.integers(2, 50))
-def test_pure_campaigns_never_cost_more_than_their_local_epsilons(
+def test_pure_campaigns_never_raise_epsilon_than_their_local_epsilons(
     epsilon: float, share: float, campaigns: int
 ) -> None:
     assume(share * campaigns > DELTA)

@@ -54,7 +54,7 @@ def price(design: Design, adjacency: Adjacency = ADD_REMOVE, **given_: Any) -> f
     participation=st.sampled_from([0.3, 1.0]),
     local_epsilon=st.floats(0.3, 2.5),
 )
-def test_no_small_protocol_exceeds_its_price_with_curious_clients(
+def test_no_small_protocol_exceeds_its_epsilon_with_curious_clients(
     seed: int,
     slots: int,
     capacity: int,
@@ -110,7 +110,7 @@ def test_a_client_that_displaces_a_curious_one_shows() -> None:
     assert run.releases().remove(5.0) == pytest.approx(0.5)
 
 
-def test_more_curious_clients_never_cost_less() -> None:
+def test_more_curious_clients_never_lower_epsilon() -> None:
     for design in (pure(1.0, capacity=100), noisy(0.1, capacity=1000, slots=100)):
         found = [price(design, curious=curious) for curious in (0, 1, 10)]
         assert found == sorted(found)
@@ -130,7 +130,7 @@ def test_what_is_charged_is_what_the_theorem_says() -> None:
     assert any("displaces a curious one" in line for line in found.assumptions)
 
 
-def test_only_the_exact_accountant_prices_them() -> None:
+def test_only_the_exact_accountant_covers_them() -> None:
     found = certify(pure(1.0, capacity=1), delta=1e-2, adjacency=ADD_REMOVE, curious=3)
     assert {one.method for one in found.alternatives if one.proves} == {"exact"}
 

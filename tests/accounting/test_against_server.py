@@ -35,7 +35,7 @@ def test_a_pure_report_keeps_its_local_epsilon() -> None:
     assert (found.epsilon, found.note) == (1.5, OF_CONTENT)
 
 
-def test_a_gaussian_report_keeps_its_own_price() -> None:
+def test_a_gaussian_report_keeps_its_own_epsilon() -> None:
     """Two inputs lie two clips apart: [BW18, Thm 8] at shift 2/sigma, to the last digit."""
     epsilon = against_server([CLIENT], delta=1e-6).epsilon
     shift = 2 / 0.5

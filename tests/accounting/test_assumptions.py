@@ -69,7 +69,7 @@ def test_each_design_names_what_its_proof_uses(
     assert {line for line in has_not if line in text} == set()
 
 
-def test_a_slot_uses_a_number_of_reports_that_is_said() -> None:
+def test_a_certificate_states_how_many_reports_a_slot_uses() -> None:
     assert "exactly 7 reports, dummies included" in said(design(PURE, capacity=7))
     assert "exactly 1 report, dummies included" in said(design(PURE, capacity=1))
     assert "exactly the same public number of reports" in said(design(PURE))
@@ -82,7 +82,7 @@ def test_curious_clients_are_named_in_place_of_an_adversary_that_is_no_client() 
     assert "no other client discloses whether it was chosen" in text
 
 
-def test_a_lower_end_is_said_to_be_of_what_it_is_true_of() -> None:
+def test_a_lower_end_names_the_mechanism_it_is_about() -> None:
     for randomizer, of in ((PURE, OF_SOME_RANDOMIZER), (AT_SERVER, OF_DESIGN)):
         found = certify(design(randomizer), delta=1e-6, adjacency=ADD_REMOVE, compare=False)
         assert found.epsilon_lower_of == of
@@ -108,7 +108,7 @@ def test_less_than_the_lower_end_is_true_of_a_randomizer_with_central_dummies() 
     assert max(remove, add) < 1e-6
 
 
-def test_what_must_hold_is_never_said_weaker_than_it_was_used() -> None:
+def test_an_assumption_is_never_stated_weaker_than_it_was_used() -> None:
     """Six digits to nearest would allow reports of a larger local epsilon, and more check-ins."""
     local, often = 3.192415678, 2.0 / 3.0
     design = Design(

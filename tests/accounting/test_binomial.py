@@ -109,7 +109,7 @@ def test_a_window_ends_with_the_first_count_whose_exponent_exceeds_what_is_left_
     participation=st.floats(1e-3, 1.0),
     delta=st.floats(-15.0, -1.0).map(lambda power: 10.0**power),
 )
-def test_an_epsilon_from_a_window_is_true_of_the_whole_law(
+def test_an_epsilon_from_a_window_is_true_of_the_whole_distribution(
     trials: int, local_epsilon: float, participation: float, delta: float
 ) -> None:
     """Every count, inside the window or not, in 60 digits."""
@@ -127,7 +127,7 @@ def test_an_epsilon_from_a_window_is_true_of_the_whole_law(
 
 
 @given(trials=st.integers(1, 3000), probability=probabilities)
-def test_masses_are_those_of_the_binomial_law(trials: int, probability: float) -> None:
+def test_masses_are_those_of_the_binomial_distribution(trials: int, probability: float) -> None:
     seen = window(trials=trials, probability=probability, log_outside=60.0)
     assert np.all(seen.masses >= 0.0)
     assert seen.masses.sum() == pytest.approx(1.0, abs=1e-12)
@@ -158,7 +158,7 @@ def test_a_window_of_a_billion_trials_is_short() -> None:
 
 
 @pytest.mark.parametrize("probability", [1e-130, 1e-16, 1 - 1e-16])
-def test_extreme_chances_give_a_window_too(probability: float) -> None:
+def test_extreme_probabilities_give_a_window_too(probability: float) -> None:
     seen = window(trials=1000, probability=probability, log_outside=60.0)
     assert np.all(np.isfinite(seen.masses))
     assert seen.masses.sum() == pytest.approx(1.0)
@@ -175,9 +175,7 @@ def test_the_shortfall_is_the_naive_sum(trials: int, share: float) -> None:
 
 
 @given(trials=st.integers(1, 60), count=st.integers(0, 60), nudge=st.floats(-1e-9, 1e-9))
-def test_the_shortfall_is_continuous_at_whole_numbers(
-    trials: int, count: int, nudge: float
-) -> None:
+def test_the_shortfall_is_continuous_at_integers(trials: int, count: int, nudge: float) -> None:
     assert shortfall(trials, count + nudge) == pytest.approx(
         float(naive_shortfall(trials, count + nudge)), rel=1e-9, abs=1e-30
     )

@@ -73,7 +73,7 @@ def campaign_of(protocol: Protocol, local_epsilon: float) -> PureCampaign:
 
 
 @given(case=small_protocols())
-def test_the_enumerator_yields_probability_laws(case: tuple[Protocol, float]) -> None:
+def test_the_enumerator_yields_probability_distributions(case: tuple[Protocol, float]) -> None:
     distributions = case[0].releases()
     for distribution in (distributions.absent, distributions.present, distributions.replaced):
         assert distribution.min() >= 0.0
@@ -101,7 +101,7 @@ def test_the_enumerator_agrees_with_a_case_done_by_hand() -> None:
 
 @settings(max_examples=150)
 @given(case=small_protocols(), share=shares)
-def test_no_protocol_costs_more_than_the_add_remove_bound(
+def test_no_protocol_exceeds_the_add_remove_bound(
     case: tuple[Protocol, float], share: float
 ) -> None:
     protocol, local_epsilon = case
@@ -113,7 +113,7 @@ def test_no_protocol_costs_more_than_the_add_remove_bound(
 
 @settings(max_examples=150)
 @given(case=small_protocols(), share=shares)
-def test_no_protocol_costs_more_than_the_replace_one_bound(
+def test_no_protocol_exceeds_the_replace_one_bound(
     case: tuple[Protocol, float], share: float
 ) -> None:
     protocol, local_epsilon = case
@@ -129,7 +129,7 @@ def test_no_protocol_costs_more_than_the_replace_one_bound(
     others=st.lists(st.integers(0, 3), max_size=3),
     share=shares,
 )
-def test_shuffling_adaptive_reports_costs_no_more_than_the_replace_one_bound(
+def test_shuffling_adaptive_reports_has_no_larger_epsilon_than_the_replace_one_bound(
     seed: int, local_epsilon: float, others: list[int], share: float
 ) -> None:
     distributions = protocols.shuffled(
@@ -150,7 +150,7 @@ def test_shuffling_adaptive_reports_costs_no_more_than_the_replace_one_bound(
     others=st.lists(st.integers(1, 3), max_size=2),
     share=shares,
 )
-def test_averaged_updates_cost_no_more_than_shuffling_the_reports(
+def test_averaged_updates_have_no_larger_epsilon_than_shuffling_the_reports(
     seed: int, local_epsilon: float, slots: int, others: list[int], share: float
 ) -> None:
     everywhere = tuple(range(slots))
@@ -316,7 +316,7 @@ def test_the_counterexample_stays_below_the_bound_for_slots(epsilon: float) -> N
     outside=st.integers(1, 3),
     share=shares,
 )
-def test_a_window_partly_outside_the_active_range_costs_no_more_than_the_full_one(
+def test_a_window_partly_outside_the_active_range_has_no_larger_epsilon_than_the_full_one(
     seed: int, local_epsilon: float, participation: float, width: int, outside: int, share: float
 ) -> None:
     assume(outside < width)

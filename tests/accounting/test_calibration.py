@@ -351,7 +351,7 @@ def test_a_targets_campaigns_are_counted(value: object) -> None:
         (dataclasses.replace(LOCAL, capacity=3), CAPACITY, "noise at the client only"),
     ],
 )
-def test_a_parameter_the_price_does_not_depend_on_is_refused_with_the_reason(
+def test_a_parameter_that_epsilon_does_not_depend_on_is_refused_with_the_reason(
     design: Design, parameter: Parameter, why: str
 ) -> None:
     message = refused(lambda: solve(design, parameter, 0.5, REPLACE_ONE), "solve", str(parameter))

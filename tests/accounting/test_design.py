@@ -86,17 +86,17 @@ def test_reports_add_their_noise_and_the_server_adds_its_own_once(capacity: int)
     assert gaussian_campaign(capped, server).noise == 1.0
 
 
-def test_noise_at_the_server_without_a_cap_displaces_nobody() -> None:
+def test_noise_at_the_server_without_a_cap_displaces_no_client() -> None:
     noise = GaussianNoise(1.0, NoiseAt.SERVER)
     assert gaussian_campaign(Design(**AT_SERVER), noise).displaces is None  # type: ignore[arg-type]
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+def test_integers_of_numpy_are_integers() -> None:
     assert Design(**{**FIXED, "slots": np.int64(7)}).choices == 7  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("participation", [0, 0.0, 1, 1.0])
-def test_nobody_and_everybody_may_participate(participation: float) -> None:
+def test_no_client_and_every_client_may_participate(participation: float) -> None:
     assert Design(**{**FIXED, "participation": participation}).participation == participation  # type: ignore[arg-type]
 
 

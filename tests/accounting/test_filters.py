@@ -224,7 +224,7 @@ def test_the_worst_chooser_of_small_mechanisms_stays_within_the_filter(
     slots=st.integers(1, 60),
     order=st.sampled_from([None, 4, 12, 32]),
 )
-def test_a_filter_never_costs_less_than_what_was_fixed_beforehand(
+def test_a_filter_never_lowers_epsilon_than_what_was_fixed_beforehand(
     noises: list[float], slots: int, order: int | None
 ) -> None:
     designs = [at_server(noise, slots) for noise in noises]
@@ -354,7 +354,7 @@ def test_a_certificate_says_that_a_filter_was_used_and_which() -> None:
     assert found.epsilon_lower <= fixed.epsilon <= found.epsilon
 
 
-def test_the_variation_is_paid_out_of_its_own_share() -> None:
+def test_the_variation_is_charged_to_its_own_share() -> None:
     blocks = [Block((local(1.0, 100),)), Block((local(0.5, 50),))]
     terms = {"delta": DELTA, "adjacency": ADD_REMOVE}
     without = certify_adaptive(blocks, GAUSSIAN, **terms)  # type: ignore[arg-type]
@@ -365,7 +365,7 @@ def test_the_variation_is_paid_out_of_its_own_share() -> None:
         certify_adaptive(blocks, GAUSSIAN, variation=1e-8, **terms)  # type: ignore[arg-type]
 
 
-def test_the_variation_is_paid_at_the_budget_that_is_promised() -> None:
+def test_the_variation_is_charged_at_the_budget_that_is_promised() -> None:
     """A path that spends little else must leave the promise as true as one that spends it all."""
     blocks = [Block((local(1.0, 100),)), Block((local(0.5, 50),))]
     terms = {"delta": DELTA, "adjacency": ADD_REMOVE, "variation": 1e-9}

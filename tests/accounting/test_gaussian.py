@@ -78,8 +78,8 @@ def test_the_envelope_lies_where_it_was_seen(
 
 
 @pytest.mark.parametrize(("slots", "seen", "split"), [(10, 1.373, 1.489), (100, 0.399, 0.426)])
-def test_antipodal_data_cost_what_was_seen(slots: int, seen: float, split: float) -> None:
-    """Noise multiplier 2; going through the absent client instead costs more.
+def test_antipodal_data_have_the_recorded_epsilon(slots: int, seen: float, split: float) -> None:
+    """MATH B4, sigma 2; going through the absent client instead costs more.
 
     Both numbers are those of a client that displaces nobody.
     """
@@ -134,7 +134,7 @@ def test_replacing_in_one_slot_is_a_gaussian_of_twice_the_sensitivity(
 
 @pytest.mark.parametrize("participation", [0.01, 0.3])
 @pytest.mark.parametrize("noise", [0.7, 3.0])
-def test_one_slot_behind_a_coin_is_the_subsampled_gaussian(
+def test_one_slot_behind_a_coin_flip_is_the_subsampled_gaussian(
     participation: float, noise: float
 ) -> None:
     oracle = privacy_loss_distribution.from_gaussian_mechanism(
@@ -273,7 +273,7 @@ def test_no_configuration_of_a_slot_exceeds_the_add_remove_envelope(
     assert np.all(truth <= envelope.call(t) * (1 + 1e-9) + 1e-15)
 
 
-def test_the_envelope_is_needed_because_neither_law_is_above_the_other() -> None:
+def test_the_envelope_is_needed_because_neither_distribution_is_above_the_other() -> None:
     t = np.array([0.2, 1.0, 5.0])
     alone, displaced = Shifted(1.0).call(t), Diluted(Shifted(2.0), 0.5).call(t)
     assert alone[0] > displaced[0]
@@ -540,7 +540,7 @@ def test_lower_and_upper_are_within_a_hundredth(noise: float, slots: int, delta:
 @pytest.mark.parametrize("displaces", [None, 1])
 @pytest.mark.parametrize("noise", [LEAST_NOISE, 0.3, 0.5, 1e4, MOST_NOISE])
 @pytest.mark.parametrize("slots", [1, 2, 20])
-def test_every_noise_a_design_may_have_can_be_priced(
+def test_every_noise_a_design_may_have_can_be_accounted_for(
     make: type[GaussianAddRemove] | type[GaussianReplaceOne],
     displaces: int | None,
     noise: float,
@@ -598,7 +598,9 @@ def test_an_epsilon_keeps_its_delta(campaign: GaussianCampaign, delta: float) ->
 
 @examples(20, soak=1000)
 @given(campaign=campaigns, delta=small_deltas, more=st.floats(1.0, 5.0))
-def test_more_noise_never_costs_more(campaign: GaussianCampaign, delta: float, more: float) -> None:
+def test_more_noise_never_raises_epsilon(
+    campaign: GaussianCampaign, delta: float, more: float
+) -> None:
     noisier = GaussianCampaign(
         campaign.noise * more, campaign.slots, campaign.participation, campaign.displaces
     )
@@ -608,7 +610,9 @@ def test_more_noise_never_costs_more(campaign: GaussianCampaign, delta: float, m
 
 @examples(20, soak=1000)
 @given(campaign=campaigns, delta=small_deltas, more=st.integers(1, 40))
-def test_more_slots_never_cost_more(campaign: GaussianCampaign, delta: float, more: int) -> None:
+def test_more_slots_never_raise_epsilon(
+    campaign: GaussianCampaign, delta: float, more: int
+) -> None:
     longer = GaussianCampaign(
         campaign.noise, campaign.slots + more, campaign.participation, campaign.displaces
     )
@@ -618,7 +622,7 @@ def test_more_slots_never_cost_more(campaign: GaussianCampaign, delta: float, mo
 
 @examples(20, soak=1000)
 @given(campaign=campaigns, delta=small_deltas, less=st.floats(0.1, 1.0))
-def test_less_participation_never_costs_more(
+def test_less_participation_never_raises_epsilon(
     campaign: GaussianCampaign, delta: float, less: float
 ) -> None:
     rarer = GaussianCampaign(
@@ -640,7 +644,7 @@ def test_a_larger_delta_never_needs_a_larger_epsilon(
 
 @examples(20, soak=1000)
 @given(campaign=campaigns, delta=small_deltas, capacity=st.integers(1, 20))
-def test_being_able_to_displace_never_costs_less(
+def test_being_able_to_displace_never_lowers_epsilon(
     campaign: GaussianCampaign, delta: float, capacity: int
 ) -> None:
     displacing = GaussianCampaign(campaign.noise, campaign.slots, campaign.participation, capacity)
@@ -661,7 +665,7 @@ def test_never_above_what_one_known_slot_costs(campaign: GaussianCampaign, delta
 
 @settings(max_examples=15)
 @given(campaign=campaigns, share=st.floats(0.05, 1.0))
-def test_replacing_costs_no_more_than_removing_and_adding(
+def test_replacing_has_no_larger_epsilon_than_removing_and_adding(
     campaign: GaussianCampaign, share: float
 ) -> None:
     """The truth obeys delta(e1 + e2) <= delta_remove(e1) + e^e1 delta_add(e2)."""
@@ -697,7 +701,7 @@ def test_spending_so_far_never_exceeds_the_whole(
     assert cost(so_far, delta).upper <= cost(campaign, delta).upper * 1.05 + 1e-12
 
 
-def test_a_heavy_ratio_over_many_slots_is_priced_and_not_given_up() -> None:
+def test_a_heavy_ratio_over_many_slots_is_accounted_for_and_not_given_up() -> None:
     campaign = GaussianCampaign(0.3, 100_000, 1.0)
     bounds = GaussianReplaceOne(campaign, delta=1e-8, cells=400).epsilon(1e-8)
     assert 12.1 < bounds.lower < bounds.upper < 12.5

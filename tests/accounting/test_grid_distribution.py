@@ -154,7 +154,7 @@ def correlated(shift: float, epsilon: float, weight: float, t: float) -> tuple[f
         (2.0, 3.0, -19.0, None),
     ],
 )
-def test_the_oracle_for_the_displaced_law_agrees_with_a_direct_integral(
+def test_the_oracle_for_the_displaced_distribution_agrees_with_a_direct_integral(
     shift: float, epsilon: float, t: float, expected: float | None
 ) -> None:
     """The first two were integrated in 30 digits, the third is integrated here, over l'."""
@@ -176,7 +176,7 @@ def test_the_oracle_for_the_displaced_law_agrees_with_a_direct_integral(
 
 
 @given(shift=st.floats(0.05, 2.0), epsilon=epsilons, weight=weights, deviate=st.floats(-5, 5))
-def test_the_displaced_law_is_that_of_two_correlated_lognormals(
+def test_the_displaced_distribution_is_that_of_two_correlated_lognormals(
     shift: float, epsilon: float, weight: float, deviate: float
 ) -> None:
     ratio = Displaced(shift, epsilon, weight)
@@ -260,7 +260,9 @@ def test_discretising_down_goes_down_at_every_strike(
 
 
 @given(ratio=ratios, cells=cell_counts)
-def test_a_discretised_law_is_a_law_with_the_right_mean(ratio: SlotRatio, cells: int) -> None:
+def test_a_discretised_distribution_is_a_distribution_with_the_right_mean(
+    ratio: SlotRatio, cells: int
+) -> None:
     distribution = discretise_up(ratio, rounding(Side.UP, cells))
     assert np.all(distribution.masses >= 0.0)
     assert distribution.masses.sum() == pytest.approx(1.0, abs=1e-12)
@@ -367,7 +369,7 @@ def test_sums_stay_on_their_side_of_the_truth(case, copies: int, cells: int, dev
 
 @settings(max_examples=30)
 @given(case=cases, copies=st.integers(2, 40), cells=cell_counts)
-def test_sums_are_laws_with_the_right_mean(case, copies: int, cells: int) -> None:  # type: ignore[no-untyped-def]
+def test_sums_are_distributions_with_the_right_mean(case, copies: int, cells: int) -> None:  # type: ignore[no-untyped-def]
     ratio, _ = case
     for side, discretise in ((Side.UP, discretise_up), (Side.DOWN, discretise_down)):
         first = discretise(ratio, rounding(side, cells))
@@ -389,7 +391,9 @@ def test_sums_are_laws_with_the_right_mean(case, copies: int, cells: int) -> Non
     strikes=st.lists(st.floats(0.0, 20.0), min_size=5, max_size=5),
     cells=st.sampled_from([4, 16, 64]),
 )
-def test_adding_any_two_laws_brackets_the_exact_convolution(first, second, strikes, cells) -> None:  # type: ignore[no-untyped-def]
+def test_adding_any_two_distributions_brackets_the_exact_convolution(
+    first, second, strikes, cells
+) -> None:  # type: ignore[no-untyped-def]
     one_, other = (_law(atoms) for atoms in (first, second))
     exact = [
         (x + y, p * q)

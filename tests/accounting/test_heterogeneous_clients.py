@@ -80,7 +80,7 @@ def test_the_largest_divergence_composed_as_tabulated() -> None:
     participation=st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 1.0)),
     adjacency=st.sampled_from(Adjacency),
 )
-def test_no_sequence_of_kinds_costs_more_than_is_certified(
+def test_no_sequence_of_kinds_exceeds_the_certified_epsilon(
     local_epsilon: float,
     slots: tuple[int, int],
     participation: tuple[float, float],

@@ -250,7 +250,7 @@ def test_blocks_cost_little_where_they_are_needed() -> None:
 
 
 @given(local_epsilon=st.floats(0.01, 8.0))
-def test_three_point_laws_are_densities_with_mean_one(local_epsilon: float) -> None:
+def test_three_point_distributions_are_densities_with_mean_one(local_epsilon: float) -> None:
     for point in (dominating(local_epsilon), *attained(local_epsilon)):
         for side in (0, 1):
             mean = point.probability * (point.up[side] + point.down[side])
@@ -259,7 +259,7 @@ def test_three_point_laws_are_densities_with_mean_one(local_epsilon: float) -> N
 
 
 @given(local_epsilon=st.floats(0.01, 8.0))
-def test_attained_laws_keep_within_local_epsilon(local_epsilon: float) -> None:
+def test_attained_distributions_keep_within_local_epsilon(local_epsilon: float) -> None:
     b = math.exp(local_epsilon) * (1 + 1e-12)
     for point in attained(local_epsilon):
         for one, other in (point.up, point.middle, point.down):
@@ -330,7 +330,7 @@ def test_replacing_is_never_cheaper_than_adding_or_removing(
 
 
 @given(campaign=campaigns, first=st.floats(0.0, 1.0), second=st.floats(0.0, 1.0))
-def test_replacing_costs_no_more_than_removing_and_adding(
+def test_replacing_has_no_larger_epsilon_than_removing_and_adding(
     campaign: PureCampaign, first: float, second: float
 ) -> None:
     """delta(e1 + e2) <= delta_remove(e1) + e^e1 delta_add(e2): holds for what is attained."""
@@ -356,21 +356,21 @@ def test_a_larger_delta_never_needs_a_larger_epsilon(campaign, delta, more, make
 
 
 @given(campaign=campaigns, delta=deltas, more=st.floats(1.0, 3.0), make=makers)
-def test_a_weaker_randomizer_never_costs_less(campaign, delta, more, make) -> None:  # type: ignore[no-untyped-def]
+def test_a_weaker_randomizer_never_lowers_epsilon(campaign, delta, more, make) -> None:  # type: ignore[no-untyped-def]
     weaker = PureCampaign(campaign.local_epsilon * more, campaign.slots, campaign.participation)
     cost = make(campaign, delta=delta).epsilon(delta).upper
     assert cost <= make(weaker, delta=delta).epsilon(delta).upper * (1 + 1e-4) + 1e-9
 
 
 @given(campaign=campaigns, delta=deltas, less=st.floats(0.001, 1.0), make=makers)
-def test_less_participation_never_costs_more(campaign, delta, less, make) -> None:  # type: ignore[no-untyped-def]
+def test_less_participation_never_raises_epsilon(campaign, delta, less, make) -> None:  # type: ignore[no-untyped-def]
     rarer = PureCampaign(campaign.local_epsilon, campaign.slots, campaign.participation * less)
     cost = make(campaign, delta=delta).epsilon(delta).upper
     assert make(rarer, delta=delta).epsilon(delta).upper <= cost * (1 + 1e-4) + 1e-9
 
 
 @given(campaign=campaigns, delta=deltas, more=st.integers(1, 200), make=makers)
-def test_more_slots_never_cost_more(campaign, delta, more, make) -> None:  # type: ignore[no-untyped-def]
+def test_more_slots_never_raise_epsilon(campaign, delta, more, make) -> None:  # type: ignore[no-untyped-def]
     """The average of m + 1 exchangeable ratios is below that of m in convex order."""
     longer = PureCampaign(campaign.local_epsilon, campaign.slots + more, campaign.participation)
     cost = make(campaign, delta=delta).epsilon(delta).upper

@@ -105,7 +105,7 @@ def test_a_curve_that_drops_at_once_costs_next_to_nothing() -> None:
     assert 0.0 <= found.lower <= found.upper < 1e-9
 
 
-def test_a_search_told_wrongly_that_zero_is_above_still_ends() -> None:
+def test_a_search_given_wrongly_that_zero_is_above_still_ends() -> None:
     """A calibration learns it from a coarse grid; on the fine one it may no longer be so."""
     curve = Counted(lambda x: 1e-7)
     found = crossing(curve, 1e-6, guess=1.0, precision=1e-5, surely_above_at_zero=True)
@@ -147,7 +147,7 @@ def test_a_rare_case_adds_its_share_of_delta_above_and_nothing_below() -> None:
     gap=st.floats(0.0, 0.5),
     target=st.sampled_from([1e-3, 1e-6, 1e-12]),
 )
-def test_a_rare_case_is_priced_on_the_safe_side(
+def test_a_rare_case_is_rounded_to_the_safe_side(
     scale: float, more: float, probability: float, gap: float, target: float
 ) -> None:
     """Either the sum of both shares is small enough, or the rare case alone is."""

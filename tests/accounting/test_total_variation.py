@@ -67,7 +67,7 @@ def test_no_variation_changes_nothing(design: Design) -> None:
 @pytest.mark.parametrize(
     ("design", "campaigns"), [(PURE, 1), (PURE, 3), (NOISY, 1)], ids=["pure", "repeated", "noisy"]
 )
-def test_more_variation_never_costs_less(design: Design, campaigns: int) -> None:
+def test_more_variation_never_lowers_epsilon(design: Design, campaigns: int) -> None:
     found = [
         priced(design, ADD_REMOVE, tau, campaigns)
         for tau in (0.0, 1e-300, 1e-20, 1e-14, 1e-9, 1e-6)
@@ -110,7 +110,7 @@ def test_what_is_left_and_what_is_charged_stay_within_delta(
     assert total_variation.charge(epsilon=epsilon, variation=tau) >= min(1.0, tau)
 
 
-def test_a_certificate_tells_the_variation_what_it_is_for_and_what_it_costs() -> None:
+def test_a_certificate_states_the_variation_and_its_charge() -> None:
     found = priced(PURE, ADD_REMOVE, 1.23e-20)
     (line,) = (line for line in found.assumptions if line.startswith(PAID))
     assert "total variation 1.3e-20 of this design rounded onto its grid" in line
@@ -163,7 +163,7 @@ def test_the_largest_delta_that_a_mixture_may_have_is_all_of_it() -> None:
     assert free.epsilon * 1.05 < dear.epsilon < 1.0
 
 
-def test_kinds_of_clients_pay_for_it_too_and_say_so_once() -> None:
+def test_kinds_of_clients_are_charged_for_it_too_and_say_so_once() -> None:
     kinds = [PURE, Design(Protocol.FIXED, slots=10, participation=0.3, randomizer=PURE.randomizer)]
     plain, paid = (
         certify_heterogeneous(kinds, delta=1e-5, adjacency=ADD_REMOVE, variation=tau)

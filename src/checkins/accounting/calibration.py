@@ -115,19 +115,19 @@ class _Target:
 
 
 @dataclass(frozen=True, slots=True)
-class _Knob:
+class _SearchRange:
     """A parameter that is searched from ``tightest``, the most private, to ``loosest``."""
 
     name: str
-    turned: Callable[[float], Design]
+    with_value: Callable[[float], Design]
     tightest: float
     loosest: float
     is_integer: bool
     start: float = 1.0
-    our_limit: bool = False
+    is_package_limit: bool = False
     """Whether the loosest value is a limit of this package, and not of the parameter."""
 
-    def tightened(self, value: float, target: _Target) -> float:
+    def more_private(self, value: float, target: _Target) -> float:
         """Return the next more private value: one more, or a ten-thousandth more."""
         if value == self.tightest:
             raise self.out_of_reach(target)
@@ -181,9 +181,9 @@ def calibrate(
     check([design], delta=delta, adjacency=adjacency, campaigns=campaigns)
     total_variation.check(variation)
     left = total_variation.share(delta=delta, epsilon=epsilon, variation=variation)
-    knob = _knob(design, parameter)
+    search = _search_range(design, parameter)
     target = _Target(epsilon, left, adjacency, campaigns, curious)
-    value = _integer(knob, target) if knob.is_integer else _real(knob, target)
+    value = _integer(search, target) if search.is_integer else _real(search, target)
 
     def certified(design: Design) -> Certificate:
         return certify(
@@ -196,38 +196,38 @@ def calibrate(
             curious=curious,
         )
 
-    certificate = certified(knob.turned(value))
+    certificate = certified(search.with_value(value))
     while certificate.epsilon > epsilon:  # two searches ended on two sides of the target
-        value = knob.tightened(value, target)
-        certificate = certified(knob.turned(value))
-    settled = knob.turned(value)
-    return Calibration(parameter, int(value) if knob.is_integer else value, settled, certificate)
+        value = search.more_private(value, target)
+        certificate = certified(search.with_value(value))
+    settled = search.with_value(value)
+    return Calibration(parameter, int(value) if search.is_integer else value, settled, certificate)
 
 
-def _knob(design: Design, parameter: Parameter) -> _Knob:
+def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
     randomizer = design.randomizer
     match parameter, randomizer:
         case Parameter.NOISE_MULTIPLIER, GaussianNoise():
             per_slot = design.slot_noise(replace(randomizer, noise_multiplier=1.0))
-            return _Knob(
+            return _SearchRange(
                 "noise_multiplier",
                 lambda x: replace(design, randomizer=replace(randomizer, noise_multiplier=x)),
                 MOST_NOISE / per_slot * (1 - 1e-12),
                 LEAST_NOISE / per_slot * (1 + 1e-12),
                 is_integer=False,
-                our_limit=True,
+                is_package_limit=True,
             )
         case Parameter.LOCAL_EPSILON, LocalRandomizer():
-            return _Knob(
+            return _SearchRange(
                 "local_epsilon",
                 lambda x: replace(design, randomizer=replace(randomizer, local_epsilon=x)),
                 1e-9,
                 MOST_LOCAL_EPSILON,
                 is_integer=False,
-                our_limit=True,
+                is_package_limit=True,
             )
         case Parameter.PARTICIPATION, _ if design.protocol is not Protocol.AVERAGED:
-            return _Knob(
+            return _SearchRange(
                 "participation",
                 lambda x: replace(design, participation=x),
                 1e-12,
@@ -236,13 +236,13 @@ def _knob(design: Design, parameter: Parameter) -> _Knob:
                 start=0.5,
             )
         case Parameter.SLOTS, _ if design.protocol is Protocol.FIXED:
-            return _Knob(
+            return _SearchRange(
                 "slots", lambda x: replace(design, slots=int(x)), MOST_SLOTS, 1, is_integer=True
             )
         case Parameter.CAPACITY, GaussianNoise(at=NoiseAt.CLIENT) if design.capacity is not None:
             most = int((MOST_NOISE / randomizer.noise_multiplier) ** 2 * (1 - 1e-12))
             least = max(1, math.ceil((LEAST_NOISE / randomizer.noise_multiplier) ** 2))
-            return _Knob(
+            return _SearchRange(
                 "capacity",
                 lambda x: replace(design, capacity=int(x)),
                 min(most, MOST_SLOTS),
@@ -261,30 +261,30 @@ _WHY_NOT = {
 }
 
 
-def _real(knob: _Knob, target: _Target) -> float:
+def _real(search: _SearchRange, target: _Target) -> float:
     """Search along the logarithm from the loosest value, on a coarse grid first."""
-    span = math.log(knob.tightest / knob.loosest)
+    span = math.log(search.tightest / search.loosest)
 
     def at(turn: float) -> float:
-        return knob.loosest * math.exp(math.copysign(min(turn, abs(span)), span))
+        return search.loosest * math.exp(math.copysign(min(turn, abs(span)), span))
 
     def spent(turn: float, cells: int) -> float:
-        return target.spent(knob.turned(at(turn)), cells=cells)
+        return target.spent(search.with_value(at(turn)), cells=cells)
 
     if spent(0.0, _COARSE) <= target.delta:
-        if knob.our_limit:
+        if search.is_package_limit:
             raise InvalidValue(
                 "epsilon",
                 target.epsilon,
-                f"even {knob.name} = {knob.loosest:g}, the end of what is allowed, spends less",
+                f"even {search.name} = {search.loosest:g}, the end of what is allowed, spends less",
             )
-        return knob.loosest
+        return search.loosest
     if spent(abs(span), _COARSE) > target.delta:
-        raise knob.out_of_reach(target)
+        raise search.out_of_reach(target)
     rough = crossing(
         lambda turn: spent(turn, _COARSE),
         target.delta,
-        guess=abs(math.log(knob.start / knob.loosest)),
+        guess=abs(math.log(search.start / search.loosest)),
         precision=1e-3,
         surely_above_at_zero=True,
     ).upper
@@ -299,15 +299,15 @@ def _real(knob: _Knob, target: _Target) -> float:
     return at(fine)
 
 
-def _integer(knob: _Knob, target: _Target) -> int:
+def _integer(search: _SearchRange, target: _Target) -> int:
     """Bisect integers between one that spends too much and one that does not."""
 
     def fits(x: int) -> bool:
-        return target.spent(knob.turned(x), cells=_FINE) <= target.delta
+        return target.spent(search.with_value(x), cells=_FINE) <= target.delta
 
-    too_much, enough = int(knob.loosest) - 1, int(knob.loosest)
+    too_loose, enough = int(search.loosest) - 1, int(search.loosest)
     while not fits(enough):
-        if enough >= knob.tightest:
-            raise knob.out_of_reach(target)
-        too_much, enough = enough, min(2 * enough, int(knob.tightest))
-    return first_true(fits, false=too_much, true=enough)
+        if enough >= search.tightest:
+            raise search.out_of_reach(target)
+        too_loose, enough = enough, min(2 * enough, int(search.tightest))
+    return first_true(fits, false=too_loose, true=enough)

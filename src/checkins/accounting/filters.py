@@ -167,7 +167,7 @@ class Filter:
         def fits(shift: float) -> bool:
             return _profile(max(shift, 1e-300), epsilon) <= delta
 
-        largest = first_true(fits, false=_MOST_SHIFT, true=0.0)
+        largest = first_true(fits, false=_MOST_SHIFT, true=0.0, width=_MOST_SHIFT * 2.0**-59.5)
         return largest * largest
 
 

@@ -107,19 +107,25 @@ def crossing(
 
 
 def first_true(
-    holds: Callable[[_Number], bool], *, false: _Number, true: _Number, precision: float = 0.0
+    holds: Callable[[_Number], bool],
+    *,
+    false: _Number,
+    true: _Number,
+    precision: float = 0.0,
+    width: float = 0.0,
 ) -> _Number:
     """Bisect a condition that changes once between two numbers; it holds at the number returned.
 
-    Stops when no number lies between the two sides, or they are within ``precision`` of each other,
-    relative to the side that holds. The condition is not evaluated at ``false`` and ``true``.
+    Stops when no number lies between the two sides, or they are within ``width`` of each other, or
+    within ``precision`` relative to the side that holds. The condition is not evaluated at
+    ``false`` and ``true``.
 
     >>> first_true(lambda x: x * x >= 2.0, false=0.0, true=2.0)
     1.4142135623730951
     >>> first_true(lambda n: n * n >= 50, false=0, true=50)
     8
     """
-    while abs(true - false) > precision * abs(true):
+    while abs(true - false) > max(width, precision * abs(true)):
         middle = (false + true) // 2 if isinstance(true, int) else (false + true) / 2
         if middle in (false, true):
             break

@@ -55,7 +55,7 @@ def test_the_admitted_pair_satisfies_the_total_variation_bound(local_epsilon, di
 
 
 @given(local_epsilon=epsilons, distance=distances)
-def test_whole_rounds_never_admit_more_than_the_printed_condition(local_epsilon, distance):
+def test_integer_rounds_never_admit_more_than_the_printed_condition(local_epsilon, distance):
     rate = _rate(local_epsilon)
     printed = -math.expm1(-local_epsilon) * distance
     printed /= 4.0 * math.exp(local_epsilon) * (2.0 + math.log(2.0 / distance) / rate)

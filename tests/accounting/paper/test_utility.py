@@ -156,7 +156,7 @@ def test_simulated_training_stays_below_the_bounds(clients, slots):
     assert mean + 0.01 <= utility.averaged_smooth_risk(smoothness=1e-9, **size, **task)
 
 
-def test_a_protocol_nobody_joins_has_no_finite_risk():
+def test_a_protocol_that_no_client_joins_has_no_finite_risk():
     assert (
         utility.last_iterate_risk(
             clients=5, slots=5, participation=0.0, rate=1.0, second_moment=1.0, diameter=1.0

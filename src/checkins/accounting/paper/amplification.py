@@ -287,35 +287,3 @@ def held_locally(
     else:
         mixed = math.inf
     return min(local_epsilon, mixed)
-
-
-def locally(
-    bound: Callable[[], float],
-    *,
-    local_epsilon: float,
-    local_delta: float,
-    delta: float,
-    participation: float = 1.0,
-) -> float:
-    """Return the smaller of a theorem's ε and the local one; raise the refusal if neither holds.
-
-    ``participation`` below 1 is for the fixed window (and other protocols in which a client that
-    abstains leaves no trace).
-
-    >>> from checkins.accounting.paper.statements import fixed_window
-    >>> given = dict(local_epsilon=4.0, delta=1e-6, participation=1.0)
-    >>> locally(lambda: fixed_window(slots=1000, **given), local_delta=0.0, **given)
-    4.0
-    """
-    held = held_locally(
-        local_epsilon=local_epsilon,
-        delta=delta,
-        local_delta=local_delta,
-        participation=participation,
-    )
-    try:
-        return min(held, bound())
-    except NotCovered:
-        if math.isinf(held):
-            raise
-        return held

@@ -3,7 +3,7 @@
 [BKMTT20] is "Privacy Amplification via Random Check-Ins", arXiv:2007.06605v2. Here n is
 ``clients``, m is ``slots`` (``window`` for the sliding protocol) and p₀ is ``participation``. A
 function whose name ends in ``_total`` takes the total δ that may be spent. None of these bounds is
-capped by what holds without amplification: see ``amplification.locally``.
+capped by the ε that holds without amplification: see ``amplification.held_locally``.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class NumberParameter:
     required: bool = False
 
     def schema(self) -> dict[str, Any]:
-        kind = "an integer" if self.whole else "a number"
+        kind = "integer" if self.whole else "number"
         return {"type": kind, "minimum": self.least, "maximum": self.most}
 
     def read(self, name: str, text: str) -> float:
