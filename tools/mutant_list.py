@@ -14,12 +14,12 @@ FILTERS = "tests/accounting/test_filters.py"
 MODEL_UPDATE = "tests/protocol/test_model_update.py"
 DEVICE = "tests/randomizers/test_device.py"
 NORMS = "tests/randomizers/test_norms.py"
-LOGS, BACKGROUND = "tests/service/test_logs.py", "tests/service/test_background.py"
+LOGS, BACKGROUND = "tests/service/test_logs.py", "tests/service/test_background_tasks.py"
 READINESS, DATABASE = "tests/service/test_readiness.py", "tests/service/test_database.py"
 GRID = "tests/randomizers/test_grid.py"
 
-MEMORY = "tests/service/test_memory.py"
-CONNECTIONS = "tests/service/test_connections.py"
+MEMORY = "tests/service/test_memory_limits.py"
+CONNECTIONS = "tests/service/test_connection_limits.py"
 CAMPAIGN_FILE = "tests/campaign/test_file.py"
 POPULATION = "tests/service/test_population.py"
 
@@ -322,7 +322,7 @@ MUTANTS = (
         "--restore ends what runs in a store that was never rolled back",
         (Change("service/startup.py", "witness.check_restorable(database)", "pass"),),
         (
-            "tests/service/test_witness.py"
+            "tests/service/test_rollback_guard.py"
             "::test_a_healthy_store_is_not_restored_and_its_campaign_runs_on",
         ),
     ),
@@ -415,8 +415,8 @@ MUTANTS = (
         "the body of a report that nobody asked for is read, and keeps others waiting meanwhile",
         (
             Change(
-                "service/routes/clients.py",
-                "    return await runner.ask(intake.is_asked, runner.database, live_run.spec.id,"
+                "service/runs/client_requests.py",
+                "    return await runner.ask(intake.is_chosen, runner.database, live_run.spec.id,"
                 " slot, receipt)\n",
                 "    return True\n",
             ),

@@ -22,7 +22,7 @@ from checkins.campaign import Campaign, parse_campaign
 from checkins.errors import ProtocolViolation
 from checkins.ledger.verification import Verification, verify
 from checkins.service.runs import intake, opening, slot_transitions
-from checkins.service.runs.intake import CheckIn, Enrolment, Submission, hashed
+from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission, hashed
 from checkins.service.store import clock as store_clock
 from checkins.service.store import ledgers, metadata, run_state, schema
 from checkins.service.store.database import Database
@@ -191,7 +191,7 @@ class House:
     def enrol(self, spec: RunSpec, name: str | None = None) -> str:
         """A hashed token that is good for one check-in."""
         token = hashed(name or f"token-{next(self.names)}")
-        (answer,) = intake.take_enrolments(self.database, spec, [Enrolment(token)])
+        (answer,) = intake.take_enrolments(self.database, spec, [EnrolmentRequest(token)])
         assert answer is None
         return token
 

@@ -122,7 +122,7 @@ def test_a_run_that_is_watched_is_told_that_it_holds(tmp_path: Path) -> None:
         await it.open(slots=4)
         clocks = Clocks(it.clock.now)
         clocks.give(it.runner.database)
-        from checkins.service.routes.campaigns import _events
+        from checkins.service.runs.event_stream import _events
 
         heard = _events(it.live_run, it.runner)
         assert '"holding": null' in (await anext(heard)).decode()
@@ -148,7 +148,7 @@ def test_the_log_tells_when_holding_begins_and_ends(
     for set_by in (0.0, 5.0, 0.0, -5.0, 0.0):
         clocks.set(set_by)
         clock_watch.look(house.database)
-        watch.told()
+        watch.report_changes()
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     told = [(line["level"], line["event"], line.get("seconds")) for line in lines]
     assert told[-2:] == [("warning", "clock-jumped", 5.0), ("info", "clock-agrees", None)]

@@ -87,7 +87,8 @@ class Pure:
 
     @classmethod
     def of(cls, what: Campaign, spec: RunSpec, model: Any) -> Pure:
-        server = server_of(what, model, affordable=spending_of(Ledger(), what).affordable())
+        affordable = spending_of(Ledger(), what).affordable()
+        server = server_of(what, model, affordable=affordable)
         assert server.rules.affordable == spec.affordable
         ledger, line = Ledger().append(Ledger().opening(what, model=model))
         return cls(what, server, ledger, [line])
@@ -204,7 +205,7 @@ class Both:
             self.spec, snapshot, enrolments=nothing, check_ins=nothing, reports=nothing
         )
         choice = slot_transitions.read_choice(self.house.database, self.spec.id)
-        live_run.moved(snapshot, choice)
+        live_run.update(snapshot, choice)
         known = intake.slot_of(self.house.database, self.spec.id, receipt)
         told = None if known is None else live_run.outcome(slot, receipt)
         if known is None and self.pure.server.phase is Phase.OPEN and slot == self.slot:
@@ -312,7 +313,7 @@ def test_any_history_is_one_of_the_machines(
         pure = Pure.of(what, spec, house.snapshot(spec).learner.model)
         tokens = [hashed(f"{spec.id} {number}") for number in range(CLIENTS)]
         for token in tokens:
-            intake.take_enrolments(house.database, spec, [intake.Enrolment(token)])
+            intake.take_enrolments(house.database, spec, [intake.EnrolmentRequest(token)])
             pure.unspent.add(token)
         both = Both(house, spec, pure, drawn, tokens)
         both.clock(1)

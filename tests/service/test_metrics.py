@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from checkins.service import metrics as module
 from checkins.service.http import problems
-from checkins.service.metrics import Measured, Metrics
+from checkins.service.metrics import Metrics, RequestMetrics
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -28,7 +28,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
     }
 
 
-def app_of(metrics: Metrics) -> Measured:
+def app_of(metrics: Metrics) -> RequestMetrics:
     app = FastAPI()
     problems.install(app)
     router = APIRouter(prefix="/campaigns")
@@ -40,10 +40,10 @@ def app_of(metrics: Metrics) -> Measured:
         return campaign
 
     app.include_router(router)
-    return Measured(app, metrics=metrics)
+    return RequestMetrics(app, metrics=metrics)
 
 
-def ask(app: Measured, *requests: tuple[str, str]) -> None:
+def ask(app: RequestMetrics, *requests: tuple[str, str]) -> None:
     async def all_of_them() -> None:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -89,7 +89,7 @@ def test_a_request_that_fails_without_an_answer_counts_as_a_failure():
     clock = iter([10.0, 10.3])
     with pytest.raises(KeyError):
         asyncio.run(
-            Measured(broken, metrics=metrics, clock=lambda: next(clock))(
+            RequestMetrics(broken, metrics=metrics, clock=lambda: next(clock))(
                 {"type": "http", "method": "GET"}, None, None
             )
         )
@@ -106,7 +106,7 @@ def test_other_protocols_are_not_counted():
         seen.append(scope["type"])
 
     metrics = Metrics()
-    asyncio.run(Measured(app, metrics=metrics)({"type": "lifespan"}, None, None))
+    asyncio.run(RequestMetrics(app, metrics=metrics)({"type": "lifespan"}, None, None))
     assert seen == ["lifespan"]
     assert not any(name == "checkins_requests_total" for name, _ in samples(metrics))
 
@@ -190,10 +190,6 @@ sys.stdout.write(metrics.Metrics().render()[0].decode())
 
 @pytest.mark.slow
 def test_workers_are_added_up_and_ended_ones_hold_nothing_open(tmp_path):
-    left = tmp_path / "counter_1.db"
-    left.write_bytes(b"old")
-    module.empty(tmp_path)
-    assert not left.exists()
     environment = {**os.environ, module.FOLDER: str(tmp_path)}
     workers = []
     for count in ("3", "4"):

@@ -11,7 +11,7 @@ from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.protocol.rules import MOST_ENROLLED
 from checkins.service import startup
 from checkins.service.runs import intake
-from checkins.service.runs.intake import Enrolment, hashed
+from checkins.service.runs.intake import EnrolmentRequest, hashed
 from checkins.service.settings import Enrolment as Admission
 from checkins.service.settings import EnrolmentKind, digest_of
 from checkins.service.store import schema
@@ -30,20 +30,20 @@ from tests.service.living import OPERATOR, play, problem, settings
 FEW = (2, 3)
 
 
-def enrolled(house: House, spec: RunSpec, messages: list[Enrolment]) -> list[bool]:
+def enrolled(house: House, spec: RunSpec, messages: list[EnrolmentRequest]) -> list[bool]:
     """Whether each was given a token."""
     answers = retry_on_conflict(lambda: intake.take_enrolments(house.database, spec, messages))
     assert all(answer is None or "nobody more may enrol" in str(answer) for answer in answers)
     return [answer is None for answer in answers]
 
 
-def strangers(count: int, name: str = "token") -> list[Enrolment]:
-    return [Enrolment(hashed(f"{name}-{number}")) for number in range(count)]
+def strangers(count: int, name: str = "token") -> list[EnrolmentRequest]:
+    return [EnrolmentRequest(hashed(f"{name}-{number}")) for number in range(count)]
 
 
-def with_keys(count: int) -> list[Enrolment]:
+def with_keys(count: int) -> list[EnrolmentRequest]:
     return [
-        Enrolment(hashed(f"t{number}"), hashed(f"c{number}"), hashed(f"k{number}"))
+        EnrolmentRequest(hashed(f"t{number}"), hashed(f"c{number}"), hashed(f"k{number}"))
         for number in range(count)
     ]
 

@@ -225,7 +225,7 @@ from checkins.service.server import _Workers, bind
 from checkins.service.settings import Settings
 
 crew = _Workers(Settings.from_json(sys.stdin.read()), bind("127.0.0.1", 0))
-crew.hire()
+crew.spawn()
 with open(sys.argv[1], "w") as file:
     file.write(str(crew.processes[0].pid))
 os._exit(0)

@@ -19,7 +19,7 @@ from checkins.service.settings import (
     Settings,
     digest_of,
     read_secret,
-    shown_url,
+    redacted_url,
 )
 
 SECRET = "correct-horse-battery"
@@ -72,7 +72,7 @@ def test_no_password_is_ever_shown(password):
         f"postgresql://ann:{password}@db/x",
         f"postgresql://ann@db/x?password={password.replace('&', '')}&sslmode=require",
     ):
-        shown = shown_url(url)
+        shown = redacted_url(url)
         assert password not in shown
         assert "***" in shown
 
@@ -81,7 +81,7 @@ def test_no_secret_is_in_a_repr():
     secret = Enrolment(kind=EnrolmentKind.SECRET, secret=SECRET)
     told = repr(settings(enrolment=secret, store="postgresql://ann:hunter22@db/x"))
     assert not any(each in told for each in (SECRET, TOKEN, "hunter22"))
-    assert "hunter22" not in settings(store="postgresql://ann:hunter22@db/x").shown_store
+    assert "hunter22" not in settings(store="postgresql://ann:hunter22@db/x").redacted_store
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from checkins.service import startup
+from checkins.service.runs.runner import Runner
 from checkins.service.startup import Start, prepare
 from checkins.service.store import database as databases
 from checkins.service.store import metadata
 from checkins.service.store.database import Database, StoreAway
+from checkins.service.workers.epsilon_process import EpsilonProcesses
 from tests.postgres import Postgres
 from tests.service.coordination import campaign, campaign_text
 from tests.service.faults.coordinator import Coordinator
@@ -68,10 +70,8 @@ def test_asked_to_stop_before_postgresql_has_answered_a_coordinator_leaves(
         proxy.silent.set()
 
         async def main() -> None:
-            from checkins.service.runs.runner import Runner
-
             url = through(proxy, postgres_url)
-            runner = Runner(settings(url, tmp_path), Database(url))
+            runner = Runner(settings(url, tmp_path), Database(url), EpsilonProcesses(url))
             starting = asyncio.create_task(runner.start())
             await asyncio.sleep(0.05)
             runner.release_waiters()

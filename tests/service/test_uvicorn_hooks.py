@@ -22,7 +22,7 @@ def test_the_code_of_uvicorn_is_the_code_that_was_read(module: ModuleType) -> No
     found = hashlib.sha256(inspect.getsource(module).encode()).hexdigest()[:16]
     assert found == READ[module], (
         f"uvicorn {uvicorn.__version__} changed {module.__name__}: read the difference, check"
-        " uvicorn_hooks against it, run tests/service/test_connections.py, and renew the digest"
+        " uvicorn_hooks against it, run test_connection_limits.py, and renew the digest"
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from checkins.errors import ProtocolViolation
 from checkins.protocol.server import Ending
 from checkins.service.runs import intake, opening, slot_transitions
-from checkins.service.runs.intake import CheckIn, Enrolment, Submission, hashed
+from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission, hashed
 from checkins.service.store import ledgers, metadata, run_state, schema
 from checkins.service.store.database import Database, retry_on_conflict
 from tests.service.coordination import FaultyDatabase, House, campaign, total_of, units_of
@@ -115,7 +115,7 @@ def test_invariant_1_a_check_in_and_a_withdrawal_at_once_leave_nothing_to_use(
 def test_an_enrolment_at_two_workers_is_one_token(house: House, crew) -> None:
     spec = house.open(campaign())
     for number in range(ROUNDS):
-        message = Enrolment(hashed(f"t{number}"), hashed(f"c{number}"), hashed("k"))
+        message = EnrolmentRequest(hashed(f"t{number}"), hashed(f"c{number}"), hashed("k"))
         found = race(
             *(
                 lambda d=d, m=message: retry_on_conflict(
@@ -242,7 +242,7 @@ def test_prices_and_points_of_two_workers_are_written_once(house: House, crew) -
         *(lambda d=d: run_state.add_point(d, spec.id, slots=4, metrics={}) for d in crew),
     )
     assert found == [None] * 4
-    assert len(house.rows(schema.epsilons)) == len(house.rows(schema.curve)) == 1
+    assert len(house.rows(schema.prices)) == len(house.rows(schema.curve)) == 1
 
 
 def test_epochs_are_counted_one_by_one(house: House, crew) -> None:

@@ -16,7 +16,7 @@ from checkins.service import logs
 from checkins.service.http import problems
 from checkins.service.http.problems import Problem
 from checkins.service.http.request_limits import RequestLimits
-from checkins.service.metrics import Measured
+from checkins.service.metrics import RequestMetrics
 from checkins.service.routes import campaigns, clients, page, planning, readiness
 from checkins.service.routes.requests import SECURITY
 from checkins.service.runs.runner import Runner
@@ -100,7 +100,7 @@ def create_app(
         trusted_proxies=settings.trusted_proxies,
         refused=runner.metrics.refused,
     )
-    app.add_middleware(Measured, metrics=runner.metrics)
+    app.add_middleware(RequestMetrics, metrics=runner.metrics)
     return app
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from checkins.errors import InvalidValue
 from checkins.service.runs.cached_responses import model_bytes
-from checkins.service.settings import shown_url
+from checkins.service.settings import redacted_url
 from checkins.service.store import metadata, participants, run_state
 from checkins.service.store.database import Database, copy_sqlite
 
@@ -21,7 +21,7 @@ def stored_model(store: str, run: str | None = None) -> bytes:
         with database.reading() as connection:
             runs = {spec.id: spec for spec in run_state.load_unknown_specs(connection, ())}
             if not runs:
-                raise InvalidValue("store", shown_url(store), "holds no campaign")
+                raise InvalidValue("store", redacted_url(store), "holds no campaign")
             spec = runs.get(run or list(runs)[-1])
             if spec is None:
                 raise InvalidValue("campaign", run, f"must be one of {', '.join(runs)}")
@@ -39,7 +39,7 @@ def back_up(store: str, out: Path) -> int:
     if not store.startswith(SQLITE):
         raise InvalidValue(
             "store",
-            shown_url(store),
+            redacted_url(store),
             "is not SQLite: use pg_dump, and keep the witness apart from the dump",
         )
     _existing(store).close()

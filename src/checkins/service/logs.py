@@ -272,7 +272,7 @@ def configure(log_file: Path | None, *, level: str = "info", strict: bool = Fals
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         log.saved[name] = (list(logger.handlers), logger.level, logger.propagate)
-        logger.handlers[:] = [] if name else [_Foreign()]
+        logger.handlers[:] = [] if name else [_LibraryHandler()]
         logger.setLevel(logging.INFO if name == "uvicorn.error" else logging.WARNING)
         logger.propagate = name != "uvicorn.access"
     _log = log
@@ -348,7 +348,7 @@ def _fits(name: str, value: object) -> bool:
     return FIELDS[name].fullmatch(str(value)) is not None
 
 
-class _Foreign(logging.Handler):
+class _LibraryHandler(logging.Handler):
     """Records of libraries: their place and the types of their exception, never their text."""
 
     def emit(self, record: logging.LogRecord) -> None:

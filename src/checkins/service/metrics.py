@@ -34,7 +34,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from prometheus_client import (
     CollectorRegistry,
@@ -146,7 +145,7 @@ class Metrics:
         known[1].observe(seconds)
 
     def refused(self, reason: str) -> None:
-        """Something was refused before the app saw it; ``reason`` is one of a few fixed words."""
+        """Count a refusal before the app was called; ``reason`` is one of a few fixed words."""
         self._refused.labels(reason).inc()
 
     def connections(self, number: int) -> None:
@@ -189,7 +188,7 @@ class Metrics:
         self._campaign_budget.labels(campaign).set(epsilon_budget)
 
     def render(self) -> tuple[bytes, str]:
-        """The metrics of all workers as Prometheus reads them, and their content type."""
+        """Return the metrics of all workers in Prometheus format, and their content type."""
         registry = self.registry
         if FOLDER in os.environ:
             registry = CollectorRegistry()
@@ -197,7 +196,7 @@ class Metrics:
         return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-class Measured:
+class RequestMetrics:
     """ASGI middleware that counts and times each request under its route's template."""
 
     def __init__(
@@ -232,20 +231,13 @@ class Measured:
 
 
 def template(scope: Scope) -> str:
-    """The template of the route that took this request; a path that no route took is not shown."""
+    """Return the template of the route of a request; ``NO_ROUTE`` if no route matched."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) and path else NO_ROUTE
 
 
-def empty(folder: Path) -> None:
-    """Make a folder ready for the metrics of new workers: what earlier ones left is removed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob("*.db"):
-        left.unlink()
-
-
 def forget_worker(process_id: int) -> None:
-    """A worker has ended: what it was holding open or waiting for is no longer counted."""
+    """Remove the gauges of a worker process that has ended."""
     if FOLDER in os.environ:
         mark_process_dead(process_id)  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""What an operator decides about a service: where it stores, whom it admits, what it bears.
+"""Settings of a service: its store, who may enrol, its limits.
 
 Secrets (the operator's token, the enrolment secret, a password inside the store's address) are
 never part of a ``repr`` nor of an error message; only ``Settings.to_json`` holds them.
@@ -22,7 +22,7 @@ from checkins.errors import InvalidValue, ProtocolViolation
 
 KIB = 1024
 LEAST_SECRET = 16
-"""Characters of a secret: fewer could be guessed over the network."""
+"""Least number of characters of a secret: fewer could be guessed over the network."""
 HIDDEN = "(hidden)"
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -37,7 +37,7 @@ class NotAdmitted(ProtocolViolation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one worker process bears; connections and rates are counted per process.
+    """Limits of one worker process; connections and rates are counted per process.
 
     A rate or a number of connections of 0 means no limit.
     """
@@ -113,12 +113,12 @@ class Enrolment:
 
     @classmethod
     def from_secret_file(cls, path: Path) -> Self:
-        """Whoever shows the one secret that the file holds."""
+        """Clients with the secret in a file may enrol."""
         return cls(kind=EnrolmentKind.SECRET, secret=read_secret(path, name="secret_file"))
 
     @classmethod
     def from_allow_list_file(cls, path: Path) -> Self:
-        """The holders of the keys of a file: one key or ``sha256:hex`` a line, ``#`` a comment."""
+        """Holders of the keys in a file may enrol: one key or ``sha256:hex`` a line."""
         keys = set()
         for number, line in enumerate(_lines(path, name="allow_list"), start=1):
             if not line:
@@ -137,9 +137,9 @@ class Enrolment:
         return cls(kind=EnrolmentKind.ALLOW_LIST, allow_list=frozenset(keys))
 
     def admits(self, credential: str | None) -> str | None:
-        """The sha256 of the listed key that enrols, None where a credential names nobody.
+        """Return the sha256 of a listed key; None if enrolment is open or the secret is right.
 
-        Raises NotAdmitted otherwise. Neither answer nor duration tells how near a guess was.
+        Raises NotAdmitted otherwise. Neither result nor duration reveals how close a guess was.
         """
         if self.kind is EnrolmentKind.OPEN:
             return None
@@ -156,9 +156,9 @@ class Enrolment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything a worker process needs to know of its operator's wishes."""
+    """Everything that an operator decides about a worker process."""
 
-    store: str = field(repr=False)  # may hold a password; see shown_store
+    store: str = field(repr=False)  # may hold a password; see redacted_store
     enrolment: Enrolment
     operator_token: str = field(repr=False)
     limits: Limits = field(default_factory=Limits)
@@ -184,23 +184,23 @@ class Settings:
         ):
             raise InvalidValue(
                 "public_url",
-                shown_url(self.public_url),
+                redacted_url(self.public_url),
                 "must look like https://host:port, without user, query or fragment",
             )
 
     @property
-    def shown_store(self) -> str:
-        """The store's address as it may be printed: without its password."""
-        return shown_url(self.store)
+    def redacted_store(self) -> str:
+        """The address of the store without its password."""
+        return redacted_url(self.store)
 
     def is_operator(self, credential: str | None) -> bool:
-        """Whether this is the operator's token, compared in constant time."""
+        """Return whether this is the operator's token, compared in constant time."""
         if credential is None:
             return False
         return hmac.compare_digest(digest_of(credential), digest_of(self.operator_token))
 
     def to_json(self) -> str:
-        """All of it, secrets included, for a worker process: by pipe or a file only we can read.
+        """Return all settings as JSON, secrets included, for the pipe to a worker process.
 
         A long allow-list does not fit into an environment variable (128 KiB on Linux).
         """
@@ -210,7 +210,7 @@ class Settings:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The settings that ``to_json`` wrote."""
+        """Return the settings that ``to_json`` wrote."""
         try:
             plain = json.loads(text)
         except ValueError:
@@ -234,12 +234,12 @@ class Settings:
 
 
 def digest_of(credential: str) -> str:
-    """The sha256 of a credential, in hex: all that is kept or compared of one."""
+    """Return the sha256 of a credential in hex: all that is stored or compared of it."""
     return hashlib.sha256(credential.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_secret(path: Path, *, name: str) -> str:
-    """The only line of a file that holds a secret and nothing else."""
+    """Return the secret in a file, which must be its only line."""
     lines = [line for line in _lines(path, name=name) if line]
     if len(lines) != 1:
         raise InvalidValue(name, str(path), f"must hold one line, the secret; {_MAKE_ONE}")
@@ -247,10 +247,10 @@ def read_secret(path: Path, *, name: str) -> str:
     return lines[0]
 
 
-def shown_url(url: str) -> str:
-    """An address without what could be a password; what is no address is not shown at all.
+def redacted_url(url: str) -> str:
+    """Return an address without its password; a text that is no address is hidden completely.
 
-    >>> shown_url("postgresql://ann:p@ss/word@db.example/checkins?sslmode=require")
+    >>> redacted_url("postgresql://ann:p@ss/word@db.example/checkins?sslmode=require")
     'postgresql://ann:***@db.example/checkins?sslmode=require'
     """
     scheme, separator, rest = url.partition("://")
@@ -291,7 +291,7 @@ def _require_store(store: object) -> None:
         return
     raise InvalidValue(
         "store",
-        shown_url(store),
+        redacted_url(store),
         "must be sqlite:///FILE.db or postgresql://USER:PASSWORD@HOST/DATABASE;"
         " a store in memory or another database cannot keep what was promised",
     )

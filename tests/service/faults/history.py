@@ -147,9 +147,8 @@ def _replay(
 ) -> None:
     """The same reports in a world without crashes; what is left of a total stands for dummies."""
     step = campaign.randomizer.grid
-    server = server_of(
-        campaign, opened.numbers(), affordable=spending_of(Ledger(), campaign).affordable()
-    )
+    affordable = spending_of(Ledger(), campaign).affordable()
+    server = server_of(campaign, opened.numbers(), affordable=affordable)
     for entry in entries:
         number, total = entry.slot, entry.numbers()
         try:

@@ -33,9 +33,8 @@ class Past:
         """Each client in the slot that it drew; each report but every seventh is acknowledged."""
         campaign = parse_campaign(plan.text).campaign
         past = cls(campaign)
-        server = server_of(
-            campaign, np.zeros(DIMENSION), affordable=spending_of(Ledger(), campaign).affordable()
-        )
+        affordable = spending_of(Ledger(), campaign).affordable()
+        server = server_of(campaign, np.zeros(DIMENSION), affordable=affordable)
         for slot in range(1, plan.slots + 1):
             server = past._play(server, slot, [c for c, drawn in draws.items() if drawn == slot])
         return past

@@ -82,13 +82,13 @@ def _stored(store: str, run: str | None) -> bytes:
         from sqlalchemy.exc import DBAPIError
 
         from checkins.service.backup import stored_model
-        from checkins.service.settings import shown_url
+        from checkins.service.settings import redacted_url
     except ImportError as error:
         raise missing_extra("a store", "service", error) from error
     try:
         return stored_model(store, run)
     except DBAPIError as error:
-        raise UsageError(f"{shown_url(store)}: is not a readable store of checkins") from error
+        raise Refused(f"{redacted_url(store)}: is no store of checkins that can be read") from error
 
 
 def _check_hash(tensors: Mapping[str, NDArray[np.float64]], known: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Errors as a client reads them: application/problem+json (RFC 9457), one slug per reason.
+"""Problem documents: application/problem+json (RFC 9457), one slug per reason.
 
 A detail never repeats what was sent: at most a short value of a named parameter.
 """
@@ -76,11 +76,11 @@ class Problem(Exception):
         self.retry_after = retry_after
 
     def body(self) -> bytes:
-        """The problem document."""
+        """Return the problem document."""
         return _document(self.slug, KINDS[self.slug].title, self.status, self.detail)
 
     def headers(self) -> dict[str, str]:
-        """What goes with it: when to come again, or that a Bearer credential is asked for."""
+        """Return the headers: when to retry, or that a Bearer credential is needed."""
         headers = {"content-type": MEDIA_TYPE}
         if self.retry_after is not None:
             wait_s = self.retry_after if math.isfinite(self.retry_after) else 1.0
@@ -90,7 +90,7 @@ class Problem(Exception):
         return headers
 
     def response(self) -> Response:
-        """The whole answer."""
+        """Return the response."""
         return Response(self.body(), status_code=self.status, headers=self.headers())
 
 
@@ -112,7 +112,9 @@ def install(app: FastAPI) -> None:
 
     async def on_invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, InvalidValue)
-        return Problem("invalid", f"{error.name}{_told(error.value)}: {error.expected}").response()
+        return Problem(
+            "invalid", f"{error.name}{_value_text(error.value)}: {error.expected}"
+        ).response()
 
     async def on_validation(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -127,12 +129,12 @@ def install(app: FastAPI) -> None:
         return response
 
     async def on_gone(_: Request, error: Exception) -> Response:
-        # Nobody is left to read it, and a broken line is no failure of ours.
+        # The client is gone: this is not a failure of the service.
         return Problem("too-slow", "the connection closed before the body was complete").response()
 
     async def on_failure(request: Request, error: Exception) -> Response:
         logs.failure(error, route=getattr(request.scope.get("route"), "path", None))
-        return Problem("failed", FAILED).response()  # the guard has answered, where one stands
+        return Problem("failed", FAILED).response()  # the middleware has answered before
 
     app.add_exception_handler(Problem, on_problem)
     app.add_exception_handler(NotAdmitted, on_not_admitted)
@@ -188,7 +190,7 @@ def _document(slug: str, title: str, status: int, detail: str) -> bytes:
 
 
 def _from_http(error: HTTPException) -> Response:
-    """The framework's own refusals; its headers (Allow) stay."""
+    """Convert an error of the framework; its headers (Allow) stay."""
     status, headers = error.status_code, dict(error.headers or {})
     if status in (204, 304) or status < 200:
         return Response(status_code=status, headers=headers)
@@ -202,7 +204,7 @@ def _from_http(error: HTTPException) -> Response:
 
 
 def _allowed(request: Request) -> set[str]:
-    """Every method that some route takes at the path of a request."""
+    """Return every method that some route takes at the path of a request."""
     found: set[str] = set()
     for route in request.app.routes:
         if route.matches(request.scope)[0] is not Match.NONE:
@@ -211,7 +213,7 @@ def _allowed(request: Request) -> set[str]:
 
 
 def _faults(errors: Sequence[Any]) -> str:
-    """Where and why, without the input; the place itself may come from outside, so it is cut."""
+    """Return places and reasons without the input; a place may be input too, so it is cut."""
     told = []
     for error in errors[:MOST_FAULTS]:
         cause = (error.get("ctx") or {}).get("error")
@@ -228,8 +230,8 @@ def _faults(errors: Sequence[Any]) -> str:
     return "; ".join(told)
 
 
-def _told(value: object) -> str:
-    """`` = value`` where it is short and plain, else nothing."""
+def _value_text(value: object) -> str:
+    """Return `` = value`` for a short plain value, else an empty text."""
     if isinstance(value, str | bool | float | None) or (
         isinstance(value, int) and value.bit_length() < 256
     ):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 from fastapi import APIRouter, Request, Response, status
 from fastapi.responses import StreamingResponse
@@ -27,16 +25,14 @@ from checkins.service.routes.requests import (
     runner_of,
     takes,
 )
-from checkins.service.runs import cached_responses
+from checkins.service.runs import cached_responses, event_stream
 from checkins.service.runs.cached_responses import cached_model
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.runner import Runner
 from checkins.service.store import ledgers
-from checkins.service.store.run_state import RunSnapshot
 
 router = APIRouter(prefix="/campaigns", tags=["campaigns"], route_class=PlainRoute)
 public_router = APIRouter(prefix="/campaigns/{run}", tags=["public"], route_class=PlainRoute)
-KEEP_ALIVE_S = 15.0
 MOST_AT_A_TIME = 4_000_000
 """Bytes of a ledger held for one reader, about."""
 LINE_BYTES, NUMBER_BYTES = 500, 11
@@ -106,8 +102,8 @@ async def campaign(request: Request) -> Response:
     responses=refusals("unknown-campaign", "not-operator"),
 )
 async def stop_campaign(request: Request) -> Response:
-    """No slot is released any more. It is priced as if the budget had been spent to its last slot:
-    whoever stops a run may have looked at its releases."""
+    """No slot is released any more. The run is accounted as if it had reached its last affordable
+    slot: the decision to stop may depend on its releases."""
     require_operator(request)
     live_run, runner = await live_run_of(request), runner_of(request)
     await runner.end(live_run)
@@ -117,7 +113,7 @@ async def stop_campaign(request: Request) -> Response:
 @router.get(
     "/{run}/progress",
     response_model=wire.Progress,
-    summary="Learning curve and prices",
+    summary="Learning curve and epsilons",
     openapi_extra=takes("run"),
     responses=refusals("unknown-campaign"),
 )
@@ -251,104 +247,9 @@ async def head(request: Request) -> Response:
 )
 async def events(request: Request) -> Response:
     """`state` says where the run stands, `release` comes once for each release, `curve` for each
-    point of the learning curve, `status` when it changes. What is told of a slot does not depend on
-    who was in it."""
+    point of the learning curve, `status` when it changes. What is sent about a slot does not depend
+    on who was in it."""
     live_run, runner = await live_run_of(request), runner_of(request)
     if runner.listeners >= runner.settings.limits.listeners:
         raise Problem("busy", "too many listen already: ask again, or now and then", retry_after=30)
-    told = _told(live_run, runner)
-    return StreamingResponse(told, media_type="text/event-stream")
-
-
-async def _told(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
-    """Events, counted as long as somebody listens."""
-    runner.listeners += 1
-    try:
-        with runner.metrics.waiters.track_inprogress():
-            async for event in _events(live_run, runner):
-                yield event
-    finally:
-        runner.listeners -= 1
-
-
-async def _events(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
-    listener = _Listener(live_run, runner)
-    while not runner.stopping.is_set():
-        events = await listener.news()
-        for event in events:
-            yield event
-        # Nothing can change unnoticed between having no news and waiting for some.
-        if not events and not await live_run.change(most_s=KEEP_ALIVE_S):
-            yield b": still here\n\n"
-
-
-class _Listener:
-    """One who listens to a run, and what was told so far."""
-
-    def __init__(self, live_run: LiveRun, runner: Runner) -> None:
-        self._live_run = live_run
-        self._runner = runner
-        self._status: dict[str, str | None] = {}
-        self._state: dict[str, Any] = {}
-        self._slots = live_run.public.state.closed
-        self._entries = live_run.public.ledger.entries
-        self._points = len(live_run.shown_curve)
-
-    async def news(self) -> list[bytes]:
-        """The events that were not told yet, in their order."""
-        live_run, public, told = self._live_run, self._live_run.public, []
-        now = public.state.closed
-        status = {"status": live_run.status, "holding": self._runner.clock_watch.holding}
-        if status != self._status:
-            self._status = status
-            told.append(_event("status", now, {**status, "next": live_run.next_run}))
-        if now > self._slots:
-            for release in await self._releases(public):
-                told.append(_event("release", release["slot"], release))
-                self._state = {name: release[name] for name in release if name != "slot"}
-            self._entries += now - self._slots
-            self._slots = now
-        if live_run.public is public:  # else there is another release to tell first
-            state = cached_responses.state(live_run)
-            if state != self._state:
-                self._state = state
-                told.append(_event("state", now, state))
-        for slots, metrics in live_run.shown_curve[self._points :]:
-            self._points += 1
-            told.append(_event("curve", now, {"slots": slots, "metrics": metrics}))
-        return told
-
-    async def _releases(self, public: RunSnapshot) -> list[dict[str, Any]]:
-        """The releases since the last one that was told; a slow reader may have missed some.
-
-        Each slot of a run that is open has the next line of the ledger.
-        """
-        live_run, first, closed = self._live_run, self._slots + 1, public.state.closed
-        if first == closed and public.state.ending is None:
-            hashes, heads = [(closed, public.model_hash)], [public.ledger.head]
-        else:
-            hashes, heads = await self._runner.ask(self._stored, first, closed)
-        return [
-            cached_responses.release(
-                live_run,
-                slot,
-                model_hash=model_hash,
-                head=heads[slot - first],
-                entries=self._entries + slot - first + 1,
-            )
-            for slot, model_hash in hashes
-            if live_run.spec.rules.releases(slot)
-        ]
-
-    def _stored(self, first: int, closed: int) -> tuple[list[tuple[int, str]], list[str]]:
-        spec, most = self._live_run.spec, closed - first + 1
-        with self._runner.database.reading() as connection:
-            hashes = ledgers.last_releases(connection, spec.id, closed=closed, most=most)
-            heads = ledgers.ledger_heads(
-                connection, spec.population, after=self._entries, most=most
-            )
-        return hashes, heads
-
-
-def _event(name: str, number: int, data: dict[str, Any]) -> bytes:
-    return f"event: {name}\nid: {number}\ndata: {json.dumps(data)}\n\n".encode()
+    return StreamingResponse(event_stream.events(live_run, runner), media_type="text/event-stream")

@@ -34,8 +34,8 @@ router = APIRouter(tags=["operations"], route_class=HeadRoute)
 @router.get("/healthz", summary="Is it alive", responses=refusals())
 @also_head
 async def healthz(request: Request) -> wire.Health:
-    """Answers as long as the process does, whatever its store does: restarting it helps only if it
-    does not."""
+    """Answers while the process works, whatever its store does: restart it only if it does not
+    answer."""
     runner = runner_of(request)
     return wire.Health(epoch=runner.epoch, holding=runner.clock_watch.holding)
 
@@ -62,7 +62,7 @@ async def readyz(request: Request) -> wire.Readiness:
     },
 )
 async def metrics(request: Request) -> Response:
-    """Counts of requests over time are no public matter."""
+    """For the operator only: counts of requests over time are not public."""
     require_operator(request)
     runner = runner_of(request)
     for live_run in runner.live_runs.values():

@@ -206,12 +206,6 @@ def require_operator(request: Request) -> None:
         raise Problem("not-operator", "send the operator's token as Authorization: Bearer")
 
 
-def refuse_if_over(live_run: LiveRun) -> None:
-    """Raise ``over`` if the run is over."""
-    if live_run.is_over:
-        raise Problem("over", "this run is over; its models and its ledger stay")
-
-
 def answer(content: dict[str, Any], *, code: int = status.HTTP_200_OK) -> Response:
     """Return an object as a JSON response."""
     body = json.dumps(content, allow_nan=False).encode()

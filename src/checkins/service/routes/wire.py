@@ -10,7 +10,7 @@ Status = Literal["waiting", "running", "completed", "stopped"]
 
 
 class Schedule(BaseModel):
-    """When the slots of a run are, on the server's clock."""
+    """The schedule of a run, on the server's clock."""
 
     start: str = Field(description="When slot 1 of this run begins, in UTC")
     slot_s: float
@@ -24,7 +24,7 @@ class Tensor(BaseModel):
 
 
 class LedgerPlace(BaseModel):
-    """Where the ledger of the population stands."""
+    """Length and head of the ledger of the population."""
 
     entries: int
     head: str = Field(description="The hash of the last line: it stands for the whole ledger")
@@ -37,7 +37,7 @@ class Budget(BaseModel):
 
 
 class Spent(BaseModel):
-    """The price of the first priced count of slots at or above those closed: an upper bound.
+    """Epsilon of the first computed slot count at or above those closed: an upper bound.
 
     For averaged updates under way: if as many contribute as the campaign declares.
     """
@@ -70,7 +70,7 @@ class CampaignView(Summary):
     population_id: str | None
     campaign: str = Field(description="The canonical text, as JSON: every sealed parameter")
     schedule: Schedule
-    affordable: int = Field(description="How many slots the budget of the population pays for")
+    affordable: int = Field(description="How many slots the budget of the population allows")
     dimension: int
     tensors: list[Tensor]
     model_hash: str
@@ -103,7 +103,7 @@ class ReleaseMade(BaseModel):
 
 
 class Progress(BaseModel):
-    """What has been learned and what it has cost so far."""
+    """Learning curve, epsilons and releases so far."""
 
     curve: list[Point] = Field(description="Released models on a public holdout")
     spending: list[Price] = Field(description="Epsilon after so many slots, rounded up")

@@ -29,12 +29,12 @@ UNPROTECTED = (
 
 
 def instant(moment: float) -> str:
-    """A moment in UTC, to the microsecond."""
+    """Return a time in UTC, to the microsecond."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def summary(live_run: LiveRun) -> dict[str, Any]:
-    """One line of the list of campaigns."""
+    """Return the entry of a run in the list of campaigns."""
     spec = live_run.spec
     return {
         "id": spec.id,
@@ -52,7 +52,7 @@ def summary(live_run: LiveRun) -> dict[str, Any]:
 def view(
     live_run: LiveRun, *, epoch: int, enrolment: str, holding: str | None = None
 ) -> dict[str, Any]:
-    """Everything public about a run, but for the time."""
+    """Return everything public about a run, except the time."""
     spec, snapshot, campaign = live_run.spec, live_run.public, live_run.spec.campaign
     budget = campaign.budget
     certificate = finite(snapshot.certificate)
@@ -89,7 +89,7 @@ def view(
 
 
 def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
-    """The certificate in words."""
+    """Return the certificate in words."""
     epsilon, delta = certificate.get("epsilon"), certificate.get("delta")
     if epsilon is None:
         return ["No finite epsilon is proved for this run: it promises nothing."]
@@ -99,32 +99,32 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
         if certificate.get("adjacency") == "add-remove"
         else "whatever their data are"
     )
-    told = [
+    promised = [
         f"Whoever sees every model that this run {'has released' if over else 'will release'}, and"
         f" all that was released before on this population, can tell about any one person,"
         f" {neighbours}, at most what epsilon = {up_in_full(float(epsilon))} and delta = {delta!r}"
         f" allow ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
         f"Any odds that somebody gives about that person change at most by a factor of"
-        f" {up_in_full(math.exp(min(float(epsilon), 700.0)))}, but for a chance of {delta!r}.",
+        f" {rounded_up(math.exp(min(float(epsilon), 700.0)))}, except with probability {delta!r}.",
     ]
     if not over and not live_run.is_last:
-        told.append(
-            "More runs follow, and cost more: all of them together stop before epsilon ="
+        promised.append(
+            "More runs follow, and epsilon grows: all of them together stop before epsilon ="
             f" {live_run.spec.campaign.budget.epsilon!r}."
         )
     if not rules.averaged:
-        return [*told, f"{OWN_SLOT}, and nothing that is shown tells how many took part."]
-    told.append(f"{OWN_SLOT}. Averaged updates tell how many reports a slot took in.")
+        return [*promised, f"{OWN_SLOT}, and nothing public reveals how many took part."]
+    promised.append(f"{OWN_SLOT}. Averaged updates reveal how many reports a slot used.")
     if not over:
-        told.append(
-            "This counts on as many contributors as the campaign declares: with fewer it costs"
-            " more, and how much is known when the run is over."
+        promised.append(
+            "This assumes as many contributors as the campaign declares: with fewer, epsilon is"
+            " larger, and the certificate at the end of the run says how much."
         )
-    return told
+    return promised
 
 
 def state(live_run: LiveRun) -> dict[str, Any]:
-    """Where a run stands, for those who listen."""
+    """Return the data of a ``state`` event."""
     snapshot = live_run.public
     return {
         "slots_closed": snapshot.state.closed,
@@ -138,7 +138,7 @@ def state(live_run: LiveRun) -> dict[str, Any]:
 def release(
     live_run: LiveRun, slot: int, *, model_hash: str, head: str, entries: int
 ) -> dict[str, Any]:
-    """What is told of the release of a slot: the same whoever was in it."""
+    """Return the data of a ``release`` event: the same whoever was in the slot."""
     return {
         "slot": slot,
         "slots_closed": slot,
@@ -150,9 +150,9 @@ def release(
 
 
 def progress(live_run: LiveRun, releases: Sequence[tuple[int, str]]) -> dict[str, Any]:
-    """The curve, the prices, and the latest releases."""
+    """Return the learning curve, the epsilons and the latest releases."""
     return {
-        "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in live_run.shown_curve],
+        "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in live_run.public_curve],
         "spending": [
             {"slots": slots, "epsilon": finite(epsilon)} for slots, epsilon in live_run.epsilons
         ],
@@ -160,8 +160,22 @@ def progress(live_run: LiveRun, releases: Sequence[tuple[int, str]]) -> dict[str
     }
 
 
+def rounded_up(value: float, *, digits: int = 4) -> str:
+    """Return a number rounded up to some significant digits.
+
+    >>> rounded_up(0.25051), rounded_up(1.0), rounded_up(0.8)
+    ('0.2506', '1', '0.8')
+    """
+    exact = Decimal(repr(value))  # its binary value may lie half a unit in the last place above
+    if exact.is_zero():
+        return "0"
+    last = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    shown = f"{exact.quantize(last, rounding=ROUND_CEILING):f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
 def finite(value: Any) -> Any:
-    """The same values with null for every number that is not finite."""
+    """Return the values with None for every number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

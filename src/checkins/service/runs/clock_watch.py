@@ -73,7 +73,7 @@ class ClockWatch:
         self.holding: str | None = None
         """Why no slot closes; None if the clocks agree."""
 
-    def told(self) -> bool:
+    def report_changes(self) -> bool:
         """Report a change to the log and the metrics; return whether there was one."""
         before, self.holding = self.holding, reason(self._database)
         off_s = self._database.clock.off_s

@@ -39,7 +39,7 @@ def hashed(secret: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolment:
+class EnrolmentRequest:
     """A token for a credential, under the key that its client chose; all are hashes.
 
     ``credential`` is None where enrolment is open and no key was sent.
@@ -138,7 +138,7 @@ def take_reports(
 
 
 def take_enrolments(
-    database: Database, spec: RunSpec, messages: Sequence[Enrolment]
+    database: Database, spec: RunSpec, messages: Sequence[EnrolmentRequest]
 ) -> list[ProtocolViolation | None]:
     """Return None for each enrolment that is durable now, or a refusal; one token per credential.
 
@@ -198,7 +198,7 @@ def slot_of(database: Database, run: str, receipt: str) -> int | None:
         return participants.slot_of(connection, run, receipt)
 
 
-def is_asked(database: Database, run: str, slot: int, receipt: str) -> bool:
+def is_chosen(database: Database, run: str, slot: int, receipt: str) -> bool:
     """Return whether a receipt is that of a client chosen in this slot, which is in progress."""
     with database.reading() as connection:
         return participants.is_chosen(connection, run, slot, receipt)

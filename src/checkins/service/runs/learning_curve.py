@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,14 @@ from numpy.typing import NDArray
 
 from checkins.campaign import DataFile, Task
 from checkins.errors import CheckinsError
+from checkins.service.store import run_state
+from checkins.service.store.database import Database
+from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.run_state import Curve, RunSnapshot
+from checkins.service.workers.threads import DaemonThreads
 from checkins.tasks import metrics
 from checkins.tasks.loaded_task import LoadedTask
 
-Metrics = dict[str, float]
 POINTS = 200
 """Largest number of points of a curve."""
 
@@ -39,9 +44,9 @@ class Holdout:
             return None
         return cls(lesson) if len(lesson.data.holdout_labels) else None
 
-    def measure(self, model: NDArray[np.float64]) -> Metrics:
+    def measure(self, model: NDArray[np.float64]) -> dict[str, float]:
         """Return loss, accuracy and, for two classes, AUC; only finite ones."""
-        found: Metrics = {}
+        found: dict[str, float] = {}
         with np.errstate(all="ignore"):
             try:
                 scores: Any = self._model.scores(model.astype(np.float32), self._features)
@@ -54,6 +59,39 @@ class Holdout:
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def is_measured(slots: int, *, closed: int) -> bool:
-    """Return whether the model after ``closed`` of ``slots`` slots is a point of the curve."""
+class Measurements:
+    """Measures models on a thread of its own, and saves the points of their curves."""
+
+    def __init__(self, database: Database, *, folder: Path) -> None:
+        self._database = database
+        self._folder = folder
+        self._thread = DaemonThreads(1, name="curve")
+        self._holdouts: dict[str, Holdout | None] = {}
+
+    async def measure(self, spec: RunSpec, snapshot: RunSnapshot) -> None:
+        """Measure the model of a snapshot and save the point, if its task has a holdout."""
+        await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._measure, spec, snapshot
+        )
+
+    def leave(self, *, within_s: float) -> bool:
+        """Stop; return False if a measurement is not done after ``within_s``."""
+        return self._thread.leave(within_s=within_s)
+
+    def _measure(self, spec: RunSpec, snapshot: RunSnapshot) -> None:
+        task = spec.campaign.task
+        if spec.seal not in self._holdouts and task is not None:
+            self._holdouts[spec.seal] = Holdout.of(task, folder=self._folder)
+        holdout = self._holdouts.get(spec.seal)
+        found = None if holdout is None else holdout.measure(snapshot.learner.model)
+        if found:
+            slots = snapshot.state.closed
+            run_state.add_point(self._database, spec.id, slots=slots, metrics=found)
+
+
+def is_due(spec: RunSpec, snapshot: RunSnapshot, curve: Curve) -> bool:
+    """Return whether the model of a snapshot is a point of the curve that is missing."""
+    slots, closed = spec.rules.slots, snapshot.state.closed
+    if curve and curve[-1][0] >= closed:
+        return False
     return closed == slots or closed % max(1, slots // POINTS) == 0

@@ -16,7 +16,7 @@ from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Asked, Invite, Slot
 from checkins.service.http.problems import Problem
 from checkins.service.runs.group_commit import GroupCommit
-from checkins.service.runs.intake import CheckIn, Enrolment, Submission
+from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
 from checkins.service.runs.slot_transitions import SlotChoice
 from checkins.service.store.run_spec import RunSpec
 from checkins.service.store.run_state import Curve, Epsilons, RunSnapshot
@@ -36,7 +36,7 @@ class LiveRun:
         spec: RunSpec,
         snapshot: RunSnapshot,
         *,
-        enrolments: GroupCommit[Enrolment, None],
+        enrolments: GroupCommit[EnrolmentRequest, None],
         check_ins: GroupCommit[CheckIn, str],
         reports: GroupCommit[Submission, None],
     ) -> None:
@@ -88,7 +88,7 @@ class LiveRun:
             return False
         return self._choice is None or self._choice.slot != state.slot
 
-    def moved(self, snapshot: RunSnapshot, choice: SlotChoice | None = None) -> None:
+    def update(self, snapshot: RunSnapshot, choice: SlotChoice | None = None) -> None:
         """Replace the snapshot by what the database has now, and wake all waiting requests."""
         if snapshot.state.closed != self.snapshot.state.closed:
             self.issued.clear()
@@ -172,7 +172,7 @@ class LiveRun:
         return "chosen" if isinstance(told, Invite) else "dismissed"
 
     @property
-    def shown_curve(self) -> Curve:
+    def public_curve(self) -> Curve:
         """The points of the learning curve whose models are public."""
         closed = self.public.state.closed
         return [point for point in self.curve if point[0] <= closed]

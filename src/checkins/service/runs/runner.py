@@ -25,7 +25,6 @@ from checkins.service.runs import (
 )
 from checkins.service.runs.clock_watch import ClockWatch
 from checkins.service.runs.group_commit import GroupCommit
-from checkins.service.runs.learning_curve import Holdout
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.memory_limits import ARRIVING_BYTES, MemoryBudget, batch_of
 from checkins.service.runs.opening import OpeningQueue
@@ -87,13 +86,12 @@ class Runner:
         self.answered: float | None = None
         """When the store last answered, on the clock of the event loop; None before the start."""
         self._threads = DaemonThreads(THREADS, name="store")
-        self._measuring = DaemonThreads(1, name="curve")
+        self._curves = learning_curve.Measurements(database, folder=settings.folder)
         self.report_memory = MemoryBudget(ARRIVING_BYTES)
         self._opening_queue = OpeningQueue()
         self.witness_fault: str | None = None
         """Why the witness could not be written; None if it was."""
         self._witness = None if settings.witness is None else RollbackGuard(settings.witness)
-        self._holdouts: dict[str, Holdout | None] = {}
         self._looked = 0.0
         self._timeouts = Timeouts()
         self._epsilon_processes = epsilon_processes
@@ -120,7 +118,7 @@ class Runner:
         while True:
             try:
                 await self.thread(clock_watch.start, self.database)
-                self.clock_watch.told()
+                self.clock_watch.report_changes()
                 self.epoch = await self.thread(metadata.epoch_of, self.database)
                 self.key = await self.thread(metadata.key_of, self.database)
                 await self._look()
@@ -146,7 +144,7 @@ class Runner:
         self._opening_queue.close()
         left = time.monotonic() + LEAVE_STORE_S
         done = self._threads.leave(within_s=LEAVE_STORE_S)
-        done &= self._measuring.leave(within_s=max(0.0, left - time.monotonic()))
+        done &= self._curves.leave(within_s=max(0.0, left - time.monotonic()))
         if not done:
             logs.warning("store-silent", seconds=LEAVE_STORE_S)
             return
@@ -207,7 +205,7 @@ class Runner:
         snapshot = await self.thread(
             slot_transitions.finish, self.database, live_run.spec, snapshot
         )
-        live_run.moved(snapshot)
+        live_run.update(snapshot)
         live_run.publish(snapshot)
         if not was_over and snapshot.state.ending is Ending.STOPPED:
             closed = snapshot.state.closed
@@ -295,7 +293,7 @@ class Runner:
             )
             if snapshot.closed_here:
                 self.metrics.slot_closed(seconds=self.database.now() - began, late_s=late_s)
-        live_run.moved(snapshot)
+        live_run.update(snapshot)
         await self._read_choice(live_run)
         if snapshot.ledger.head != before.ledger.head:
             place = f"{live_run.spec.id} {snapshot.ledger.entries}"
@@ -308,7 +306,7 @@ class Runner:
             choice = await self.thread(
                 slot_transitions.read_choice, self.database, live_run.spec.id
             )
-            live_run.moved(live_run.snapshot, choice)
+            live_run.update(live_run.snapshot, choice)
 
     async def _publish(self, live_run: LiveRun, snapshot: RunSnapshot) -> None:
         """Make a durable release public at its time, not earlier.
@@ -316,13 +314,14 @@ class Runner:
         Adding reports and drawing dummies takes time: an early release would reveal how many there
         were (invariant 7).
         """
-        shown = live_run.spec.shown(snapshot.state.closed)
+        shown = live_run.spec.public_at(snapshot.state.closed)
         await asyncio.sleep(max(0.0, shown - self.database.now()))
         live_run.publish(snapshot)
 
     async def _released(self, live_run: LiveRun) -> None:
         """Write the witness and measure the model after a release is durable."""
-        self._measure_if_due(live_run)
+        if learning_curve.is_due(live_run.spec, live_run.snapshot, live_run.curve):
+            self.background.start(self._measure(live_run))
         await self._write_witness()
 
     async def _write_witness(self) -> None:
@@ -337,32 +336,12 @@ class Runner:
             self.witness_fault = f"the witness cannot be written: {error.strerror}"
             logs.failure(error)
 
-    def _measure_if_due(self, live_run: LiveRun) -> None:
-        closed = live_run.snapshot.state.closed
-        measured = live_run.curve and live_run.curve[-1][0] >= closed
-        if not measured and learning_curve.is_measured(live_run.spec.rules.slots, closed=closed):
-            self.background.start(self._measure(live_run))
-
     async def _measure(self, live_run: LiveRun) -> None:
-        closed, model = live_run.snapshot.state.closed, live_run.snapshot.learner.model
-
-        def measure() -> None:
-            holdout = self._holdout(live_run)
-            found = None if holdout is None else holdout.measure(model)
-            if found:
-                run_state.add_point(self.database, live_run.spec.id, slots=closed, metrics=found)
-
         try:
-            await asyncio.get_running_loop().run_in_executor(self._measuring, measure)
+            await self._curves.measure(live_run.spec, live_run.snapshot)
             await self._refresh(live_run)
         except Exception as error:  # the campaign goes on without a curve
             logs.failure(error)
-
-    def _holdout(self, live_run: LiveRun) -> Holdout | None:
-        task = live_run.spec.campaign.task
-        if live_run.spec.seal not in self._holdouts and task is not None:
-            self._holdouts[live_run.spec.seal] = Holdout.of(task, folder=self.settings.folder)
-        return self._holdouts.get(live_run.spec.seal)
 
     async def _open_next(self, live_run: LiveRun) -> None:
         if live_run.is_last:
@@ -403,7 +382,7 @@ class Runner:
     async def _look_at_the_clock(self) -> None:
         """Compare the clocks; wake waiting requests if holding begins or ends."""
         await self.thread(clock_watch.look, self.database)
-        if self.clock_watch.told():
+        if self.clock_watch.report_changes():
             for live_run in self.live_runs.values():
                 live_run.wake()
 

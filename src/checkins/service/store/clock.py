@@ -17,25 +17,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 TOLERANCE_S = 2.0
-"""Difference between calendar and steady clock that is followed; a leap second is 1 s."""
+"""Largest difference between calendar and steady clock that is followed, in seconds."""
 SLEW = 0.05
-"""Seconds that the time moves towards the calendar in a second, at most; NTP slews by 0.0005."""
+"""Most seconds per second by which the time moves towards the calendar; NTP: 0.0005."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def calendar_s() -> float:
-    """Seconds since 1970 on this machine's calendar clock."""
+    """Return seconds since 1970 on this machine's calendar clock."""
     return time.time()
 
 
 def steady_s() -> float:
-    """Seconds that never jump, and go on while the machine is suspended where that can be had."""
+    """Return seconds that never jump; they include suspension where the system has such a clock."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 def boot_id() -> str | None:
-    """Which start of which machine the steady clock counts from; None where nobody can tell."""
+    """Return the id of this boot of this machine; None if the system has none."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip() or None
     except (OSError, UnicodeDecodeError):
@@ -80,7 +80,7 @@ class Clock:
         return self._ahead, self._width
 
     def now(self) -> float:
-        """The time; while the clock holds, as if the calendar had never been set."""
+        """Return the time; while the clock holds, as if the calendar had never been set."""
         return self._steady() + self._ahead
 
     def read(self, calendar: Callable[[], float] | None = None) -> None:
@@ -117,13 +117,13 @@ class Clock:
             self._read_at = self._steady()
 
     def trust(self) -> None:
-        """Believe whatever is read next."""
+        """Accept the next reading, whatever it is."""
         with self._lock:
             self._width, self.off_s = math.inf, None
 
 
 def corrected(offset: float, *, before: float, there: float, after: float) -> float:
-    """The offset nearest to ``offset`` that a reading of another clock allows.
+    """Return the offset nearest to ``offset`` that a reading of another clock allows.
 
     It was made at some time between the question and its answer, and no more is known of it.
     """

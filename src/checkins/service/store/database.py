@@ -31,9 +31,9 @@ from checkins.service import logs
 from checkins.service.store.clock import Clock
 
 WAIT_S = 30
-"""For another writer, before a transaction gives up."""
+"""Seconds that a transaction waits for another writer."""
 READINGS = 3
-"""Of the database's clock, each time it is looked at."""
+"""Number of readings of the database's clock each time that it is compared."""
 CONNECTING = {
     "application_name": "checkins",
     "connect_timeout": 10,
@@ -42,17 +42,17 @@ CONNECTING = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""A host that is gone is noticed after half a minute; an address may say otherwise."""
+"""Options of a connection: a host that is gone is noticed after half a minute."""
 STARTING_S = 60
-"""How long a start waits for a database that does not take connections, or loses them."""
+"""Seconds that a start waits for a database that takes no connections, or loses them."""
 STARTING_PAUSE_S = 0.5
-"""Between two attempts to connect."""
+"""Seconds between two attempts to connect."""
 STARTING_CRASHES = 3
-"""How many crashes of PostgreSQL during one start are waited for."""
+"""Number of crashes of PostgreSQL during one start that are waited for."""
 TURN_S = 1.0
-"""How long a checkpoint waits for a writer of this process to be done."""
+"""Seconds that a checkpoint waits for a writer of this process."""
 READERS_MS = 50
-"""How long a checkpoint waits for readers, and writers for it: our own are done by then."""
+"""Milliseconds that a checkpoint waits for readers, and writers for it."""
 _AWAY = frozenset({"57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006"})
 """SQLSTATEs of a PostgreSQL that is shutting down, has crashed, or is starting up."""
 _HOPELESS = (
@@ -62,7 +62,7 @@ _HOPELESS = (
     "does not exist",
     "permission denied",
 )
-"""What a PostgreSQL says that is there and will not let us in; waiting would not help."""
+"""Messages of a PostgreSQL that refuses the login; waiting would not help."""
 
 RETRIES = 4
 """Number of times that a transaction in conflict with another worker's is tried again."""
@@ -76,7 +76,7 @@ CLOCK = "SELECT extract(epoch FROM clock_timestamp())"
 
 
 class StoreAway(ComputationFailed):
-    """A PostgreSQL did not take connections for as long as a start waits for it."""
+    """PostgreSQL took no connections for as long as a start waits for it."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
@@ -129,25 +129,25 @@ class Database:
             self.clock.read()
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         self.engine.dispose()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that changes nothing and waits for nobody."""
+        """Open a transaction that changes nothing and waits for no other."""
         with self.engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def shared(self, run: str) -> Iterator[Connection]:
-        """A transaction beside others of the same kind in this run."""
+        """Open a transaction that runs at the same time as other shared ones of this run."""
         with self._writing() as connection:
             self._lock(connection, "pg_advisory_xact_lock_shared", run)
             yield connection
 
     @contextmanager
     def exclusive(self, run: str) -> Iterator[Connection]:
-        """A transaction that is alone in this run, or with this name."""
+        """Open a transaction that excludes all others of this run, or of this name."""
         with self._writing() as connection:
             self._lock(connection, "pg_advisory_xact_lock", run)
             yield connection
@@ -164,7 +164,7 @@ class Database:
             connection.execute(text(f"SELECT {function}(:key)"), {"key": _key(name)})
 
     def now(self) -> float:
-        """Seconds since 1970 on the clock that all workers share; it never jumps."""
+        """Return seconds since 1970 on the clock that all workers share; it never jumps."""
         return self.clock.now()
 
     def synchronise(self) -> None:
@@ -180,7 +180,7 @@ class Database:
                 self.clock.read(lambda: float(connection.execute(text(CLOCK)).scalar_one()))
 
     def when_it_answers(self, work: Callable[[], T]) -> T:
-        """The result of work at a start; a PostgreSQL that is away is waited for.
+        """Return the result of work at a start; wait for a PostgreSQL that takes no connections.
 
         It may not be up yet, be recovering from a crash, or crash in the middle of ``work``, which
         is then done again from its beginning.
@@ -213,7 +213,7 @@ class Database:
             time.sleep(STARTING_PAUSE_S)
 
     def check_durable(self) -> None:
-        """Refuse a PostgreSQL that would lose what it has committed."""
+        """Raise InvalidValue for a PostgreSQL that could lose what it has committed."""
         if self.is_sqlite:
             return
         with self.reading() as connection:
@@ -255,14 +255,14 @@ class Database:
 
     @property
     def log_bytes(self) -> int:
-        """The length of SQLite's log; 0 if there is none, and for PostgreSQL."""
+        """The size of SQLite's write-ahead log; 0 if there is none, and for PostgreSQL."""
         if self.is_sqlite:
             with suppress(FileNotFoundError):
                 return Path(f"{make_url(self.url).database}-wal").stat().st_size
         return 0
 
     def compact(self) -> None:
-        """Write SQLite's file anew without what was deleted."""
+        """Write SQLite's file again without what was deleted."""
         if self.is_sqlite:
             self.engine.dispose()
             raw = sqlite3.connect(str(make_url(self.url).database), isolation_level=None)
@@ -284,7 +284,7 @@ def copy_sqlite(file: Path, copy: Path) -> None:
 
 
 def is_away(error: DBAPIError) -> bool:
-    """Whether a PostgreSQL was not there, or went away, and may come back."""
+    """Return whether a PostgreSQL could not be reached, or was lost, and may come back."""
     state = getattr(error.orig, "sqlstate", None)
     if error.connection_invalidated or state in _AWAY:
         return True
@@ -299,7 +299,7 @@ def _is_locked(error: sqlite3.OperationalError) -> bool:
 
 
 def _durable(connection: Any, record: object) -> None:
-    """A commit is durable, whatever the defaults of the database or of the role are."""
+    """Make commits durable, whatever the defaults of the database or of the role are."""
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION synchronous_commit = on")
     connection.commit()
@@ -337,5 +337,5 @@ def _sqlite(url: str) -> Engine:
 
 
 def _key(name: str) -> int:
-    """A number of 64 bits with a sign, as PostgreSQL's locks take it."""
+    """Return the key of a lock: a signed integer of 64 bits, as PostgreSQL takes it."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from checkins.campaign import Campaign, Schedule
@@ -14,7 +13,7 @@ from checkins.tasks.tensors import Shapes, size
 
 ID_DIGITS = 12
 """Number of digits of the seal in the id of a run."""
-SHOWN_S = 0.25
+RELEASE_DELAY_S = 0.25
 """Most seconds between the end of a slot and the time at which its release is public."""
 
 
@@ -94,14 +93,9 @@ class RunSpec:
         """Return when the reports of a slot end."""
         return self.begins(slot + 1)
 
-    def shown(self, slot: int) -> float:
+    def public_at(self, slot: int) -> float:
         """Return when the release of a slot is public: a fixed time after its end."""
-        return self.ends(slot) + min(SHOWN_S, self.choose_s / 2)
-
-    def slot_at(self, moment: float) -> int:
-        """Return the slot at a time; 0 before the first, slots + 1 after the last."""
-        passed = (moment - self.begins(1)) / self.slot_s
-        return min(max(0, math.floor(passed) + 1), self.rules.slots + 1)
+        return self.ends(slot) + min(RELEASE_DELAY_S, self.choose_s / 2)
 
     @property
     def _schedule(self) -> Schedule:

@@ -1,4 +1,4 @@
-"""The tables, and what may never be in them.
+"""The tables, what may never be in them, and the migration to this schema.
 
 No column holds a time, an address or an order of arrival. ``tokens`` holds those that are not
 spent: a spent one is gone. ``check_ins`` holds the slot in progress alone, under receipts drawn for
@@ -32,7 +32,7 @@ from checkins.service.store.database import Database
 
 SCRIPTS = Path(__file__).parent / "migrations"
 NEWEST = "0003"
-"""The revision of the last script: a store that has it needs nothing, and alembic is not loaded."""
+"""Revision of the last script: for a store that has it alembic is not loaded."""
 
 metadata = MetaData()
 
@@ -52,7 +52,7 @@ populations = Table(
     Column("entries", BigInteger, nullable=False),
     Column("head", String(64), nullable=False),
 )
-"""Where the ledger of each population stands."""
+"""Length and head of the ledger of each population."""
 
 ledger = Table(
     "ledger",
@@ -82,7 +82,7 @@ runs = Table(
     Column("ending", String(16)),
     Column("filter", String(16)),
 )
-"""One run of a campaign: what is sealed, and where it stands."""
+"""One run of a campaign: its specification and its state."""
 
 learners = Table(
     "learners",
@@ -93,7 +93,7 @@ learners = Table(
     Column("slots", BigInteger, nullable=False),
     Column("velocity", LargeBinary),
 )
-"""The model of each run as it was last released, and what its next step remembers."""
+"""The last released model of each run, and the state of its optimizer."""
 
 enrolments = Table(
     "enrolments",
@@ -152,7 +152,7 @@ prices = Table(
     Column("slots", BigInteger, primary_key=True, autoincrement=False),
     Column("epsilon", Float, nullable=False),
 )
-"""What so many slots cost, rounded up, with all that the population spent before."""
+"""Epsilon after so many slots, rounded up, with all that the population spent before."""
 
 curve = Table(
     "curve",
@@ -165,7 +165,7 @@ curve = Table(
 
 
 def migrate(database: Database) -> None:
-    """Run the migrations that are missing, all of them or none; one process at a time does it."""
+    """Run the missing migrations, all or none, in one process at a time; refuse a newer store."""
     if _is_newest(database):
         return
     from alembic import command

@@ -23,7 +23,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Supervised:
     """A task that is started again when it dies."""
 
     kind: str
@@ -40,7 +40,7 @@ class BackgroundTasks:
     """The tasks of one runner; ``restarted`` is called with the kind of each that died."""
 
     restarted: Callable[[str], None]
-    _kept: dict[str, _Kept] = field(default_factory=dict)
+    _kept: dict[str, _Supervised] = field(default_factory=dict)
     _once: set[asyncio.Task[None]] = field(default_factory=set)
     _stopping: bool = False
 
@@ -51,7 +51,7 @@ class BackgroundTasks:
         """
         key = f"{kind} {name}"
         if key not in self._kept:
-            self._kept[key] = _Kept(kind, work)
+            self._kept[key] = _Supervised(kind, work)
             self._begin(key)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -31,7 +31,7 @@ INTERRUPT_S = 3.0
 START_S = 60.0
 IDLE_S = 300.0
 MOST_WAITING = 4
-MOST_KEPT = 64
+CACHE_SIZE = 64
 MOST_ANSWER_BYTES = 4 * 1024 * 1024
 INTERRUPTS = 30
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -62,7 +62,7 @@ class Planner:
         self.limit_s = limit_s
         self.idle_s = idle_s
         self.most_waiting = most_waiting
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._cache: OrderedDict[str, bytes] = OrderedDict()
         self._asked: dict[str, _Job] = {}
         self._queue: deque[_Job] = deque()
         self._arrived = asyncio.Event()
@@ -75,9 +75,9 @@ class Planner:
         A request that is cancelled ends the computation, unless others wait for it.
         """
         key = json.dumps(question, sort_keys=True)
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
         job = self._asked.get(key)
         if job is None:
             if len(self._queue) >= self.most_waiting:
@@ -155,9 +155,9 @@ class Planner:
             return
         if body is None:
             return
-        self._kept[job.key] = body
-        while len(self._kept) > MOST_KEPT:
-            self._kept.popitem(last=False)
+        self._cache[job.key] = body
+        while len(self._cache) > CACHE_SIZE:
+            self._cache.popitem(last=False)
         if self._asked.get(job.key) is job:
             del self._asked[job.key]
         if not job.answer.done():

@@ -76,7 +76,7 @@ class Running:
 def serving(
     limits: Limits, *, trusted_proxies: Sequence[str] = (), **config: object
 ) -> Iterator[Running]:
-    """A server in a thread, on a free port, with the guard before the app."""
+    """A server in a thread, on a free port, with the request limits before the app."""
     running = Running(0, None)  # type: ignore[arg-type]
 
     def refused(reason: str) -> None:
@@ -243,7 +243,7 @@ def test_a_body_nobody_reads_any_more_does_not_hold_the_connection():
         await send({"type": "http.response.body", "body": b""})
 
     with serving(SOON, timeout_keep_alive=60) as running:
-        running.server.config.loaded_app = hasty  # without the guard, which would close at once
+        running.server.config.loaded_app = hasty  # without the limits, which would close at once
         line = running.connect(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n")
         with contextlib.suppress(ConnectionError):
             while not running.refused["slow-head"]:

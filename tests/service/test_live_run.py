@@ -19,7 +19,7 @@ from tests.service.coordination import House, campaign
 
 @pytest.fixture
 def house(migrated_file: Path, tmp_path: Path):
-    """A desk holds what was read, whatever the store: SQLite will do."""
+    """A live run holds what was read, whatever the store: SQLite is enough."""
     made = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
     yield made
     made.database.close()
@@ -33,9 +33,9 @@ def live_run_at(house: House, spec) -> LiveRun:
 
 
 def told(live_run: LiveRun, house: House, spec) -> None:
-    """The desk reads all there is, and shows it."""
+    """Return a live run that has read all there is."""
     choice = slot_transitions.read_choice(house.database, spec.id)
-    live_run.moved(house.snapshot(spec), choice)
+    live_run.update(house.snapshot(spec), choice)
     live_run.publish(house.snapshot(spec))
 
 
@@ -46,7 +46,7 @@ def test_invariant_4_nobody_is_told_before_the_choice_is_read_back(house: House)
     live_run = live_run_at(house, spec)
     assert [live_run.outcome(1, receipt) for receipt in receipts] == ["waiting"] * 3
     house.choose(spec, 1)
-    live_run.moved(house.snapshot(spec))
+    live_run.update(house.snapshot(spec))
     assert live_run.needs_choice
     assert [live_run.outcome(1, receipt) for receipt in receipts] == ["waiting"] * 3
     told(live_run, house, spec)
@@ -84,10 +84,10 @@ def test_an_old_choice_is_not_taken_for_the_new_one(house: House) -> None:
     told(live_run, house, spec)
     house.begin(spec, 2)
     receipt = house.check_in(spec, 2)
-    live_run.moved(house.snapshot(spec))
+    live_run.update(house.snapshot(spec))
     assert live_run.outcome(2, receipt) == "waiting"
     house.choose(spec, 2)
-    live_run.moved(house.snapshot(spec))
+    live_run.update(house.snapshot(spec))
     assert live_run.needs_choice
     assert live_run.outcome(2, receipt) == "waiting"
 
@@ -126,20 +126,20 @@ def test_a_release_that_is_durable_is_not_shown_before_it_is_published(house: Ho
     spec = house.open(campaign())
     live_run = live_run_at(house, spec)
     house.begin(spec, 1)
-    live_run.moved(house.snapshot(spec))
+    live_run.update(house.snapshot(spec))
     assert (live_run.status, live_run.public.state.closed) == ("running", 0)
     house.close(spec, 1)
     closed = house.snapshot(spec)
     live_run.curve = [(1, {"loss": 1.0})]
-    live_run.moved(closed)
+    live_run.update(closed)
     assert (live_run.snapshot.state.closed, live_run.public.state.closed) == (1, 0)
-    assert live_run.shown_curve == []
+    assert live_run.public_curve == []
     house.close(spec, 2)
-    live_run.moved(house.snapshot(spec))
+    live_run.update(house.snapshot(spec))
     live_run.publish(house.snapshot(spec))
     live_run.publish(closed)  # late, and older than what is shown
     assert live_run.public.state.closed == 2
-    assert live_run.shown_curve == [(1, {"loss": 1.0})]
+    assert live_run.public_curve == [(1, {"loss": 1.0})]
 
 
 def test_everyone_who_waits_is_woken_by_a_change(house: House) -> None:
@@ -165,7 +165,7 @@ def test_what_is_shown_is_made_once_until_something_changes(house: House) -> Non
         return json.loads(view)["epoch"]
 
     assert [shown(epoch) for epoch in (1, 2, 3)] == [1, 1, 1]
-    live_run.moved(house.snapshot(spec))
+    live_run.update(house.snapshot(spec))
     assert shown(4) == 4
 
 

@@ -415,7 +415,9 @@ def test_a_choice_of_more_than_a_statement_takes_is_recorded_whole(house: House)
     spec = house.open(campaign(capacity=700, epsilon=400.0))
     house.begin(spec, 1)
     tokens = [intake.hashed(str(number)) for number in range(900)]
-    intake.take_enrolments(house.database, spec, [intake.Enrolment(token) for token in tokens])
+    intake.take_enrolments(
+        house.database, spec, [intake.EnrolmentRequest(token) for token in tokens]
+    )
     intake.take_check_ins(house.database, spec, [intake.CheckIn(1, token) for token in tokens])
     house.choose(spec, 1)
     assert len(house.chosen(spec)) == 700

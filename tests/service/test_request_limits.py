@@ -93,11 +93,11 @@ class Reader:
 
 
 def run(app, wire: Wire, *, limits: Limits = FREE, **how: object) -> list[str]:
-    """Send the request through a guard; the slugs it told as refused."""
+    """Send the request through a middleware; the slugs it told as refused."""
     told: list[str] = []
     how.setdefault("limit_for", lambda scope: LIMIT)
-    guard = RequestLimits(app, limits=limits, refused=told.append, **how)
-    asyncio.run(guard(wire.scope, wire.receive, wire.send))
+    middleware = RequestLimits(app, limits=limits, refused=told.append, **how)
+    asyncio.run(middleware(wire.scope, wire.receive, wire.send))
     return told
 
 
@@ -389,13 +389,13 @@ def test_a_hurried_address_is_told_to_wait_and_others_are_not():
     told: list[str] = []
     app = Reader()
     limits = Limits(requests_per_s=0.5, burst=2)
-    guard = RequestLimits(
+    middleware = RequestLimits(
         app, limits=limits, limit_for=lambda _: LIMIT, refused=told.append, clock=lambda: now
     )
 
     def ask(host: str, **headers: str) -> Wire:
         wire = Wire([b""], client=(host, 1), headers={"x-forwarded-for": "203.0.113.9"} | headers)
-        asyncio.run(guard(wire.scope, wire.receive, wire.send))
+        asyncio.run(middleware(wire.scope, wire.receive, wire.send))
         return wire
 
     assert [ask("192.0.2.1").status for _ in range(3)] == [200, 200, 429]
@@ -411,11 +411,11 @@ def test_a_hurried_address_is_told_to_wait_and_others_are_not():
 
 def test_one_customers_network_is_one_address():
     limits = Limits(requests_per_s=1e-9, burst=1)
-    guard = RequestLimits(Reader(), limits=limits, limit_for=lambda _: LIMIT)
+    middleware = RequestLimits(Reader(), limits=limits, limit_for=lambda _: LIMIT)
     answers = []
     for host in ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "unix", None):
         wire = Wire([b""], client=host and (host, 1))
-        asyncio.run(guard(wire.scope, wire.receive, wire.send))
+        asyncio.run(middleware(wire.scope, wire.receive, wire.send))
         answers.append(wire.status)
     assert answers == [200, 429, 200, 200, 200]
 
@@ -433,12 +433,12 @@ def test_one_customers_network_is_one_address():
     ],
 )
 def test_a_forwarded_address_is_believed_of_our_proxies_only(peer, forwarded, counted):
-    guard = RequestLimits(
+    middleware = RequestLimits(
         Reader(), limits=Limits(), limit_for=lambda _: LIMIT, trusted_proxies=["10.0.0.0/8"]
     )
     wire = Wire([b""], client=(peer, 1), headers={"x-forwarded-for": forwarded})
-    asyncio.run(guard(wire.scope, wire.receive, wire.send))
-    assert list(guard.rates.due) == [counted]
+    asyncio.run(middleware(wire.scope, wire.receive, wire.send))
+    assert list(middleware.rates.due) == [counted]
 
 
 def test_a_proxy_that_is_no_address_is_refused():
@@ -450,8 +450,8 @@ def test_a_proxy_that_is_no_address_is_refused():
 
 def test_a_real_client_reads_a_refusal():
     async def ask() -> httpx.Response:
-        guard = RequestLimits(Reader(), limits=FREE, limit_for=lambda _: LIMIT)
-        transport = httpx.ASGITransport(guard)
+        middleware = RequestLimits(Reader(), limits=FREE, limit_for=lambda _: LIMIT)
+        transport = httpx.ASGITransport(middleware)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return await client.post("/", content=b"x" * 101)
 

@@ -9,7 +9,7 @@ import pytest
 
 from checkins.errors import ProtocolViolation
 from checkins.service.runs import intake
-from checkins.service.runs.intake import CheckIn, Enrolment, Submission, hashed
+from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission, hashed
 from checkins.service.store import schema
 from checkins.service.store.participants import MOST_IN_A_LIST
 from tests.service.coordination import (
@@ -92,7 +92,7 @@ def test_a_refusal_does_not_spoil_the_batch(house, spec) -> None:
 
 def test_a_batch_of_more_than_a_statement_takes_is_taken(house, spec) -> None:
     tokens = [hashed(str(number)) for number in range(MOST_IN_A_LIST * 2 + 1)]
-    messages = [Enrolment(token) for token in tokens]
+    messages = [EnrolmentRequest(token) for token in tokens]
     assert set(intake.take_enrolments(house.database, spec, messages)) == {None}
     receipts = many(house, spec, 1, tokens)
     assert len(set(receipts)) == len(tokens)
@@ -140,7 +140,7 @@ def test_after_the_last_slot_nothing_is_taken(house, spec) -> None:
         if not again:
             house.finish(spec)
     with pytest.raises(ProtocolViolation, match="over"):
-        raise intake.take_enrolments(house.database, spec, [Enrolment(hashed("late"))])[0]
+        raise intake.take_enrolments(house.database, spec, [EnrolmentRequest(hashed("late"))])[0]
 
 
 def test_invariant_3_the_same_report_again_is_taken_again_and_counts_once(house, spec) -> None:
@@ -318,7 +318,7 @@ def test_withdrawal_of_one_token_leaves_the_others(house, spec) -> None:
 
 
 def test_an_enrolment_that_is_retried_gets_its_token_once(house, spec) -> None:
-    message = Enrolment(hashed("token"), hashed("key"), hashed("once"))
+    message = EnrolmentRequest(hashed("token"), hashed("key"), hashed("once"))
     for _ in range(2):
         assert intake.take_enrolments(house.database, spec, [message, message]) == [None, None]
     assert len(house.rows(schema.tokens)) == 1
@@ -329,7 +329,7 @@ def test_invariant_1_an_enrolment_retried_after_its_token_was_spent_stays_spent(
     house, spec, spent_by: str
 ) -> None:
     token = hashed("token")
-    message = Enrolment(token, hashed("key"), hashed("once"))
+    message = EnrolmentRequest(token, hashed("key"), hashed("once"))
     intake.take_enrolments(house.database, spec, [message])
     if spent_by == "check-in":
         house.check_in(spec, 1, token)
@@ -344,15 +344,15 @@ def test_invariant_1_an_enrolment_retried_after_its_token_was_spent_stays_spent(
 
 
 def test_a_credential_with_another_key_is_refused_and_given_nothing(house, spec) -> None:
-    first = Enrolment(hashed("token"), hashed("key"), hashed("once"))
-    other = Enrolment(hashed("more"), hashed("key"), hashed("twice"))
+    first = EnrolmentRequest(hashed("token"), hashed("key"), hashed("once"))
+    other = EnrolmentRequest(hashed("more"), hashed("key"), hashed("twice"))
     intake.take_enrolments(house.database, spec, [first])
     (answer,) = intake.take_enrolments(house.database, spec, [other])
     assert isinstance(answer, ProtocolViolation)
     both = intake.take_enrolments(
         house.database,
         spec,
-        [Enrolment(hashed(t), hashed("fresh"), hashed(t)) for t in ("a", "b")],
+        [EnrolmentRequest(hashed(t), hashed("fresh"), hashed(t)) for t in ("a", "b")],
     )
     assert both[0] is None
     assert isinstance(both[1], ProtocolViolation)
@@ -362,7 +362,7 @@ def test_a_credential_with_another_key_is_refused_and_given_nothing(house, spec)
 def test_credentials_of_one_run_are_free_in_another(house, spec) -> None:
     other = house.open(campaign(name="other", population_id="elsewhere"))
     for run in (spec, other):
-        message = Enrolment(hashed(run.id), hashed("key"), hashed("once"))
+        message = EnrolmentRequest(hashed(run.id), hashed("key"), hashed("once"))
         assert intake.take_enrolments(house.database, run, [message]) == [None]
     assert len(house.rows(schema.tokens)) == 2
 
@@ -370,7 +370,7 @@ def test_credentials_of_one_run_are_free_in_another(house, spec) -> None:
 def test_invariant_8_the_store_keeps_no_token_no_key_and_no_secret_in_the_clear(
     house, spec
 ) -> None:
-    message = Enrolment(hashed("the-token"), hashed("the-credential"), hashed("the-key"))
+    message = EnrolmentRequest(hashed("the-token"), hashed("the-credential"), hashed("the-key"))
     intake.take_enrolments(house.database, spec, [message])
     kept = house.everything()
     for secret in ("the-token", "the-credential", "the-key"):
@@ -393,7 +393,7 @@ def test_invariant_8_after_its_slot_nothing_of_a_client_is_in_any_table(house, s
 def test_invariant_8_when_a_run_is_over_unused_tokens_and_credentials_are_gone_too(
     house, spec
 ) -> None:
-    message = Enrolment(hashed("token"), hashed("key"), hashed("once"))
+    message = EnrolmentRequest(hashed("token"), hashed("key"), hashed("once"))
     intake.take_enrolments(house.database, spec, [message])
     house.finish(spec)
     for table in (schema.tokens, schema.enrolments, schema.check_ins):

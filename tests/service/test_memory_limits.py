@@ -16,7 +16,7 @@ from sqlalchemy import bindparam, update
 from checkins.errors import InvalidValue
 from checkins.protocol.report import report_to_bytes
 from checkins.service.runs import intake, memory_limits, opening, randomness, slot_transitions
-from checkins.service.runs.intake import CheckIn, Enrolment, hashed
+from checkins.service.runs.intake import CheckIn, EnrolmentRequest, hashed
 from checkins.service.runs.memory_limits import MIB, MemoryBudget
 from checkins.service.store import schema
 from checkins.service.store.run_spec import RunSpec
@@ -45,7 +45,7 @@ def fill(house: House, spec: RunSpec, count: int, report: Callable[[int], np.nda
     """Slot 1 with so many chosen clients whose reports are in, as the store holds them."""
     house.begin(spec, 1)
     tokens = [hashed(f"token-{number}") for number in range(count)]
-    intake.take_enrolments(house.database, spec, [Enrolment(token) for token in tokens])
+    intake.take_enrolments(house.database, spec, [EnrolmentRequest(token) for token in tokens])
     receipts = intake.take_check_ins(house.database, spec, [CheckIn(1, t) for t in tokens])
     house.choose(spec, 1)
     rows = ({"b": receipt, "c": report(n).tobytes()} for n, receipt in enumerate(receipts))

@@ -1,0 +1,155 @@
+"""What the requests of clients do: enrol, check in, wait for the outcome, report, withdraw.
+
+Routes parse a request and answer it; what is decided about it is decided here, and by the state
+machine in ``intake``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+
+from checkins.service.http.problems import Problem
+from checkins.service.runs import clock_watch, intake, randomness
+from checkins.service.runs.cached_responses import cached_model
+from checkins.service.runs.intake import CheckIn, EnrolmentRequest, hashed
+from checkins.service.runs.live_run import EARLY_S, LiveRun
+from checkins.service.runs.memory_limits import REPORT_BYTES
+from checkins.service.runs.runner import Runner
+
+
+async def enrol(runner: Runner, live_run: LiveRun, credential: str | None, key: str | None) -> str:
+    """Return a token for one check-in; the same one for the same ``key`` or listed credential.
+
+    ``credential`` and ``key`` are None if the client sent none.
+    """
+    admitted = runner.settings.enrolment.admits(credential)
+    _refuse_if_over(live_run)
+    if admitted is None and key is None:
+        token, enrolment = randomness.token(), None
+    else:
+        token = _derived(runner.key, live_run.spec.id, admitted or "", key or "")
+        enrolment = admitted or hashed(key or "")
+    await live_run.enrolments.submit(EnrolmentRequest(hashed(token), enrolment, hashed(key or "")))
+    return token
+
+
+async def withdraw(runner: Runner, live_run: LiveRun, token: str) -> None:
+    """Spend a token and erase its check-in; raise ``refused`` if it is unknown or spent."""
+    _refuse_if_over(live_run)
+    run = live_run.spec.id
+    if not await runner.ask(intake.withdraw, runner.database, run, hashed(token)):
+        raise Problem("refused", "this token is unknown here, or spent: nothing of it is kept")
+
+
+async def check_in(runner: Runner, live_run: LiveRun, slot: int, token: str) -> str:
+    """Return the receipt of a check-in, once it is durable; a client that is early waits."""
+    _refuse_if_over(live_run)
+    clock_watch.refuse_while_holding(runner.database)
+    if live_run.is_early(slot):
+        await _until_begun(live_run, runner, slot)
+        clock_watch.refuse_while_holding(runner.database)
+    receipt = await live_run.check_ins.submit(CheckIn(slot, hashed(token)))
+    live_run.issued[receipt] = slot
+    return receipt
+
+
+async def slot_of(runner: Runner, live_run: LiveRun, receipt: str) -> int:
+    """Return the slot that a receipt is for; raise ``unknown-receipt`` if it is not in progress."""
+    slot = live_run.issued.get(receipt)
+    if slot is None:
+        slot = await runner.ask(intake.slot_of, runner.database, live_run.spec.id, receipt)
+    if slot is None:
+        raise unknown_receipt()
+    return slot
+
+
+async def wait_for_outcome(
+    runner: Runner, live_run: LiveRun, slot: int, receipt: str, *, most_s: float
+) -> str | None:
+    """Return the outcome of a check-in once it is known, or ``waiting`` after ``most_s``.
+
+    None: the slot is over.
+    """
+    outcome = live_run.outcome(slot, receipt)
+    if outcome != "waiting":
+        return outcome
+    loop = asyncio.get_running_loop()
+    until = loop.time() + most_s
+    with runner.metrics.waiters.track_inprogress():
+        while outcome == "waiting" and not runner.stopping.is_set():
+            left = until - loop.time()
+            if left <= 0.0 or not await live_run.change(most_s=left):
+                break
+            outcome = live_run.outcome(slot, receipt)
+    return outcome
+
+
+async def model(runner: Runner, live_run: LiveRun, slot: int, receipt: str) -> bytes:
+    """Return the model before a slot as safetensors; raise ``refused`` if it was not chosen."""
+    if await wait_for_outcome(runner, live_run, slot, receipt, most_s=EARLY_S) != "chosen":
+        raise Problem("refused", "this receipt is not that of a client chosen in this slot")
+    return cached_model(live_run, live_run.snapshot)
+
+
+@asynccontextmanager
+async def receiving_report(
+    runner: Runner, live_run: LiveRun, slot: int, receipt: str
+) -> AsyncIterator[None]:
+    """Reserve what receiving a report takes, before its body is read.
+
+    Raise ``refused`` unless the receipt was chosen: a slow sender holds memory that is for those
+    who were. One report of a receipt is received at a time, and those that do not fit wait.
+    """
+    _refuse_if_over(live_run)
+    if not await _is_chosen(live_run, runner, slot, receipt):
+        raise Problem("refused", "no report is asked of this receipt in this slot")
+    size = REPORT_BYTES * live_run.spec.dimension
+    async with live_run.report_of(receipt), runner.report_memory.reserve(size):
+        yield
+
+
+async def _is_chosen(live_run: LiveRun, runner: Runner, slot: int, receipt: str) -> bool:
+    """Return whether a receipt was chosen; the store is asked if this process may be behind."""
+    if live_run.knows(slot):
+        return live_run.outcome(slot, receipt) == "chosen"
+    return await runner.ask(intake.is_chosen, runner.database, live_run.spec.id, slot, receipt)
+
+
+async def _until_begun(live_run: LiveRun, runner: Runner, slot: int) -> None:
+    """Wait until a slot begins; raise ``too-early`` if that takes more than ``EARLY_S``."""
+    loop = asyncio.get_running_loop()
+    ahead = live_run.spec.begins(slot) - runner.database.now()
+    if ahead > EARLY_S or slot > live_run.spec.rules.slots:
+        if slot > live_run.spec.rules.slots:
+            raise Problem("refused", f"the run has {live_run.spec.rules.slots:,} slots")
+        raise Problem("too-early", f"slot {slot} has not begun", retry_after=ahead)
+    until = loop.time() + EARLY_S + live_run.spec.choose_s
+    while live_run.is_early(slot) and not runner.stopping.is_set():
+        left = until - loop.time()
+        if left <= 0.0 or not await live_run.change(most_s=left):
+            raise Problem("busy", "the slot before is not closed yet", retry_after=1)
+    # However long the slot before took to close, which may depend on who was there.
+    await asyncio.sleep(max(0.0, live_run.spec.public_at(slot - 1) - runner.database.now()))
+    if live_run.is_early(slot):
+        raise Problem("busy", "this coordinator is stopping; come again", retry_after=1)
+
+
+def _derived(key: bytes, run: str, credential: str, once: str) -> str:
+    """Return the token derived from a credential and a key: always the same one."""
+    message = "\n".join((run, credential, once)).encode()
+    return urlsafe_b64encode(hmac.digest(key, message, sha256)[: randomness.TOKEN_BYTES]).decode()
+
+
+def unknown_receipt() -> Problem:
+    """Return the problem of a receipt that is not for the slot in progress."""
+    return Problem("unknown-receipt", "no check-in of the slot in progress has this receipt")
+
+
+def _refuse_if_over(live_run: LiveRun) -> None:
+    if live_run.is_over:
+        raise Problem("over", "this run is over; its models and its ledger stay")

@@ -1,0 +1,110 @@
+"""Server-sent events of a run: status, state, releases and points of the learning curve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from checkins.service.runs import cached_responses
+from checkins.service.runs.live_run import LiveRun
+from checkins.service.runs.runner import Runner
+from checkins.service.store import ledgers
+from checkins.service.store.run_state import RunSnapshot
+
+KEEP_ALIVE_S = 15.0
+"""Seconds without an event after which a comment is sent."""
+
+
+async def events(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
+    """Yield server-sent events of a run until the service stops; counted as a listener."""
+    runner.listeners += 1
+    try:
+        with runner.metrics.waiters.track_inprogress():
+            async for event in _events(live_run, runner):
+                yield event
+    finally:
+        runner.listeners -= 1
+
+
+async def _events(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
+    listener = _Listener(live_run, runner)
+    while not runner.stopping.is_set():
+        events = await listener.news()
+        for event in events:
+            yield event
+        # Nothing can change unnoticed between having no news and waiting for some.
+        if not events and not await live_run.change(most_s=KEEP_ALIVE_S):
+            yield b": still here\n\n"
+
+
+class _Listener:
+    """A listener of a run, and the events that it was sent so far."""
+
+    def __init__(self, live_run: LiveRun, runner: Runner) -> None:
+        self._live_run = live_run
+        self._runner = runner
+        self._status: dict[str, str | None] = {}
+        self._state: dict[str, Any] = {}
+        self._slots = live_run.public.state.closed
+        self._entries = live_run.public.ledger.entries
+        self._points = len(live_run.public_curve)
+
+    async def news(self) -> list[bytes]:
+        """Return the events that were not sent yet, in order."""
+        live_run, public, sent = self._live_run, self._live_run.public, []
+        now = public.state.closed
+        status = {"status": live_run.status, "holding": self._runner.clock_watch.holding}
+        if status != self._status:
+            self._status = status
+            sent.append(_event("status", now, {**status, "next": live_run.next_run}))
+        if now > self._slots:
+            for release in await self._releases(public):
+                sent.append(_event("release", release["slot"], release))
+                self._state = {name: release[name] for name in release if name != "slot"}
+            self._entries += now - self._slots
+            self._slots = now
+        if live_run.public is public:  # else there is another release to tell first
+            state = cached_responses.state(live_run)
+            if state != self._state:
+                self._state = state
+                sent.append(_event("state", now, state))
+        for slots, metrics in live_run.public_curve[self._points :]:
+            self._points += 1
+            sent.append(_event("curve", now, {"slots": slots, "metrics": metrics}))
+        return sent
+
+    async def _releases(self, public: RunSnapshot) -> list[dict[str, Any]]:
+        """Return the releases since the last one that was sent; a slow reader may have missed some.
+
+        Each slot of a run that is open has the next line of the ledger.
+        """
+        live_run, first, closed = self._live_run, self._slots + 1, public.state.closed
+        if first == closed and public.state.ending is None:
+            hashes, heads = [(closed, public.model_hash)], [public.ledger.head]
+        else:
+            hashes, heads = await self._runner.ask(self._stored, first, closed)
+        return [
+            cached_responses.release(
+                live_run,
+                slot,
+                model_hash=model_hash,
+                head=heads[slot - first],
+                entries=self._entries + slot - first + 1,
+            )
+            for slot, model_hash in hashes
+            if live_run.spec.rules.releases(slot)
+        ]
+
+    def _stored(self, first: int, closed: int) -> tuple[list[tuple[int, str]], list[str]]:
+        spec, most = self._live_run.spec, closed - first + 1
+        with self._runner.database.reading() as connection:
+            hashes = ledgers.last_releases(connection, spec.id, closed=closed, most=most)
+            heads = ledgers.ledger_heads(
+                connection, spec.population, after=self._entries, most=most
+            )
+        return hashes, heads
+
+
+def _event(name: str, number: int, data: dict[str, Any]) -> bytes:
+    return f"event: {name}\nid: {number}\ndata: {json.dumps(data)}\n\n".encode()
