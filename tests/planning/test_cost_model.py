@@ -55,7 +55,7 @@ def test_dropouts_and_dismissed_check_ins_make_noise_larger() -> None:
     assert dismissed.noise_per_step == pytest.approx(2.0 * plain.noise_per_step, rel=0.02)
 
 
-def test_dummies_are_the_places_that_nobody_takes() -> None:
+def test_dummies_fill_the_empty_places() -> None:
     asked = ask(population=(10_000, 10_000))
     one_each = candidate(10_000, capacity=1, randomizer=RandomizerKind.LAPLACE, **CLIENT)
     assert slot_load(one_each, asked, clients=10_000).dummies_share == pytest.approx(1 / math.e)
@@ -96,7 +96,7 @@ def test_repeated_runs_learn_from_the_same_people() -> None:
     )
 
 
-def test_the_papers_risk_stands_where_its_theorems_hold() -> None:
+def test_the_papers_risk_is_given_if_its_theorems_hold() -> None:
     asked = ask(adjacency=REPLACE_ONE)
     alone = candidate(100, capacity=1, noise_at=NoiseAt.CLIENT)
     fixed = theorem_risk(alone, 2.0, asked)

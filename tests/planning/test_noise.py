@@ -71,7 +71,7 @@ def proven(name: str, adjacency: Adjacency) -> float | None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_level_keeps_its_target_and_uses_most_of_it(name: str) -> None:
+def test_a_level_meets_its_target_and_uses_most_of_it(name: str) -> None:
     target = Target(0.7, 1e-6, ADD_REMOVE)
     level = proven(name, ADD_REMOVE)
     assert level is not None
@@ -95,7 +95,7 @@ def test_a_level_keeps_its_target_and_uses_most_of_it(name: str) -> None:
         for name in (*SHAPES, *AVERAGED)
     ],
 )
-def test_a_level_keeps_its_target_where_one_is_replaced(name: str) -> None:
+def test_a_level_meets_its_target_where_one_is_replaced(name: str) -> None:
     found = {**SHAPES, **AVERAGED}[name]
     target = Target(1.5, 1e-6, REPLACE_ONE)
     level = proven_level(found, target, FINE)
@@ -113,7 +113,7 @@ def test_a_level_keeps_its_target_where_one_is_replaced(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("adjacency", Adjacency)
-def test_a_guess_is_near(name: str, adjacency: Adjacency) -> None:
+def test_an_estimate_is_close(name: str, adjacency: Adjacency) -> None:
     target = Target(0.7, 1e-6, adjacency)
     level = proven(name, adjacency)
     assert level is not None
@@ -142,9 +142,7 @@ def test_a_bigger_budget_needs_less_noise(
 
 @pytest.mark.parametrize("name", [*SHAPES, *AVERAGED])
 @pytest.mark.parametrize("adjacency", Adjacency)
-def test_a_shape_spends_what_the_one_it_is_priced_as_spends(
-    name: str, adjacency: Adjacency
-) -> None:
+def test_a_candidate_has_the_epsilon_of_its_equivalent(name: str, adjacency: Adjacency) -> None:
     found = {**SHAPES, **AVERAGED}[name]
     if found.protocol is Protocol.AVERAGED and adjacency is ADD_REMOVE:
         return
@@ -156,7 +154,7 @@ def test_a_shape_spends_what_the_one_it_is_priced_as_spends(
 @pytest.mark.parametrize("name", ["one slot", "some slots", "repeated", "laplace", "capped"])
 @pytest.mark.parametrize("epsilon", [1e-5, 0.7, 30.0])
 @pytest.mark.parametrize("delta", [1e-9, 1e-3, 0.5, 0.999])
-def test_a_level_is_found_after_a_few_looks(name: str, epsilon: float, delta: float) -> None:
+def test_a_level_is_found_after_a_few_evaluations(name: str, epsilon: float, delta: float) -> None:
     looks = []
 
     class Watched(Target):
@@ -173,7 +171,7 @@ def test_a_level_is_found_after_a_few_looks(name: str, epsilon: float, delta: fl
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["some slots", "repeated", "few take part", "laplace"])
 @pytest.mark.parametrize("adjacency", Adjacency)
-def test_no_epsilon_is_kept_that_is_proven_too_small(name: str, adjacency: Adjacency) -> None:
+def test_no_level_meets_an_epsilon_that_is_disproven(name: str, adjacency: Adjacency) -> None:
     found, level = SHAPES[name], 4.0 if name == "repeated" else 1.0
     certificate = certify(
         found.design(level),
@@ -186,7 +184,7 @@ def test_no_epsilon_is_kept_that_is_proven_too_small(name: str, adjacency: Adjac
     assert too_small.spent(found, level, FINE) > 1e-6
 
 
-def test_nothing_is_found_where_nothing_is_enough() -> None:
+def test_no_level_is_found_if_no_noise_is_enough() -> None:
     tiny = Target(1e-9, 1e-15, ADD_REMOVE)
     assert proven_level(candidate(1), tiny, QUICK) is None
 

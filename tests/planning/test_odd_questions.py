@@ -60,7 +60,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[DesignCandidate]:
 @pytest.mark.parametrize(
     "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in ODD]
 )
-def test_an_odd_question_takes_no_more_looks_than_a_usual_one(
+def test_an_odd_question_takes_no_more_evaluations_than_a_usual_one(
     name: str, looks: list[DesignCandidate]
 ) -> None:
     found = make_plan(ODD[name])
@@ -69,7 +69,7 @@ def test_an_odd_question_takes_no_more_looks_than_a_usual_one(
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
-def test_a_delta_that_grids_use_up_is_refused_before_anything_is_priced(
+def test_a_delta_that_grids_use_up_is_refused_before_any_evaluation(
     adjacency: Adjacency, looks: list[DesignCandidate]
 ) -> None:
     with pytest.raises(InvalidValue, match="noise on the grids of devices") as refused:
@@ -78,13 +78,15 @@ def test_a_delta_that_grids_use_up_is_refused_before_anything_is_priced(
     assert not looks
 
 
-def test_what_is_out_of_reach_is_refused_after_a_few_looks(looks: list[DesignCandidate]) -> None:
+def test_a_target_out_of_reach_is_refused_after_a_few_evaluations(
+    looks: list[DesignCandidate],
+) -> None:
     with pytest.raises(InvalidValue, match="out of reach"):
         make_plan(ask(1e-9, delta=1e-12, fixed=Constraints(slots=1, noise_at=NoiseAt.SERVER)))
     assert len(looks) <= MOST_LOOKS
 
 
-def test_a_promise_of_nothing_spent_can_be_told() -> None:
+def test_an_epsilon_of_zero_can_be_reported() -> None:
     """Fewer take part than delta allows to be seen: epsilon is 0."""
     fixed = Constraints(randomizer=RandomizerKind.LAPLACE, participation=0.1, slots=10, repeats=1)
     found = make_plan(ask(1.0, delta=0.5, fixed=fixed))

@@ -102,7 +102,7 @@ def test_the_json_of_a_plan_is_plain_and_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_reason_names_what_is_behind_it(name: str) -> None:
+def test_each_reason_cites_a_theorem_or_a_page(name: str) -> None:
     found = plan(name).reasons
     assert len(found) >= 4
     for reason in found:
@@ -183,7 +183,7 @@ def test_what_devices_cannot_run_is_not_recommended_unless_asked_for() -> None:
     ("population", "dimension", "availability_s"),
     [((2_000, 4_000), 5, 10.0), ((500, 800), 2, 5.0)],
 )
-def test_averages_count_only_on_those_who_can_still_come(
+def test_averaged_updates_count_only_available_contributors(
     population: tuple[int, int], dimension: int, availability_s: float
 ) -> None:
     """A run that outlasts its devices has fewer contributors than there are clients."""
@@ -204,7 +204,7 @@ def test_averages_count_only_on_those_who_can_still_come(
     assert candidate.population.fewest == contributors(candidate, found.question)
 
 
-def test_a_price_that_rests_on_a_population_says_so() -> None:
+def test_a_design_whose_epsilon_depends_on_the_population_says_so() -> None:
     """A capacity a little above the mean load: a slot overflows now and then."""
     fixed = Constraints(
         protocol=Protocol.FIXED,

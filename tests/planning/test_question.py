@@ -60,25 +60,25 @@ def test_a_wrong_number_is_named(wrong: dict[str, Any], name: str) -> None:
         (lambda: Learning(clip=0.0), "clip"),
     ],
 )
-def test_what_does_not_go_together_is_refused(make: Any, name: str) -> None:
+def test_contradictory_constraints_are_refused(make: Any, name: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         make()
     assert refused.value.name == name
 
 
-def test_averages_are_refused_for_neighbours_that_come_and_go() -> None:
+def test_averaged_updates_are_refused_for_add_remove() -> None:
     with pytest.raises(InvalidValue, match="lone client"):
         ask(fixed=Constraints(protocol=Protocol.AVERAGED))
 
 
-def test_too_little_time_is_said() -> None:
+def test_too_little_time_is_an_error() -> None:
     asked = ask(dimension=10**8, server=Server(duration_s=10.0))
     with pytest.raises(InvalidValue, match="leaves no time") as refused:
         make_plan(asked)
     assert refused.value.name == "duration_s"
 
 
-def test_a_budget_out_of_reach_is_said() -> None:
+def test_a_budget_out_of_reach_is_an_error() -> None:
     fixed = Constraints(slots=1, participation=1.0, repeats=1)
     with pytest.raises(InvalidValue, match="out of reach"):
         make_plan(ask(1e-9, delta=1e-12, fixed=fixed))

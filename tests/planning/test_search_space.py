@@ -57,7 +57,7 @@ def test_windows_slide_where_devices_leave_early() -> None:
     assert all(one.window is not None and one.window <= 50 for one in sliding)
 
 
-def test_people_sit_out_where_the_server_cannot_take_them_all() -> None:
+def test_participation_falls_if_the_server_cannot_take_all_reports() -> None:
     asked = ask(population=(10**8, 10**8), server=Server(updates_per_s=100.0))
     assert max(one.participation for one in candidates(asked)) <= 0.06
 

@@ -34,14 +34,14 @@ def test_rows_are_the_same_campaign_with_other_clients(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["add-remove", "laplace"])
-def test_most_prices_do_not_depend_on_the_population(name: str) -> None:
+def test_most_epsilons_do_not_depend_on_the_population(name: str) -> None:
     found = plan(name)
     assert {row.epsilon for row in found.sensitivity} == {found.certificate.epsilon}
     assert all("needs no population" in row.sentence for row in found.sensitivity)
     assert found.campaign.design.population is None
 
 
-def test_more_clients_than_declared_cost_what_a_full_slot_costs() -> None:
+def test_more_clients_than_declared_have_the_epsilon_of_a_full_slot() -> None:
     found = plan("client")
     half, same, twice = found.sensitivity
     assert found.certificate.method == "exact-population"
@@ -76,7 +76,7 @@ def test_fewer_contributors_hide_a_client_less() -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_keep_up_is_told_of() -> None:
+def test_a_server_that_cannot_keep_up_is_reported() -> None:
     *_, twice = plan("many").sensitivity
     assert twice.server_updates_per_s > QUESTIONS["many"].server.updates_per_s
     assert "more than the server takes" in twice.sentence

@@ -62,7 +62,7 @@ def test_every_baseline_is_explained_in_one_sentence() -> None:
     assert set(DESCRIPTIONS) == set(Baseline)
 
 
-def test_non_private_learning_spends_without_bound_and_has_no_method() -> None:
+def test_non_private_learning_has_no_epsilon_and_no_mechanism() -> None:
     found, _ = of(Baseline.NON_PRIVATE, tiny.campaign())
     assert found == CalibratedBaseline(Baseline.NON_PRIVATE, None, None, None)
 
@@ -130,7 +130,7 @@ def test_shuffling_of_fewer_clients_than_slots_takes_one_step_for_each() -> None
     ],
     ids=["capacity", "sliding", "averaged", "all", "all, replace-one, three times"],
 )
-def test_without_amplification_the_noise_pays_for_a_known_slot(text: str) -> None:
+def test_without_amplification_the_noise_is_that_of_a_public_slot(text: str) -> None:
     campaign = tiny.campaign(
         text.replace('"replace-one"\n', '"replace-one"\npopulation = [50, 70]\n')
     )
@@ -186,7 +186,7 @@ def test_without_amplification_a_pure_report_has_the_whole_epsilon(randomizer: s
         (Baseline.SHUFFLING, tiny.text(protocol=tiny.PROTOCOL + "repeats = 2\n"), "one report"),
     ],
 )
-def test_what_cannot_be_compared_says_why(baseline: Baseline, text: str, why: str) -> None:
+def test_an_unavailable_baseline_gives_the_reason(baseline: Baseline, text: str, why: str) -> None:
     found, _ = of(baseline, tiny.campaign(text))
     assert found.mechanism is None
     assert found.unavailable is not None

@@ -31,7 +31,7 @@ def leaves(found: Position) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", ["sgd", "optax:adam"])
-def test_what_is_written_is_read_back_bit_for_bit(tmp_path: Path, kind: str) -> None:
+def test_a_checkpoint_is_read_back_bit_for_bit(tmp_path: Path, kind: str) -> None:
     checkpoint = Checkpoint(tmp_path / "deeper" / "a.checkpoint.npz")
     written = position(kind)
     checkpoint.write(written, CURVE, 1.25)
@@ -44,7 +44,7 @@ def test_what_is_written_is_read_back_bit_for_bit(tmp_path: Path, kind: str) -> 
     assert dtypes == [leaf.dtype for leaf in jax.tree.leaves(written.state)]
 
 
-def test_where_nothing_was_saved_there_is_nothing(tmp_path: Path) -> None:
+def test_without_a_file_there_is_no_checkpoint(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "a.npz")
     assert checkpoint.read(position()) is None
     checkpoint.write(position(), CURVE, 0.0)

@@ -123,7 +123,9 @@ def test_shares_add_up_to_one_and_dummies_to_a_number(
         assert -1e-6 <= dummies(population) <= capacity * slots
 
 
-def test_many_different_laws_are_weighed_by_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_different_distributions_are_weighted_by_their_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """300 laws of a warm-up and one of 2,700 slots: a few that stand for all of them do so."""
     population = SimulatedPopulation(design(3000, window=300), 30_000, 1)
     measured = population.run().check_ins
@@ -134,7 +136,7 @@ def test_many_different_laws_are_weighed_by_their_slots(monkeypatch: pytest.Monk
     assert reports(population) == mean
 
 
-def test_a_period_repeats_the_same_laws() -> None:
+def test_a_period_repeats_the_same_distributions() -> None:
     population = SimulatedPopulation(design(10_000), 1000, 1, Diurnal(24, 0.1))
     assert expectation._binomials(population).slots.size <= 24
     assert reports(replace(population, dropout=1.0)) == 0.0

@@ -299,7 +299,7 @@ def test_a_slot_that_is_skipped_counts_and_moves_nothing() -> None:
 
 
 @pytest.mark.parametrize("minibatch", [1, 2])
-def test_a_row_that_fills_up_is_never_heard_of(minibatch: int) -> None:
+def test_a_padding_row_changes_nothing_and_is_never_heard_of(minibatch: int) -> None:
     filled = ran([2.0, 2.0, IGNORED, IGNORED], minibatch=minibatch)
     bare = ran([2.0, 2.0], minibatch=minibatch)
     assert all(map(np.array_equal, jax.tree.leaves(filled), jax.tree.leaves(bare)))

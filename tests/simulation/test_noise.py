@@ -66,7 +66,7 @@ def same_law(ours: np.ndarray, theirs: np.ndarray, deviation: float, kurtosis: f
 
 @counts
 @precisions
-def test_gaussian_reports_are_summed_in_law(reports: int, dtype: Any) -> None:
+def test_the_sum_of_gaussian_reports_has_the_drawn_distribution(reports: int, dtype: Any) -> None:
     """One noise of deviation √K σ against K of σ, dummies among them; 1e-9 each."""
     randomizer = Gaussian(clip=0.5, noise_multiplier=3.0)
     deviation = np.sqrt(reports) * randomizer.std
@@ -79,7 +79,7 @@ def test_gaussian_reports_are_summed_in_law(reports: int, dtype: Any) -> None:
 
 @counts
 @precisions
-def test_laplace_reports_are_summed_in_law(reports: int, dtype: Any) -> None:
+def test_the_sum_of_laplace_reports_has_the_drawn_distribution(reports: int, dtype: Any) -> None:
     """A difference of two Gammas of shape K against K Laplace noises; 1e-9 each."""
     randomizer = Laplace(clip=0.5, local_epsilon=2.0)
     deviation = np.sqrt(2.0 * reports) * randomizer.scale
@@ -95,7 +95,7 @@ def test_laplace_reports_are_summed_in_law(reports: int, dtype: Any) -> None:
 
 
 @given(reports=st.integers(1, 12), at=st.floats(0.05, 4.0))
-def test_the_laws_are_the_same_functions_not_only_near(reports: int, at: float) -> None:
+def test_the_distribution_functions_are_equal(reports: int, at: float) -> None:
     """Characteristic functions: φ(t)^K of one report is that of the sum's noise, exactly.
 
     Gaussian: exp(−t²/2)^K is that of deviation √K. Laplace: 1/(1 + t²) = 1/|1 − it|², and
@@ -137,7 +137,7 @@ laws = st.sampled_from([NoiseKind.GAUSSIAN, NoiseKind.LAPLACE, NoiseKind.PER_REP
 
 
 @given(law=laws, dtype=st.sampled_from([np.float32, np.float64]), data=st.data())
-def test_a_slot_has_the_same_noise_whichever_rows_are_asked(
+def test_the_noise_of_a_slot_does_not_depend_on_the_requested_rows(
     law: NoiseKind, dtype: Any, data: st.DataObject
 ) -> None:
     """Rows that begin and end inside a block, at its edges, and over several blocks."""
@@ -178,7 +178,7 @@ def test_a_ring_gives_an_array_back_only_after_the_others() -> None:
     assert ring.take((30, 5), np.uint32).shape == (30, 5)
 
 
-def test_work_is_done_ahead_in_order_and_errors_come_through() -> None:
+def test_prefetched_work_is_in_order_and_raises_its_errors() -> None:
     assert list(prefetched(iter(range(5)), lambda task: task * task)) == [
         (n, n * n) for n in range(5)
     ]
@@ -187,7 +187,7 @@ def test_work_is_done_ahead_in_order_and_errors_come_through() -> None:
         list(prefetched(iter([1, 0]), lambda task: 1 // task))
 
 
-def test_only_a_few_tasks_are_begun_before_they_are_asked_for() -> None:
+def test_only_a_few_tasks_are_prefetched() -> None:
     begun: list[int] = []
     work: Iterator[Any] = prefetched(iter(range(100)), begun.append)
     next(work)

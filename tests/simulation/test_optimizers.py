@@ -108,7 +108,7 @@ def test_a_skipped_slot_does_not_reach_the_optimizer() -> None:
         ("optax:lbfgs", {}, "cannot be used"),
     ],
 )
-def test_what_is_no_optimizer_is_refused_with_the_reason(
+def test_a_function_that_is_no_optimizer_is_refused_with_the_reason(
     kind: str, arguments: dict[str, float], why: str
 ) -> None:
     pytest.importorskip("optax", reason="OPTAX IS NOT TESTED: needs the extra sim")

@@ -97,7 +97,7 @@ def test_a_stopped_campaign_counts_what_was_done(folder: Path) -> None:
     assert all(np.isfinite(one.updates_per_second) for one in (part, whole))
 
 
-def test_watching_sees_every_chunk_and_changes_nothing(folder: Path) -> None:
+def test_watch_is_called_for_every_chunk_and_changes_nothing(folder: Path) -> None:
     campaign = tiny.campaign()
     seen = []
     watched = train(
@@ -124,7 +124,7 @@ def test_the_seed_decides_and_evaluations_do_not_move_the_counts(folder: Path) -
     assert unmeasured.client_updates == first.client_updates
 
 
-def test_checkpoints_are_written_as_time_goes_by(
+def test_checkpoints_are_written_at_intervals(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outcomes, "SAVE_EVERY_S", 0.0)
@@ -143,7 +143,7 @@ def test_checkpoints_are_written_as_time_goes_by(
     assert everything(resumed) == everything(train(training(folder, campaign)))
 
 
-def test_a_finished_job_is_kept_and_not_done_again(folder: Path, tmp_path: Path) -> None:
+def test_a_finished_job_is_cached_and_not_run_again(folder: Path, tmp_path: Path) -> None:
     job = tiny.job(folder, campaign=tiny.campaign())
     cache = tmp_path / "kept"
     done = job.run(cache=cache)
@@ -158,7 +158,7 @@ def test_a_finished_job_is_kept_and_not_done_again(folder: Path, tmp_path: Path)
         job.run(cache=cache)
 
 
-def test_a_job_is_known_by_all_that_decides_its_outcome(folder: Path) -> None:
+def test_the_key_of_a_job_depends_on_everything_that_decides_its_outcome(folder: Path) -> None:
     job = tiny.job(folder, campaign=tiny.campaign())
     others = [
         tiny.job(folder, campaign=tiny.campaign(), seed=2),
@@ -180,7 +180,7 @@ def test_a_model_that_diverges_is_an_error_with_a_remedy(folder: Path) -> None:
         tiny.job(folder, campaign=tiny.campaign(tiny.WILD)).run()
 
 
-def test_an_outcome_as_plain_values_has_one_list_for_each_metric(folder: Path) -> None:
+def test_the_json_of_an_outcome_has_one_list_for_each_metric(folder: Path) -> None:
     found = tiny.job(folder, campaign=tiny.campaign()).run().as_json()
     assert "model" not in found
     assert found["metrics"] == {

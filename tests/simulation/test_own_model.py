@@ -53,7 +53,7 @@ def study_of(folder: Path, function: str) -> Study:
     return Study((({}, tiny.campaign(tiny.text(task=task))),), str(folder), evaluations=1)
 
 
-def test_it_is_found_beside_the_campaigns_file(tmp_path: Path) -> None:
+def test_an_own_model_is_found_in_the_folder_of_the_campaign_file(tmp_path: Path) -> None:
     study = study_of(tmp_path, "linear")
     [(_, campaign)] = study.campaigns
     study.check(campaign)
@@ -71,7 +71,7 @@ def test_it_is_found_beside_the_campaigns_file(tmp_path: Path) -> None:
         ("absent", "absent does not exist"),
     ],
 )
-def test_a_fault_of_the_model_is_told_as_its_own(tmp_path: Path, function: str, why: str) -> None:
+def test_an_error_in_an_own_model_names_the_model(tmp_path: Path, function: str, why: str) -> None:
     study = study_of(tmp_path, function)
     with pytest.raises(InvalidValue) as caught:
         study.check(study.campaigns[0][1])
@@ -79,7 +79,7 @@ def test_a_fault_of_the_model_is_told_as_its_own(tmp_path: Path, function: str, 
     assert why in str(caught.value)
 
 
-def test_a_loss_that_is_not_finite_from_the_start_is_no_matter_of_the_rate(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_at_the_start_is_not_blamed_on_the_rate(tmp_path: Path) -> None:
     study = study_of(tmp_path, "endless")
     [(_, campaign)] = study.campaigns
     assert campaign.task is not None

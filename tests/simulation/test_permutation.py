@@ -18,14 +18,14 @@ seeds = st.integers(0, 2**32)
 
 
 @given(size=st.integers(1, 3000), seed=seeds)
-def test_an_order_names_everyone_once(size: int, seed: int) -> None:
+def test_a_permutation_names_every_client_once(size: int, seed: int) -> None:
     order = Permutation(size, seed=seed)(np.arange(size))
     assert np.array_equal(np.sort(order), np.arange(size))
 
 
 @given(size=st.integers(1, MOST_CLIENTS), seed=seeds, data=st.data())
 @example(size=MOST_CLIENTS, seed=1, data=None)
-def test_an_order_is_the_same_whichever_part_is_asked(
+def test_a_permutation_does_not_depend_on_the_requested_part(
     size: int, seed: int, data: st.DataObject | None
 ) -> None:
     places = [0, size // 2, size - 1]
@@ -39,7 +39,7 @@ def test_an_order_is_the_same_whichever_part_is_asked(
 
 
 @given(size=st.integers(1, MOST_CLIENTS), seed=seeds)
-def test_a_pass_can_be_undone_so_nothing_is_ever_lost(size: int, seed: int) -> None:
+def test_a_pass_of_the_permutation_is_invertible(size: int, seed: int) -> None:
     """Digits hold every position in 32 bits, and distinct positions stay distinct."""
     high, low = digits(size)
     assert size <= high * low < 2**32
@@ -51,7 +51,7 @@ def test_a_pass_can_be_undone_so_nothing_is_ever_lost(size: int, seed: int) -> N
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 63, 64, 65, 1000, 2**31 + 3, MOST_CLIENTS])
-def test_numpy_and_jax_name_the_same_people(size: int) -> None:
+def test_numpy_and_jax_compute_the_same_permutation(size: int) -> None:
     width, rows = 5, min(size, 2**31 - 1)
     reports = np.minimum([5, 3, 0, 1], size)
     first = np.array([0, max(0, size // 2 - 3), 0, size - 1])
@@ -119,6 +119,6 @@ def test_neighbours_in_the_order_are_any_two_equally_often(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, MOST_CLIENTS + 1, 2.5, float("nan")])
-def test_a_size_without_an_order_is_refused(size: float) -> None:
+def test_an_invalid_size_is_refused(size: float) -> None:
     with pytest.raises(InvalidValue, match="size"):
         Permutation(size, seed=1)  # type: ignore[arg-type]

@@ -79,7 +79,7 @@ def test_counts_of_a_sliding_window_are_binomial_over_those_it_reaches(
         assert follows(seen[:, slot], int(reach), 0.9 / window)
 
 
-def test_large_cohorts_and_small_ones_in_one_run_keep_their_laws() -> None:
+def test_large_and_small_cohorts_in_one_run_keep_their_distributions() -> None:
     """A window of 8: each client of a cohort of 1 or 2 picks, 34 are drawn at once; 1e-9."""
     for clients in (2, 5, 100):
         population = SimulatedPopulation(design(12, window=8), clients, 3, Arrivals(3))
@@ -93,7 +93,7 @@ def test_large_cohorts_and_small_ones_in_one_run_keep_their_laws() -> None:
                 assert not seen[:, slot].any()
 
 
-def test_poisson_draws_everyone_anew_for_each_slot() -> None:
+def test_poisson_samples_every_client_independently_for_each_slot() -> None:
     """Slots are independent binomials: their sum is one of n m trials. Each 1e-9."""
     population = SimulatedPopulation(
         design(participation=0.8, capacity=None), CLIENTS, 4, sampling=Sampling.POISSON
@@ -117,7 +117,7 @@ def test_a_shuffler_sends_everyone_once_and_evenly(clients: int, slots: int) -> 
 @pytest.mark.parametrize(
     "available", [Diurnal(8, 0.3), Diurnal(7, 0.0), Arrivals(25), Arrivals(1), Arrivals(80)]
 )
-def test_a_client_is_online_at_its_slot_with_the_chance_that_is_said(available: Any) -> None:
+def test_a_client_is_online_with_the_stated_probability(available: Any) -> None:
     """Binomial with that chance, in every slot looked at; 1e-9 each."""
     seen = counted(SimulatedPopulation(design(participation=0.8), CLIENTS, 6, available))
     online = available.online(np.arange(1, SLOTS + 1))
@@ -160,7 +160,7 @@ def test_those_who_arrive_after_the_last_slot_never_come() -> None:
     assert population.check_ins(np.random.default_rng(1)).sum() <= 10
 
 
-def test_a_chosen_client_drops_out_with_the_chance_that_is_said() -> None:
+def test_a_chosen_client_drops_out_with_the_stated_probability() -> None:
     """100 runs of 40 full slots of 5: reports are Binomial(200, 0.7) each run; 1e-9."""
     population = SimulatedPopulation(design(capacity=5), 40_000, 1, dropout=0.3)
     runs = [population.run(number) for number in range(1, 401)]
@@ -200,7 +200,7 @@ def used(run: SlotCounts, clients: int, *, width: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("window", [None, 6])
-def test_every_seat_of_a_run_is_filled_once_and_nobody_comes_twice(window: int | None) -> None:
+def test_every_client_is_used_once_in_a_run(window: int | None) -> None:
     for number in range(1, 6):
         run = SimulatedPopulation(design(window=window, capacity=None), CLIENTS, 7).run(number)
         people = used(run, CLIENTS, width=40)
@@ -223,7 +223,7 @@ def test_everyone_is_used_in_a_slot_equally_often() -> None:
     assert ((seen - expected) ** 2 / expected).sum() < chi2.isf(1e-9, 29)
 
 
-def test_runs_have_fresh_coins_and_a_seed_gives_the_same_ones() -> None:
+def test_runs_are_independent_and_a_seed_repeats_them() -> None:
     population = SimulatedPopulation(design(), CLIENTS, 1, dropout=0.1)
     first, again, second = population.run(1), population.run(1), population.run(2)
     assert np.array_equal(first.check_ins, again.check_ins)
@@ -265,7 +265,7 @@ def test_a_hundred_million_clients_take_no_more_memory_than_their_slots() -> Non
 @pytest.mark.parametrize(
     ("window", "available"), [(100, Always()), (5000, Arrivals(1)), (5000, Always())]
 )
-def test_so_many_with_a_sliding_window_take_no_more_however_they_arrive(
+def test_a_hundred_million_clients_with_a_sliding_window_take_no_more_memory(
     window: int, available: Any
 ) -> None:
     tracemalloc.start()
@@ -283,7 +283,7 @@ def test_offline_clients_do_not_check_in() -> None:
 
 
 @given(clients=st.integers(1, 10**12), slots=st.integers(1, 1000))
-def test_arrivals_are_as_even_as_can_be(clients: int, slots: int) -> None:
+def test_arrivals_differ_by_one_at_most_between_slots(clients: int, slots: int) -> None:
     awake = Arrivals(slots).waking(clients)
     assert awake.sum() == clients
     assert awake.max() - awake.min() <= 1
@@ -300,6 +300,6 @@ def test_availability_is_read_or_refused() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"clients": 0}, {"clients": 2**32}, {"dropout": 1.5}, {"dropout": float("nan")}]
 )
-def test_a_population_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_population_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
         SimulatedPopulation(**{"design": design(), "clients": 10, "seed": 1, **wrong})

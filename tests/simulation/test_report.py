@@ -111,7 +111,7 @@ def test_metrics_of_the_clients_own_rows_are_called_so(light: None) -> None:
     assert "neither protected nor a test of the model" in text
 
 
-def test_what_a_result_minds_is_on_the_page(light: None) -> None:
+def test_the_notes_of_a_result_are_on_the_page(light: None) -> None:
     result = replace(results.patients(), notes=("columns were left out: a, b",))
     assert "Mind: columns were left out: a, b." in report_page(result).split("<h2>")[0]
 
@@ -135,7 +135,7 @@ def test_a_method_that_was_not_run_says_why(light: None) -> None:
     assert "shuffling not run: its bound needs replace-one neighbours" in text
 
 
-def test_methods_are_said_to_cost_the_same_only_where_they_do(light: None) -> None:
+def test_methods_are_called_equal_in_epsilon_only_if_they_are(light: None) -> None:
     result = results.patients()
     assert "the same ε and δ to spend" in report_page(result)
     assert "At the same ε, DP-SGD" in report_page(result)
@@ -144,7 +144,7 @@ def test_methods_are_said_to_cost_the_same_only_where_they_do(light: None) -> No
     assert "For an ε of 0.3, DP-SGD" in report_page(result)
 
 
-def test_the_budget_is_drawn_beside_what_was_spent(light: None) -> None:
+def test_the_budget_is_drawn_in_the_plot_of_epsilon(light: None) -> None:
     notes = plots_of(report_page(results.patients()))["spent"]["layout"]["annotations"]
     assert [note["text"] for note in notes] == ["ε ≤ 0.2506", "budget 0.5"]
 
@@ -251,7 +251,7 @@ def test_a_page_holds_plotly_once_and_names_nothing_to_load() -> None:
     assert re.findall(r'\b(?:src|href)="(?!data:,")', ours) == []
 
 
-def test_plotly_knows_every_word_of_the_figures(light: None) -> None:
+def test_plotly_accepts_every_property_of_the_figures(light: None) -> None:
     from plotly.graph_objects import Figure
 
     def painted(value: Any) -> Any:
@@ -376,7 +376,7 @@ def test_a_sweep_without_a_setting_in_budget_says_so(light: None) -> None:
     assert "no setting is within its budget; with slots 100;" in text
 
 
-def test_a_setting_over_budget_is_not_crowned_because_the_others_diverged(light: None) -> None:
+def test_a_setting_over_budget_is_not_the_best_if_the_others_diverged(light: None) -> None:
     page = report_page(results.sweep_over_budget(over=(1,), without=(0, 2, 3)))
     assert "no setting within its budget has a metric" in page
     assert page.count("<span>diverged</span>") == 3
@@ -572,7 +572,7 @@ def test_a_page_asks_the_network_for_nothing(campaign: browser.Visit) -> None:
 
 
 @pytest.mark.slow
-def test_plots_follow_the_page_into_the_dark_and_onto_paper(campaign: browser.Visit) -> None:
+def test_plots_have_the_colours_of_dark_mode_and_of_print(campaign: browser.Visit) -> None:
     screen(campaign)
     blue = "rgb(0, 114, 178)"
     assert eventually(campaign, lambda: colours(campaign)["line"] == blue)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 
+from checkins.simulation import report
 from checkins.simulation.baselines import Baseline
-from checkins.simulation.result import SimulationResult, mean, spread
+from checkins.simulation.result import (
+    BaselineResult,
+    DataSummary,
+    SimulationResult,
+    SweepResult,
+    mean,
+    spread,
+)
 from checkins.simulation.study import Study
-from tests.simulation import tiny
+from tests.simulation import results, tiny
 
 PROMISED = {
     "simulated": bool,
@@ -86,7 +95,7 @@ def test_every_promised_key_is_there_with_its_type(found: dict[str, Any]) -> Non
         )
 
 
-def test_it_is_finite_json_as_it_stands(found: dict[str, Any]) -> None:
+def test_the_json_of_a_result_is_finite(found: dict[str, Any]) -> None:
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
@@ -114,7 +123,7 @@ def test_metrics_are_means_over_seeds_and_the_spread_is_theirs(found: dict[str, 
     assert found["metrics_on"] == "clients"  # the table has no holdout
 
 
-def test_baselines_stand_beside_it_with_a_curve_for_each_seed(found: dict[str, Any]) -> None:
+def test_baselines_have_a_curve_for_each_seed(found: dict[str, Any]) -> None:
     free, known = found["baselines"]
     assert (free["name"], known["name"]) == ("non-private", "no-amplification")
     assert (free["epsilon"], free["adjacency"], free["noise"]) == (None, None, "none")
@@ -133,6 +142,26 @@ def test_the_campaigns_text_is_a_file_that_can_be_simulated(
     again = tiny.campaign(found["campaign"]["text"])
     assert again == tiny.campaign()
     assert again.seal == found["campaign"]["seal"]
+
+
+@pytest.mark.parametrize("kind", [SimulationResult, SweepResult, BaselineResult, DataSummary])
+def test_a_result_is_frozen(kind: type) -> None:
+    assert kind.__dataclass_params__.frozen
+
+
+def test_the_report_takes_results_and_reads_no_json() -> None:
+    for path in Path(report.__file__).parent.glob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        assert '.get("' not in source, path.name
+        assert "Mapping[str, Any]" not in source, path.name
+
+
+def test_the_json_of_a_sweep_is_a_list_with_the_settings_and_the_command() -> None:
+    sweep = replace(results.sweep(), command="checkins simulate a.toml")
+    found = sweep.as_json()
+    assert list(found) == ["sweep", "command"]
+    assert [one["settings"]["protocol.slots"] for one in found["sweep"]] == [50, 100, 200, 400]
+    assert "command" not in found["sweep"][0]
 
 
 def test_one_seed_has_no_spread() -> None:

@@ -116,13 +116,13 @@ def test_a_population_that_data_or_file_contradict_is_refused(
     [({"dropout": float("nan")}, "dropout"), ({"dropout": 1.1}, "dropout")]
     + [({"clients": count}, "clients") for count in (0, -1, True, 10**30)],
 )
-def test_a_world_that_cannot_be_is_refused(options: dict[str, Any], name: str) -> None:
+def test_invalid_scenario_options_are_refused(options: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         ScenarioOptions(**options)
     assert caught.value.name == name
 
 
-def test_the_world_reaches_every_job(prepare: Prepare) -> None:
+def test_the_scenario_options_reach_every_job(prepare: Prepare) -> None:
     options = ScenarioOptions(50, availability=Diurnal(3, 0.5), dropout=0.25)
     prepared = prepare(
         tiny.campaign(), scenario_options=options, seeds=(4, 5), baselines=(Baseline.NON_PRIVATE,)
@@ -151,7 +151,7 @@ def test_epsilon_so_far_is_the_campaigns_and_never_too_low(prepare: Prepare) -> 
         assert prepared.epsilon_so_far(1, slots) is None
 
 
-def test_a_stopped_campaign_is_priced_by_its_slots(prepare: Prepare) -> None:
+def test_the_certificate_of_a_stopped_campaign_covers_its_slots(prepare: Prepare) -> None:
     campaign = tiny.campaign()
     prepared = prepare(campaign, seeds=(1, 2))
     found = prepared.result(partly(prepared, 2, 4))
@@ -166,7 +166,7 @@ def test_a_stopped_campaign_is_priced_by_its_slots(prepare: Prepare) -> None:
     json.dumps(found.as_json(), allow_nan=False)
 
 
-def test_the_second_seed_alone_is_held_against_its_own_check_ins(prepare: Prepare) -> None:
+def test_the_occupancy_of_the_second_seed_alone_is_its_own(prepare: Prepare) -> None:
     prepared = prepare(tiny.campaign(), seeds=(1, 2))
     alone = prepared.result(partly(prepared, None, 6))
     assert alone is not None
@@ -177,7 +177,7 @@ def test_the_second_seed_alone_is_held_against_its_own_check_ins(prepare: Prepar
     assert counted * 6 == pytest.approx(alone.check_ins)
 
 
-def test_nothing_done_is_no_result(prepare: Prepare) -> None:
+def test_without_outcomes_there_is_no_result(prepare: Prepare) -> None:
     prepared = prepare(tiny.campaign())
     assert prepared.result([None]) is None
 
@@ -196,7 +196,7 @@ def test_a_baseline_that_was_not_reached_says_so(prepare: Prepare) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_without_reports_costs_nothing_and_hides_no_other_seeds_price() -> None:
+def test_a_run_without_reports_does_not_lower_the_epsilon_of_other_seeds() -> None:
     campaign = tiny.campaign(AVERAGED)
     with ThreadPoolExecutor(1) as pool:
         accounting = BackgroundAccounting(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
@@ -226,7 +226,7 @@ def test_a_partial_certificate_says_that_stopping_was_decided_beforehand(prepare
     assert FIXED_BEFOREHAND not in whole.certificate.assumptions
 
 
-def test_averaged_runs_are_priced_by_the_fewest_reports_of_the_longest_seed(
+def test_the_certificate_of_averaged_runs_uses_the_fewest_reports(
     prepare: Prepare,
 ) -> None:
     campaign = tiny.campaign(AVERAGED)

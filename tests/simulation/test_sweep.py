@@ -30,7 +30,7 @@ def test_values_are_read_as_toml_and_quotes_may_be_left_out(text: str, values: o
 
 
 @pytest.mark.parametrize("text", ["", "x", "x=", "=1", " = 1", "protocol.slots"])
-def test_what_is_no_axis_is_refused(text: str) -> None:
+def test_a_malformed_axis_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match=r"must be SECTION\.KEY=VALUE"):
         Axis.parse(text)
 
@@ -69,7 +69,7 @@ def test_a_changed_campaign_is_that_of_the_changed_file(setting, old: str, new: 
     assert changed(tiny.campaign(), setting).seal != tiny.campaign().seal
 
 
-def test_nothing_set_is_the_same_campaign() -> None:
+def test_without_settings_the_campaign_is_unchanged() -> None:
     campaign = tiny.campaign()
     assert changed(campaign, {}) is campaign
 
@@ -84,7 +84,7 @@ def test_nothing_set_is_the_same_campaign() -> None:
         ({"randomizer.noise_multiplier": 1e-9}, "noise_multiplier: the noise of a slot"),
     ],
 )
-def test_a_value_that_no_file_may_have_is_refused_in_the_words_of_the_sweep(setting, said) -> None:
+def test_an_invalid_value_is_refused_by_the_name_of_the_sweep(setting, said) -> None:
     with pytest.raises(InvalidValue, match=said) as caught:
         changed(tiny.campaign(), setting)
     assert caught.value.name == "sweep"

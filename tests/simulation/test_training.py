@@ -120,7 +120,7 @@ def test_measuring_changes_the_curve_and_not_the_model(randomizer: Any) -> None:
         assert np.linalg.norm(model - models[0]) <= 1e-5 * np.linalg.norm(models[0])
 
 
-def test_an_accelerators_noise_goes_by_the_slot_too() -> None:
+def test_the_noise_of_an_accelerator_is_a_function_of_the_slot() -> None:
     """The stream that devices draw themselves, on whatever device there is."""
     from checkins.simulation.engine.training import _normal
 
@@ -139,7 +139,7 @@ class Wider(Training):
 
 
 @pytest.mark.parametrize("taught", [LESSON, loaded(MLP(FEATURES, CLASSES, width=3), clients=40)])
-def test_places_that_nobody_takes_change_nothing(taught: LoadedTask) -> None:
+def test_empty_places_do_not_change_the_model(taught: LoadedTask) -> None:
     ours = training(campaign(AT_SERVER, capacity=None, divide_by=4), loaded=taught)
     fields = {name: getattr(ours, name) for name in Training.__dataclass_fields__}
     assert np.allclose(last_model(ours), last_model(Wider(**fields)), rtol=1e-5, atol=1e-6)
@@ -227,7 +227,7 @@ def test_it_learns() -> None:
 
 
 @pytest.mark.parametrize("sampling", [Sampling.POISSON, Sampling.SHUFFLED])
-def test_other_ways_to_sample_run_too(sampling: Sampling) -> None:
+def test_poisson_and_shuffled_sampling_train_a_model(sampling: Sampling) -> None:
     asked = campaign(AT_SERVER, capacity=None, divide_by=4, repeats=2)
     ours = training(asked)
     ours = replace(ours, mechanism=replace(ours.mechanism, sampling=sampling))
@@ -243,7 +243,7 @@ def test_other_ways_to_sample_run_too(sampling: Sampling) -> None:
         assert np.array_equal(np.sort(people), np.repeat(np.arange(40), 2))
 
 
-def test_a_position_knows_what_was_counted_until_there() -> None:
+def test_a_tally_counts_up_to_the_position() -> None:
     ours = training(campaign(repeats=2, slots=10, capacity=2), evaluations=4)
     runs = [ours.population.run(number) for number in (1, 2)]
     done = 0
@@ -274,7 +274,7 @@ def test_fewer_clients_than_the_data_has_are_drawn_among_all_of_them() -> None:
     assert max(seen) >= 20
 
 
-def test_people_hold_the_data_of_the_client_they_stand_for() -> None:
+def test_reused_clients_hold_the_rows_of_one_client_of_the_data() -> None:
     """1,000 clients on 40 rows: client j is row j mod 40, each used exactly once in a run."""
     ours = training(campaign(AT_SERVER, capacity=None), scenario=Scenario(1000))
     seats = [np.asarray(ours._inputs(spec).clients) for spec in ours._chunk_specs(ours.start())]
@@ -298,7 +298,7 @@ def nearest(shape, classes):
 """
 
 
-def test_anyones_own_model_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_model_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_centres.py").write_text(OWN, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     asked = campaign(

@@ -70,7 +70,7 @@ def in_double(found: Updates, flat: np.ndarray, whom: list[int] = WHOM) -> np.nd
 
 @clips
 @pytest.mark.parametrize(("model", "classes"), [(SOFTMAX, CLASSES), (LOGISTIC, 2)])
-def test_the_product_and_the_general_way_are_one(
+def test_the_linear_and_the_general_sum_are_equal(
     model: LinearModel, classes: int, clip: Clip
 ) -> None:
     data, flat = dataset(CLIENTS, classes=classes), weights(model)
@@ -82,7 +82,7 @@ def test_the_product_and_the_general_way_are_one(
 
 
 @pytest.mark.parametrize("work", [LocalWork(), LocalWork(4, 0.3)])
-def test_clients_with_different_numbers_of_rows_count_alike(work: LocalWork) -> None:
+def test_clients_with_different_numbers_of_rows_have_equal_weight(work: LocalWork) -> None:
     """Each client's mean over its own rows, clipped as a whole: nobody weighs more."""
     model, data = MLP(FEATURES, CLASSES, width=3), dataset(CLIENTS, sizes=(1, 4, 2))
     flat, clip = weights(model), Clip(0.4)
@@ -125,7 +125,7 @@ def _largest(jaxpr: Any) -> int:
 
 
 @pytest.mark.parametrize(("way", "sizes"), [(linear, (1,)), (general, (1,)), (general, (5000, 1))])
-def test_a_slot_with_very_many_clients_or_rows_is_never_held_whole(
+def test_memory_is_bounded_in_a_slot_with_many_clients_or_rows(
     way: Any, sizes: tuple[int, ...]
 ) -> None:
     """Ten million clients in one slot, by the shapes inside the function: nothing is run."""
@@ -140,7 +140,7 @@ def test_a_slot_with_very_many_clients_or_rows_is_never_held_whole(
 
 
 @pytest.mark.parametrize("way", [linear, general])
-def test_nobody_is_no_update(way: Any) -> None:
+def test_an_empty_place_adds_no_update(way: Any) -> None:
     found = way(SOFTMAX, dataset(CLIENTS), clip=Clip(0.5))
     assert not in_double(found, np.zeros(SOFTMAX.dimension, np.float32), [-1, -1]).any()
 
@@ -159,7 +159,7 @@ SINGLE_THREAD = {
 }
 
 
-def test_each_gives_every_update_as_it_is() -> None:
+def test_client_updates_are_unclipped() -> None:
     data, flat = dataset(CLIENTS), weights(SOFTMAX)
     with jax.enable_x64(True):
         rows = in_double(
@@ -178,7 +178,7 @@ def test_a_packed_model_is_the_same_numbers(model: LinearModel) -> None:
     assert np.array_equal(found.unpack(found.pack(jnp.asarray(flat))), flat)
 
 
-def test_the_fastest_way_that_is_right_is_taken() -> None:
+def test_linear_models_with_one_row_each_use_the_fast_sum() -> None:
     one, many = dataset(CLIENTS), dataset(CLIENTS, sizes=(2,))
     packed = SOFTMAX.shapes["bias"] + (FEATURES + 1,)
     flat = jnp.zeros(SOFTMAX.dimension)

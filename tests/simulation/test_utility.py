@@ -41,7 +41,7 @@ def case(one: Trial) -> str:
     return f"{one.problem.loss_kind}-{one.scheme}-{one.participation}"
 
 
-def test_counts_and_empty_slots_follow_the_law_of_balls_in_bins() -> None:
+def test_counts_and_empty_slots_are_distributed_as_balls_in_bins() -> None:
     """4,000 runs; each of three facts fails with probability at most 1e-9.
 
     Empty slots of one run are negatively correlated: their number varies less than if independent.
@@ -98,7 +98,7 @@ def test_the_models_are_those_of_the_pure_protocol(one: Trial) -> None:
 
 
 @pytest.mark.parametrize("one", CASES[:3], ids=case)
-def test_how_many_slots_are_held_at_a_time_changes_nothing(
+def test_the_number_of_slots_in_memory_does_not_change_the_models(
     one: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = learned(one, runs=10, seed=7)
@@ -130,7 +130,7 @@ def test_no_model_of_the_ball_is_worse_than_the_farthest(
 
 
 @pytest.mark.parametrize("scheme", [Scheme.FIXED, Scheme.AVERAGED])
-def test_about_a_kink_the_last_risk_is_half_the_step_times_the_reports_second_moment(
+def test_at_a_kink_the_last_risk_is_half_the_step_times_the_second_moment_of_reports(
     scheme: Scheme,
 ) -> None:
     """A check of constants: D = ‖θ − c‖² neither grows nor falls, and 2η(F − F*) = η²E‖g‖².
@@ -200,7 +200,7 @@ def test_the_sweep_tries_every_loss_and_scheme(swept: utility_sweep.Sweep) -> No
     assert len({one.risk for _, one in swept.measured}) == len(swept.measured)
 
 
-def test_a_measurement_above_its_bound_is_not_passed_over() -> None:
+def test_a_measurement_above_its_bound_is_reported() -> None:
     one = Measured(CASES[0], 20, 1.01 * CASES[0].bound, 0.0)
     found = utility_sweep.Sweep(256, 20, (), (("bad", one),), ())
     assert not found.holds
@@ -259,13 +259,13 @@ def test_fixed_does_better_at_the_same_epsilon_and_averaged_with_the_same_noise(
         ({"participation": math.nan}, "participation"),
     ],
 )
-def test_what_no_theorem_covers_is_refused(changed: dict[str, object], name: str) -> None:
+def test_a_trial_that_no_theorem_covers_is_refused(changed: dict[str, object], name: str) -> None:
     with pytest.raises(InvalidValue) as refusal:
         trial(Loss.ABSOLUTE, **({"scheme": Scheme.FIXED} | changed))
     assert refusal.value.name == name
 
 
-def test_too_few_of_anything_is_refused() -> None:
+def test_too_few_runs_or_slots_are_refused() -> None:
     with pytest.raises(InvalidValue, match="runs = 9"):
         measure(CASES[0], runs=9, seed=1)
     with pytest.raises(InvalidValue, match="slots = 255"):

@@ -86,7 +86,7 @@ def test_a_process_that_dies_is_named_with_a_remedy(folder: Path) -> None:
         run_jobs(dying, workers=2)
 
 
-def test_a_job_that_is_asked_for_twice_is_done_once(folder: Path) -> None:
+def test_equal_jobs_run_once(folder: Path) -> None:
     seen: list[tuple[int, int]] = []
     found = run_jobs(
         [*jobs(folder, 1), *jobs(folder, 1)],
@@ -129,7 +129,7 @@ def test_a_second_interruption_is_one(folder: Path) -> None:
         run_jobs(jobs(folder, 1), watch=interrupt)
 
 
-def test_a_thread_that_no_signal_reaches_can_do_jobs_too(folder: Path) -> None:
+def test_jobs_run_outside_the_main_thread(folder: Path) -> None:
     found: list[Outcome | None] = []
     thread = threading.Thread(target=lambda: found.extend(run_jobs(jobs(folder, 1))))
     thread.start()

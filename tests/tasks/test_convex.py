@@ -154,7 +154,9 @@ def test_the_logistic_integral_has_settled(
 
 @given(problems, st.integers(0, 10**8))
 @settings(max_examples=20)
-def test_a_client_is_the_same_whoever_else_is_asked(problem: Problem, client: int) -> None:
+def test_a_client_does_not_depend_on_the_other_requested_clients(
+    problem: Problem, client: int
+) -> None:
     alone = problem.clients(np.array([client]))
     among = problem.clients(np.array([client + 1, client, 0]))
     assert np.array_equal(alone[0][0], among[0][1])
@@ -201,7 +203,7 @@ def test_jax_finds_the_same_gradient(kind: Loss) -> None:
         {"seed": 0.5},
     ],
 )
-def test_a_problem_that_makes_no_sense_is_refused(change: dict[str, object]) -> None:
+def test_an_invalid_problem_is_refused(change: dict[str, object]) -> None:
     sound = {"loss_kind": Loss.SQUARED, "dimension": 3, "diameter": 1.0, "seed": 0}
     with pytest.raises(InvalidValue, match=next(iter(change))):
         Problem(**{**sound, **change})  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ indices = st.lists(st.integers(0, MOST_CLIENTS - 1), min_size=1, max_size=20)
 
 
 @given(seed=st.integers(-(2**70), 2**70), clients=indices, draws=st.integers(1, 5))
-def test_a_draw_does_not_depend_on_what_else_is_asked(
+def test_a_draw_does_not_depend_on_the_other_requested_draws(
     seed: int, clients: list[int], draws: int
 ) -> None:
     rows = uniforms(seed, "test", np.array(clients), draws)

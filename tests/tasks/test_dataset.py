@@ -129,7 +129,7 @@ def test_importing_tasks_loads_no_accelerator_and_no_tables() -> None:
 
 
 @given(st.sets(st.text(max_size=5), min_size=1, max_size=30), st.floats(0.0, 0.99))
-def test_a_persons_place_in_the_holdout_depends_on_nobody_else(ids: set[str], share: float) -> None:
+def test_membership_in_the_holdout_depends_on_ones_own_id_only(ids: set[str], share: float) -> None:
     people = sorted(ids)
     together = in_holdout(people, share=share, purpose="test")
     alone = [in_holdout([one], share=share, purpose="test")[0] for one in people]

@@ -106,7 +106,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         LoadedTask.of(Task(TABLE, "softmax", SGD), folder=tmp_path)
 
 
-def test_scattering_stands_in_for_the_pictures_of_everyone() -> None:
+def test_scattering_features_replace_pictures_of_clients_and_holdout() -> None:
     data = pictures()
     found = featured(data, Features.SCATTERING)
     scattering = Scattering(8)

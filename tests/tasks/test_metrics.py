@@ -73,7 +73,7 @@ def test_the_mean_loss_is_that_of_the_labels_probability(classes, rows, seed):
     assert mean_loss(scores, labels) == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_mean_loss_of_the_certain_does_not_overflow() -> None:
+def test_the_mean_loss_of_extreme_scores_does_not_overflow() -> None:
     assert mean_loss(np.array([[1e300, -1e300]]), np.array([0])) == 0.0
     assert mean_loss(np.array([[1e300, 0.0]]), np.array([1])) == 1e300
     assert mean_loss(np.array([-1e300, 1e300]), np.array([0, 1])) == 0.0
@@ -96,7 +96,7 @@ def test_the_mean_loss_of_the_certain_does_not_overflow() -> None:
         (np.zeros(2), np.array([0.0, 1.0]), "from 0 to 1"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(metric, scores, labels, said):
+def test_scores_that_do_not_fit_labels_are_refused(metric, scores, labels, said):
     with pytest.raises(InvalidValue, match=said):
         metric(scores, labels)
 

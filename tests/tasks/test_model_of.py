@@ -45,7 +45,7 @@ def few_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("data", list(DataSet))
 @pytest.mark.usefixtures("few_pictures")
-def test_every_built_in_data_set_has_the_model_of_its_lesson(data: DataSet) -> None:
+def test_the_model_of_every_data_set_fits_its_loaded_data(data: DataSet) -> None:
     compared = 0
     for model, features in itertools.product(NAMES, (None, Features.SCATTERING)):
         if features is not None and data is not DataSet.FASHION_MNIST:

@@ -120,7 +120,7 @@ def test_the_loss_that_is_learned_is_the_loss_that_is_reported(name, seed, weigh
 
 
 @given(names, seeds, st.sampled_from([1e2, 1e4, 1e8]))
-def test_certainty_never_overflows(name, seed, weights):
+def test_extreme_scores_never_overflow(name, seed, weights):
     flat, x, y = draw(name, seed, weights=weights, features=1e4)
     for precision in (np.float32, np.float64):
         loss, slope = by_jax(name, precision)(flat, x, y)
@@ -157,7 +157,7 @@ def test_a_linear_gradient_is_the_outer_product_of_the_row_and_its_residuals(
     assert np.linalg.norm(outer) == pytest.approx(norm)
 
 
-def test_models_with_hidden_layers_do_not_pass_for_linear() -> None:
+def test_models_with_hidden_layers_are_not_linear_models() -> None:
     assert not isinstance(MLP(2, 2), LinearModel)
     assert not isinstance(CNN(16, 16, 2), LinearModel)
 
@@ -285,7 +285,7 @@ def clusters(features_shape: tuple[int, ...], classes: int) -> OwnModel:
     )
 
 
-def test_a_model_of_ones_own_is_called_by_module_and_function() -> None:
+def test_an_own_model_is_named_by_module_and_function() -> None:
     model = model_by_name(f"{__name__}:clusters", (2,), 3)
     assert isinstance(model, Model)
     assert model.shapes == {"centres": (3, 2), "offsets": (3,)}
@@ -301,7 +301,7 @@ def test_a_model_of_ones_own_is_called_by_module_and_function() -> None:
     assert (before - after) / 1e-6 == pytest.approx(gradient @ gradient, rel=1e-4)
 
 
-def test_ones_own_gradient_in_numpy_is_used_where_it_is_given() -> None:
+def test_a_given_row_gradient_is_used() -> None:
     model = OwnModel(
         {"mean": np.zeros(2)},
         lambda own, x, _: ((x - own["mean"]) ** 2).sum() / 2,
@@ -346,7 +346,7 @@ def test_a_name_that_gives_no_model_is_refused_with_the_reason(name, shape, clas
         ({"a": np.zeros(2)}, None),
     ],
 )
-def test_a_model_of_ones_own_needs_finite_weights_and_a_loss(initial, loss):
+def test_an_own_model_needs_finite_weights_and_a_loss(initial, loss):
     with pytest.raises(InvalidValue):
         OwnModel(initial, loss)
 

@@ -170,7 +170,7 @@ def test_stripes_are_seen_by_the_wavelet_that_lies_across_them() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_picture_has_the_same_features_in_any_company(workers):
+def test_the_features_of_a_picture_do_not_depend_on_others(workers):
     images = random_pictures(21)
     scattering = Scattering(28)
     together = scattering.transform(images, workers=workers)

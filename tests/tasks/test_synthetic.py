@@ -67,6 +67,6 @@ def test_the_best_model_predicts_the_holdout() -> None:
         ("seed", 0.5),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused(name: str, value: object) -> None:
+def test_an_invalid_value_is_refused(name: str, value: object) -> None:
     with pytest.raises(InvalidValue, match=name):
         load(**{"clients": 10, "holdout": 1, "classes": 3, name: value})  # type: ignore[arg-type]

@@ -314,7 +314,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     assert "is not a sound Parquet file" in refused(tmp_path, replace(SOURCE, file="bad.parquet"))
 
 
-def test_parquet_ids_must_be_texts_or_whole_numbers(tmp_path: Path) -> None:
+def test_parquet_ids_must_be_texts_or_integers(tmp_path: Path) -> None:
     rows = [[float(number), *row[1:]] for number, row in enumerate(ROWS)]
     assert "ids must be texts or integers" in refused(tmp_path, write(tmp_path, rows, "parquet"))
 

@@ -48,7 +48,7 @@ def campaign_file_text(design: CalibratedDesign, campaign: Campaign) -> str:
     head = [
         f"Planned for {many}, {asked.dimension:,} numbers in a model.",
         "The budget was asked for; slots, noise and the rest follow from it by checkins plan.",
-        "What this file costs, and whether it keeps its budget: checkins check FILE",
+        "Its certificate, and whether it is within its budget: checkins check FILE",
     ]
     return campaign_text(campaign, head=head)
 

@@ -1,4 +1,4 @@
-"""What a planner is asked: a population, a budget, a model, and what devices and server can do.
+"""The question to a planner: population, budget, model, and capabilities of devices and server.
 
 Nothing that privacy depends on has a default. The capabilities of devices and server have one: a
 wrong guess there costs time or accuracy, never privacy.

@@ -52,9 +52,9 @@ class Ladder:
 
     @property
     def slope(self) -> float:
-        """Of log risk by log m, weighted by how well each is known; without the first rung.
+        """Slope of log risk in log m, weighted by inverse variances, without the first rung.
 
-        Few slots are left out: the ball holds a model nearer than its noise would.
+        With few slots the projection onto the ball, not the noise, decides the risk.
         """
         x, y, weights = self._logs()
         return float(np.sum(weights * x * y) / np.sum(weights * x * x))
@@ -67,7 +67,7 @@ class Ladder:
 
     @property
     def bound_slope(self) -> float:
-        """That of the bound from the second rung to the last: log m/√m falls slower than 1/√m."""
+        """Slope of the bound from the second rung to the last: log m/√m falls slower than 1/√m."""
         low, high = self.rungs[1].trial, self.top.trial
         return math.log(high.bound / low.bound) / math.log(high.slots / low.slots)
 
@@ -107,7 +107,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class UtilitySweep:
     """All measurements of a sweep."""
 
     slots: int
@@ -154,7 +154,9 @@ class _Plan:
     comparisons: tuple[tuple[str, Trial, Trial, float], ...]
 
 
-def sweep(*, slots: int, runs: int, seed: int, watch: OnFraction = lambda share: None) -> Sweep:
+def sweep(
+    *, slots: int, runs: int, seed: int, watch: OnFraction = lambda share: None
+) -> UtilitySweep:
     """Run all trials at up to ``slots`` slots; ``watch`` is called with the finished fraction.
 
     No two trials share a client, a coin or a noise.
@@ -175,7 +177,7 @@ def sweep(*, slots: int, runs: int, seed: int, watch: OnFraction = lambda share:
         done += _cost(trial)
         watch(done / total)
     order = iter(found)
-    return Sweep(
+    return UtilitySweep(
         slots,
         runs,
         tuple(Ladder(tuple(next(order) for _ in ladder)) for ladder in plan.ladders),

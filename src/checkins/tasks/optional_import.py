@@ -1,4 +1,4 @@
-"""Packages that not every install has: imported where they are used, or named with the remedy."""
+"""Import optional packages where they are used, with an error that says how to install them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from checkins.errors import InvalidValue
 
 
 def package(name: str, *, extra: str, wanted_by: str, setting: str = "data") -> Any:
-    """The module ``name``, or an error that says how to get it; ``setting`` is what asked for it.
+    """Return the module ``name``, or raise an error that says how to install it.
+
+    ``setting`` is the name of the setting that needs it.
 
     >>> package("no_such_package", extra="data", wanted_by="patients")
     Traceback (most recent call last):

@@ -26,12 +26,12 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def size(shapes: Shapes) -> int:
-    """How many numbers the tensors hold together."""
+    """Return the total number of elements of the tensors."""
     return sum(math.prod(shape) for shape in shapes.values())
 
 
 def flatten(tensors: Mapping[str, NDArray[Any]], shapes: Shapes) -> NDArray[Any]:
-    """The tensors as one vector of numpy, of the type that holds them all; refuses other shapes."""
+    """Return the tensors as one numpy vector of their common type; refuse other shapes."""
     if set(tensors) != set(shapes):
         raise InvalidValue("tensors", sorted(tensors), f"must be {', '.join(sorted(shapes))}")
     for name, shape in shapes.items():
@@ -41,7 +41,7 @@ def flatten(tensors: Mapping[str, NDArray[Any]], shapes: Shapes) -> NDArray[Any]
 
 
 def unflatten(flat: Any, shapes: Shapes) -> dict[str, Any]:
-    """The tensors that stand in a vector: views of it in numpy, slices of it under JAX's jit."""
+    """Return the tensors of a vector: views of it in numpy, slices of it under JAX's jit."""
     if flat.shape != (size(shapes),):
         raise InvalidValue("flat", flat.shape, f"must be a vector of {size(shapes):,} numbers")
     tensors, start = {}, 0

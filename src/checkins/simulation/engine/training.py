@@ -178,7 +178,7 @@ class Training:
         return np.asarray(self._updates.unpack(position.state.model))
 
     def tally(self, position: Position) -> Tally:
-        """What was counted until there; whole runs, and the slots of the one that is under way."""
+        """Return the counts up to a position: whole runs, and the slots of the current one."""
         found = Tally()
         for run in range(1, position.run + 1):
             slot_counts = self.population.run(run)

@@ -172,7 +172,7 @@ def _settings(runs: Sequence[SimulationResult], metric: str | None, varied: Sequ
         rows.append(cells)
     missing = "No setting has a metric: their models diverged."
     caption = "Dot: mean over seeds; line: one standard deviation to either side."
-    ringed = plot is not None and plot.data[-1]["marker"].get("symbol")
+    ringed = plot is not None and "symbol" in plot.data[-1]["marker"]
     if ringed and not all(run.within_budget for run in runs):
         caption += f" Ring: {OVER}."
     return page.section(

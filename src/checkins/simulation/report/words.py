@@ -84,7 +84,7 @@ def partial(result: SimulationResult) -> str:
 
 
 def over_budget(result: SimulationResult) -> str:
-    """That epsilon exceeds the budget; empty if it does not."""
+    """A warning that epsilon exceeds the budget; empty if it does not."""
     if result.within_budget:
         return ""
     epsilon = numbers.finite(result.certificate.epsilon)

@@ -90,7 +90,7 @@ class Dataset:
 
     @property
     def clients(self) -> int:
-        """How many people there are; those of the holdout are not counted."""
+        """The number of clients, without the holdout."""
         return len(self.offsets) - 1
 
     @property
@@ -100,7 +100,7 @@ class Dataset:
 
     @property
     def dimension(self) -> int:
-        """How many features a row has."""
+        """The number of features of a row."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property

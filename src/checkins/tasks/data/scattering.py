@@ -72,7 +72,7 @@ class Scattering:
         return self._each(images, self.shape, self._batch, workers)
 
     def features(self, images: NDArray[np.floating], *, workers: int = 2) -> Images:
-        """What a linear model learns best from, flat, of pictures with values in [0, 1].
+        """Return flat, normalised features for linear models, of pictures with values in [0, 1].
 
         Order 2 is taken relative to the response of order 1 that it comes from, as in [BM13]: it
         says how edges are arranged, whatever their strength. Then the root, because one bright spot

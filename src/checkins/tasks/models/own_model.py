@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import jax
 
 
-Loss = Callable[[dict[str, Any], Any, Any], Any]
-Gradient = Callable[[dict[str, Any], Any, Any], Mapping[str, Any]]
-Scores = Callable[[dict[str, Any], Any], Any]
+ExampleLoss = Callable[[dict[str, Any], Any, Any], Any]
+RowGradient = Callable[[dict[str, Any], Any, Any], Mapping[str, Any]]
+ExampleScores = Callable[[dict[str, Any], Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +46,9 @@ class OwnModel:
     """
 
     initial: Mapping[str, Any]
-    example_loss: Loss
-    row_gradient: Gradient | None = None
-    example_scores: Scores | None = None
+    example_loss: ExampleLoss
+    row_gradient: RowGradient | None = None
+    example_scores: ExampleScores | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.initial, Mapping) or not self.initial:
