@@ -34,7 +34,9 @@ LOADED = (
     PROGRAM,
     "checkins.service.server",
     "checkins.service.startup",
-    "checkins.cli.remote",
+    "checkins.cli.commands.serve",
+    "checkins.cli.commands.join",
+    "checkins.cli.commands.swarm",
     "checkins.swarm.swarm",
     "tests.service.faults.crashing_devices",
 )

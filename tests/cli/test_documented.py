@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from checkins.cli.main import app
+from checkins.cli.main import program
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "command-line.md").read_text("utf-8")
 
@@ -20,7 +20,7 @@ def commands(command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
         yield from commands(below, (*path, name))
 
 
-ALL = dict(commands(typer.main.get_command(app)))
+ALL = dict(commands(typer.main.get_command(program())))
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import checkins
-from checkins.cli import errors, main
+from checkins.cli import errors, main, terminal
 
 pytestmark = pytest.mark.slow
 
@@ -68,15 +68,15 @@ def test_a_closed_pipe_prints_no_error() -> None:
 
 INTERRUPTED = """
 import os, signal, sys
-from checkins.cli import main
+from checkins.cli import main, terminal
 
-printed = main.paper.terminal.working
+printed = terminal.working
 
 def interrupted(*arguments, **options):
     os.kill(os.getpid(), signal.SIGINT)
     return printed(*arguments, **options)
 
-main.paper.terminal.working = interrupted
+terminal.working = interrupted
 sys.argv = ["checkins", "paper", "table1"]
 main.main()
 """
@@ -146,7 +146,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("line one\nline two")
 
-    monkeypatch.setattr(main.paper.terminal, "working", fail)
+    monkeypatch.setattr(terminal, "working", fail)
 
 
 @pytest.mark.usefixtures("broken")

@@ -8,53 +8,18 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from checkins import __version__
 from checkins.cli import errors
-from checkins.cli.commands import paper
-from checkins.cli.commands.account import account
-from checkins.cli.commands.audit import audit
-from checkins.cli.commands.backup import backup
-from checkins.cli.commands.calibrate import calibrate
-from checkins.cli.commands.check import check
-from checkins.cli.commands.export import export
-from checkins.cli.commands.init import init
-from checkins.cli.commands.join import join
-from checkins.cli.commands.plan import plan
-from checkins.cli.commands.serve import serve
-from checkins.cli.commands.simulate import simulate
-from checkins.cli.commands.swarm import swarm
-from checkins.cli.commands.verify import verify
 
-app = typer.Typer(
-    name="checkins",
-    help="Plan, run, audit and account for private training by random check-ins.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+COMMANDS = (
+    *("account", "calibrate", "init", "plan", "check", "simulate", "audit"),
+    *("serve", "join", "swarm", "export", "backup", "verify", "paper"),
 )
-for _command in (
-    account,
-    calibrate,
-    init,
-    plan,
-    check,
-    simulate,
-    audit,
-    serve,
-    join,
-    swarm,
-    export,
-    backup,
-    verify,
-):
-    app.command(_command.__name__)(_command)
-app.add_typer(paper.app, name="paper")
 
 
 def _print_version(wanted: bool) -> None:
@@ -63,7 +28,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _program(
     version: Annotated[
         bool,
@@ -75,10 +39,32 @@ def _program(
     pass
 
 
+def program(commands: Sequence[str] = COMMANDS) -> typer.Typer:
+    """Return the program with these commands; import only their modules."""
+    app = typer.Typer(
+        name="checkins",
+        help="Plan, run, audit and account for private training by random check-ins.",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_program)
+    for name in commands:
+        module = import_module(f"checkins.cli.commands.{name}")
+        if name == "paper":
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command; return the exit code."""
+    wanted = [name for name in arguments[:1] if name in COMMANDS] or COMMANDS
     try:
-        ended = typer.main.get_command(app).main(
+        ended = typer.main.get_command(program(wanted)).main(
             args=list(arguments), prog_name="checkins", standalone_mode=False
         )
         sys.stdout.flush()
