@@ -19,7 +19,7 @@ from checkins.accounting import (
 )
 from checkins.campaign import Budget, Campaign, RandomizerConfig, RandomizerKind, parse_campaign
 from checkins.campaign.partial_runs import PartialRun
-from checkins.campaign.spending import ONLY_SIMULATED, Spending, price
+from checkins.campaign.spending import ONLY_SIMULATED, Spending, certify_runs
 from checkins.campaign.templates import Template, template_text
 from checkins.errors import InvalidValue
 
@@ -87,7 +87,7 @@ def test_all_slots_cost_what_the_campaign_costs(name: str) -> None:
     campaign = CAMPAIGNS[name]
     design = campaign.design
     last = Spending(campaign).after(design.slots, run=campaign.repeats)
-    assert last.epsilon == price([PartialRun.whole(campaign)]).epsilon
+    assert last.epsilon == certify_runs([PartialRun.whole(campaign)]).epsilon
     plain = certify(
         design,
         delta=campaign.budget.delta,
@@ -137,14 +137,17 @@ def test_earlier_runs_and_campaigns_are_composed() -> None:
     assert thrice.after(40, run=1).epsilon < second.epsilon < thrice.after(40, run=2).epsilon
     one = PartialRun(replace(CAMPAIGNS["repeated"], repeats=1), 40)
     assert Spending(one.campaign, (one,)).after(10).epsilon == pytest.approx(second.epsilon)
-    parts = price([one, PartialRun(local(slots=10), 5)])
-    assert parts.epsilon < price([one]).epsilon + price([PartialRun(local(slots=10), 5)]).epsilon
+    parts = certify_runs([one, PartialRun(local(slots=10), 5)])
+    assert (
+        parts.epsilon
+        < certify_runs([one]).epsilon + certify_runs([PartialRun(local(slots=10), 5)]).epsilon
+    )
 
 
 def test_campaigns_that_are_composed_must_share_delta_and_adjacency() -> None:
     other = local(adjacency=Adjacency.ADD_REMOVE)
     with pytest.raises(InvalidValue, match="adjacency"):
-        price([PartialRun(local(), 40), PartialRun(other, 40)])
+        certify_runs([PartialRun(local(), 40), PartialRun(other, 40)])
 
 
 @pytest.mark.parametrize(("slots", "run"), [(-1, 1), (41, 1), (2.0, 1), (1, 0), (1, 2), (True, 1)])
@@ -197,7 +200,7 @@ def test_many_repeats_are_priced_as_one_kind() -> None:
     whole = spending.after(1000, run=5000).epsilon
     assert spending.after(1, run=5000).epsilon == whole
     with pytest.raises(InvalidValue, match="makes a list of"):
-        price([PartialRun(local(repeats=2000), 40, times=2000), PartialRun(local(), 3)])
+        certify_runs([PartialRun(local(repeats=2000), 40, times=2000), PartialRun(local(), 3)])
 
 
 def test_a_curve_names_its_places_or_has_twenty() -> None:
@@ -210,8 +213,8 @@ def test_a_curve_names_its_places_or_has_twenty() -> None:
 def test_the_grid_is_paid_for_in_delta() -> None:
     run = PartialRun.whole(PATIENTS)
     assert 0.0 < run.variation < 1e-20
-    (line,) = (line for line in price([run]).assumptions if "total variation" in line)
-    assert "of delta is charged for it" in line
+    (line,) = (line for line in certify_runs([run]).assumptions if "total variation" in line)
+    assert "of delta pays for it" in line
     assert replace(run, times=3).variation == pytest.approx(3 * run.variation)
     assert PartialRun(PATIENTS, 1).variation == run.variation
 

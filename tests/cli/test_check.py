@@ -11,7 +11,7 @@ import pytest
 from checkins.accounting import Adjacency
 from checkins.campaign import campaign_text, parse_campaign
 from checkins.campaign.partial_runs import PartialRun
-from checkins.campaign.spending import price
+from checkins.campaign.spending import certify_runs
 from checkins.campaign.templates import Template, template_text
 from checkins.cli.commands import check as check_command
 from tests.ledger.ledgers import Book, campaign
@@ -291,10 +291,10 @@ def test_a_campaign_is_composed_with_its_ledger(checkins, tmp_path: Path) -> Non
     found = answer(checkins("check", path, "--ledger", place, "--json"))
     assert set(found) == KEYS | {"ledger"}
     runs = [PartialRun.whole(first), PartialRun.whole(NEXT)]
-    together = price(runs, rule=book.ledger.filter).epsilon
-    assert together > price(runs).epsilon  # as fixed beforehand, which nobody promised
+    together = certify_runs(runs, rule=book.ledger.filter).epsilon
+    assert together > certify_runs(runs).epsilon  # as fixed beforehand, which nobody promised
     assert found["certificate"]["epsilon"] == together > alone["certificate"]["epsilon"]
-    before = price([PartialRun.whole(first)]).epsilon
+    before = certify_runs([PartialRun.whole(first)]).epsilon
     assert found["ledger"] == {"head": book.ledger.head, "runs": 1, "epsilon": before}
     assert found["seal"] == alone["seal"]
     assert all(point["epsilon"] > before for point in found["spending"])

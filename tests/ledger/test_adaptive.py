@@ -11,7 +11,7 @@ from checkins.accounting import Adjacency
 from checkins.accounting.adaptive import BEFOREHAND
 from checkins.accounting.filters import Block, Filter, filtered_epsilon
 from checkins.campaign.partial_runs import PartialRun
-from checkins.campaign.spending import Spending, price
+from checkins.campaign.spending import Spending, certify_runs
 from checkins.ledger.chain import Ledger
 from checkins.ledger.line import InvalidLedger
 from checkins.ledger.spending import earlier_of, spending_of
@@ -37,7 +37,7 @@ def test_the_first_entry_fixes_the_filter_and_all_others_keep_it() -> None:
 def test_one_campaign_costs_what_it_did_without_a_filter() -> None:
     book = Book().run(FIRST).close().run(FIRST)
     found = verify(book.lines)
-    fixed = price([PartialRun.whole(FIRST)])
+    fixed = certify_runs([PartialRun.whole(FIRST)])
     assert found.certificate.epsilon == fixed.epsilon
     assert found.certificate.assumptions == fixed.assumptions
     assert found.rule == BEFOREHAND
@@ -55,7 +55,7 @@ def test_another_campaign_is_charged_by_the_filter_and_the_certificate_says_so()
         variation=PartialRun.whole(FIRST).variation,
     )
     assert found.certificate.epsilon == pytest.approx(expected, rel=1e-12)
-    assert found.certificate.epsilon > price(earlier_of(book.ledger)).epsilon
+    assert found.certificate.epsilon > certify_runs(earlier_of(book.ledger)).epsilon
     assert found.certificate.method == rule.method
     assert found.rule == f"chosen after earlier releases: filter {rule}"
     said = " ".join(found.certificate.assumptions)
@@ -68,7 +68,7 @@ def test_another_campaign_is_charged_by_the_filter_and_the_certificate_says_so()
 def test_a_certificate_that_states_the_price_of_parameters_fixed_beforehand_is_refused() -> None:
     """What was certified before: too little for campaigns that are chosen after releases."""
     book = Book().run(FIRST).close().run(FIRST).close().run(SECOND)
-    fixed = price([*earlier_of(book.ledger), PartialRun.whole(SECOND)]).epsilon
+    fixed = certify_runs([*earlier_of(book.ledger), PartialRun.whole(SECOND)]).epsilon
     book.close(epsilon=fixed)
     with pytest.raises(InvalidLedger, match=r"states epsilon = .*, but what was run costs"):
         verify(book.lines)
@@ -114,13 +114,13 @@ def test_a_lower_end_is_about_what_was_released() -> None:
     """What could have been run is charged; no client gave it away."""
     often = replace(FIRST, repeats=20)
     book = Book().run(often).close().run(SECOND).close()
-    released = price([PartialRun(often, 60), PartialRun(SECOND, 50)]).epsilon
+    released = certify_runs([PartialRun(often, 60), PartialRun(SECOND, 50)]).epsilon
     found = verify(book.lines).certificate
     assert found.epsilon > 2 * released
     assert found.epsilon_lower <= released
     stopped = Book().run(often, 3).close()
     found = verify(stopped.lines).certificate
-    assert found.epsilon_lower <= price([PartialRun(often, 3)]).epsilon < found.epsilon
+    assert found.epsilon_lower <= certify_runs([PartialRun(often, 3)]).epsilon < found.epsilon
     stated = json.loads(stopped.lines[-1])["certificate"]
     assert stated["epsilon_lower"] == found.epsilon_lower
     assert verify(book_of_both().lines).certificate.epsilon_lower > 0.0
@@ -175,7 +175,7 @@ def test_a_ledger_from_before_filters_verifies_at_its_price_with_a_note() -> Non
     book = book_of_both(filtered=False)
     assert not any(b'"filter":' in line for line in book.lines)
     found = verify(book.lines)
-    assert found.certificate.epsilon == price(earlier_of(book.ledger)).epsilon
+    assert found.certificate.epsilon == certify_runs(earlier_of(book.ledger)).epsilon
     assert found.rule == BEFOREHAND
     assert any(line.endswith(BEFOREHAND) for line in found.certificate.assumptions)
     (note,) = found.notes
@@ -192,7 +192,7 @@ def test_a_ledger_from_before_filters_goes_on_with_the_gaussian_one() -> None:
     found = verify(book.lines)
     assert book.ledger.filter == Filter()
     assert found.rule == "chosen after earlier releases: filter gaussian"
-    assert found.certificate.epsilon == price(earlier_of(book.ledger), rule=Filter()).epsilon
+    assert found.certificate.epsilon == certify_runs(earlier_of(book.ledger), rule=Filter()).epsilon
     before = book_of_both(filtered=False)
     opening = replace(before.ledger.opening(third, model=MODEL), filter=Filter(8))
     with pytest.raises(InvalidLedger, match="filter is renyi-8"):

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, certify
-from checkins.campaign import PartialRun, RandomizerKind, parse_campaign, price
+from checkins.campaign import PartialRun, RandomizerKind, certify_runs, parse_campaign
 from checkins.planning import Constraints, Devices, Question, Server, make_plan
 from checkins.planning.cost_model import dominates
 from checkins.planning.noise import Target
@@ -129,7 +129,7 @@ def test_an_independent_certificate_agrees_with_every_design_of_the_front(name: 
 @pytest.mark.parametrize("name", ["replace-one", "repeated", "averaged"])
 def test_an_independent_certificate_agrees_where_one_is_replaced(name: str) -> None:
     found = plan(name)
-    assert price([PartialRun.whole(found.campaign)]).epsilon <= QUESTIONS[name].epsilon
+    assert certify_runs([PartialRun.whole(found.campaign)]).epsilon <= QUESTIONS[name].epsilon
     for design in found.front[: 3 if SOAK else 1]:  # its recommended one was priced above
         certificate = certify(
             design.candidate.design(design.level),
@@ -245,4 +245,4 @@ def test_the_full_certificate_keeps_the_budget_of_a_plan_with_a_coarse_one(
         fixed=fixed,
     )
     found = make_plan(asked)
-    assert price([PartialRun.whole(found.campaign)]).epsilon <= epsilon
+    assert certify_runs([PartialRun.whole(found.campaign)]).epsilon <= epsilon

@@ -20,7 +20,7 @@ from checkins.accounting import (
     certify,
 )
 from checkins.accounting.comparisons import shuffled
-from checkins.campaign import Campaign, PartialRun, price
+from checkins.campaign import Campaign, PartialRun, certify_runs
 from checkins.randomizers import Gaussian, Laplace, PrivUnit
 from checkins.simulation.baselines import (
     DESCRIPTIONS,
@@ -43,12 +43,10 @@ SLIDING = tiny.PROTOCOL.replace("fixed", "sliding") + "window = 3\n"
 
 def of(
     baseline: Baseline, campaign: Campaign, *, clients: int = tiny.CLIENTS
-) -> tuple[CalibratedBaseline, Certificate]:
-    certificate = price([PartialRun.whole(campaign)])
-    mechanism = Mechanism.of(campaign, DIMENSION)
-    found = calibrate_baseline(
-        baseline, mechanism, certificate, clients=clients, dimension=DIMENSION
-    )
+) -> tuple[Alternative, Certificate]:
+    certificate = certify_runs([PartialRun.whole(campaign)])
+    method = Mechanism.of(campaign, DIMENSION)
+    found = alternative(baseline, method, certificate, clients=clients, dimension=DIMENSION)
     return found, certificate
 
 
@@ -196,9 +194,7 @@ def test_an_unavailable_baseline_gives_the_reason(baseline: Baseline, text: str,
 @pytest.mark.parametrize("baseline", Baseline)
 def test_at_an_unbounded_epsilon_only_non_private_learning_is_compared(baseline: Baseline) -> None:
     campaign = tiny.campaign()
-    unbounded = replace(price([PartialRun.whole(campaign)]), epsilon=math.inf)
-    mechanism = Mechanism.of(campaign, DIMENSION)
-    found = calibrate_baseline(
-        baseline, mechanism, unbounded, clients=tiny.CLIENTS, dimension=DIMENSION
-    )
+    unbounded = replace(certify_runs([PartialRun.whole(campaign)]), epsilon=math.inf)
+    method = Mechanism.of(campaign, DIMENSION)
+    found = alternative(baseline, method, unbounded, clients=tiny.CLIENTS, dimension=DIMENSION)
     assert (found.unavailable is None) == (baseline is Baseline.NON_PRIVATE)

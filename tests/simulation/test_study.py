@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from checkins.campaign import Campaign, PartialRun, Spending, price
+from checkins.campaign import Campaign, PartialRun, Spending, certify_runs
 from checkins.errors import InvalidValue
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.engine.outcome import Outcome
@@ -156,14 +156,14 @@ def test_the_certificate_of_a_stopped_campaign_covers_its_slots(prepare: Prepare
     prepared = prepare(campaign, seeds=(1, 2))
     found = prepared.result(partly(prepared, 2, 4))
     assert found is not None
-    assert found.complete is False
-    assert [one.slots for one in found.seeds] == [2, 4]
-    certificate = found.certificate
-    assert certificate.epsilon == Spending(campaign).after(4).epsilon  # that of the longer one
-    assert certificate.epsilon < price([PartialRun.whole(campaign)]).epsilon
-    assert all(slots <= 4 for slots, _ in found.epsilon_by_slot)
-    assert found.dummies_expected < 6 * 12
-    json.dumps(found.as_json(), allow_nan=False)
+    assert found["complete"] is False
+    assert [one["slots_done"] for one in found["seeds"]] == [2, 4]
+    certificate = found["certificate"]
+    assert certificate["epsilon"] == Spending(campaign).after(4).epsilon  # that of the longer one
+    assert certificate["epsilon"] < certify_runs([PartialRun.whole(campaign)]).epsilon
+    assert all(slots <= 4 for slots in found["spent"]["slots"])
+    assert found["dummies_expected"] < 6 * 12
+    json.dumps(found, allow_nan=False)
 
 
 def test_the_occupancy_of_the_second_seed_alone_is_its_own(prepare: Prepare) -> None:
@@ -186,23 +186,23 @@ def test_a_baseline_that_was_not_reached_says_so(prepare: Prepare) -> None:
     prepared = prepare(tiny.campaign(), baselines=(Baseline.NON_PRIVATE,))
     found = prepared.result(partly(prepared, 6, None))
     assert found is not None
-    assert found.complete is False
-    assert found.seeds[0].complete is True
-    [baseline] = found.baselines
-    assert (baseline.metrics, baseline.curves) == ({}, [])
-    assert baseline.unavailable == "interrupted before it"
-    whole = price([PartialRun.whole(tiny.campaign())])
-    assert found.certificate.epsilon == whole.epsilon
+    assert found["complete"] is False
+    assert found["seeds"][0]["complete"] is True
+    [baseline] = found["baselines"]
+    assert (baseline["metrics"], baseline["curves"]) == ({}, [])
+    assert baseline["unavailable"] == "interrupted before it"
+    whole = certify_runs([PartialRun.whole(tiny.campaign())])
+    assert found["certificate"]["epsilon"] == whole.epsilon
 
 
 @pytest.mark.slow
 def test_a_run_without_reports_does_not_lower_the_epsilon_of_other_seeds() -> None:
     campaign = tiny.campaign(AVERAGED)
     with ThreadPoolExecutor(1) as pool:
-        accounting = BackgroundAccounting(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
-        alone = price([PartialRun(campaign, 6, contributors=5, times=2)])
-        assert accounting.whole.epsilon == alone.epsilon
-        assert accounting.curve() == [(18, alone.epsilon)]
+        pricing = Pricing(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
+        alone = certify_runs([PartialRun(campaign, 6, contributors=5, times=2)])
+        assert pricing.whole.epsilon == alone.epsilon
+        assert pricing.curve() == [(18, alone.epsilon)]
 
 
 def test_baselines_of_averaged_updates_have_the_epsilon_of_what_is_run(prepare: Prepare) -> None:
@@ -238,8 +238,8 @@ def test_the_certificate_of_averaged_runs_uses_the_fewest_reports(
     found = prepared.result([stopped, whole])
     assert found is not None
     runs = [PartialRun(campaign, 6, contributors=count) for count in whole.contributors]
-    assert found.certificate.epsilon == price(runs).epsilon
-    assert "fewest reports" in found.notes[0]
+    assert found["certificate"]["epsilon"] == certify_runs(runs).epsilon
+    assert "fewest reports" in found["notes"][0]
 
 
 @pytest.mark.slow

@@ -15,10 +15,12 @@ from checkins.accounting import Certificate
 from checkins.audit import bounds
 from checkins.audit.canaries import Canary, worst_case
 from checkins.audit.one_run import OneRun
-from checkins.audit.report import AttackResult, Audit, CertificateCheck
-from checkins.audit.runner import Clock, OutOfTime, RunBudget, run_attack
-from checkins.audit.statistics import TradeOffCurve, epsilon_of, exact_rates
-from checkins.campaign import Campaign, PartialRun, RandomizerKind, price
+from checkins.audit.power import epsilon_of, exact_rates
+from checkins.audit.report import Audit
+from checkins.audit.runner import play
+from checkins.audit.trade_off_curve import Curve
+from checkins.audit.verdict import Finding, Promise
+from checkins.campaign import Campaign, PartialRun, RandomizerKind, certify_runs
 from checkins.errors import CheckinsError, InvalidValue
 
 CONFIDENCE = 0.9999
@@ -137,7 +139,7 @@ def audit_campaign(
 def certificate_at(campaign: Campaign, delta: float) -> Certificate:
     """Compute the campaign's certificate at another delta, cached; raises if none is known."""
     budget = replace(campaign.budget, delta=delta)
-    return price((PartialRun.whole(replace(campaign, budget=budget)),))
+    return certify_runs((PartialRun.whole(replace(campaign, budget=budget)),))
 
 
 @dataclass(slots=True)

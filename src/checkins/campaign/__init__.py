@@ -10,7 +10,7 @@ from checkins.campaign.file import (
 from checkins.campaign.model import Budget, Campaign, Schedule
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
-from checkins.campaign.spending import Spending, price
+from checkins.campaign.spending import Spending, certify_runs
 from checkins.campaign.task import DataFile, Features, Optimizer, StepSizes, Task
 from checkins.campaign.toml import InvalidCampaign
 
@@ -31,7 +31,7 @@ __all__ = [
     "Task",
     "campaign_from_canonical",
     "campaign_text",
+    "certify_runs",
     "parse_campaign",
-    "price",
     "read_campaign",
 ]

@@ -47,8 +47,7 @@ class Budget:
         validate.positive(epsilon=self.epsilon)
         validate.open_unit(delta=self.delta)
         validate.one_of(Adjacency, adjacency=self.adjacency)
-        for name in ("epsilon", "delta"):
-            object.__setattr__(self, name, float(getattr(self, name)))
+        validate.make_floats(self, "epsilon", "delta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,7 @@ class Schedule:
         validate.positive(slot_s=self.slot_s, choose_s=self.choose_s)
         if not self.choose_s < self.slot_s:
             raise InvalidValue("choose_s", self.choose_s, f"must be below slot_s = {self.slot_s!r}")
-        for name in ("slot_s", "choose_s"):
-            object.__setattr__(self, name, float(getattr(self, name)))
+        validate.make_floats(self, "slot_s", "choose_s")
 
     def slot_start(self, slot: int) -> datetime:
         """Return when slot ``slot`` of 1, 2, ... begins."""

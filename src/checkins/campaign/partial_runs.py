@@ -1,7 +1,7 @@
-"""Runs of campaigns as far as they have gone, and what the accountant is told of them.
+"""Runs of campaigns as far as they have gone, as designs for the accountant.
 
-What devices draw on a grid is not quite what is priced: the difference is charged to delta
-(``accounting.total_variation``).
+Noise that devices draw on a grid differs from the noise of the design: the total variation between
+them is charged to delta.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from checkins.errors import InvalidValue
 from checkins.randomizers import grid
 
 MOST_IN_A_LIST = 1000
-"""How many runs that differ are composed at most."""
+"""Largest number of runs in one composition, after dividing by a common number of repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PartialRun:
     """A run of a campaign of which ``slots`` are over; ``times`` such runs.
 
     ``contributors`` is for averaged updates: how many reports went in. Without it the least that
-    the campaign declares is priced. ``stopped``: fewer slots were released than are priced.
+    the campaign declares is assumed. ``stopped``: fewer slots were released than are charged.
     """
 
     campaign: Campaign
@@ -56,12 +56,12 @@ class PartialRun:
 
     @classmethod
     def whole(cls, campaign: Campaign) -> PartialRun:
-        """Every run of the campaign to its end."""
+        """Return every run of the campaign to its end."""
         return cls(campaign, campaign.design.slots, times=campaign.repeats)
 
     @property
     def design(self) -> Design | None:
-        """What the accountant is told of it; None where nothing was released."""
+        """The design of the slots that are over; None if nothing was released."""
         warm_up = 0 if self.campaign.design.window is None else self.campaign.design.window - 1
         if self.slots <= warm_up or self.contributors == 0:
             return None
@@ -72,11 +72,11 @@ class PartialRun:
 
     @property
     def variation(self) -> float:
-        """The total variation between these runs on devices and what is priced.
+        """The total variation between these runs on devices and their design.
 
         Every report of a whole run is charged, dummies included, and the largest model.
 
-        Theorem:     docs/theory/grid.md; ``checkins.randomizers.grid.variation``.
+        Theorem:     docs/theory/total-variation.md; ``checkins.randomizers.grid.variation``.
         Rounding:    up.
         """
         campaign, design, step = self.campaign, self.campaign.design, self.campaign.randomizer.grid
@@ -102,8 +102,8 @@ class PartialRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
-    """Runs as the accountant takes them: a list of designs, ``campaigns`` times over."""
+class ComposedRuns:
+    """Runs as the accountant composes them: a list of designs, repeated ``campaigns`` times."""
 
     designs: tuple[Design, ...]
     campaigns: int
@@ -111,7 +111,7 @@ class Bill:
     variation: float
 
     @classmethod
-    def of(cls, runs: Sequence[PartialRun]) -> Bill:
+    def of(cls, runs: Sequence[PartialRun]) -> ComposedRuns:
         budget = shared_budget(runs)
         times: dict[Design, int] = {}
         for run in runs:
@@ -145,14 +145,14 @@ def shared_budget(runs: Sequence[PartialRun]) -> Budget:
 
 
 def added(variations: Iterable[float]) -> float:
-    """Their sum, rounded up."""
+    """Return the sum of total variations, rounded up."""
     found = [variation for variation in variations if variation > 0.0]
     total = math.fsum(found)
     return total if len(found) < 2 else min(1.0, math.nextafter(total, 1.0))
 
 
 def _nothing(campaign: Campaign) -> Design:
-    """What a campaign is before its first release: nobody has taken part."""
+    """Return the design of a campaign before its first release: a participation of 0."""
     randomizer = campaign.design.randomizer
     return Design(
         Protocol.FIXED,

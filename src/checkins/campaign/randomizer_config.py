@@ -53,7 +53,7 @@ class RandomizerConfig:
         for name in ("clip", "grid"):
             if getattr(self, name) is not None:
                 validate.positive(**{name: getattr(self, name)})
-                object.__setattr__(self, name, float(getattr(self, name)))
+                validate.make_floats(self, name)
         _require_values_of_kind(
             self.kind, {"categories": self.categories, "clip": self.clip, "grid": self.grid}
         )

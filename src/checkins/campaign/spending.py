@@ -1,11 +1,11 @@
-"""What a campaign has spent, slot by slot, and how far its budget goes (invariant 10).
+"""The epsilon of a campaign after each slot, and how many slots its budget affords (invariant 10).
 
-The price of k of m slots is that of a design with k slots in which a client takes part with
-probability p0 k/m (``Design.after``). Runs with fresh coins compose. The runs of one campaign were
-declared together, and compose as fixed beforehand. Another campaign on the same population may have
-been chosen after earlier releases: then every campaign is charged by a filter that was fixed before
-the first release, with all the repeats that it declared. What devices draw on a grid is not quite
-what is priced: the difference is charged to delta (``accounting.total_variation``).
+The epsilon of k of m slots is that of a design with k slots in which a client takes part with
+probability p0 k/m (``Design.after``). Runs with fresh randomness compose. The runs of one campaign
+were declared together, and compose as fixed beforehand. Another campaign on the same population may
+have been chosen after earlier releases: then every campaign is charged by a filter that was fixed
+before the first release, with all the repeats that it declared. Noise that devices draw on a grid
+differs from the noise of the design: the total variation is charged to delta.
 
 Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md,
              docs/theory/total-variation.md.
@@ -28,7 +28,13 @@ from checkins.accounting.accountant import smallest_epsilon
 from checkins.accounting.adaptive import certify_adaptive
 from checkins.accounting.filters import Block, Filter, filtered_epsilon
 from checkins.campaign.model import Campaign
-from checkins.campaign.partial_runs import MOST_IN_A_LIST, Bill, PartialRun, added, shared_budget
+from checkins.campaign.partial_runs import (
+    MOST_IN_A_LIST,
+    ComposedRuns,
+    PartialRun,
+    added,
+    shared_budget,
+)
 from checkins.campaign.randomizer_config import RandomizerKind
 from checkins.errors import DeltaExhausted, NotCovered
 
@@ -38,14 +44,14 @@ ONLY_SIMULATED = (
 )
 
 
-def price(
+def certify_runs(
     runs: Sequence[PartialRun],
     *,
     compare: bool = False,
     rule: Filter | None = None,
     curious: int = 0,
 ) -> Certificate:
-    """The certificate of these runs together: the one price of a campaign, wherever it is asked.
+    """Return the certificate of these runs together.
 
     Their budgets must agree on delta and adjacency. ``rule`` is the filter of their population;
     without one, the parameters of all campaigns are taken as fixed beforehand. ``curious`` clients
@@ -56,20 +62,20 @@ def price(
             raise NotCovered("curious", curious, "no theorem covers it with a filter")
         certificate = _filtered(runs, rule)
     else:
-        bill = Bill.of(runs)
+        composed = ComposedRuns.of(runs)
         certificate = certify(
-            bill.designs,
-            delta=bill.budget.delta,
-            adjacency=bill.budget.adjacency,
-            campaigns=bill.campaigns,
+            composed.designs,
+            delta=composed.budget.delta,
+            adjacency=composed.budget.adjacency,
+            campaigns=composed.campaigns,
             compare=compare,
-            variation=bill.variation,
+            variation=composed.variation,
             curious=curious,
         )
-    told = tuple(dict.fromkeys(line for run in runs for line in _caveats(run.campaign)))
+    caveats = tuple(dict.fromkeys(line for run in runs for line in _caveats(run.campaign)))
     if any(run.stopped for run in runs):
         certificate = replace(certificate, epsilon_lower=0.0)
-    return replace(certificate, assumptions=(*certificate.assumptions, *told))
+    return replace(certificate, assumptions=(*certificate.assumptions, *caveats))
 
 
 def _differ(runs: Sequence[PartialRun]) -> bool:
@@ -124,9 +130,9 @@ def _charged(runs: Sequence[PartialRun], rule: Filter) -> tuple[list[Block], flo
         declared.append(tuple(group))
         left = campaign.repeats - begun[campaign]
         begun[campaign] += sum(run.times for run in declared[-1])
-    bills = [Bill.of(block) for block in declared]
-    blocks = [Block(bill.designs, bill.campaigns) for bill in bills]
-    return blocks, added(bill.variation for bill in bills)
+    blocks_of_runs = [ComposedRuns.of(block) for block in declared]
+    blocks = [Block(composed.designs, composed.campaigns) for composed in blocks_of_runs]
+    return blocks, added(composed.variation for composed in blocks_of_runs)
 
 
 @lru_cache(maxsize=256)
@@ -156,7 +162,7 @@ def _declared(
 
 @lru_cache(maxsize=4096)
 def _epsilon(runs: tuple[PartialRun, ...], rule: Filter | None) -> float:
-    """The epsilon of ``price``, remembered: a server asks after every slot."""
+    """Return the epsilon of ``certify_runs``, cached: a server asks after every slot."""
     if rule is not None and _differ(runs):
         budget = shared_budget(runs)
         blocks, variation = _charged(runs, rule)
@@ -168,14 +174,14 @@ def _epsilon(runs: tuple[PartialRun, ...], rule: Filter | None) -> float:
             variation=variation,
             budget=_promised(runs),
         )
-    bill = Bill.of(runs)
+    composed = ComposedRuns.of(runs)
     try:
         return smallest_epsilon(
-            bill.designs,
-            delta=bill.budget.delta,
-            adjacency=bill.budget.adjacency,
-            campaigns=bill.campaigns,
-            variation=bill.variation,
+            composed.designs,
+            delta=composed.budget.delta,
+            adjacency=composed.budget.adjacency,
+            campaigns=composed.campaigns,
+            variation=composed.variation,
         )
     except DeltaExhausted:
         return math.inf
@@ -190,7 +196,7 @@ def _caveats(campaign: Campaign) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What a campaign spends, after what ``earlier`` runs on its population have spent.
+    """The epsilon of a campaign, composed with ``earlier`` runs on its population.
 
     ``rule`` is the filter that was fixed for the population before its first release. Without one,
     the parameters of all campaigns are taken as fixed beforehand.
@@ -212,14 +218,14 @@ class Spending:
         return self.repeats_left * self.campaign.design.slots
 
     def after(self, slots: int, *, run: int = 1, contributors: int | None = None) -> Certificate:
-        """The certificate once ``slots`` of run ``run`` are over, and every run before it in full.
+        """Return the certificate after ``slots`` slots of run ``run`` and all runs before it.
 
-        Averaged updates cost the same after any slot; their final price needs ``contributors``.
+        Averaged updates have the same epsilon after any slot; the final one needs ``contributors``.
         """
-        return price(self._runs(slots, run, contributors), rule=self.rule)
+        return certify_runs(self._runs(slots, run, contributors), rule=self.rule)
 
     def epsilon_after(self, slots: int, *, run: int = 1) -> float:
-        """The epsilon of that certificate alone, remembered; infinite where none is proved."""
+        """Return the epsilon of that certificate, cached; infinite if none is proved."""
         return _epsilon(self._runs(slots, run), self.rule)
 
     def _runs(
@@ -230,11 +236,13 @@ class Spending:
         before = (PartialRun(self.campaign, whole, times=run - 1),) if run > 1 else ()
         last = PartialRun(self.campaign, slots, contributors)
         if len(self.earlier) + run > MOST_IN_A_LIST and slots > 0 and contributors is None:
-            last = PartialRun(self.campaign, whole)  # dearer, and then all of one kind
+            last = PartialRun(
+                self.campaign, whole
+            )  # a looser but valid bound, with all runs of one kind
         return (*self.earlier, *before, last)
 
     def affordable(self, *, run: int = 1) -> int:
-        """How many slots of run ``run`` the budget pays for, every run before it done in full."""
+        """Return how many slots of run ``run`` the budget affords, after every run before it."""
         validate.count(most=self.campaign.repeats, run=run)
         return self._most_of(
             lambda slots: self.epsilon_after(slots, run=run), self.campaign.design.slots
@@ -242,11 +250,11 @@ class Spending:
 
     @property
     def affordable_slots(self) -> int:
-        """How many slots the budget pays for, counted from the first of the first run."""
+        """How many slots the budget affords, counted from the first slot of the first run."""
         return self.affordable_slots_of(self.repeats_left)
 
     def affordable_slots_of(self, repeats: int) -> int:
-        """The same of at most ``repeats`` runs more."""
+        """Return how many slots the budget affords in at most ``repeats`` more runs."""
         slots = self.campaign.design.slots
         if repeats == 1:
             return self.affordable()
@@ -276,7 +284,7 @@ class Spending:
         return self.epsilon_after(slot + 1, run=run + 1)
 
     def _most_of(self, epsilon: Callable[[int], float], most: int) -> int:
-        """The largest count from 0 to ``most`` whose price, which grows, is within the budget."""
+        """Return the largest count up to ``most`` whose epsilon, which grows, is within budget."""
         budget = self.campaign.budget.epsilon
         high, at_high = most, epsilon(most)
         if at_high <= budget:
@@ -290,7 +298,7 @@ class Spending:
             middle = (low + high) // 2
             if turn % 3 and math.isfinite(at_high):
                 share = (budget**2 - at_low**2) / (at_high**2 - at_low**2)
-                middle = low + int((high - low) * share)  # a price grows about like a root
+                middle = low + int((high - low) * share)  # epsilon grows about like a square root
             middle = min(max(middle, low + 1), high - 1)
             at_middle = epsilon(middle)
             if at_middle <= budget:

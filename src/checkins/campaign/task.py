@@ -53,8 +53,8 @@ class Optimizer:
     With ``momentum`` μ the mean gradient g of a minibatch enters a velocity, v ← g + μv, and the
     step is v, or g + μv with ``nesterov``: optax.sgd's. A momentum of 0 is none.
 
-    ``kind`` is "sgd", or "optax:NAME" with the ``arguments`` of that function besides its rate,
-    given as a mapping or as pairs and kept sorted.
+    ``kind`` is "sgd", or "optax:NAME" with the ``arguments`` of that function apart from its
+    rate, given as a mapping or as pairs and stored sorted.
 
     >>> Optimizer(0.1, kind="optax:adam", arguments={"b2": 0.99, "b1": 0.5}).arguments
     (('b1', 0.5), ('b2', 0.99))
@@ -105,13 +105,13 @@ class Optimizer:
     def _check_arguments(self) -> None:
         given: object = self.arguments
         pairs: Iterable[Argument] = given.items() if isinstance(given, Mapping) else self.arguments
-        kept = sorted(optimizer_argument(name, value) for name, value in pairs)
-        names = [name for name, _ in kept]
-        if kept and self.kind == SGD:
+        checked = sorted(optimizer_argument(name, value) for name, value in pairs)
+        names = [name for name, _ in checked]
+        if checked and self.kind == SGD:
             raise InvalidValue("arguments", names, 'go with kind = "optax:NAME" only')
-        if len(kept) > MOST_ARGUMENTS or len(set(names)) < len(names):
+        if len(checked) > MOST_ARGUMENTS or len(set(names)) < len(names):
             raise InvalidValue("arguments", names, f"must be at most {MOST_ARGUMENTS}, each once")
-        object.__setattr__(self, "arguments", tuple(kept))
+        object.__setattr__(self, "arguments", tuple(checked))
 
     @property
     def optax(self) -> str | None:
@@ -128,7 +128,7 @@ def require_optimizer_kind(kind: object) -> None:
 
 
 def optimizer_argument(name: object, value: object) -> Argument:
-    """One argument of an optimizer: a whole number is a float, so that 1 and 1.0 are one seal."""
+    """Return one argument of an optimizer; an integer becomes a float: 1 and 1.0 are one seal."""
     validate.text(arguments=name)
     if not _IDENTIFIER.fullmatch(str(name)):
         raise InvalidValue("arguments", name, "must be named by letters, digits and _")
@@ -235,8 +235,8 @@ class Task:
 
     With ``local_steps`` above 1 a client takes steps of its own of ``local_step_size`` s, from the
     model it was given to where they end, and reports (start − end) / s, a sum of gradients. A
-    ``local_rate`` of 1 is the default, and kept as None. ``features`` are computed from an example
-    before learning; None are the data's own.
+    ``local_rate`` of 1 is the default, and stored as None. ``features`` are computed from an
+    example before learning; None are the data's own.
 
     >>> Task("patients", "linear", Optimizer(rate=0.5))
     Traceback (most recent call last):

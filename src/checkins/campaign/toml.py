@@ -1,7 +1,11 @@
-"""A TOML file whose values are taken by section and key, and refused with file, line and key.
+"""Read values of a TOML file by section and key; refuse them with file, line and key.
+
+Limits on the text are checked in one pass before it is parsed: parsers of TOML take time that grows
+with the square of the number of parts of a dotted key, and stack that grows with the nesting of
+brackets. A text within these limits is parsed in a fraction of a second.
 
 A table inside a section, ``optimizer = { rate = 0.5 }`` or ``[task.optimizer]``, is the section
-``task.optimizer``; it is told as ``[task] optimizer.rate``.
+``task.optimizer``; messages name a key of it as ``[task] optimizer.rate``.
 """
 
 from __future__ import annotations
@@ -24,11 +28,13 @@ from checkins.errors import InvalidValue
 LONGEST_VALUE = 60
 """Largest number of characters of a value that an error message quotes."""
 MOST_BYTES = 200_000
+"""Largest number of bytes of a file."""
 MOST_KEYS = 20_000
+"""Largest number of keys, tables and arrays of a file."""
 MOST_PARTS = 8
-"""Parts of a dotted key, such as task.optimizer.rate."""
+"""Largest number of parts of a dotted key, such as task.optimizer.rate."""
 MOST_NESTING = 16
-"""Brackets inside brackets."""
+"""Largest depth of brackets inside brackets."""
 
 _KEY = re.compile(r"""^\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*(?:\.\s*([\w-]+)\s*)?=""")
 _NO_VALUE = re.compile(r"^[^=#]*=\s*(?:#.*)?$")
@@ -54,8 +60,8 @@ class InvalidCampaign(InvalidValue):
     """A campaign file that cannot be run; the message names file, line and key."""
 
     def __str__(self) -> str:
-        said = "" if self.value is None else f" = {self.value}"
-        return f"{self.name}{said}: {self.expected}"
+        value = "" if self.value is None else f" = {self.value}"
+        return f"{self.name}{value}: {self.expected}"
 
 
 def line_numbers(text: str) -> dict[tuple[str, str], int]:
@@ -198,7 +204,7 @@ class TomlSource:
         return str(value)
 
     def check_keys(self, section: str, known: Set[str]) -> None:
-        """Refuse a key that nobody reads: a misspelt value must not pass for an absent one."""
+        """Refuse an unknown key: a misspelt key must not pass for an absent one."""
         for key in self.section(section):
             if key not in known:
                 close = difflib.get_close_matches(key, sorted(known), n=1)
@@ -211,7 +217,7 @@ class TomlSource:
         raise self.refusal(section, key, expected)
 
     def refusal(self, section: str, key: str, expected: str) -> InvalidCampaign:
-        """What is wrong with a key, told by file, line, section, key and value."""
+        """Return a refusal that names file, line, section, key and value."""
         value = self.section(section).get(key)
         line = self._line(section, key)
         place = self.path if line is None else f"{self.path}:{line}"
@@ -265,7 +271,7 @@ def as_written(value: object) -> str:
 
 
 def _written(value: object) -> str:
-    """As TOML writes it; of a long list or table only the beginning, which is all that is shown."""
+    """Return the value in TOML; only the beginning of a long list or table."""
     match value:
         case bool():
             return str(value).lower()
@@ -284,7 +290,7 @@ def _written(value: object) -> str:
 
 
 def excess(text: str) -> tuple[int | None, str] | None:
-    """The line (None for the whole) and the words for a limit that a text exceeds, or None.
+    """Return the line (None: the whole text) and the limit that a text exceeds; None if none.
 
     >>> excess("a.b.c = [[1.5], [2.5]]  # ....................")
     >>> excess("name = 'x'\\na.b.c.d.e.f.g.h.i = 1")

@@ -1,8 +1,8 @@
-"""The entries of a ledger: all that is kept of a campaign once its slots are over.
+"""The entries of a ledger: all that is stored of a campaign once its slots are over.
 
 A campaign is ``Opened``, its slots are ``SlotClosed`` one after another, and it is ``Closed``. No
 client, token, receipt or time of a check-in has a place in them (invariants 7 and 8): the record
-keeps what was released and what it was computed from, and links it to nobody.
+keeps what was released and what it was computed from, and links it to no client.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class SlotClosed:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A campaign is over: why, and what the ledger up to here was said to cost.
+    """A campaign is over: why, and the stated certificate of the ledger up to here.
 
     ``certificate`` is ``Certificate.as_dict()`` of every campaign of the ledger, composed.
     """
@@ -182,7 +182,7 @@ def _matches(pattern: re.Pattern[str], expected: str, **values: object) -> None:
 
 
 def _plain(certificate: object) -> dict[str, Any]:
-    """A copy that nobody else can change, and that JSON can hold."""
+    """Return a copy that no caller can change, and that JSON can hold."""
     if not isinstance(certificate, Mapping):
         raise InvalidValue("certificate", type(certificate).__name__, "must be an object")
     for name in certificate.keys() - CERTIFICATE_FIELDS:

@@ -5,7 +5,7 @@ file's lock as long as it is open, so that two writers cannot continue the chain
 returns from ``append`` only when the line is on the disk.
 
 A crash during an append leaves at most one torn line: the last, without its newline. The next owner
-of the file reports it (``torn``) and cuts it off with its first append; nobody else touches it.
+of the file reports it (``torn``) and cuts it off with its first append; nothing else changes it.
 That loses nothing: an entry counts from the moment its append has returned, and not before.
 """
 
@@ -39,7 +39,7 @@ def ledger_path(place: str | Path) -> Path:
 
 
 def lines(path: str | Path) -> Iterator[bytes]:
-    """The lines of a ledger, newlines kept, one in memory at a time; a torn last line has none."""
+    """Yield the lines of a ledger with their newlines; a torn last line has none."""
     with Path(path).open("rb") as file:
         while line := file.readline(MOST_LINE_BYTES + 1):
             yield line
@@ -74,7 +74,7 @@ class LedgerFile:
         ledger, line = self.ledger.append(entry)
         if isinstance(entry, SlotClosed):
             self._refuse_overspending(entry.slot)
-        self._broken = True  # until the line is on the disk, nobody knows what is
+        self._broken = True  # until the line is on the disk, the state of the file is unknown
         if self.torn:
             os.ftruncate(self._descriptor, self._end)
             os.fsync(self._descriptor)  # or a crash could leave the new line amid the torn one
@@ -92,7 +92,7 @@ class LedgerFile:
         self.ledger = ledger
 
     def _refuse_overspending(self, slot: int) -> None:
-        """A release waits for its entry, so what the budget does not pay for is never shown."""
+        """A release waits for its entry, so a slot beyond the budget is never public."""
         run = self.ledger.running
         if run is None:
             return

@@ -1,12 +1,12 @@
-"""What the runs of a ledger cost: the slots that were released, and those that could have been.
+"""The epsilon of the runs of a ledger: of the slots released, and of those that could have been.
 
-A run that is over is priced at its last slot. If it was stopped although its budget afforded more,
-it is priced at the last slot that the budget affords: whoever stopped it may have looked at the
-releases, and the price of k slots is for a k fixed beforehand. No client gave away what was never
-released: such a price has no lower end.
+A run that is over is charged for its last slot. If it was stopped although its budget afforded
+more, it is charged for the last slot that the budget affords: whoever stopped it may have looked at
+the releases, and the epsilon of k slots is for a k fixed beforehand. No client gave away what was
+never released: such an epsilon has no lower bound.
 
 A run whose entry names a filter is charged by it once another campaign came before; without one,
-all campaigns are priced as if their parameters had been fixed beforehand.
+all campaigns are composed as if their parameters had been fixed beforehand.
 
 Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md;
              ``campaign.spending``.
@@ -27,30 +27,30 @@ from checkins.campaign.spending import Spending
 from checkins.ledger.chain import Ledger, Run
 
 TOLERANCE = 1e-9
-"""Relative: how far two machines' roundings of one price may lie apart."""
+"""Largest relative difference of one epsilon between the roundings of two machines."""
 
 Settled = tuple[PartialRun, ...]
-"""The runs that are over, as they are priced; alike ones that follow each other stand as one."""
+"""The runs that are over, as they are charged; equal ones that follow each other are one."""
 
 
 def certificate(ledger: Ledger) -> Certificate:
-    """The certificate to state in the entry that closes the run in progress."""
+    """Return the certificate to state in the entry that closes the run in progress."""
     last, earlier = ledger.runs[-1], _settled(ledger.runs[:-1])
     return spent(settled(last, earlier), earlier, last.filter)
 
 
 def earlier_of(ledger: Ledger) -> Settled:
-    """What the runs that are over have spent of their population's budget."""
+    """Return the runs that are over, as they are charged to their population."""
     return _settled(ledger.closed)
 
 
 def spending_of(ledger: Ledger, campaign: Campaign) -> Spending:
-    """What the next run of a campaign spends, after all that the population has spent."""
+    """Return the spending of the next run of a campaign, after all earlier runs."""
     return Spending(campaign, earlier_of(ledger), ledger.filter)
 
 
 def affordable(ledger: Ledger) -> int:
-    """How many slots of the run in progress the budget pays for, after all that came before."""
+    """Return how many slots of the run in progress the budget affords, after earlier runs."""
     if ledger.running is None:
         return 0
     return _affordable(ledger.running, earlier_of(ledger))
@@ -64,14 +64,14 @@ def _settled(runs: Sequence[Run]) -> Settled:
 
 
 def spent(run: PartialRun, earlier: Settled, rule: Filter | None) -> Certificate:
-    """The price of a run and of all before it, composed."""
+    """Return the certificate of a run and of all before it, composed."""
     spending = Spending(run.campaign, earlier, rule)
     found = spending.after(run.slots, contributors=run.contributors)
     return replace(found, epsilon_lower=0.0) if run.stopped else found
 
 
 def epsilon_spent(run: PartialRun, earlier: Settled, rule: Filter | None) -> float:
-    """The epsilon of that price alone; infinite where none is proved."""
+    """Return the epsilon of that certificate; infinite if none is proved."""
     if run.contributors is not None:
         return spent(run, earlier, rule).epsilon
     return Spending(run.campaign, earlier, rule).epsilon_after(run.slots)
@@ -101,7 +101,7 @@ def joined(earlier: Settled, run: PartialRun) -> Settled:
 
 
 def last_affordable(run: Run, earlier: Settled) -> int | None:
-    """The last slot that the budget pays for, if the run went on after it; None if it did not.
+    """Return the last slot that the budget affords, if the run went on after it; None if not.
 
     Averaged updates are held to the population that was declared: how many contribute is not known
     before they have.

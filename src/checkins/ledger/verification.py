@@ -1,9 +1,9 @@
 """A ledger, checked from its bytes to its certificate by recomputing all of it.
 
 What is recomputed: every hash and link, the order of entries, every seal from its campaign, every
-released model from the totals before it, what the campaigns together cost, and that none went on
-after its budget was spent (invariants 9 and 10). What a ledger cannot show by itself is that it is
-the one that was kept: a chain that was rewritten from its beginning is whole again. That is what a
+released model from the totals before it, the epsilon of the campaigns together, and that none went
+on after its budget was spent (invariants 9 and 10). What a ledger cannot show by itself is that it
+is the original: a chain that was rewritten from its beginning is whole again. That is what a
 ``head`` is for, the last hash, published somewhere its keeper cannot change.
 """
 
@@ -41,7 +41,7 @@ class Verification:
 
     ledger: Ledger
     certificate: Certificate
-    """The price of every slot that was released, of all campaigns together, recomputed."""
+    """The recomputed certificate of every released slot of all campaigns together."""
     notes: tuple[str, ...]
     """What a reader should know and that is no reason to refuse."""
 
@@ -64,7 +64,7 @@ class Verification:
 
     @property
     def simulated(self) -> bool:
-        """Whether nobody took part: the noise was seeded, and protects no one."""
+        """Whether the noise was seeded: no client took part, and it protects no one."""
         return any(run.simulated for run in self.ledger.runs)
 
     def as_dict(self) -> dict[str, object]:
@@ -230,7 +230,7 @@ class _State:
             )
 
     def certificate(self) -> Certificate | None:
-        """What the whole ledger costs; of a run in progress, the slots that are over."""
+        """Return the certificate of all slots that are over; None if no run was opened."""
         run = self.ledger.running
         with _refusals():
             if run is not None:
@@ -263,7 +263,7 @@ def _by(entry: Closed) -> str:
 
 
 def _unfinished(ledger: Ledger) -> Iterator[str]:
-    """What the price so far does not say: that somebody may stop because of what was released."""
+    """Yield what the certificate so far does not cover: a stop because of what was released."""
     last = ledger.runs[-1]
     if ledger.running is not None:
         yield (

@@ -1,1 +1,1 @@
-"""Who may do what when: pure state machines, the campaign file, its spending, the ledger."""
+"""The protocol: pure state machines of server and clients, and what they exchange."""

@@ -1,4 +1,4 @@
-"""The roles that a campaign hands out: its server, its clients, the sampler that both use."""
+"""Build the server, the clients and the sampler of a campaign."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from checkins.randomizers import DeviceSampler, Grid
 
 
 def sampler_of(campaign: Campaign, *, dimension: int) -> DeviceSampler:
-    """What makes the reports, the dummies and the server's noise of a real campaign."""
+    """Return the sampler of reports, dummies and server noise of a real campaign."""
     step = campaign.randomizer.grid
     if campaign.randomizer.categories is not None:
-        step = 1.0  # a category is a whole number
+        step = 1.0  # a category is an integer
     if step is None:
         raise InvalidValue("grid", None, "reports of real clients are integers on a grid: give one")
     return DeviceSampler(campaign.mechanism(dimension), Grid(step), dimension)
 
 
 def participant_of(campaign: Campaign) -> Participant:
-    """A client with the campaign's participation and window."""
+    """Return a client with the campaign's participation and window."""
     return Participant(campaign.design.participation, window_of(campaign.design))
 
 
@@ -47,7 +47,7 @@ def server_of(
 
 
 def rules_of(campaign: Campaign, *, dimension: int, affordable: int) -> Rules:
-    """The rules of a real campaign whose budget pays for ``affordable`` slots."""
+    """Return the rules of a real campaign whose budget affords ``affordable`` slots."""
     validate.count(dimension=dimension)
     sampler = sampler_of(campaign, dimension=dimension)
     form = ReportForm(
@@ -65,9 +65,9 @@ def rules_of(campaign: Campaign, *, dimension: int, affordable: int) -> Rules:
 def rehearsing_server_of(
     campaign: Campaign, model: ArrayLike, *, velocity: ArrayLike | None = None
 ) -> Server:
-    """A server for simulated reports: on the campaign's grid if it has one, else any floats.
+    """Return a server for simulated reports: on the campaign's grid if it has one, else floats.
 
-    It runs every slot, whether the budget pays for it or not.
+    It runs every slot, whether or not the budget affords it.
     """
     start = np.array(model, dtype=np.float64)
     validate.count(dimension=start.size)

@@ -1,7 +1,7 @@
 """A state machine as a table: which event is allowed in which phase, and where it may lead.
 
-A machine has no clock, no sockets and no dice. Time, messages and random draws come in as events;
-what must be done goes out as effects. Its driver keeps four rules:
+A machine has no clock, no sockets and no randomness. Time, messages and random draws come in as
+events; what must be done goes out as effects. Its driver keeps four rules:
 
 1. effects are performed in their order;
 2. an effect named ``Record...`` makes the state that came with it durable, whole, before the next
@@ -9,7 +9,8 @@ what must be done goes out as effects. Its driver keeps four rules:
 3. a state that waits for its record (CHOOSING, CLOSING, DRAWN, PRIVATIZED) gets the event
    ``...Recorded`` once it is durable: at once, or after a restart;
 4. a token belongs to one run of one campaign and a receipt is given out once, ever: no message of
-   one run can mean anything in another. After the last slot, clients are told that the next began.
+   one run can mean anything in another. After the last slot, clients are
+   notified that the next began.
 
 The table is enforced at every step, so the diagrams drawn from it are true.
 """
@@ -25,7 +26,7 @@ from checkins.errors import OutOfOrder, ProtocolViolation
 
 
 class Event:
-    """Something that happened. A driver makes it: the clock, the disk, or the dice."""
+    """Something that happened. A driver makes it: the clock, the disk, or randomness."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
 """How a slot's total moves the model: ModelUpdate of Algorithm 1, and the step of Algorithm 2.
 
-Everything here is post-processing of slot totals: it may be changed without touching a price.
+Everything here is post-processing of slot totals: changing it does not change epsilon.
 """
 
 from __future__ import annotations

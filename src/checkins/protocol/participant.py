@@ -8,7 +8,7 @@ ACCEPTED     has its receipt, and asks whether it was chosen
 TRAINING     was chosen, and works on its update
 PRIVATIZED   its report is made and not yet durable: nothing is sent
 REPORTING    has sent its report, perhaps more than once, always the same bytes
-DONE         took part, or did not; never again, and nothing is kept of it
+DONE         took part, or did not; never again, and nothing is stored of it
 
 Everything that decides what a client does is in this file; events and effects come first.
 """
@@ -30,7 +30,7 @@ from checkins.protocol.rules import Window
 
 @dataclass(frozen=True, slots=True)
 class Draw(Event):
-    """Fresh dice: a coin below 2^64, a ``pick`` below the size of the window.
+    """Fresh randomness: a coin below 2^64, a ``pick`` below the size of the window.
 
     ``now`` is the first slot whose check-ins are not over.
     """
@@ -342,7 +342,7 @@ def _say_again(participant: Participant, event: Event) -> tuple[Participant, Eff
     },
 )
 def _restart(participant: Participant, event: Restarted) -> tuple[Participant, Effects]:
-    """What was recorded counts; a report that was not is made anew, for it was never sent."""
+    """What was recorded counts; a report that was not is made again, because it was never sent."""
     if participant.phase is Phase.DRAWN:
         return _pledge(participant, event)
     resumed = Phase.ACCEPTED if participant.phase is Phase.TRAINING else Phase.REPORTING

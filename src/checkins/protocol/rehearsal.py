@@ -1,4 +1,4 @@
-"""A campaign in a perfect world: the real machines, dice from outside, no network and no clock.
+"""Run a campaign with the real machines: randomness is an argument, no network and no clock.
 
 The fast simulator is held to it, examples/ shows that it is the paper's loops, and its record of
 events replays to the same model, bit for bit.
@@ -57,7 +57,7 @@ class Dice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What happened: the server's events in their order, what it recorded, what it showed."""
+    """The record of a run: the server's events in their order, its records and its releases."""
 
     start: Server
     events: tuple[Event, ...]
@@ -110,7 +110,7 @@ def _drawn(token: str, participant: Participant, dice: Dice, now: int) -> Partic
 
 @dataclass(slots=True)
 class _Stage:
-    """The driver: hands each side what the other one said."""
+    """The driver: passes the messages of each side to the other."""
 
     server: Server
     participants: dict[str, Participant]

@@ -223,7 +223,9 @@ def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[
             raise ValueError("the order names other tensors than there are")
         return {name: np.asarray(tensors[name], np.float64) for name in order}, metadata
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise InvalidValue("model", f"{len(data)} bytes", f"is not ours: {_told(error)}") from None
+        raise InvalidValue(
+            "model", f"{len(data)} bytes", f"is not ours: {_message(error)}"
+        ) from None
 
 
 def _header(data: bytes) -> dict[str, Any]:
@@ -239,6 +241,6 @@ def _header(data: bytes) -> dict[str, Any]:
     return header
 
 
-def _told(error: Exception) -> str:
-    """What a foreign parser said, without what it quotes of the input."""
+def _message(error: Exception) -> str:
+    """Return the message of a foreign parser, without what it quotes of the input."""
     return first_line(error)[:120]

@@ -86,7 +86,7 @@ class Rules:
     """Everything public that decides a transition on the server's side.
 
     ``capacity`` None means that every check-in is used. The first ``warm_up`` slots take check-ins
-    and use none. ``affordable`` is how many slots the budget pays for (invariant 10).
+    and use none. ``affordable`` is how many slots the budget affords (invariant 10).
     """
 
     slots: int

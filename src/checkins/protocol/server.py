@@ -2,10 +2,10 @@
 
 WAITING  the next slot has not begun
 OPEN     a slot is in progress (slot.py)
-CLOSING  the slot's total and the new model are known and not yet durable: nothing is shown
+CLOSING  the slot's total and the new model are known and not yet durable: nothing is public
 DONE     all slots are over, or the next release would exceed the budget
 
-Everything that decides which slot runs, and when a model is shown, is in this file.
+Everything that decides which slot runs, and when a model is released, is in this file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Server:
 
     @classmethod
     def start(cls, rules: Rules, model: Model, *, velocity: Model | None = None) -> Server:
-        """Before the first slot; a budget that pays for no slot ends the campaign here."""
+        """Before the first slot; a budget that affords no slot ends the campaign here."""
         phase = Phase.WAITING if rules.affordable > 0 else Phase.DONE
         return cls(rules, rules.update.start(model, velocity), phase)
 
@@ -167,7 +167,7 @@ def _release(server: Server, event: ClosingRecorded) -> tuple[Server, Effects]:
 
 
 def unrecorded(server: Server) -> Event | None:
-    """What a server that was restarted from its durable state must be told first."""
+    """Return the first event for a server that was restarted from its durable state."""
     slot = server.slot
     if slot is None:
         return None

@@ -1,7 +1,7 @@
 """One slot on the server: who waits, who is chosen, whose report is in, and what comes out.
 
 COLLECTING  check-ins are taken
-CHOOSING    the choice is made and not yet durable: nobody is told
+CHOOSING    the choice is made and not yet durable: no client is answered
 TRAINING    the chosen are invited; reports are taken
 CLOSED      the total is fixed; who took part is forgotten
 
@@ -67,7 +67,7 @@ class Slot:
 
     @property
     def ranges(self) -> tuple[int, ...]:
-        """The dice that Choose needs: one uniform integer below each of these."""
+        """The ranges of the draws that Choose needs: one uniform integer below each of these."""
         here = len(self.waiting)
         return () if self.room == here else tuple(here - i for i in range(self.room))
 
@@ -101,7 +101,7 @@ class CheckedIn(Message):
 
 @dataclass(frozen=True, slots=True)
 class Choose(Event):
-    """Check-ins are over. ``draws`` are fresh dice, one uniform below each of ``Slot.ranges``."""
+    """Check-ins are over. ``draws`` are fresh, one uniform below each of ``Slot.ranges``."""
 
     slot: int
     draws: tuple[int, ...]
@@ -225,16 +225,16 @@ def _choose(slot: Slot, event: Choose) -> tuple[Slot, Effects]:
 @SLOT.on(ChoiceRecorded, {Phase.CHOOSING: Phase.TRAINING})
 def _invite(slot: Slot, event: ChoiceRecorded) -> tuple[Slot, Effects]:
     chosen = set(slot.chosen)
-    told = (
+    answers = (
         Invite(receipt) if receipt in chosen else Dismiss(receipt)
         for receipt in sorted(slot.waiting.values())
     )
-    return replace(slot, phase=Phase.TRAINING), tuple(told)
+    return replace(slot, phase=Phase.TRAINING), tuple(answers)
 
 
 @SLOT.on(Asked, {Phase.COLLECTING: Phase.COLLECTING, Phase.CHOOSING: Phase.CHOOSING})
 def _not_yet(slot: Slot, event: Asked) -> tuple[Slot, Effects]:
-    """Nobody is told before the choice is durable (invariant 4)."""
+    """Answer no client before the choice is durable (invariant 4)."""
     return slot, ()
 
 

@@ -1,6 +1,6 @@
 """Exact clipping of float vectors: no input leaves with a norm above the clip.
 
-The norm meant is the true one, in real arithmetic on the floats returned. How it is kept, for a row
+The norm is the true one, in real arithmetic on the floats returned. The steps, for a row
 x of d coordinates with largest absolute value in [2^e, 2^(e+1)):
 
 1. y = x / 2^e is computed (nothing overflows; what underflows is smaller than any rounding error).

@@ -1,8 +1,8 @@
 """Samplers for the compiled simulation: pure functions of a JAX key, for jit, vmap and scan.
 
-The laws are those of ``simulated``; the draws are not. The type of the updates decides the type
-of the reports: float32, or float64 where the caller has enabled it. Constants that do not fit are
-refused while tracing. This is the only module of the package that imports jax.
+The distributions are those of ``simulated``; the draws are not. The type of the updates decides
+the type of the reports: float32, or float64 where the caller has enabled it. Constants that do not
+fit are refused while tracing. This is the only module of the package that imports jax.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _DEEP = 40.0  # e^-40 is less than any positive uniform double of jax.random
 
 
 def compiled_reports(randomizer: Randomizer, dimension: int) -> Reports:
-    """A function from (key, updates) to one report per row of ``updates``, last axis ``dimension``.
+    """Return a function from (key, updates) to one report per row, last axis ``dimension``.
 
-    For randomized response the updates are whole categories from 0 (others are moved to the
+    For randomized response the updates are integer categories from 0 (others are moved to the
     nearest), any shape, and each becomes a vector along a new last axis.
 
     >>> report = compiled_reports(Gaussian(1.0, noise_multiplier=0.1), 2)
@@ -64,7 +64,7 @@ def compiled_reports(randomizer: Randomizer, dimension: int) -> Reports:
 def compiled_dummies(
     randomizer: Randomizer, dimension: int, *, count: int, dtype: jax.typing.DTypeLike
 ) -> Dummies:
-    """A function from a key to ``count`` reports of nobody, as the description states their law."""
+    """Return a function from a key to ``count`` dummies, distributed as the description says."""
     validate.count(count=count, dimension=dimension)
     require_dimension(randomizer, dimension)
     shape, kind = (count, dimension), jnp.dtype(dtype)

@@ -69,7 +69,7 @@ def clipped_bound(randomizer: Randomizer, grid: Grid) -> NormBound:
     """The bound on reports without noise, where the server adds it: the clip itself.
 
     Theorem:     docs/theory/grid.md, "Clipping": no honest report exceeds it.
-    Rounding:    none: whole numbers are compared.
+    Rounding:    none: integers are compared.
 
     >>> clipped_bound(Gaussian(clip=1.0, noise_multiplier=2.0), Grid(0.25))
     NormBound(order=2, most=16)
@@ -94,7 +94,7 @@ def report_bound(randomizer: Randomizer, grid: Grid, *, dimension: int) -> NormB
     Randomized response reports a single 1, always.
 
     Theorem:     docs/theory/grid.md, "Reports that are too long": an honest report is longer with
-                 probability at most exp(-t), besides the total variation of its noise.
+                 probability at most exp(-t), plus the total variation of its noise.
     Rounding:    up.
 
     >>> bound = report_bound(Gaussian(clip=1.0, noise_multiplier=1.0), Grid(1e-3), dimension=100)
@@ -126,7 +126,7 @@ _RANDOMNESS = OperatingSystem()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceReport:
-    """A vector of whole numbers of a grid's step; equal and hashed by value, never changed."""
+    """A vector of integer multiples of a grid's step; equal and hashed by value, never changed."""
 
     units: Units
     grid: Grid
@@ -148,13 +148,13 @@ class DeviceReport:
         return hash((self.grid, self.units.tobytes()))
 
     def __reduce__(self) -> tuple[type[DeviceReport], tuple[Units, Grid]]:
-        """Copies are made anew, since numpy forgets on the way that an array was read-only."""
+        """Copies are made again, since numpy forgets on the way that an array was read-only."""
         return DeviceReport, (self.units, self.grid)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSampler:
-    """Makes reports of ``dimension`` whole numbers with a randomizer on a grid.
+    """Makes reports of ``dimension`` integers with a randomizer on a grid.
 
     Gaussian and Laplace: the update is clipped, rounded toward zero, and gets noise. Randomized
     response: the update's category is where it is largest; a report is 1 at the reported category
@@ -221,7 +221,7 @@ class DeviceSampler:
         return self._report(self._clipped(update))
 
     def dummy(self) -> DeviceReport:
-        """A_ldp(0): noise alone, of the same law; for randomized response a uniform category."""
+        """Return A_ldp(0): noise alone; for randomized response a uniform category."""
         if isinstance(self._law, RoundedResponse):
             return self._one_hot(uniform(self._law.categories, _RANDOMNESS))
         return self._report(self._law.draw(self.dimension, _RANDOMNESS))

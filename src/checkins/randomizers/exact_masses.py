@@ -56,7 +56,7 @@ def at_most_decay(loss: Fraction) -> Fraction:
 
 
 LEAST_SCALE = 3
-"""Below it a sum of rounded normals is too far from a rounded normal (docs/theory/grid.md)."""
+"""Smallest scale at which a sum of rounded normals is close to a rounded normal."""
 REACH = 14
 """Masses are proved for |k| up to this many deviations."""
 MASS_ERROR = 1 << 26

@@ -44,7 +44,7 @@ COLUMNS = 1 << COLUMN_BITS
 THRESHOLD_BITS = 128
 WEIGHT_BITS = COLUMN_BITS + THRESHOLD_BITS
 WHOLE = 1 << WEIGHT_BITS
-"""The sum of the weights of a law."""
+"""The sum of the weights of a distribution."""
 _FIRST_BITS = 32 - COLUMN_BITS
 _LAST_BITS = THRESHOLD_BITS - _FIRST_BITS
 _LAST_BYTES, _LAST = (_LAST_BITS + 7) // 8, (1 << _LAST_BITS) - 1
@@ -83,7 +83,7 @@ def fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Thresholds:
-    """A law on entries 0, 1, ... of at most 4,096, each with a whole number of 2**-140.
+    """A distribution on at most 4,096 entries 0, 1, ..., each with a multiple of 2**-140.
 
     Theorem:     docs/theory/grid.md, "Columns".
     Rounding:    none: ``weights`` gives back exactly what was laid out.
@@ -105,7 +105,7 @@ class Thresholds:
         column = 1 << THRESHOLD_BITS
         left = [*weights, *[0] * (COLUMNS - len(weights))]
         if len(left) != COLUMNS or min(left) < 0 or sum(left) != WHOLE:
-            raise ValueError(f"weights must be at most {COLUMNS} whole numbers that sum to WHOLE")
+            raise ValueError(f"weights must be at most {COLUMNS} integers that sum to WHOLE")
         small = [entry for entry in range(COLUMNS) if left[entry] < column]
         large = [entry for entry in range(COLUMNS) if left[entry] >= column]
         thresholds, others = [0] * COLUMNS, list(range(COLUMNS))
@@ -124,7 +124,7 @@ class Thresholds:
         return cls(tuple(thresholds), *map(fixed, columns))
 
     def weights(self) -> list[int]:
-        """The law that ``draw`` has, read back from the columns."""
+        """Return the distribution of ``draw``, read back from the columns."""
         weights = [0] * COLUMNS
         for entry, threshold in enumerate(self.thresholds):
             weights[entry] += threshold
@@ -158,7 +158,7 @@ class Staircase:
     The entries of ``table`` are the flats of the cells, their wedges, zero, and "draw again".
 
     Theorem:     docs/theory/grid.md, "Flats and wedges".
-    Rounding:    within the total variation ``variation`` of the law cut at ``most``.
+    Rounding:    within the total variation ``variation`` of the distribution cut at ``most``.
     """
 
     law: RoundedNormal

@@ -17,7 +17,7 @@ from checkins.errors import InvalidValue
 ROUND_OFF = 1e-9
 """Relative slack of ``Gaussian.delta``; its floating point errs by less than a tenth of it."""
 LEAST_DELTA = sys.float_info.min
-"""Smaller deltas are not told apart."""
+"""Smallest delta that is distinguished from 0."""
 _FAR = -37.6  # Φ of it is below LEAST_DELTA
 _NO_NOISE = 1e150  # a shift of so many deviations hides nothing
 _SHORT = 0.1
@@ -52,7 +52,7 @@ class Gaussian:
 
     @property
     def privacy_spec(self) -> GaussianNoise:
-        """What the accountant prices."""
+        """The noise of a report, as the accountant takes it."""
         return GaussianNoise(self.noise_multiplier, NoiseAt.CLIENT)
 
     @property

@@ -1,9 +1,9 @@
-"""The grid that reports of real campaigns lie on, and how far they are from what is priced.
+"""The grid of reports in real campaigns, and the total variation to the continuous mechanism.
 
-A clipped update is rounded toward zero onto the grid and gets whole-number noise distributed as the
-rounding of the continuous noise. Rounding commutes with whole shifts, so a report is exactly a
-post-processing of the continuous mechanism (docs/theory/grid.md): what is left to pay
-for is the total variation of ``variation``.
+A clipped update is rounded toward zero onto the grid and gets integer noise distributed as the
+rounding of the continuous noise. Rounding commutes with integer shifts, so a report is exactly a
+post-processing of the continuous mechanism (docs/theory/grid.md): what is left to
+charge to delta is the total variation of ``variation``.
 
 An update becomes integer multiples of the step, rounded toward zero (``clipped``). Floats only
 decide how much a vector that is too long is shrunk. Whether it is short enough is decided on the
@@ -56,7 +56,7 @@ class NoDeviceSampler(InvalidValue):
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Reports are whole numbers of ``step``; the float given is meant exactly.
+    """Reports are integer multiples of ``step``; the float given is meant exactly.
 
     >>> import numpy as np
     >>> Grid(0.25).clip_l2(np.array([0.6, -0.8]), 1.0)
@@ -92,7 +92,7 @@ class Grid:
         """The update toward zero on the grid, shrunk first if its L2 norm is above ``clip``.
 
         Theorem:     docs/theory/grid.md, "Clipping".
-        Rounding:    the sum of squares is at most (clip/step)^2, checked as whole numbers; no
+        Rounding:    the sum of squares is at most (clip/step)^2, checked as integers; no
                      coordinate grows. An update within the norm is rounded only. A NaN or an
                      infinity anywhere makes the whole update zero.
         """
@@ -143,11 +143,11 @@ class Grid:
 def variation(
     randomizer: Randomizer, grid: Grid, *, reports: int, capacity: int | None, dimension: int
 ) -> float:
-    """Total variation between all that devices draw in a campaign and what is priced.
+    """Total variation between all that devices draw in a campaign and its design.
 
     ``reports`` counts every draw of a whole vector: reports and dummies alike, or one per slot with
-    noise at the server. ``capacity`` is how many of them make up a sum that is priced as one
-    Gaussian (capacity of a slot, noise at the client); ``None`` where every report is priced by
+    noise at the server. ``capacity`` is how many of them make up a sum that is accounted as one
+    Gaussian (capacity of a slot, noise at the client); ``None`` where every report is accounted by
     itself, as with local randomizers and with noise at the server. That a report may be refused as
     too long (``checkins.randomizers.device``) is charged too.
 
@@ -263,7 +263,7 @@ def clipped(update: Vector, *, clip: float, step: float, order: int, bound: int)
 def toward_zero(values: FloatArray, step: float) -> FloatArray:
     """values / step without its fraction, exactly, where that is below 2^50.
 
-    A correctly rounded quotient never passes a whole number, but may be raised onto one. There the
+    A correctly rounded quotient never passes an integer, but may be raised onto one. There the
     remainder, which has no rounding error, decides.
 
     >>> toward_zero(np.array([0.3, -0.75]), 0.1), 0.3 / 0.1, 0.9 / 0.1

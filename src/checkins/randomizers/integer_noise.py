@@ -1,6 +1,6 @@
-"""Whole-number noise: the rounding of Gaussian and of Laplace noise, and an honest-or-not coin.
+"""Integer noise: the rounding of Gaussian and of Laplace noise, and an honest-or-not coin.
 
-Each law is symmetric: a size and a sign. Scales are exact fractions, in units of the grid.
+Each distribution is symmetric: a size and a sign. Scales are exact fractions, in units of the grid.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CHUNK = 1 << 15  # draws at a time: what they need stays in the cache
 
 
 class Sizes(Protocol):
-    """A law of |noise|."""
+    """A distribution of |noise|."""
 
     @property
     def most(self) -> int: ...
@@ -89,7 +89,7 @@ class Digits:
     count: int
     """How many values the first digit has; the entry after them is zero."""
     others: tuple[tuple[int, Thresholds], ...]
-    """The bits of each later digit, and its law."""
+    """The bits of each later digit, and its distribution."""
 
     @property
     def most(self) -> int:
@@ -206,7 +206,7 @@ def rounded_response(categories: int, local_epsilon: float) -> RoundedResponse:
 
 
 def uniform(count: int, source: ByteSource) -> int:
-    """A whole number below ``count``, each exactly as likely as another."""
+    """Return an integer below ``count``, uniform exactly."""
     bits = (count - 1).bit_length()
     while True:
         drawn = int.from_bytes(source.bytes(-(-bits // 8)), "little") & ((1 << bits) - 1)

@@ -45,7 +45,7 @@ class Laplace:
 
     @property
     def privacy_spec(self) -> LocalRandomizer:
-        """What the accountant prices."""
+        """The epsilon of a report, as the accountant takes it."""
         return LocalRandomizer(self.local_epsilon)
 
     @property

@@ -64,9 +64,9 @@ class PrivUnit:
     The ball is mapped onto the sphere without bias: u = update / clip becomes the direction u/|u|
     with probability (1 + |u|)/2, else its opposite; zero becomes a uniform direction. The
     direction then is reported as a uniform point of a cap around it with probability p, else as a
-    uniform point outside of it, and scaled so that the mean is the update. Seen from the uniform
-    law of the sphere, the density of a report takes the two values p/q and (1 − p)/(1 − q) only,
-    whose ratio is exp(ε₀); mixtures over directions stay between them.
+    uniform point outside of it, and scaled so that the mean is the update. Relative to the
+    uniform distribution of the sphere, the density of a report takes the two values p/q and
+    (1 − p)/(1 − q) only, whose ratio is exp(ε₀); mixtures over directions stay between them.
 
     The dummy is the report of a uniform direction: a uniform point of the same sphere, with
     density 1. Since (1 − p)/(1 − q) ≤ 1 ≤ p/q, it is within ε₀ of every report.
@@ -110,7 +110,7 @@ class PrivUnit:
 
     @property
     def privacy_spec(self) -> LocalRandomizer:
-        """What the accountant prices."""
+        """The epsilon of a report, as the accountant takes it."""
         return LocalRandomizer(self.local_epsilon)
 
     @property

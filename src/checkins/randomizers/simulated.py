@@ -66,7 +66,7 @@ def simulate_reports(
 def simulate_dummies(
     randomizer: Randomizer, *, count: int, dimension: int, generator: np.random.Generator
 ) -> Simulated[FloatArray]:
-    """``count`` reports of nobody, in the law that each description states for its dummy."""
+    """Return ``count`` dummies, distributed as the description says."""
     validate.count(count=count, dimension=dimension)
     validate.one_of(np.random.Generator, generator=generator)
     shape = (count, dimension)
@@ -145,7 +145,7 @@ def _around(unit: PrivUnit, directions: FloatArray, generator: np.random.Generat
 def _components(
     unit: PrivUnit, count: int, generator: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """Components of drawn points along the direction and across it, by the inverse beta law."""
+    """Components of drawn points along the direction and across it, by inverting the beta CDF."""
     cap, half = unit.cap, (unit.dimension - 1) / 2
     outside = generator.random(count) < cap.outside
     if unit.dimension == 1:

@@ -191,11 +191,12 @@ def _spending(campaign: Campaign, before: Verification | None) -> Spending:
 def _certificate(spending: Spending) -> Certificate | None:
     """Return the certificate of all runs; None if the file is valid but no epsilon is proved."""
     from checkins.campaign.partial_runs import PartialRun
-    from checkins.campaign.spending import price
+    from checkins.campaign.spending import certify_runs
+    from checkins.errors import InvalidValue
 
     try:
         left = replace(PartialRun.whole(spending.campaign), times=spending.repeats_left)
-        return price([*spending.earlier, left], compare=True, rule=spending.rule)
+        return certify_runs([*spending.earlier, left], compare=True, rule=spending.rule)
     except InvalidValue as error:
         if _is_unbounded(error):
             return None
