@@ -43,10 +43,10 @@ SLIDING = tiny.PROTOCOL.replace("fixed", "sliding") + "window = 3\n"
 
 def of(
     baseline: Baseline, campaign: Campaign, *, clients: int = tiny.CLIENTS
-) -> tuple[Alternative, Certificate]:
+) -> tuple[CalibratedBaseline, Certificate]:
     certificate = certify_runs([PartialRun.whole(campaign)])
     method = Mechanism.of(campaign, DIMENSION)
-    found = alternative(baseline, method, certificate, clients=clients, dimension=DIMENSION)
+    found = calibrate_baseline(baseline, method, certificate, clients=clients, dimension=DIMENSION)
     return found, certificate
 
 
@@ -196,5 +196,7 @@ def test_at_an_unbounded_epsilon_only_non_private_learning_is_compared(baseline:
     campaign = tiny.campaign()
     unbounded = replace(certify_runs([PartialRun.whole(campaign)]), epsilon=math.inf)
     method = Mechanism.of(campaign, DIMENSION)
-    found = alternative(baseline, method, unbounded, clients=tiny.CLIENTS, dimension=DIMENSION)
+    found = calibrate_baseline(
+        baseline, method, unbounded, clients=tiny.CLIENTS, dimension=DIMENSION
+    )
     assert (found.unavailable is None) == (baseline is Baseline.NON_PRIVATE)

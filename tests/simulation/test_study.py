@@ -199,7 +199,7 @@ def test_a_baseline_that_was_not_reached_says_so(prepare: Prepare) -> None:
 def test_a_run_without_reports_does_not_lower_the_epsilon_of_other_seeds() -> None:
     campaign = tiny.campaign(AVERAGED)
     with ThreadPoolExecutor(1) as pool:
-        pricing = Pricing(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
+        pricing = BackgroundAccounting(campaign, pool, [(60, 0, 5), (60, 60, 0), (0, 50, 7)])
         alone = certify_runs([PartialRun(campaign, 6, contributors=5, times=2)])
         assert pricing.whole.epsilon == alone.epsilon
         assert pricing.curve() == [(18, alone.epsilon)]

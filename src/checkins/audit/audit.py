@@ -15,11 +15,9 @@ from checkins.accounting import Certificate
 from checkins.audit import bounds
 from checkins.audit.canaries import Canary, worst_case
 from checkins.audit.one_run import OneRun
-from checkins.audit.power import epsilon_of, exact_rates
-from checkins.audit.report import Audit
-from checkins.audit.runner import play
-from checkins.audit.trade_off_curve import Curve
-from checkins.audit.verdict import Finding, Promise
+from checkins.audit.report import AttackResult, Audit, CertificateCheck
+from checkins.audit.runner import Clock, OutOfTime, RunBudget, run_attack
+from checkins.audit.statistics import TradeOffCurve, epsilon_of, exact_rates
 from checkins.campaign import Campaign, PartialRun, RandomizerKind, certify_runs
 from checkins.errors import CheckinsError, InvalidValue
 

@@ -80,7 +80,7 @@ def from_files(paths: Sequence[str], given: GivenOptions) -> CertificateRequest:
     """Return the request that campaign files describe; several files are composed."""
     from checkins.campaign import read_campaign
     from checkins.campaign.partial_runs import PartialRun
-    from checkins.campaign.spending import price
+    from checkins.campaign.spending import certify_runs
 
     for name in given.texts:
         if name != "curious":
@@ -96,7 +96,7 @@ def from_files(paths: Sequence[str], given: GivenOptions) -> CertificateRequest:
 
     def compute() -> Certificate:
         runs = [PartialRun.whole(file.campaign) for file in files]
-        return price(runs, compare=True, curious=curious)
+        return certify_runs(runs, compare=True, curious=curious)
 
     def refusal(error: InvalidValue) -> CheckinsError:
         if error.name in given.texts:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from checkins.accounting import Adjacency, Certificate, Protocol, total_variation
 from checkins.accounting.certificate import versions
 from checkins.accounting.precision import Method, Precision, certify_at
-from checkins.campaign import Campaign, PartialRun, price
+from checkins.campaign import Campaign, PartialRun, certify_runs
 from checkins.errors import NotCovered
 from checkins.planning.campaign import campaign_file_text, campaign_of
 from checkins.planning.candidate import DesignCandidate
@@ -91,7 +91,7 @@ def certified(design: CalibratedDesign) -> tuple[CalibratedDesign, Campaign, Cer
     if not quick:
         return found, run.campaign, _coarse(found, run, started)
     for _ in range(_MOST_TURNS):
-        certificate = price([run])
+        certificate = certify_runs([run])
         if certificate.epsilon <= target.epsilon:
             return replace(found, epsilon=certificate.epsilon), run.campaign, certificate
         more = max(certificate.epsilon / target.epsilon, _STEP)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from checkins import validate
 from checkins.accounting import Adjacency, Certificate, Protocol
-from checkins.campaign import Campaign, PartialRun, Spending, Task, price
+from checkins.campaign import Campaign, PartialRun, Spending, Task, certify_runs
 from checkins.errors import InvalidValue
 from checkins.simulation import workers
 from checkins.simulation.baselines import Baseline, CalibratedBaseline, calibrate_baseline
@@ -326,7 +326,7 @@ class BackgroundAccounting:
         runs: Sequence[PartialRun] = (PartialRun.whole(campaign),)
         if self._averaged:
             runs = self._worst_runs(contributors)
-        self._certificate = pool.submit(price, runs, compare=True)
+        self._certificate = pool.submit(certify_runs, runs, compare=True)
         self._curve: Future[None] | None = None
 
     def begin_curve(self) -> Future[None]:
@@ -386,7 +386,7 @@ class BackgroundAccounting:
         if slots >= self._spending.slots:
             return self.whole
         if self._averaged:
-            found = price(self._worst_runs(contributors))
+            found = certify_runs(self._worst_runs(contributors))
         else:
             run, slot = divmod(max(slots - 1, 0), self._campaign.design.slots)
             found = self._spending.after(slot + (slots > 0), run=run + 1)

@@ -34,7 +34,7 @@ from checkins.audit.machines.small_campaigns import (
     server_noise,
     sliding,
 )
-from checkins.campaign import Campaign, PartialRun, price
+from checkins.campaign import Campaign, PartialRun, certify_runs
 from checkins.ledger import Closed, Ledger, Reason, SlotClosed, spending_of
 from checkins.protocol.factories import sampler_of, server_of
 
@@ -111,7 +111,7 @@ def _audit(
     scenario: Scenario | None = None,
     view: AdversaryView = AdversaryView.PUBLIC,
 ) -> MachineAudit:
-    small = SmallCampaign(campaign, price((PartialRun.whole(campaign),)))
+    small = SmallCampaign(campaign, certify_runs((PartialRun.whole(campaign),)))
     return prepare_audit(small, scenario=scenario, faults=faults, view=view)
 
 
@@ -121,7 +121,7 @@ def _audit(
 def short_budget() -> MachineAudit:
     """Prepare a campaign whose budget covers one slot of four; the claim is the budget."""
     whole = server_noise(slots=4, noise=0.5, delta=0.12)
-    one_slot = price((PartialRun(whole, 1),)).epsilon
+    one_slot = certify_runs((PartialRun(whole, 1),)).epsilon
     campaign = replace(whole, budget=replace(whole.budget, epsilon=one_slot))
     return _budgeted((campaign,))
 
@@ -129,7 +129,7 @@ def short_budget() -> MachineAudit:
 def shared_budget() -> MachineAudit:
     """Prepare four campaigns on one population whose budget covers the first of them."""
     first = server_noise(slots=2, noise=1.0, delta=0.05)
-    budget = replace(first.budget, epsilon=price((PartialRun.whole(first),)).epsilon)
+    budget = replace(first.budget, epsilon=certify_runs((PartialRun.whole(first),)).epsilon)
     campaigns = tuple(
         replace(first, name=f"leak test {number}", population_id="people", budget=budget)
         for number in range(1, 5)
@@ -152,7 +152,7 @@ def _budgeted(campaigns: tuple[Campaign, ...]) -> MachineAudit:
             entry = SlotClosed.of(slot=slot, total=total, model=model, contributors=None)
             ledger, _ = ledger.append(entry)
         done = server.rules.affordable == campaign.design.slots
-        spent = price((PartialRun(campaign, server.rules.affordable),)).as_dict()
+        spent = certify_runs((PartialRun(campaign, server.rules.affordable),)).as_dict()
         reason = Reason.COMPLETED if done else Reason.STOPPED
         ledger, _ = ledger.append(Closed(reason, spent))
     campaign = campaigns[0]

@@ -25,7 +25,7 @@ from checkins.accounting import (
 )
 from checkins.campaign import Budget, Campaign, Optimizer, RandomizerConfig, RandomizerKind
 from checkins.campaign.partial_runs import PartialRun
-from checkins.campaign.spending import price
+from checkins.campaign.spending import certify_runs
 from checkins.campaign.task import DataSet, Model, Task
 from checkins.errors import NotCovered
 
@@ -73,7 +73,7 @@ def made_small(campaign: Campaign, *, delta: float = DELTA) -> SmallCampaign:
         repeats=1,
         task=plain(campaign.task),
     )
-    return SmallCampaign(small, price((PartialRun.whole(small),)))
+    return SmallCampaign(small, certify_runs((PartialRun.whole(small),)))
 
 
 def _small_design(design: Design) -> Design:

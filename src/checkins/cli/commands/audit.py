@@ -175,8 +175,9 @@ def _contradiction(result: Audit) -> str:
     lines = []
     for what, check in parts:
         lines += [
-            f"{what} states epsilon <= {formatting.up(check.certified(delta))} at delta = {delta!r},"
-            f" but at least {formatting.down(check.measured(delta))} was measured"
+            f"{what} states epsilon <= {formatting.up(check.certified(delta))}"
+            f" at delta = {delta!r}, but at least"
+            f" {formatting.down(check.measured(delta))} was measured"
             for delta in check.contradicted
         ]
     return "; ".join(lines)

@@ -34,15 +34,15 @@ def backup(
         from sqlalchemy.exc import DBAPIError
 
         from checkins.service import backup
-        from checkins.service.settings import shown_url
+        from checkins.service.settings import redacted_url
     except ImportError as error:
         raise missing_extra("backup", "service", error) from error
-    masked = GivenOptions({**given.texts, "store": shown_url(place)})
+    masked = GivenOptions({**given.texts, "store": redacted_url(place)})
     try:
         with masked.naming_options():
             epoch = backup.back_up(place, path)
     except (sqlite3.DatabaseError, DBAPIError) as error:
-        raise UsageError(f"--store {shown_url(place)}: is not a store of checkins") from error
+        raise UsageError(f"--store {redacted_url(place)}: is not a store of checkins") from error
     if json:
         terminal.show_json({"path": str(path), "epoch": epoch, "bytes": path.stat().st_size})
         return

@@ -192,7 +192,6 @@ def _certificate(spending: Spending) -> Certificate | None:
     """Return the certificate of all runs; None if the file is valid but no epsilon is proved."""
     from checkins.campaign.partial_runs import PartialRun
     from checkins.campaign.spending import certify_runs
-    from checkins.errors import InvalidValue
 
     try:
         left = replace(PartialRun.whole(spending.campaign), times=spending.repeats_left)

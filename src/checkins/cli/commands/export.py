@@ -88,7 +88,7 @@ def _stored(store: str, run: str | None) -> bytes:
     try:
         return stored_model(store, run)
     except DBAPIError as error:
-        raise Refused(f"{redacted_url(store)}: is no store of checkins that can be read") from error
+        raise UsageError(f"{redacted_url(store)}: is not a readable store of checkins") from error
 
 
 def _check_hash(tensors: Mapping[str, NDArray[np.float64]], known: Mapping[str, str]) -> None:

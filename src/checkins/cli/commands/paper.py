@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from checkins.simulation.excess_risk import Measured
-    from checkins.simulation.utility_sweep import Comparison, Ladder, Sweep
+    from checkins.simulation.utility_sweep import Comparison, Ladder, UtilitySweep
 
 app = typer.Typer(
     help="The paper's results: Table 1, Figure 2 and every theorem.", no_args_is_help=True
@@ -269,7 +269,7 @@ def _answer(
         terminal.show_plain(f"Plot: {saved}")
 
 
-def _utility_numbers(found: Sweep) -> dict[str, object]:
+def _utility_numbers(found: UtilitySweep) -> dict[str, object]:
     """Return every measurement, slope and comparison, for ``--json``."""
     from checkins.simulation.excess_risk import CONFIDENCE
 

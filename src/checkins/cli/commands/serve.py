@@ -223,7 +223,7 @@ def serve(
         "url": url,
         "campaign": None if terms is None else terms.id,
         "seal": None if terms is None else terms.seal,
-        "start": None if terms is None else _instant(terms.begins(1)),
+        "start": None if terms is None else instant(terms.begins(1)),
         "store": settings.redacted_store,
         "witness": str(settings.witness),
         "enrolment": str(settings.enrolment.kind),
@@ -253,13 +253,13 @@ def serve(
         server.serve_with_workers(settings, listener, workers=count, ready=ready)
 
 
-def _without_password(given: Given) -> Given:
-    """The same, as it may be printed."""
+def _without_password(given: GivenOptions) -> GivenOptions:
+    """Return the options with the password of the store masked, for messages."""
     from checkins.service.settings import redacted_url
 
     if "store" not in given:
         return given
-    return Given({**given.texts, "store": redacted_url(given.texts["store"])})
+    return GivenOptions({**given.texts, "store": redacted_url(given.texts["store"])})
 
 
 def _require_service() -> None:
@@ -342,7 +342,7 @@ def _explained(error: Exception, settings: Settings) -> Exception:
     if isinstance(error, StoreAway):
         return ComputationFailed(f"--store {settings.redacted_store}: {error}")
     if isinstance(error, RolledBack | NotRolledBack):
-        return Refused(f"{settings.redacted_store}: {error}")
+        return UsageError(f"{settings.redacted_store}: {error}")
     if isinstance(error, ProtocolViolation):
         return UsageError(str(error))
     witness = settings.witness
@@ -352,13 +352,13 @@ def _explained(error: Exception, settings: Settings) -> Exception:
             " the store, which no backup of the store restores"
         )
     if isinstance(error, OSError):
-        return Refused(f"--store {settings.redacted_store}: cannot be used: {error.strerror}")
+        return UsageError(f"--store {settings.redacted_store}: cannot be used: {error.strerror}")
     if isinstance(error, DBAPIError) and "not a database" in str(error.orig):
-        return Refused(f"--store {settings.redacted_store}: is no database of checkins")
+        return UsageError(f"--store {settings.redacted_store}: is not a database of checkins")
     if isinstance(error, DBAPIError):
-        return Refused(
+        return UsageError(
             f"--store {settings.redacted_store}: cannot be used"
-            f" ({type(error.orig).__name__}): is it there, and may we write to it?"
+            f" ({type(error.orig).__name__}): does it exist, and is it writable?"
         )
     return error
 

@@ -14,7 +14,7 @@ from checkins import formatting
 from checkins.cli.views.certificate import listed, plain_table
 from checkins.cli.views.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save, style_axes
 from checkins.simulation.excess_risk import CONFIDENCE, Measured, Scheme
-from checkins.simulation.utility_sweep import Comparison, Ladder, Sweep
+from checkins.simulation.utility_sweep import Comparison, Ladder, UtilitySweep
 from checkins.tasks.data.convex import Loss
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ TITLE = {
 }
 
 
-def utility_parts(found: Sweep) -> list[RenderableType]:
+def utility_parts(found: UtilitySweep) -> list[RenderableType]:
     """Return the tables of measured risks and of fixed against averaged, with the verdict."""
     second = found.ladders[0].rungs[1].trial.slots
     return [
@@ -105,7 +105,7 @@ def _comparison_table(comparisons: tuple[Comparison, ...]) -> RenderableType:
     return table
 
 
-def _verdict(found: Sweep) -> list[RenderableType]:
+def _verdict(found: UtilitySweep) -> list[RenderableType]:
     above = [one for _, one in found.measured if not one.share <= 1.0]
     count = len(found.measured)
     if not above:
@@ -134,7 +134,7 @@ def noise_share(one: Measured) -> float:
     return round(problem.dimension * (one.trial.noise_std / problem.lipschitz) ** 2, 9)
 
 
-def draw_utility(found: Sweep, path: Path) -> None:
+def draw_utility(found: UtilitySweep, path: Path) -> None:
     """Plot one panel per scheme, and one for the comparison of fixed with averaged.
 
     Risks are in units of L·R: then all losses have the same bound, except in the smooth scheme.

@@ -105,7 +105,7 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
         f" {neighbours}, at most what epsilon = {up_in_full(float(epsilon))} and delta = {delta!r}"
         f" allow ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
         f"Any odds that somebody gives about that person change at most by a factor of"
-        f" {rounded_up(math.exp(min(float(epsilon), 700.0)))}, except with probability {delta!r}.",
+        f" {up_in_full(math.exp(min(float(epsilon), 700.0)))}, except with probability {delta!r}.",
     ]
     if not over and not live_run.is_last:
         promised.append(
@@ -158,20 +158,6 @@ def progress(live_run: LiveRun, releases: Sequence[tuple[int, str]]) -> dict[str
         ],
         "releases": [{"slot": slot, "model_hash": model_hash} for slot, model_hash in releases],
     }
-
-
-def rounded_up(value: float, *, digits: int = 4) -> str:
-    """Return a number rounded up to some significant digits.
-
-    >>> rounded_up(0.25051), rounded_up(1.0), rounded_up(0.8)
-    ('0.2506', '1', '0.8')
-    """
-    exact = Decimal(repr(value))  # its binary value may lie half a unit in the last place above
-    if exact.is_zero():
-        return "0"
-    last = Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    shown = f"{exact.quantize(last, rounding=ROUND_CEILING):f}"
-    return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
 def finite(value: Any) -> Any:
