@@ -15,15 +15,15 @@ only_in_soak = pytest.mark.skipif(not SOAK, reason="make soak")
 LEFT_TO_SOAK = {
     "tests/cli/test_simulate.py": (
         # the options of a task are each run by test_outcome.py and test_loop.py too
-        "prices_it[adam]",
-        "prices_it[mlp]",
-        "prices_it[local steps]",
-        "prices_it[projection and a falling rate]",
-        "prices_it[minibatch, momentum]",
-        "prices_it[privunit]",
+        "certificate_of_account[adam]",
+        "certificate_of_account[mlp]",
+        "certificate_of_account[local steps]",
+        "certificate_of_account[projection and a falling rate]",
+        "certificate_of_account[minibatch, momentum]",
+        "certificate_of_account[privunit]",
     ),
     "tests/examples/test_demo.py": ("leaves_nothing_running[2]",),
-    "tests/audit/test_liars.py": (
+    "tests/audit/test_leak_mutants.py": (
         "is_contradicted[closed-slot-remembers]",
         "is_contradicted[clip-left-out]",
     ),
