@@ -68,12 +68,9 @@ def main(folder):
     target = np.array([0.6, -0.3, 0.1])  # every client pulls the model towards it
     sampler = sampler_of(campaign, dimension=target.size)
     with ledger.LedgerFile(folder) as file:
+        affordable = ledger.spending_of(file.ledger, campaign).affordable()
         played = rehearse(
-            server_of(
-                campaign,
-                np.zeros(target.size),
-                affordable=ledger.spending_of(file.ledger, campaign).affordable(),
-            ),
+            server_of(campaign, np.zeros(target.size), affordable=affordable),
             {f"client {number}": participant_of(campaign) for number in range(400)},
             dice=SystemDice(sampler),
             train=lambda token, model: Report.from_device(sampler.privatize(model - target)),

@@ -76,7 +76,11 @@ FIGURES = (
         "liars",
         "python tools/leak_mutants.py --save",
         (
-            *("tools/liars.py", "tools/liar_list.py", "src/checkins/audit/machines/battery.py"),
+            *(
+                "tools/leak_mutants.py",
+                "tools/leak_mutant_list.py",
+                "src/checkins/audit/machines/leak_tests.py",
+            ),
             *("src/checkins/audit/live.py", "src/checkins/cli/commands/serve.py"),
         ),
         kept="docs/liars.json",

@@ -79,7 +79,7 @@ def test_the_envelope_lies_where_it_was_seen(
 
 @pytest.mark.parametrize(("slots", "seen", "split"), [(10, 1.373, 1.489), (100, 0.399, 0.426)])
 def test_antipodal_data_have_the_recorded_epsilon(slots: int, seen: float, split: float) -> None:
-    """MATH B4, sigma 2; going through the absent client instead costs more.
+    """The example of the theory notes, sigma 2; going through the absent client costs more.
 
     Both numbers are those of a client that displaces nobody.
     """

@@ -137,7 +137,7 @@ def machine_sums(
     """The sums that the machines release from the draws of one run."""
     parameters = canary.run
     warm = 0 if campaign.design.window is None else campaign.design.window - 1
-    at_server = campaign.randomizer.noise_at is NoiseAt.SERVER
+    at_server = campaign.noise_at is NoiseAt.SERVER
     places = 1 if at_server else parameters.capacity or 1
 
     def noise(slot: int) -> float:

@@ -113,7 +113,10 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --state {folder} --row 1 --data x.csv", "--data or --row"),
         ("join {url} --state {folder} --row 1 --client ann", "--client ann: goes with --data"),
         ("join {url} --state {folder} --row 0", "--row 0: must be an integer from 1"),
-        ("join {url} --state {folder} --data x.csv", "--data x.csv: the campaign learns from"),
+        (
+            "join {url} --state {folder} --data x.csv",
+            "--data x.csv: the campaign uses a built-in data set",
+        ),
         ("join {url} --state {folder} --row 1 --seal sha256:00", "--seal sha256:00: must be"),
         ("join {url} --state {folder} --row 1 --campaign 00-1", "--campaign 00-1: unknown"),
         (
@@ -124,7 +127,7 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join nowhere --state {folder} --row 1", "must be http://HOST"),
         ("swarm {url}", "--clients: is missing"),
         ("swarm {url} --clients none", "--clients none: must be an integer"),
-        ("swarm {url} --clients 2 --data x.csv", "--data x.csv: the campaign has data of its own"),
+        ("swarm {url} --clients 2 --data x.csv", "--data x.csv: the campaign has built-in data"),
     ],
 )
 def test_a_mistake_is_named_with_its_option(

@@ -154,7 +154,7 @@ def test_epsilon_so_far_is_the_campaigns_and_never_too_low(prepare: Prepare) -> 
 def test_the_certificate_of_a_stopped_campaign_covers_its_slots(prepare: Prepare) -> None:
     campaign = tiny.campaign()
     prepared = prepare(campaign, seeds=(1, 2))
-    found = prepared.result(partly(prepared, 2, 4))
+    found = prepared.result(partly(prepared, 2, 4)).as_json()
     assert found is not None
     assert found["complete"] is False
     assert [one["slots_done"] for one in found["seeds"]] == [2, 4]
@@ -184,7 +184,7 @@ def test_without_outcomes_there_is_no_result(prepare: Prepare) -> None:
 
 def test_a_baseline_that_was_not_reached_says_so(prepare: Prepare) -> None:
     prepared = prepare(tiny.campaign(), baselines=(Baseline.NON_PRIVATE,))
-    found = prepared.result(partly(prepared, 6, None))
+    found = prepared.result(partly(prepared, 6, None)).as_json()
     assert found is not None
     assert found["complete"] is False
     assert found["seeds"][0]["complete"] is True
@@ -235,7 +235,7 @@ def test_the_certificate_of_averaged_runs_uses_the_fewest_reports(
     assert stopped is not None
     assert whole is not None
     assert (len(stopped.contributors), len(whole.contributors)) == (1, 3)
-    found = prepared.result([stopped, whole])
+    found = prepared.result([stopped, whole]).as_json()
     assert found is not None
     runs = [PartialRun(campaign, 6, contributors=count) for count in whole.contributors]
     assert found["certificate"]["epsilon"] == certify_runs(runs).epsilon

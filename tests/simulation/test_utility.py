@@ -174,11 +174,11 @@ def test_a_slope_is_that_of_a_straight_line() -> None:
 
 
 @pytest.fixture(scope="module")
-def swept() -> utility_sweep.Sweep:
+def swept() -> utility_sweep.UtilitySweep:
     return sweep(slots=256, runs=40, seed=2)
 
 
-def test_every_measurement_lies_under_its_bound(swept: utility_sweep.Sweep) -> None:
+def test_every_measurement_lies_under_its_bound(swept: utility_sweep.UtilitySweep) -> None:
     """Means plus six standard errors; the bounds leave so much room that chance has none."""
     assert swept.holds
     assert len(swept.measured) > 100
@@ -188,7 +188,7 @@ def test_every_measurement_lies_under_its_bound(swept: utility_sweep.Sweep) -> N
         assert one.risk <= one.trial.worst
 
 
-def test_the_sweep_tries_every_loss_and_scheme(swept: utility_sweep.Sweep) -> None:
+def test_the_sweep_tries_every_loss_and_scheme(swept: utility_sweep.UtilitySweep) -> None:
     tried = {(one.trial.problem.loss_kind, one.trial.scheme) for _, one in swept.measured}
     assert tried == {
         (loss, scheme)
@@ -202,14 +202,16 @@ def test_the_sweep_tries_every_loss_and_scheme(swept: utility_sweep.Sweep) -> No
 
 def test_a_measurement_above_its_bound_is_reported() -> None:
     one = Measured(CASES[0], 20, 1.01 * CASES[0].bound, 0.0)
-    found = utility_sweep.Sweep(256, 20, (), (("bad", one),), ())
+    found = utility_sweep.UtilitySweep(256, 20, (), (("bad", one),), ())
     assert not found.holds
     assert found.nearest is one
     unsure = Measured(CASES[0], 20, float("nan"), 0.0)
-    assert not utility_sweep.Sweep(256, 20, (), (("nan", unsure),), ()).holds
+    assert not utility_sweep.UtilitySweep(256, 20, (), (("nan", unsure),), ()).holds
 
 
-def test_the_stated_ratios_are_those_of_the_papers_displays(swept: utility_sweep.Sweep) -> None:
+def test_the_stated_ratios_are_those_of_the_papers_displays(
+    swept: utility_sweep.UtilitySweep,
+) -> None:
     """√(L²/m + p/(ε²n²)) against √(L²/m + p/(ε²nm)), or √(L²/n + p/(ε²nm)) + βR/m if smooth."""
     seen = 0
     for pair in swept.comparisons:

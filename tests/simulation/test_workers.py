@@ -45,7 +45,7 @@ def counts(one: Outcome) -> tuple[object, ...]:
 class Dying(Job):
     """Ends its process without a word, as the system does when memory runs out."""
 
-    def do(self, **_: object) -> Outcome:
+    def run(self, **_: object) -> Outcome:
         os._exit(9)
 
 

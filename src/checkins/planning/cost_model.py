@@ -115,7 +115,7 @@ def theorem_risk(
                 dimension=question.dimension,
                 noise_std=std,
             )
-            return TheoremRisk(risk, "Theorem 4.2")
+            return TheoremRisk(risk, "paper, Theorem 4.2")
         alone = (
             candidate.is_gaussian
             and candidate.noise_at is NoiseAt.CLIENT
@@ -131,7 +131,7 @@ def theorem_risk(
                 dimension=question.dimension,
                 noise_std=level,
             )
-            return TheoremRisk(risk, "Theorem 3.5")
+            return TheoremRisk(risk, "paper, Theorem 3.5")
     except InvalidValue:
         return None
     return None

@@ -200,7 +200,7 @@ class Receipt(TypedDict):
     receipt: str
 
 
-class Outcome(TypedDict):
+class CheckInOutcome(TypedDict):
     """Whether the client with a receipt was chosen."""
 
     outcome: OutcomeName
@@ -243,7 +243,7 @@ SHAPES: tuple[Any, ...] = (
     Progress,
     Token,
     Receipt,
-    Outcome,
+    CheckInOutcome,
     Taken,
     Health,
     Readiness,

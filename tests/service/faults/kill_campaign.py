@@ -90,7 +90,7 @@ class Ordeal:
     def _wait_for(self, crowds: dict[Crowd, Forked]) -> None:
         left_s = max(0.0, self.begins_s + self.plan.slots * self.plan.slot_s - time.time())
         for crowd, process in crowds.items():
-            self.outcomes.update(finished(crowd, process, within_s=left_s + PATIENCE_S))
+            self.outcomes.update(finished(crowd, process, timeout_s=left_s + PATIENCE_S))
         assert self.reader.over.wait(left_s + PATIENCE_S), "the campaign does not end"
 
     @property

@@ -55,7 +55,7 @@ def test_every_fault_on_every_route_changes_nothing(
         with network.open() as proxy, reader.watching():
             crowd = Crowd(proxy.url, campaign, plan.clients, journal, state=tmp_path / "state")
             with crowd.running() as process:
-                outcomes = finished(crowd, process, within_s=plan.slots * plan.slot_s + PATIENCE_S)
+                outcomes = finished(crowd, process, timeout_s=plan.slots * plan.slot_s + PATIENCE_S)
             assert reader.over.wait(PATIENCE_S)
         print(f"\n{outcomes}")
         findings = judged(reader, journal)

@@ -86,7 +86,7 @@ def test_nothing_about_clients_stays_behind(store: str, tmp_path: Path, start_s:
                 half_way = Known(list(network.seen), list(read([journal])))
                 check_closed_slots(store, half_way, tmp_path)
                 coordinator.begin()
-                finished(crowd, process, within_s=SLOTS * slot_s + PATIENCE_S)
+                finished(crowd, process, timeout_s=SLOTS * slot_s + PATIENCE_S)
             assert reader.over.wait(PATIENCE_S)
         lines = reader.finish()
         known = Known(network.seen, list(read([journal])))
