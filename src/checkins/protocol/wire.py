@@ -200,7 +200,7 @@ class Receipt(TypedDict):
     receipt: str
 
 
-class CheckInOutcome(TypedDict):
+class Outcome(TypedDict):
     """Whether the client with a receipt was chosen."""
 
     outcome: OutcomeName
@@ -243,7 +243,7 @@ SHAPES: tuple[Any, ...] = (
     Progress,
     Token,
     Receipt,
-    CheckInOutcome,
+    Outcome,
     Taken,
     Health,
     Readiness,
