@@ -11,9 +11,11 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,9 +63,23 @@ class Coordinator:
         """What it wrote to its standard error."""
         return self.campaign.with_name("service.err")
 
+    def _wait_for_port(self) -> None:
+        """Wait until the last worker of a killed coordinator has let go of the port."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("127.0.0.1", self.port))
+                    return
+                except OSError:
+                    assert time.monotonic() < deadline, f"port {self.port} stays in use"
+            time.sleep(0.02)
+
     def begin(self) -> None:
         """Start it, again or for the first time, and wait until it answers."""
         self.port = self.port or free_port()
+        self._wait_for_port()
         command = ["serve", str(self.campaign), "--store", self.store]
         command += ["--port", str(self.port), "--workers", str(self.workers), "--json"]
         command += ["--start", self.start, "--log-file", str(self.log), "--rate", "0"]
