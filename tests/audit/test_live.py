@@ -52,11 +52,17 @@ def test_a_correct_coordinator_is_not_contradicted() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("leak", LIVE, ids=lambda leak: leak.name)
 def test_a_leaky_coordinator_is_contradicted(leak: leak_mutants.Any) -> None:
-    """Without noise every guess is right, but for devices that were too slow for their slot."""
+    """Without noise every high score is a canary that was included.
+
+    A device that is too slow for its slot leaves no score. On a machine so busy that nearly half of
+    them are, the audit is repeated.
+    """
     campaigns = 2 if SOAK else 1
     plan = LiveSettings(campaigns=campaigns, canaries=200 // campaigns, at_once=campaigns)
-    row = leak_mutants.audited_live(leak, plan)
-    assert row.contradicted, row.line()
+    rows: list[leak_mutants.Row] = []
+    while len(rows) < 3 and not any(row.contradicted for row in rows):
+        rows.append(leak_mutants.audited_live(leak, plan))
+    assert rows[-1].contradicted, [row.line() for row in rows]
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from checkins import validate
 from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
 from checkins.audit.bounds import Trials, lower_bounds
 from checkins.audit.machines.adversary import SlotNoise
-from checkins.audit.one_run import GuessedBound
+from checkins.audit.one_run import GuessedBound, guess_strategies
 from checkins.audit.report import Verdict
 from checkins.campaign import Budget, Campaign, Optimizer, Schedule, campaign_text
 from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     import httpx
 
 CONFIDENCE = 0.9999
-GUESSED = (0.1, 0.25, 0.5, 1.0)
-"""Shares of the canaries whose coins are guessed: highest and lowest scores, half each."""
 POLL_S = 0.25
 PATIENCE_S = 120.0
 BUSY = (429, 503)
@@ -230,19 +228,19 @@ def _measured(settings: LiveSettings, played: Sequence[_FinishedCampaign]) -> tu
         found_positives = f"{bound.true_positives} of {bound.positive_runs} true positives"
         return bound.epsilon, f"{found_positives}, {bound.false_positives} false positives"
     order = np.argsort(scores, kind="stable")
-    halves = (max(1, int(coins.size * share / 2)) for share in GUESSED)
-    failure = (1.0 - settings.confidence) / len(GUESSED)
+    strategies = guess_strategies(coins.size)
+    failure = (1.0 - settings.confidence) / len(strategies)
     guessed = (
         GuessedBound.from_order(
             coins,
             order,
-            lowest=half,
-            highest=half,
+            lowest=lowest,
+            highest=highest,
             delta=settings.delta,
             failure=failure,
             canary="live",
         )
-        for half in halves
+        for lowest, highest in strategies
     )
     best = max(guessed, key=lambda bound: bound.epsilon)
     return best.epsilon, f"{best.correct} of {best.guesses} guesses right"

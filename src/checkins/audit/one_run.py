@@ -205,7 +205,7 @@ class OneRun:
         """Return the bounds of all strategies; their total failure probability is ``failure``."""
         coins = generator.random(self.canaries) < 0.5
         scores = self.scores(coins, generator)
-        strategies = _strategies(self.canaries)
+        strategies = guess_strategies(self.canaries)
         each = failure / (len(strategies) * len(deltas))
         order = np.lexsort((generator.random(self.canaries), scores))  # ties are broken at random
         found: list[GuessedBound] = []
@@ -307,8 +307,11 @@ def _log_mean(exponents: FloatArray, deviation: float, run: RunParameters) -> Fl
     return np.asarray(np.log(1.0 - run.reach + run.reach * ratios.mean(axis=0)))
 
 
-def _strategies(canaries: int) -> list[tuple[int, int]]:
-    """Return (number of lowest, number of highest scores) guessed in each fixed strategy."""
+def guess_strategies(canaries: int) -> list[tuple[int, int]]:
+    """Return (number of lowest, number of highest scores) guessed in each fixed strategy.
+
+    A canary that did not report has a low score, so one strategy guesses high scores only.
+    """
     half, quarter, few = (max(1, canaries // part) for part in (2, 4, 32))
     strategies = [(half, canaries - half), (few, few), (0, quarter)]
     return [(least, most) for least, most in strategies if least + most <= canaries]
