@@ -31,6 +31,13 @@ SPLIT = (
     "tests/client/test_commands.py",
 )
 """Files whose tests are long and share nothing: any worker may take any test of theirs."""
+PAGES = (
+    "tests/service/test_page.py",
+    "tests/service/test_plan_page.py",
+    "tests/service/test_page_live.py",
+    "tests/simulation/test_report.py",
+)
+"""Files whose tests look at pages: one worker takes them all, with one browser."""
 WAITING = (
     "tests/service/faults/test_kills.py",
     "tests/service/faults/test_network.py",
@@ -38,7 +45,7 @@ WAITING = (
     "tests/audit/test_live.py",
     "tests/service/test_load.py",
     "tests/service/hostile/test_storm.py",
-    "tests/service/test_page_live.py",
+    *PAGES,
     "tests/examples/test_demo.py",
     "tests/service/test_server.py",
     "tests/client/test_real_service.py",
@@ -95,12 +102,13 @@ def _file(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Hand out whole files, whose fixtures are then made once, and single tests of ``SPLIT``."""
+    """Hand out whole files, whose fixtures are made once, ``PAGES`` together, ``SPLIT`` singly."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid if _file(nodeid) in SPLIT else _file(nodeid)
+            file = _file(nodeid)
+            return nodeid if file in SPLIT else "pages" if file in PAGES else file
 
     config.option.loadscopereorder = False  # the order of the collection is the order of work
     return Scheduling(config, log)

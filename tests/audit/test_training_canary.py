@@ -143,7 +143,7 @@ def test_unsupported_training_is_refused(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_an_audit_runs_the_training_canary_with_the_worst_case(folder: Path) -> None:
-    settings = Settings(runs=384, deltas=(1e-3,), folder=str(folder))  # in blocks of 128
+    settings = Settings(runs=256, deltas=(1e-3,), folder=str(folder))  # in blocks of 128
     audit = audit_campaign(campaign(), settings)
     assert [result.canary for result in audit.check.results] == [
         "alone",

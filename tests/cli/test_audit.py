@@ -160,7 +160,7 @@ def test_the_machines_play_the_campaign_made_small(checkins, tmp_path: Path) -> 
         '[task]\ndata = "synthetic"\nmodel = "logistic"\noptimizer = { kind = "sgd", rate = 1 }\n'
     )
     path.write_text(TEXT + task, encoding="utf-8")
-    words = ("audit", str(path), "--canary", "worst-case", "--trials", "400", "--json")
+    words = ("audit", str(path), "--canary", "worst-case", "--trials", "100", "--json")
     both = answer(checkins(*words, "--engine", "both"))
     assert both["machines"]["verdict"] == "consistent"
     assert len(both["views"]) == 2

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak import only_in_soak
+
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "patients_auc.py"
 
 
 @pytest.mark.slow
+@only_in_soak  # test_examples.py and the accounting tests run its parts
 def test_gaussian_noise_keeps_the_auc_and_every_certificate_stays_within_epsilon(
     tmp_path: Path,
 ) -> None:

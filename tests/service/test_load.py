@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 MIB = 2**20
 CLIENTS, CHOOSE_S = (5_000, 40.0) if SOAK else (500, 6.0)
 """So long that everyone has checked in before the choice; on a busy machine it takes longer."""
-SLOTS, WARM_UP, SLOT_S = (3_600, 200, 0.05) if SOAK else (300, 100, 0.05)
+SLOTS, WARM_UP, SLOT_S = (3_600, 200, 0.05) if SOAK else (200, 60, 0.05)
 BUSY_OR_OVER = (409, 503)
 """What clients are answered who come again later, or after the end, which slow readers miss."""
 MOST_GROWTH = (20 if SOAK else 8) * MIB

@@ -92,7 +92,7 @@ def test_dummies_are_drawn_in_bounded_memory(
 ) -> None:
     monkeypatch.setattr(memory_limits, "BATCH_BYTES", MIB)
     house = House(f"sqlite:///{tmp_path}/store.db", tmp_path)
-    spec = house.open(campaign(capacity=120))  # 10 MB of dummies
+    spec = house.open(campaign(capacity=80))  # 6.4 MB of dummies
     house.choose(spec, 1)
     house.clock.now = spec.ends(1)
     snapshot = house.snapshot(spec)

@@ -253,7 +253,7 @@ def test_a_worker_whose_parent_died_while_it_started_leaves_too(tmp_path: Path) 
 @pytest.mark.slow
 def test_workers_stop_gracefully_too(tmp_path: Path, postgres_url: str) -> None:
     path = written(tmp_path, slot_s=3600.0, choose_s=3000.0)
-    served = Coordinator(path, postgres_url, workers=2, real=True)
+    served = Coordinator(path, postgres_url, workers=2)
     with served.running(), httpx.Client(base_url=served.url, timeout=60) as http:
         run = served.told["campaign"]
         token = enrolled(http, run)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import SOAK
+from tests.soak import only_in_soak
 from tools import mutants
 from tools.mutant_list import MUTANTS
 from tools.mutants import Change, Mutant, Stale, caught, plant
@@ -25,11 +25,10 @@ def test_a_planted_bug_is_noticed(mutant: Mutant) -> None:
 
 
 @pytest.mark.slow
+@only_in_soak  # without a bug the suite itself runs them
 def test_the_same_tests_pass_without_a_bug() -> None:
-    """One of each file: all of them run in this suite anyhow. In the soak every one."""
     every = sorted({test for mutant in MUTANTS for test in mutant.tests})
-    some = {test.partition("::")[0]: test for test in every}
-    done = mutants.run_tests(every if SOAK else sorted(some.values()), mutants.ROOT / "src")
+    done = mutants.run_tests(every, mutants.ROOT / "src")
     assert done.code == 0, done.output[-2000:]
 
 

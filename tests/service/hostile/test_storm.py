@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 MIB = 2**20
 MOST_GROWTH = 50 * MIB
 HONEST_P99_S = 1.0 if SOAK else float("inf")
-SLOW, UNREADING, SHOUTED = (800, 300, None) if SOAK else (200, 60, 600)
+SLOW, UNREADING, SHOUTED = (800, 300, None) if SOAK else (120, 40, 300)
 """Connections of slow senders and of unreading clients; other hostile requests, None: no limit."""
 LEAST_HONEST, LASTS_S = (1000, 60.0) if SOAK else (60, 0.0)
 """Honest requests, and seconds: the storm does not end before."""
