@@ -12,7 +12,7 @@ INSTALLED := .venv/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types imports links generated figures browser postgres test fast soak mutants leaks liars demo docs bench clean
+.PHONY: help setup check collect format lint types imports links generated figures browser postgres test fast soak mutants leaks liars demo docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -29,8 +29,9 @@ setup: $(INSTALLED)  ## create .venv from the pinned constraints, install hooks
 	@if [ -z "$$CI" ] && [ -e .git ]; then git config core.hooksPath hooks; fi
 
 check: $(INSTALLED)  ## format --check, lint, types (strict), import contract, docs links, commits of figures
-	@$(MAKE) --no-print-directory --jobs=$(JOBS) types generated format lint imports links figures
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) $(CHECKS)
 
+CHECKS := types generated format lint imports links figures
 format: ; @$(BIN)/ruff format --check --quiet .
 lint: ; @$(BIN)/ruff check --quiet .
 types: ; @$(BIN)/mypy --no-error-summary
@@ -38,6 +39,8 @@ imports: ; @$(BIN)/lint-imports --no-logo
 links: ; @$(BIN)/python tools/links.py
 generated: ; @$(BIN)/python tools/generated.py --check
 figures: ; @$(BIN)/python tools/figures.py --check
+# Compiles the tests once; in a fresh clone every worker would compile all of them.
+collect: ; @$(BIN)/pytest -qq --collect-only >/dev/null
 
 browser:  ## find chromium for the tests that look at pages, or install it where that is possible
 	@bash tools/chromium.sh
@@ -45,7 +48,8 @@ browser:  ## find chromium for the tests that look at pages, or install it where
 postgres:  ## find PostgreSQL for the tests that run the service on it, or install it where possible
 	@bash tools/postgres.sh
 
-test: check browser postgres  ## check, then unit, property, contract and doc tests; warnings are errors
+test: $(INSTALLED) browser postgres  ## check, then unit, property, contract and doc tests; warnings are errors
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) collect $(CHECKS)
 	@$(BIN)/pytest -q -n $(WORKERS)
 
 fast: $(INSTALLED)  ## the tests that finish in twenty seconds
