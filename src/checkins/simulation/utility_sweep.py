@@ -263,12 +263,7 @@ def _comparisons(slots: int) -> Iterator[tuple[str, Trial, Trial, float]]:
         length = math.sqrt(x)
         averaged = _trial(problem, scheme, slots=few, per_slot=k, noise=length)
         fixed = _trial(
-            problem,
-            Scheme.FIXED,
-            slots=few,
-            per_slot=k,
-            noise=length / k,
-            participation=1.0 / k,
+            problem, Scheme.FIXED, slots=few, per_slot=k, noise=length / k, participation=1.0 / k
         )
         if scheme is Scheme.SMOOTH:
             start = (problem.smoothness or 0.0) * problem.diameter / problem.lipschitz

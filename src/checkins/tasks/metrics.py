@@ -81,7 +81,5 @@ def _check(scores: Scores, labels: Labels) -> None:
     classes = 2 if scores.ndim == 1 else scores.shape[1]
     if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
         raise InvalidValue(
-            "labels",
-            np.unique(labels)[:5].tolist(),
-            f"must be integers from 0 to {classes - 1}",
+            "labels", np.unique(labels)[:5].tolist(), f"must be integers from 0 to {classes - 1}"
         )

@@ -81,11 +81,7 @@ class DeviceAudit:
 
 
 def prepare_device_audit(
-    campaign: Campaign,
-    *,
-    delta: float,
-    faults: Faults = RESTARTS,
-    odd: bool = False,
+    campaign: Campaign, *, delta: float, faults: Faults = RESTARTS, odd: bool = False
 ) -> DeviceAudit:
     """Prepare the audit of one device of a campaign with client noise.
 

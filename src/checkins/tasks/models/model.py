@@ -84,9 +84,7 @@ def check_labels(labels: Rows, *, rows: int, classes: int) -> None:
     fits = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < classes
     if not fits:
         raise InvalidValue(
-            "labels",
-            np.unique(labels)[:5].tolist(),
-            f"must be integers from 0 to {classes - 1}",
+            "labels", np.unique(labels)[:5].tolist(), f"must be integers from 0 to {classes - 1}"
         )
 
 
