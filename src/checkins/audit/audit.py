@@ -116,11 +116,8 @@ def audit_campaign(
     machines = None if settings.engine is Engine.COMPILED else attacks.machines()
     results += attacks.slow_start()
     if not results and machines is None:
-        raise InvalidValue(
-            "seconds",
-            settings.seconds,
-            f"is too short for any attack: {'; '.join(attacks.skipped)}",
-        )
+        why = f"is too short for any attack: {'; '.join(attacks.skipped)}"
+        raise InvalidValue("seconds", settings.seconds, why)
     return Audit(
         campaign=campaign,
         check=CertificateCheck(certificates, results),

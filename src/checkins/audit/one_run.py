@@ -40,6 +40,7 @@ from scipy.stats import binom
 
 from checkins import validate
 from checkins.accounting import Adjacency, GaussianNoise, LocalRandomizer
+from checkins.accounting.solve import first_true
 from checkins.audit.releases import RunParameters
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue, NotCovered
@@ -95,12 +96,10 @@ class GuessedBound:
             )
             return bound < failure
 
-        low, high = 0.0, _MAX_EPSILON
-        if refuted(0.0):
-            while high - low > 1e-9 * (1.0 + high):
-                middle = (low + high) / 2
-                low, high = (middle, high) if refuted(middle) else (low, middle)
-        return cls(low, delta, canary, canaries, guesses, correct, failure)
+        epsilon = 0.0
+        if refuted(epsilon):
+            epsilon = first_true(refuted, false=_MAX_EPSILON, true=0.0, width=1e-9, precision=1e-9)
+        return cls(epsilon, delta, canary, canaries, guesses, correct, failure)
 
     @classmethod
     def from_order(

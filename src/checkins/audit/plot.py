@@ -22,7 +22,8 @@ from checkins.accounting import Adjacency
 from checkins.audit.bounds import Direction
 from checkins.audit.report import AttackResult, Audit
 from checkins.audit.statistics import EventRates, TradeOffPoint
-from checkins.simulation.report.numbers import down, up
+from checkins.formatting import page_down as down
+from checkins.formatting import page_up as up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

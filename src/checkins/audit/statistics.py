@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 
 from checkins.accounting.exact.gaussian import outcome_masses
+from checkins.accounting.solve import first_true
 from checkins.audit.bounds import Direction, Trials, ends_of, lower_end, upper_end
 from checkins.audit.canaries import Canary, ResponseCanary, SumCanary
 from checkins.audit.releases import GaussianSum, Response
@@ -86,10 +87,9 @@ def runs_needed(
         low, high = high, high + math.log(8.0)
     if not useful or high >= _MAX_LOG_RUNS:
         return None
-    while high - low > 0.03:
-        middle = (low + high) / 2
-        low, high = (low, middle) if reached(math.exp(middle)) else (middle, high)
-    return math.exp(high)
+    return math.exp(
+        first_true(lambda log: reached(math.exp(log)), false=low, true=high, width=0.03)
+    )
 
 
 def exact_rates(canary: Canary) -> tuple[EventRates, ...] | None:

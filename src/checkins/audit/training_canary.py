@@ -61,25 +61,16 @@ class TrainingCanary:
 
     def __post_init__(self) -> None:
         if self.campaign.design.protocol is not Protocol.FIXED:
-            raise NotCovered(
-                "protocol",
-                str(self.campaign.design.protocol),
-                "canaries from the data are for the fixed protocol: use worst-case",
-            )
+            why = "canaries from the data are for the fixed protocol: use worst-case"
+            raise NotCovered("protocol", str(self.campaign.design.protocol), why)
         if self._method.noise_kind is NoiseKind.PER_REPORT:
-            raise NotCovered(
-                "randomizer",
-                str(self.campaign.randomizer.kind),
-                "canaries from the data need additive noise: use worst-case",
-            )
+            why = "canaries from the data need additive noise: use worst-case"
+            raise NotCovered("randomizer", str(self.campaign.randomizer.kind), why)
         if self.loaded.data.clients < 3:
             raise InvalidValue("task", self.loaded.data.clients, "must have at least 3 clients")
         if self._work > _MOST_WORK:
-            raise NotCovered(
-                "task",
-                self.campaign.name,
-                "one run of this training takes too long to be repeated: use worst-case",
-            )
+            why = "one run of this training takes too long to be repeated: use worst-case"
+            raise NotCovered("task", self.campaign.name, why)
 
     @property
     def explained(self) -> str:

@@ -8,6 +8,7 @@ Rounding:    noise up: no baseline spends more than the campaign.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from checkins.accounting import (
 )
 from checkins.accounting.comparisons import poisson, shuffled
 from checkins.accounting.design import LEAST_NOISE, MOST_EPSILON, MOST_NOISE
+from checkins.accounting.solve import first_true
 from checkins.errors import InvalidValue, NotCovered
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, Randomizer
 from checkins.simulation.engine.evaluation import Evaluation, Metrics, Point
@@ -42,7 +44,8 @@ from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.optional_import import package
 from checkins.tasks.tensors import unflatten
 
-_PRECISION = 1e-4
+_STEPS = 2**13
+"""Number of values between a noise multiplier and its double that a search tells apart."""
 
 
 class Baseline(StrEnum):
@@ -215,17 +218,16 @@ def _least(epsilon: Callable[[float], float], target: float, *, low: float, high
     """Return the smallest value at which a falling epsilon is at most ``target``; rounded up."""
     if not target < MOST_EPSILON or epsilon(high) > target:
         raise NotCovered("epsilon", target, "no noise in the supported range is enough")
-    if epsilon(low) <= target:
-        return low
+
+    def value(step: int) -> float:
+        return min(low * math.exp2(step / _STEPS), high)
+
+    def is_enough(step: int) -> bool:
+        return epsilon(value(step)) <= target
+
     # From below in doublings, so that epsilon is never computed far from the target.
-    upper = low
-    while epsilon(min(2.0 * upper, high)) > target:
-        upper *= 2.0
-    low, high = upper, min(2.0 * upper, high)
-    while high / low > 1.0 + _PRECISION:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if epsilon(middle) <= target else (middle, high)
-    return high
+    last = next(step for step in itertools.count(0, _STEPS) if is_enough(step))
+    return value(first_true(is_enough, false=last - _STEPS, true=last) if last else 0)
 
 
 EPOCHS, BATCH, RATE = 20, 256, 0.01

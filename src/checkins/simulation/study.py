@@ -65,26 +65,21 @@ class ScenarioOptions:
             clients = in_data
             if declared and not declared.fewest <= in_data <= declared.most:
                 if not self.reuse:
-                    raise InvalidValue(
-                        "population",
-                        [declared.fewest, declared.most],
+                    why = (
                         f"the data has {in_data:,} clients: change it, or say --reuse-clients"
-                        " to let several clients hold the same rows",
+                        " to let several clients hold the same rows"
                     )
+                    raise InvalidValue("population", [declared.fewest, declared.most], why)
                 clients = declared.fewest if in_data < declared.fewest else declared.most
         elif declared and not declared.fewest <= clients <= declared.most:
-            raise InvalidValue(
-                "clients",
-                clients,
+            why = (
                 f"the file's population is {declared.fewest:,} to {declared.most:,}: change or"
-                " remove [budget] population",
+                " remove [budget] population"
             )
+            raise InvalidValue("clients", clients, why)
         if clients > in_data and not self.reuse:
-            raise InvalidValue(
-                "clients",
-                clients,
-                f"the data has {in_data:,}: say --reuse-clients to let several hold the same rows",
-            )
+            why = f"the data has {in_data:,}: say --reuse-clients to let several hold the same rows"
+            raise InvalidValue("clients", clients, why)
         return Scenario(clients, self.availability, self.dropout)
 
 

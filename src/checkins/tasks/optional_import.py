@@ -22,8 +22,5 @@ def package(name: str, *, extra: str, wanted_by: str, setting: str = "data") -> 
         return importlib.import_module(name)
     except ImportError as error:
         missing = error.name or name
-        raise InvalidValue(
-            setting,
-            wanted_by,
-            f"needs {missing}, which is not installed: pip install 'checkins[{extra}]'",
-        ) from error
+        why = f"needs {missing}, which is not installed: pip install 'checkins[{extra}]'"
+        raise InvalidValue(setting, wanted_by, why) from error

@@ -18,6 +18,7 @@ import numpy as np
 
 from checkins import validate
 from checkins.accounting import Design, NoiseAt, Protocol
+from checkins.accounting.solve import first_true
 from checkins.audit.bounds import Trials
 from checkins.audit.machines.adversary import EXCESS, LIKELIHOOD, AttackScores, update_of
 from checkins.audit.machines.machine_audit import Claim, best_attack
@@ -110,11 +111,12 @@ def local_epsilon(sampler: DeviceSampler, *, delta: float) -> float:
     randomizer = sampler.randomizer
     if not isinstance(randomizer, Gaussian):
         return float(randomizer.privacy_spec.local_epsilon)
-    low, high = 0.0, _MAX_EPSILON
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if randomizer.delta(epsilon=middle) <= delta else (middle, high)
-    return high
+    return first_true(
+        lambda epsilon: randomizer.delta(epsilon=epsilon) <= delta,
+        false=0.0,
+        true=_MAX_EPSILON,
+        precision=1e-9,
+    )
 
 
 def _single(campaign: Campaign) -> Campaign:

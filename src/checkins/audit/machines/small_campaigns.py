@@ -59,12 +59,11 @@ def made_small(campaign: Campaign, *, delta: float = DELTA) -> SmallCampaign:
     validate.open_unit(delta=delta)
     randomizer = campaign.randomizer
     if randomizer.categories is not None or randomizer.clip is None or randomizer.grid is None:
-        raise NotCovered(
-            "randomizer",
-            str(randomizer.kind),
+        why = (
             "no device runs it in a campaign, so no machine does: it needs gaussian or laplace"
-            " noise with a clip and a grid; audit it with the compiled engine",
+            " noise with a clip and a grid; audit it with the compiled engine"
         )
+        raise NotCovered("randomizer", str(randomizer.kind), why)
     small = replace(
         campaign,
         population_id=None,

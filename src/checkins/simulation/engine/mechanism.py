@@ -36,11 +36,8 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         if not isinstance(self.randomizer, Gaussian | Laplace | PrivUnit):
-            raise InvalidValue(
-                "randomizer",
-                type(self.randomizer).__name__,
-                "reports categories, not model updates: use gaussian, laplace or privunit",
-            )
+            why = "reports categories, not model updates: use gaussian, laplace or privunit"
+            raise InvalidValue("randomizer", type(self.randomizer).__name__, why)
 
     @classmethod
     def of(cls, campaign: Campaign, dimension: int) -> Mechanism:

@@ -197,12 +197,11 @@ class Training:
             return self.evaluation(self.model(position))
         except Diverged as error:
             if (position.run, position.slots) == (1, 0):
-                raise InvalidValue(
-                    "model",
-                    type(self.loaded.model).__name__,
+                why = (
                     "has a loss that is not finite at"
-                    " its initial weights: check the model and the data",
-                ) from error
+                    " its initial weights: check the model and the data"
+                )
+                raise InvalidValue("model", type(self.loaded.model).__name__, why) from error
             raise Diverged("rate", self.server.rate, error.expected) from error
 
     def steps(self, start: Position | None = None) -> Iterator[Progress]:

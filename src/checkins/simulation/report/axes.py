@@ -41,13 +41,10 @@ def escaped(text: object) -> str:
 
 
 def plain_layout(height: int, *, x_title: str, y_format: str = "") -> dict[str, Any]:
-    ticks = {
-        "tickfont": {"color": "@soft", "size": 12},
-        "ticklabelstandoff": 5,
-        "tickangle": 0,
-        "fixedrange": True,
-        "zeroline": False,
-    }
+    soft = {"color": "@soft", "size": 12}
+    ticks = {"tickfont": soft, "ticklabelstandoff": 5, "tickangle": 0, "fixedrange": True}
+    ticks["zeroline"] = False
+    title, hover = {"text": x_title, "font": soft, "standoff": 8}, {"color": "@ink", "size": 12}
     return {
         "height": height,
         "font": {"family": FONT, "size": 13, "color": "@ink"},
@@ -56,38 +53,29 @@ def plain_layout(height: int, *, x_title: str, y_format: str = "") -> dict[str, 
         "showlegend": False,
         "dragmode": False,
         "margin": {"l": 44, "r": 12, "t": 22, "b": 44 if x_title else 28},
-        "xaxis": {
-            **ticks,
-            "showgrid": False,
-            "showline": True,
-            "linecolor": "@rule",
-            "title": {"text": x_title, "font": {"color": "@soft", "size": 12}, "standoff": 8},
-        },
-        "yaxis": {
-            **ticks,
-            "automargin": "left",
-            "gridcolor": "@rule",
-            "nticks": 6,
-            "tickformat": y_format,
-        },
-        "hoverlabel": {
-            "bgcolor": "@paper",
-            "bordercolor": "@rule",
-            "font": {"color": "@ink", "size": 12},
-        },
+        "xaxis": dict(**ticks, showgrid=False, showline=True, linecolor="@rule", title=title),
+        "yaxis": dict(**ticks, automargin="left", gridcolor="@rule", nticks=6, tickformat=y_format),
+        "hoverlabel": {"bgcolor": "@paper", "bordercolor": "@rule", "font": hover},
         "meta": {"narrow": {}},
     }
 
 
+def scatter(mode: str, x: Sequence[Any], y: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """Return a trace of points: ``mode`` is lines or markers."""
+    return dict(type="scatter", mode=mode, x=x, y=y, **more)
+
+
+def bars(ends: Iterable[tuple[list[float], list[float], str]]) -> list[dict[str, Any]]:
+    """Return error bars, each from the x and the y of its two ends and its colour."""
+    return [
+        scatter("lines", x, y, line={"color": colour, "width": 2.5}, hoverinfo="skip")
+        for x, y, colour in ends
+    ]
+
+
 def note(text: str, *, colour: str = "@ink", **place: Any) -> dict[str, Any]:
-    return {
-        "text": escaped(text),
-        "showarrow": False,
-        "xanchor": "left",
-        "yanchor": "middle",
-        "font": {"color": colour, "size": 13},
-        **place,
-    }
+    anchors = {"showarrow": False, "xanchor": "left", "yanchor": "middle"}
+    return {"text": escaped(text), **anchors, "font": {"color": colour, "size": 13}, **place}
 
 
 def label_anchor(x: float, low: float, high: float) -> dict[str, Any]:
@@ -97,8 +85,7 @@ def label_anchor(x: float, low: float, high: float) -> dict[str, Any]:
     ('right', 'center')
     """
     share = (x - low) / (high - low)
-    anchor = "left" if share < 0.15 else "right" if share > 0.7 else "center"
-    return {"xanchor": anchor}
+    return {"xanchor": "left" if share < 0.15 else "right" if share > 0.7 else "center"}
 
 
 def across(y: float, colour: str) -> dict[str, Any]:
@@ -108,16 +95,8 @@ def across(y: float, colour: str) -> dict[str, Any]:
 
 def upright(x: float, *, colour: str = "@soft", dash: str = "dot") -> dict[str, Any]:
     line = {"color": colour, "width": 1.8, "dash": dash}
-    return {
-        "type": "line",
-        "layer": "below",
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "x0": x,
-        "x1": x,
-        "line": line,
-    }
+    ends = {"yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x}
+    return {"type": "line", "layer": "below", **ends, "line": line}
 
 
 def label_room(labels: Iterable[str]) -> int:

@@ -12,12 +12,14 @@ from checkins.simulation.report.axes import (
     NARROW,
     WIDE,
     Plot,
+    bars,
     capital,
     escaped,
     label_room,
     note,
     plain_layout,
     round_ticks,
+    scatter,
 )
 from checkins.simulation.report.plots import COLOURS, per_cent
 from checkins.simulation.result import BaselineResult, SimulationResult
@@ -34,32 +36,17 @@ def dots_plot(name: str, metric: str, rows: Sequence[Row], *, where: str) -> Plo
     values = [value for _, value, _, _ in ordered]
     spreads = [spread or 0.0 for _, _, spread, _ in ordered]
     texts = [
-        " ".join(
-            part for part in (numbers.metric(metric, value), numbers.spread(metric, spread)) if part
-        )
+        f"{numbers.metric(metric, value)} {numbers.spread(metric, spread)}".rstrip()
         for _, value, spread, _ in ordered
     ]
     colours = [colour for *_, colour in ordered]
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": values,
-        "y": list(range(len(ordered))),
-        "marker": {"color": colours, "size": 13},
-        "hoverinfo": "skip",
-    }
-    bars = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [value - spread, value + spread],
-            "y": [place, place],
-            "line": {"color": colour, "width": 2.5},
-            "hoverinfo": "skip",
-        }
-        for place, (value, spread, colour) in enumerate(zip(values, spreads, colours, strict=True))
+    marker = {"color": colours, "size": 13}
+    dots = scatter("markers", values, list(range(len(ordered))), marker=marker, hoverinfo="skip")
+    spans = bars(
+        ([value - spread, value + spread], [place, place], colour)
+        for place, (_, value, spread, colour) in enumerate(ordered)
         if spread
-    ]
+    )
     layout = plain_layout(40 + 46 * len(ordered), x_title="")
     low = min(value - spread for value, spread in zip(values, spreads, strict=True))
     high = max(value + spread for value, spread in zip(values, spreads, strict=True))
@@ -79,7 +66,7 @@ def dots_plot(name: str, metric: str, rows: Sequence[Row], *, where: str) -> Plo
         ]
     title = f"{numbers.metric_name(metric)} on {where}"
     spoken = "; ".join(f"{row[0]} {text}" for row, text in zip(ordered, texts, strict=True))
-    return Plot(name, capital(title), f"{title}: {spoken}.", [*bars, dots], layout)
+    return Plot(name, capital(title), f"{title}: {spoken}.", [*spans, dots], layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,40 +85,23 @@ def against(metric: str, points: Sequence[SettingPoint], *, title: str, where: s
     """Return the metric against a number that was varied, on a log axis if it spans decades."""
     ordered = sorted(points, key=lambda point: point.place)
     places, values = [p.place for p in ordered], [p.value for p in ordered]
-    path = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": places,
-        "y": values,
-        "line": {"color": "@rule", "width": 2},
-        "hoverinfo": "skip",
+    path_line = {"color": "@rule", "width": 2}
+    path = scatter("lines", places, values, line=path_line, hoverinfo="skip")
+    spans = bars(
+        ([p.place, p.place], [p.value - p.spread, p.value + p.spread], p.colour)
+        for p in ordered
+        if p.spread
+    )
+    colours = [point.colour for point in ordered]
+    marker = {
+        "color": colours,
+        "symbol": ["circle-open" if point.ring else "circle" for point in ordered],
+        "size": 13,
+        "line": {"width": 2.5, "color": colours},
     }
-    bars = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [point.place, point.place],
-            "y": [point.value - point.spread, point.value + point.spread],
-            "line": {"color": point.colour, "width": 2.5},
-            "hoverinfo": "skip",
-        }
-        for point in ordered
-        if point.spread
-    ]
     shown = ".2%" if metric == "accuracy" else ".4g"
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": places,
-        "y": values,
-        "marker": {
-            "color": [point.colour for point in ordered],
-            "symbol": ["circle-open" if point.ring else "circle" for point in ordered],
-            "size": 13,
-            "line": {"width": 2.5, "color": [point.colour for point in ordered]},
-        },
-        "hovertemplate": f"{escaped(title)} %{{x}}: %{{y:{shown}}}<extra></extra>",
-    }
+    hover = f"{escaped(title)} %{{x}}: %{{y:{shown}}}<extra></extra>"
+    dots = scatter("markers", places, values, marker=marker, hovertemplate=hover)
     layout = plain_layout(320, x_title=escaped(title), y_format=per_cent(metric, values))
     if len(places) <= MOST_TICKS:
         layout["xaxis"].update(tickvals=places, ticktext=[numbers.nearest(p) for p in places])
@@ -144,7 +114,7 @@ def against(metric: str, points: Sequence[SettingPoint], *, title: str, where: s
         f"{numbers.nearest(p.place)} gives {numbers.metric(metric, p.value)}" for p in ordered
     )
     above = capital(f"{name} on {where}")
-    return Plot("settings", above, f"{name} by {title}: {spoken}.", [path, *bars, dots], layout)
+    return Plot("settings", above, f"{name} by {title}: {spoken}.", [path, *spans, dots], layout)
 
 
 def methods(result: SimulationResult, metric: str) -> Plot | None:

@@ -199,11 +199,8 @@ def _plotly() -> str:
     try:
         from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # ships no types
     except ImportError as error:
-        raise InvalidValue(
-            "report",
-            "report.html",
-            "needs plotly, which is not installed: pip install 'checkins[sim]'",
-        ) from error
+        why = "needs plotly, which is not installed: pip install 'checkins[sim]'"
+        raise InvalidValue("report", "report.html", why) from error
     return str(get_plotlyjs())
 
 

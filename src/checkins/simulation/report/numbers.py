@@ -1,37 +1,13 @@
-"""Numbers as a reader of the page sees them: few digits, bounds rounded to claim less.
-
-A value that is missing or not finite is said in a word, so that no page ever shows ``nan``.
-"""
+"""Numbers of a report: few digits, bounds rounded to claim less, a dash if not finite."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checkins.formatting import MISSING, finite
-from checkins.formatting import page_down as down
-from checkins.formatting import page_nearest as nearest
-from checkins.formatting import page_up as up
+from checkins import formatting
 
-__all__ = [
-    "METRICS",
-    "METRIC_NAMES",
-    "MISSING",
-    "compact",
-    "count",
-    "down",
-    "finite",
-    "finite_values",
-    "metric",
-    "metric_name",
-    "nearest",
-    "short_count",
-    "spread",
-    "up",
-]
-
-METRICS = ("auc", "accuracy", "loss")
-"""Which metric speaks for a model, the first that there is."""
-METRIC_NAMES = {"auc": "AUC", "accuracy": "accuracy", "loss": "loss"}
+MISSING, finite = formatting.MISSING, formatting.finite
+up, down, nearest = formatting.page_up, formatting.page_down, formatting.page_nearest
 
 
 def finite_values(values: Iterable[object]) -> list[float]:
@@ -39,7 +15,7 @@ def finite_values(values: Iterable[object]) -> list[float]:
 
 
 def count(value: object) -> str:
-    """A whole number with its thousands apart; an expected one is rounded.
+    """Return an integer with thousands separators; an expected count is rounded.
 
     >>> count(17549), count(20311.4), count(None)
     ('17,549', '20,311', '–')
@@ -49,7 +25,7 @@ def count(value: object) -> str:
 
 
 def short_count(value: object) -> str:
-    """A large count in three digits.
+    """Return a large count in three digits.
 
     >>> short_count(335_210), short_count(1_200_000), short_count(999_600), short_count(812)
     ('335 thousand', '1.2 million', '1 million', '812')
@@ -65,7 +41,7 @@ def short_count(value: object) -> str:
 
 
 def compact(value: object) -> str:
-    """A number as short as the place beside an axis.
+    """Return a number in the short notation of an axis.
 
     >>> compact(5000.0), compact(20_000.0), compact(1e6), compact(5e13), compact(0.5)
     ('5,000', '20k', '1M', '5·10¹³', '0.5')
@@ -80,11 +56,11 @@ def compact(value: object) -> str:
 
 
 def metric_name(name: str) -> str:
-    return METRIC_NAMES.get(name, name)
+    return "AUC" if name == "auc" else name
 
 
 def metric(name: str, value: object) -> str:
-    """A metric as people say it: accuracy in per cent.
+    """Return a metric as text: accuracy in per cent, others with four decimals.
 
     >>> metric("accuracy", 0.90123), metric("auc", 0.845), metric("loss", None)
     ('90.12 %', '0.8450', '–')
@@ -98,7 +74,7 @@ def metric(name: str, value: object) -> str:
 
 
 def spread(name: str, value: object) -> str:
-    """The deviation over seeds, in the unit of the metric; empty with one seed.
+    """Return the standard deviation over seeds, in the unit of the metric; empty with one seed.
 
     >>> spread("accuracy", 0.00213), spread("auc", 0.00213), spread("auc", None)
     ('± 0.21', '± 0.0021', '')

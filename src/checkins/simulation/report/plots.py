@@ -5,27 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.engine.outcome import Curve
-from checkins.simulation.report import numbers, words
-from checkins.simulation.report.axes import (
-    LABEL_PX,
-    WIDE,
-    Plot,
-    across,
-    apart,
-    axis_range,
-    capital,
-    escaped,
-    label_anchor,
-    label_room,
-    note,
-    plain_layout,
-    round_ticks,
-    upright,
-)
+from checkins.simulation.report import axes, numbers, words
+from checkins.simulation.report.axes import LABEL_PX, Plot, label_anchor, note, plain_layout
 from checkins.simulation.result import BaselineResult, SimulationResult
 
 COLOURS = {
@@ -110,7 +96,7 @@ def lines_plot(metric: str, lines: Sequence[Line], *, where: str, small: bool = 
     height = 230 if small else 380
     values = [value for line in lines for value in line.reach]
     logarithmic = metric == "loss" and min(values) > 0.0 and max(values) > 20.0 * min(values)
-    axis = axis_range(values, logarithmic=logarithmic)
+    axis = axes.axis_range(values, logarithmic=logarithmic)
     data: list[dict[str, Any]] = []
     for line in lines:
         data += _shade(line) if line.shaded else []
@@ -118,7 +104,7 @@ def lines_plot(metric: str, lines: Sequence[Line], *, where: str, small: bool = 
     layout = plain_layout(height, x_title="slot", y_format=per_cent(metric, values))
     layout["yaxis"]["range"] = axis
     if logarithmic:
-        layout["yaxis"].update(type="log", **round_ticks(*axis))
+        layout["yaxis"].update(type="log", **axes.round_ticks(*axis))
     layout["hovermode"] = "x unified"
     layout["xaxis"]["unifiedhovertitle"] = {"text": "slot %{x}"}
     room = height - layout["margin"]["t"] - layout["margin"]["b"]
@@ -132,7 +118,7 @@ def lines_plot(metric: str, lines: Sequence[Line], *, where: str, small: bool = 
     bold_first = sorted(lines, key=lambda line: -line.width)
     key = () if small else tuple((line.name, line.colour) for line in bold_first)
     spoken = f"{title} over slots: {spoken}."
-    return Plot(name, capital(title), spoken, data, layout, key, key_always=not fits)
+    return Plot(name, axes.capital(title), spoken, data, layout, key, key_always=not fits)
 
 
 def spent(result: SimulationResult) -> Plot | None:
@@ -143,24 +129,23 @@ def spent(result: SimulationResult) -> Plot | None:
     if not known:
         return None
     budget, last = result.campaign.budget.epsilon, f"ε ≤ {numbers.up(known[-1])}"
-    line = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "spent",
-        "x": slots,
-        "y": epsilons,
-        "line": {"color": "@blue", "width": 2.6},
-        "fill": "tozeroy",
-        "fillcolor": "@blue/0.10",
-        "customdata": [numbers.up(value) for value in epsilons],
-        "hovertemplate": "slot %{x}: ε ≤ %{customdata}<extra></extra>",
-    }
+    line = axes.scatter(
+        "lines",
+        slots,
+        epsilons,
+        name="spent",
+        line={"color": "@blue", "width": 2.6},
+        fill="tozeroy",
+        fillcolor="@blue/0.10",
+        customdata=[numbers.up(value) for value in epsilons],
+        hovertemplate="slot %{x}: ε ≤ %{customdata}<extra></extra>",
+    )
     layout = plain_layout(280, x_title="slot")
     top = max([*known, budget]) * 1.12
     layout["yaxis"].update(range=[0.0, top], rangemode="tozero")
     layout["xaxis"]["range"] = [0, slots[-1]]
     at = slots[max(place for place, value in enumerate(epsilons) if value is not None)]
-    layout["shapes"] = [across(budget, "@orange")]
+    layout["shapes"] = [axes.across(budget, "@orange")]
     limit = numbers.nearest(budget)
     layout["annotations"] = [
         note(last, x=at, y=known[-1], colour="@blue", xanchor="right", yanchor="bottom", yshift=6),
@@ -187,21 +172,21 @@ def occupancy(result: SimulationResult) -> Plot | None:
         "marker": {"color": "@blue/0.55"},
         "hovertemplate": "%{y:.2%} of slots<extra>measured</extra>",
     }
-    distribution = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "theory",
-        "x": middle,
-        "y": found.expected,
-        "line": {"color": "@orange", "width": 2, "shape": "spline", "smoothing": 0.6},
-        "hovertemplate": "%{y:.2%}<extra>theory</extra>",
-    }
+    distribution = axes.scatter(
+        "lines",
+        middle,
+        found.expected,
+        name="theory",
+        line={"color": "@orange", "width": 2, "shape": "spline", "smoothing": 0.6},
+        hovertemplate="%{y:.2%}<extra>theory</extra>",
+    )
     layout = plain_layout(280, x_title="check-ins in a slot", y_format=".0%")
     layout.update(bargap=0, hovermode="x unified")
     layout["yaxis"]["rangemode"] = "tozero"
-    capacity, first, last = _capacity(result), middle[0] - width, middle[-1] + width
+    capacity = result.campaign.design.capacity
+    first, last = middle[0] - width, middle[-1] + width
     if capacity is not None and capacity_in_view(result):
-        layout["shapes"] = [upright(capacity)]
+        layout["shapes"] = [axes.upright(capacity)]
         first, last = min(first, capacity - width), max(last, capacity + width)
         layout["annotations"] = [
             note(
@@ -217,14 +202,9 @@ def occupancy(result: SimulationResult) -> Plot | None:
     )
 
 
-def _capacity(result: SimulationResult) -> int | None:
-    """The largest number of check-ins that a slot uses; None if it uses all."""
-    return result.campaign.design.capacity
-
-
 def capacity_in_view(result: SimulationResult) -> bool:
     """Whether the capacity lies near the numbers of check-ins that slots have."""
-    capacity, found = _capacity(result), result.occupancy
+    capacity, found = result.campaign.design.capacity, result.occupancy
     if capacity is None or found is None:
         return False
     reach = 0.3 * (found.edges[-1] - found.edges[0])
@@ -233,7 +213,7 @@ def capacity_in_view(result: SimulationResult) -> bool:
 
 def capacity_beyond_view(result: SimulationResult) -> bool:
     """Whether the capacity is too large to be drawn: dummies fill up every slot."""
-    capacity, found = _capacity(result), result.occupancy
+    capacity, found = result.campaign.design.capacity, result.occupancy
     above = capacity is not None and found is not None and capacity > found.edges[-1]
     return above and not capacity_in_view(result)
 
@@ -244,21 +224,22 @@ def dummies(result: SimulationResult) -> Plot | None:
     measured = [seed.dummies for seed in result.seeds if seed.complete]
     if expected is None or not measured:
         return None
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "one seed",
-        "x": measured,
-        "y": [0] * len(measured),
-        "marker": {"color": "@blue/0.65", "size": 13, "line": {"color": "@paper", "width": 1.5}},
-        "hovertemplate": "%{x:,}<extra></extra>",
-    }
+    marker = {"color": "@blue/0.65", "size": 13, "line": {"color": "@paper", "width": 1.5}}
+    hover = "%{x:,}<extra></extra>"
+    dots = axes.scatter(
+        "markers",
+        measured,
+        [0] * len(measured),
+        name="one seed",
+        marker=marker,
+        hovertemplate=hover,
+    )
     layout = plain_layout(120, x_title="dummies in a campaign")
     layout["yaxis"].update(visible=False, range=[-1, 1])
     least, most = min(*measured, expected), max(*measured, expected)
     room = max(0.35 * (most - least), 0.01 * most, 2.0)
     layout["xaxis"].update(range=[least - room, most + room], nticks=6, tickformat=",")
-    layout["shapes"] = [upright(expected, colour="@orange", dash="solid")]
+    layout["shapes"] = [axes.upright(expected, colour="@orange", dash="solid")]
     layout["annotations"] = [
         note(f"theory {numbers.count(expected)}", x=expected, y=1, yref="paper", colour="@orange")
         | {"yanchor": "bottom", **label_anchor(expected, least - room, most + room)}
@@ -287,29 +268,22 @@ def per_cent(metric: str, values: Sequence[float]) -> str:
 
 
 def _trace(line: Line, metric: str) -> dict[str, Any]:
-    shown = ".2%" if metric == "accuracy" else ".4g"
-    return {
-        "type": "scatter",
-        "mode": "lines" if len(line.band.slots) > 1 else "markers",
-        "name": escaped(line.name),
-        "x": line.band.slots,
-        "y": line.band.mean,
-        "line": {"color": line.colour, "width": line.width, "dash": line.dash},
-        "marker": {"color": line.colour, "size": 8},
-        "hovertemplate": f"%{{y:{shown}}}",
-    }
+    return axes.scatter(
+        "lines" if len(line.band.slots) > 1 else "markers",
+        line.band.slots,
+        line.band.mean,
+        name=axes.escaped(line.name),
+        line={"color": line.colour, "width": line.width, "dash": line.dash},
+        marker={"color": line.colour, "size": 8},
+        hovertemplate="%{y:.2%}" if metric == "accuracy" else "%{y:.4g}",
+    )
 
 
 def _shade(line: Line) -> list[dict[str, Any]]:
-    edge = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": line.band.slots,
-        "line": {"width": 0, "color": line.colour},
-        "hoverinfo": "skip",
-    }
-    fill = {"fill": "tonexty", "fillcolor": f"{line.colour}/0.18"}
-    return [{**edge, "y": line.band.low}, {**edge, "y": line.band.high, **fill}]
+    edge = partial(axes.scatter, "lines", line.band.slots, line={"width": 0, "color": line.colour})
+    low = edge(line.band.low, hoverinfo="skip")
+    fill = f"{line.colour}/0.18"
+    return [low, edge(line.band.high, hoverinfo="skip", fill="tonexty", fillcolor=fill)]
 
 
 def _name_ends(
@@ -324,10 +298,10 @@ def _name_ends(
     gap = LABEL_PX * (axis[1] - axis[0]) / height
     ends = [line.band.mean[-1] for line in lines]
     wanted = [math.log10(end) if logarithmic else end for end in ends]
-    places = apart(wanted, gap=gap, low=axis[0], high=axis[1])
+    places = axes.apart(wanted, gap=gap, low=axis[0], high=axis[1])
     layout["annotations"] = [
-        note(line.name, x=1, xref="paper", y=place, colour=line.colour, xshift=8, name=WIDE)
+        note(line.name, x=1, xref="paper", y=place, colour=line.colour, xshift=8, name=axes.WIDE)
         for line, place in zip(lines, places, strict=True)
     ]
     layout["meta"]["narrow"]["r"] = layout["margin"]["r"]
-    layout["margin"]["r"] = label_room(line.name for line in lines)
+    layout["margin"]["r"] = axes.label_room(line.name for line in lines)

@@ -53,11 +53,8 @@ class Dataset:
         if not len(self.features):
             raise InvalidValue("features", self.features.shape, "must have at least one row")
         if self.holdout_features.shape[1:] != self.features.shape[1:]:
-            raise InvalidValue(
-                "holdout_features",
-                self.holdout_features.shape,
-                f"a row must have the shape {self.features.shape[1:]} of the clients' rows",
-            )
+            why = f"a row must have the shape {self.features.shape[1:]} of the clients' rows"
+            raise InvalidValue("holdout_features", self.holdout_features.shape, why)
         _check_labels("labels", self.labels, len(self.features), self.classes)
         _check_labels(
             "holdout_labels", self.holdout_labels, len(self.holdout_features), self.classes
@@ -153,11 +150,8 @@ def _check_offsets(offsets: NDArray[np.int64], rows: int) -> None:
     steps = offsets[1:] > offsets[:-1]  # no subtraction: it could overflow
     if not np.all(steps):
         client = int(np.argmin(steps))
-        raise InvalidValue(
-            "offsets",
-            offsets[client : client + 2].tolist(),
-            f"must increase: client {client} would have no rows",
-        )
+        why = f"must increase: client {client} would have no rows"
+        raise InvalidValue("offsets", offsets[client : client + 2].tolist(), why)
 
 
 def _kind(value: object) -> str:

@@ -47,12 +47,11 @@ def describe(
         features = tuple(given or others)
     missing = [feature for feature in features if feature not in given]
     if missing:
-        raise InvalidValue(
-            "ranges",
-            sorted(given),
+        why = (
             f"must say the lowest and highest value of {', '.join(missing[:12])}"
-            f"{', ...' if len(missing) > 12 else ''}: public constants, never read off the data",
+            f"{', ...' if len(missing) > 12 else ''}: public constants, never read off the data"
         )
+        raise InvalidValue("ranges", sorted(given), why)
     unused = [name for name in given if name not in features]
     if unused:
         raise InvalidValue("ranges", unused[0], "is not among the features")
@@ -131,11 +130,8 @@ def load(
     labels, classes = _labels(cells.labels, source.label_column, classes)
     ids, owner = np.unique(np.array(cells.clients, dtype=object), return_inverse=True)
     if len(ids) == 1:
-        raise InvalidValue(
-            "client_column",
-            source.client_column,
-            f"is {ids[0]!r} in every row: must say whose a row is, and that is not one person",
-        )
+        why = f"is {ids[0]!r} in every row: must say whose a row is, and that is not one person"
+        raise InvalidValue("client_column", source.client_column, why)
     held = in_holdout(ids.tolist(), share=holdout, purpose=PURPOSE)
     if held.all():
         raise InvalidValue("holdout", holdout, f"leaves none of the {len(ids)} clients")
@@ -194,19 +190,14 @@ def _labels(
         )
     present = np.unique(labels)
     if len(present) == 1:
-        raise InvalidValue(
-            "label_column",
-            column,
-            f"is {present[0]} in every row: with one class there is nothing to predict",
-        )
+        why = f"is {present[0]} in every row: with one class there is nothing to predict"
+        raise InvalidValue("label_column", column, why)
     if classes is None:
         classes = len(present)
         if present[-1] != classes - 1:
             shown = ", ".join(map(str, present[:12].tolist())) + (", ..." if classes > 12 else "")
-            raise InvalidValue(
-                "label_column",
-                column,
-                f"holds the labels {shown}: recode them as 0 to {classes - 1}"
-                + (", or say how many classes there are" if present[0] == 0 else ""),
+            why = f"holds the labels {shown}: recode them as 0 to {classes - 1}" + (
+                ", or say how many classes there are" if present[0] == 0 else ""
             )
+            raise InvalidValue("label_column", column, why)
     return labels, classes

@@ -97,12 +97,11 @@ def _check_column(path: Path, kind: str, column: str, names: tuple[str, ...]) ->
             kind, column, f"is no column of {path.name} ({shown or 'none'}){near}{hint}"
         )
     if names.count(column) > 1:
-        raise InvalidValue(
-            kind,
-            column,
+        why = (
             f"stands {names.count(column)} times in the header of {path.name}: "
-            "rename or remove all but one",
+            "rename or remove all but one"
         )
+        raise InvalidValue(kind, column, why)
 
 
 def _separated(path: Path) -> str:

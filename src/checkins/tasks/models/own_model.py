@@ -181,11 +181,10 @@ def _own(name: str, shape: tuple[int, ...], classes: int, folder: str | os.PathL
         if not hasattr(model, member)
     ]
     if missing:
-        raise InvalidValue(
-            "model",
-            name,
+        why = (
             f"returned a {type(model).__name__} without {', '.join(missing)}: "
-            "return a checkins.tasks.OwnModel",
+            "return a checkins.tasks.OwnModel"
         )
+        raise InvalidValue("model", name, why)
     own: Model = model
     return own
