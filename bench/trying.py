@@ -16,8 +16,8 @@ from statistics import fmean, stdev
 
 from checkins.campaign import Campaign, campaign_from_canonical
 from checkins.simulation.engine.mechanism import Mechanism
-from checkins.simulation.job import Job, load_task
 from checkins.simulation.study import ScenarioOptions
+from checkins.simulation.workers import Job, load_task
 from tools.figures import new_record
 from tools.measured import Record, commit_here
 

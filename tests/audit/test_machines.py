@@ -14,9 +14,8 @@ from checkins.accounting import Adjacency
 from checkins.audit.bounds import CHOOSING
 from checkins.audit.machines import MachineAudit, made_small, prepare_audit, run_trials
 from checkins.audit.machines.adversary import LIKELIHOOD, SlotNoise, scenarios_for
-from checkins.audit.machines.device_audit import local_epsilon, prepare_device_audit
 from checkins.audit.machines.leak_tests import LEAK_TESTS
-from checkins.audit.machines.machine_audit import best_attack
+from checkins.audit.machines.machine_audit import best_attack, local_epsilon, prepare_device_audit
 from checkins.audit.machines.machine_run import (
     CANARY,
     NO_FAULTS,

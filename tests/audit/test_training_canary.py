@@ -13,7 +13,7 @@ from checkins.audit.bounds import lower_bounds
 from checkins.audit.training_canary import TrainingCanary
 from checkins.campaign import Campaign, parse_campaign
 from checkins.errors import NotCovered
-from checkins.simulation.job import load_task
+from checkins.simulation.workers import load_task
 
 TEXT = """
 schema = 1

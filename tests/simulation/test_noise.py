@@ -14,8 +14,8 @@ from scipy.integrate import quad
 from scipy.stats import chi2, gamma, kstest, laplace, norm
 
 from checkins.randomizers import Gaussian, Laplace, simulate_dummies, simulate_reports
-from checkins.simulation.engine import noise
-from checkins.simulation.engine.noise import BufferRing, NoiseKind, draw_noise, prefetched
+from checkins.simulation.engine import mechanism as noise
+from checkins.simulation.engine.mechanism import BufferRing, NoiseKind, draw_noise, prefetched
 
 DRAWS = 60_000
 FAILURE = 1e-9

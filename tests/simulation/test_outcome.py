@@ -14,7 +14,7 @@ from checkins.errors import InvalidValue
 from checkins.simulation.engine import outcome as outcomes
 from checkins.simulation.engine.outcome import Checkpoint, Outcome, simulate, train
 from checkins.simulation.engine.training import Training
-from checkins.simulation.job import load_task
+from checkins.simulation.workers import load_task
 from tests.simulation import tiny
 
 REPEATED = tiny.PROTOCOL + "repeats = 2\n"

@@ -8,7 +8,7 @@ import pytest
 
 from checkins.campaign import Optimizer, Task
 from checkins.simulation.baselines import BATCH, EPOCHS, FEWEST_STEPS, train_pooled
-from checkins.simulation.job import load_task
+from checkins.simulation.workers import load_task
 from tests.simulation import tiny
 
 BEST_KNOWN_AUC = 0.861

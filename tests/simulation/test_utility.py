@@ -16,7 +16,7 @@ from checkins.simulation import excess_risk as utility
 from checkins.simulation import utility_sweep
 from checkins.simulation.excess_risk import Measured, Scheme, Trial, check_ins, learned, measure
 from checkins.simulation.utility_sweep import Ladder, sweep
-from checkins.tasks.data.convex import Loss, Problem
+from checkins.tasks.data.synthetic import Loss, Problem
 
 SIGMAS = 6.2
 """Standard errors that a normal mean exceeds, on either side, with probability below 1e-9."""

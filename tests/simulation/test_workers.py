@@ -14,8 +14,7 @@ import pytest
 from checkins.errors import ComputationFailed, InvalidValue
 from checkins.simulation.engine.evaluation import Metrics
 from checkins.simulation.engine.outcome import Outcome
-from checkins.simulation.job import Job
-from checkins.simulation.workers import SINGLE_THREAD, run_jobs
+from checkins.simulation.workers import SINGLE_THREAD, Job, run_jobs
 from tests.simulation import tiny
 
 

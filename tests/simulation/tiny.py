@@ -9,7 +9,7 @@ import numpy as np
 from checkins.campaign import Campaign, parse_campaign
 from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.training import Scenario
-from checkins.simulation.job import Job, load_task
+from checkins.simulation.workers import Job, load_task
 
 CLIENTS, SLOTS = 60, 6
 

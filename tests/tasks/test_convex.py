@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from checkins.errors import InvalidValue
 from checkins.tasks import Loss, Problem
-from checkins.tasks.data.convex import OPTIMUM_SHARE
+from checkins.tasks.data.synthetic import OPTIMUM_SHARE
 
 problems = st.builds(
     Problem,
@@ -142,7 +142,7 @@ def test_the_logistic_risk_agrees_with_an_independent_integral(diameter: float) 
 def test_the_logistic_integral_has_settled(
     dimension: int, diameter: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from checkins.tasks.data import convex
+    from checkins.tasks.data import synthetic as convex
 
     problem = Problem(Loss.LOGISTIC, dimension, diameter, seed=2)
     model = inside(problem, 3, 1.0)

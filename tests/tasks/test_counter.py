@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from checkins.errors import InvalidValue
-from checkins.tasks.data.convex import MOST_CLIENTS, uniforms
+from checkins.tasks.data.synthetic import MOST_CLIENTS, uniforms
 
 indices = st.lists(st.integers(0, MOST_CLIENTS - 1), min_size=1, max_size=20)
 

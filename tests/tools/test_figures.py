@@ -281,5 +281,5 @@ def test_figures_of_a_machine_without_git_hold_the_commit_that_was_given(
     assert record.commit == COMMIT
     assert {
         "src/checkins/simulation/engine/loop.py",
-        "src/checkins/simulation/engine/noise.py",
+        "src/checkins/simulation/engine/mechanism.py",
     } <= set(record.files)

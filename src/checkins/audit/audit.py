@@ -260,7 +260,7 @@ class _Attacks:
             return None
         try:
             from checkins.audit.training_canary import TrainingCanary
-            from checkins.simulation.job import load_task
+            from checkins.simulation.workers import load_task
 
             canary = TrainingCanary(self.campaign, load_task(task, self.settings.folder))
         except (CheckinsError, ImportError, OSError) as error:

@@ -4,7 +4,7 @@ Where to read the paper's algorithm, in order:
 
 1. ``population``            who checks in to which slot: Algorithm 1, the client's side.
 2. ``engine.updates``        the sum of the clipped updates of a slot's clients.
-3. ``engine.noise``          the noise of that sum; ``engine.mechanism`` says how much.
+3. ``engine.mechanism``      the noise of that sum, and the divisor.
 4. ``engine.loop``           one slot: sum, noise, divisor, ModelUpdate; many slots in one ``scan``.
 5. ``engine.training``       a run after a run: chunks of slots, from one seed.
 6. ``engine.outcome``        ``simulate(campaign)``: train, evaluate, and save checkpoints.
@@ -19,6 +19,6 @@ In pseudocode, with capacity K, noise multiplier σ and clip C:
         model  = optimizer(model, total / K)
 
 Around it: ``baselines`` are other mechanisms at the same epsilon; ``study`` runs campaigns and
-baselines from several seeds, as ``job``s in ``workers``; ``result`` holds what came out, and
+baselines from several seeds, as jobs in ``workers``; ``result`` holds what came out, and
 ``report`` shows it. ``excess_risk`` and ``utility_sweep`` measure the paper's utility theorems.
 """

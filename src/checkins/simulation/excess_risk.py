@@ -21,7 +21,7 @@ from scipy.special import stdtrit
 from checkins import validate
 from checkins.accounting.paper import utility
 from checkins.errors import InvalidValue
-from checkins.tasks.data.convex import Problem
+from checkins.tasks.data.synthetic import Problem
 
 CONFIDENCE = 0.999
 """Confidence of the upper end of a measured risk, one-sided, per trial."""

@@ -21,7 +21,7 @@ from checkins.simulation.baselines import DESCRIPTIONS, Baseline, CalibratedBase
 from checkins.simulation.engine.evaluation import Evaluation, Metrics
 from checkins.simulation.engine.outcome import Curve, Outcome
 from checkins.simulation.engine.training import Scenario
-from checkins.simulation.job import Job, load_task
+from checkins.simulation.workers import Job, load_task
 
 if TYPE_CHECKING:
     from checkins.simulation.expectation import Histogram

@@ -23,10 +23,10 @@ from checkins.simulation.engine.loop import server_of
 from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.outcome import Outcome
 from checkins.simulation.engine.training import Scenario
-from checkins.simulation.job import Job, load_task
 from checkins.simulation.population import MOST_CLIENTS, Always, Availability
 from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult, make_result
 from checkins.simulation.sweep import label
+from checkins.simulation.workers import Job, load_task
 
 Setting = dict[str, object]
 """Keys of a campaign file that a sweep replaced, with their values; empty without a sweep."""

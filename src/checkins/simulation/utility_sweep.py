@@ -25,7 +25,7 @@ import numpy as np
 from checkins import validate
 from checkins.errors import InvalidValue
 from checkins.simulation.excess_risk import MOST_SLOTS, Measured, Scheme, Trial, measure
-from checkins.tasks.data.convex import Loss, Problem
+from checkins.tasks.data.synthetic import Loss, Problem
 
 FEWEST_SLOTS = 256
 STEPS = (64, 16, 4, 1)

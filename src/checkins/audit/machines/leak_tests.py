@@ -16,12 +16,12 @@ import numpy as np
 
 from checkins.audit.bounds import MeasuredBound, Trials, lower_bounds
 from checkins.audit.machines.adversary import EXCESS, Scenario
-from checkins.audit.machines.device_audit import prepare_device_audit
 from checkins.audit.machines.machine_audit import (
     AdversaryView,
     Claim,
     MachineAudit,
     prepare_audit,
+    prepare_device_audit,
 )
 from checkins.audit.machines.machine_run import NO_FAULTS, ORDINARY_FAULTS, Faults
 from checkins.audit.machines.small_campaigns import (

@@ -255,8 +255,8 @@ def save(
 
     In a sweep, the models of the n-th combination are named model-n.
     """
-    from checkins.simulation.job import load_task
     from checkins.simulation.report import write_report
+    from checkins.simulation.workers import load_task
     from checkins.tasks.tensors import unflatten
 
     plain = terminal.finite(result.as_json())

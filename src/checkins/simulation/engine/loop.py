@@ -2,7 +2,7 @@
 
 A slot is: the sum of the clipped updates of the clients it uses, plus noise, divided by a public
 count, through the server's optimizer. Only PrivUnit reports are drawn one by one; all other noise
-is drawn once for the sum (``checkins.simulation.engine.noise``).
+is drawn once for the sum (``checkins.simulation.engine.mechanism``).
 """
 
 from __future__ import annotations

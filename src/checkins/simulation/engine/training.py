@@ -33,9 +33,9 @@ from checkins.simulation.engine.loop import (
     slot_clients,
     sum_of_reports,
 )
-from checkins.simulation.engine.mechanism import Mechanism
-from checkins.simulation.engine.noise import (
+from checkins.simulation.engine.mechanism import (
     BufferRing,
+    Mechanism,
     NoiseKind,
     block_slots,
     draw_noise,

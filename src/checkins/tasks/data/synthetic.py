@@ -1,22 +1,318 @@
-"""Synthetic data: drawn from a seed, for any number of clients, with known optimal weights.
+"""Synthetic data, drawn from a seed for any number of clients: nothing in it needs protection.
 
-Two classes are the logistic problem of ``convex``; more classes are its analogue with a softmax:
-x uniform on the unit sphere, label k with probability proportional to exp⟨x, wₖ⟩. It holds no
-person's data, so nothing in it needs protection.
+``Problem`` is convex, with a known optimum and the exact excess risk of any model. ``load`` returns
+a data set of two classes, the logistic problem, or of several: x uniform on the unit sphere, label
+k with probability proportional to exp⟨x, wₖ⟩.
+
+A client holds x, uniform on the unit sphere of p dimensions, and a target y that depends on x
+through ⟨x, c⟩, where c is the optimum. With s = ⟨x, θ⟩, on the ball ‖θ‖ ≤ R/2,
+
+    absolute   ℓ = |s − y|, y = ⟨x, c⟩, for a quarter of the clients ±R/2 instead;
+               F(θ) − F(c) = ¾ κ ‖θ − c‖, L = 1, not smooth
+    squared    ℓ = (s − y)²/2, y = ⟨x, c⟩ ± R/10;
+               F(θ) − F(c) = ‖θ − c‖²/(2p), L = R, β = 1
+    logistic   ℓ = log(1 + eˢ) − ys, y = 1 with probability 1/(1 + e^−⟨x, c⟩), else 0;
+               F(θ) − F(c) = an integral over a disc, L = 1, β = 1/4
+
+with κ = E|x₁| = Γ(p/2)/(√π Γ((p + 1)/2)). Signs are fair coins. An outlier ±R/2 is out of every
+model's reach, so that its two signs cost R/2 on average whatever θ is. E[xxᵀ] = I/p gives the
+second risk. The third is the mean divergence of two coins whose log-odds are ⟨x, c⟩ and ⟨x, θ⟩:
+only the plane of c and θ matters.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.linalg import eigh_tridiagonal
+from scipy.special import expit, gammaln, ndtri, softmax
 
 from checkins import validate
 from checkins.errors import InvalidValue
-from checkins.tasks.data.convex import MOST_DIMENSIONS, Loss, Problem, on_sphere, uniforms
-from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.data.dataset import REAL_TARGETS, Dataset
+
+MOST_DIMENSIONS = 1000
+MOST_DIAMETER = 200.0
+OPTIMUM_SHARE = 0.8
+"""Norm of the optimum, as a share of the ball's radius."""
+
+_OUTLIERS = 0.25
+_SQUARED_NOISE = 0.1  # of R: with the optimum's 0.8 · R/2, |s − y| ≤ R/2 + 0.4 R + 0.1 R = R
+_WEIGHTS = "weights"
+
+
+class Loss(StrEnum):
+    """The loss of a client."""
+
+    ABSOLUTE = "absolute"
+    SQUARED = "squared"
+    LOGISTIC = "logistic"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One of the problems above, in its ball of ``diameter`` R; ``seed`` turns the optimum.
+
+    It is also the linear model that it asks for: no intercept, one tensor of p weights.
+
+    >>> problem = Problem(Loss.SQUARED, dimension=4, diameter=2.0, seed=1)
+    >>> problem.lipschitz, problem.smoothness
+    (2.0, 1.0)
+    >>> problem.excess_risk(problem.optimum), round(problem.excess_risk(np.zeros(4)), 6)
+    (0.0, 0.08)
+    """
+
+    loss_kind: Loss
+    dimension: int
+    diameter: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        validate.one_of(Loss, loss_kind=self.loss_kind)
+        validate.count(most=MOST_DIMENSIONS, dimension=self.dimension)
+        validate.positive(diameter=self.diameter)
+        if not self.diameter <= MOST_DIAMETER:
+            raise InvalidValue("diameter", self.diameter, f"must be at most {MOST_DIAMETER:g}")
+        validate.one_of(int, seed=self.seed)
+
+    @property
+    def lipschitz(self) -> float:
+        """L: no gradient of one client is longer, for any θ in the ball."""
+        return self.diameter if self.loss_kind is Loss.SQUARED else 1.0
+
+    @property
+    def smoothness(self) -> float | None:
+        """β; the absolute loss has a kink and none."""
+        return {Loss.ABSOLUTE: None, Loss.SQUARED: 1.0, Loss.LOGISTIC: 0.25}[self.loss_kind]
+
+    @property
+    def optimum(self) -> NDArray[np.float64]:
+        """The c that minimises the population risk, inside the ball."""
+        direction = on_sphere(self.seed, "optimum", np.zeros(1, np.int64), self.dimension)[0]
+        return np.asarray(direction * (OPTIMUM_SHARE * self.diameter / 2.0))
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The model's tensors."""
+        return {_WEIGHTS: (self.dimension,)}
+
+    def start(self, seed: int = 0) -> NDArray[np.float64]:
+        """θ₁ = 0, whatever the seed."""
+        return np.zeros(self.dimension)
+
+    def loss(self, parameters: dict[str, Any], features: Any, label: Any) -> Any:
+        """ℓ of one example; pure, in numpy or JAX, whichever made the weights."""
+        weights = parameters[_WEIGHTS]
+        return _loss(self.loss_kind, features @ weights, label, weights.__array_namespace__())
+
+    def slope(self, scores: Any, labels: Any) -> Any:
+        """∂ℓ/∂s: a client's gradient is this times its features. 0 at the kink."""
+        match self.loss_kind:
+            case Loss.ABSOLUTE:
+                return scores.__array_namespace__().sign(scores - labels)
+            case Loss.SQUARED:
+                return scores - labels
+            case Loss.LOGISTIC:
+                return 1.0 / (1.0 + scores.__array_namespace__().exp(-scores)) - labels
+
+    def scores(self, flat: NDArray[Any], features: NDArray[Any]) -> NDArray[np.float64]:
+        """⟨x, θ⟩ for each row."""
+        return np.asarray(features, np.float64) @ np.asarray(flat, np.float64)
+
+    def gradient(
+        self, flat: NDArray[Any], features: NDArray[Any], labels: NDArray[Any]
+    ) -> NDArray[np.float64]:
+        """The mean gradient over the rows."""
+        rows = np.asarray(features, np.float64)
+        slopes = np.asarray(self.slope(self.scores(flat, rows), labels), np.float64)
+        return slopes @ rows / len(rows)
+
+    def clients(
+        self, indices: NDArray[np.int64], *, stream: str = "clients"
+    ) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """Return x and y of the clients of these numbers, without storing any."""
+        features = on_sphere(self.seed, stream, indices, self.dimension)
+        coins = uniforms(self.seed, f"{stream}:targets", indices, 2)
+        clean = features @ self.optimum
+        signs = np.where(coins[:, 1] < 0.5, -1.0, 1.0)
+        match self.loss_kind:
+            case Loss.ABSOLUTE:
+                return features, np.where(
+                    coins[:, 0] < _OUTLIERS, signs * (self.diameter / 2.0), clean
+                )
+            case Loss.SQUARED:
+                return features, clean + signs * (_SQUARED_NOISE * self.diameter)
+            case Loss.LOGISTIC:
+                return features, (coins[:, 0] < expit(clean)).astype(np.int64)
+
+    def dataset(self, *, clients: int, holdout: int = 0) -> Dataset:
+        """Return the first ``clients`` clients, one row each, and a holdout drawn alike."""
+        validate.count(most=10**9, clients=clients)
+        features, labels = self.clients(np.arange(clients))
+        held, held_labels = self.clients(np.arange(holdout), stream="holdout")
+        return Dataset.one_row_each(
+            f"synthetic-{self.loss_kind}",
+            features.astype(np.float32),
+            labels,
+            2 if self.loss_kind is Loss.LOGISTIC else REAL_TARGETS,
+            holdout_features=held.astype(np.float32),
+            holdout_labels=held_labels,
+        )
+
+    def excess_risk(self, model: NDArray[np.float64]) -> float:
+        """F(θ) − F(c) ≥ 0 for a θ of the ball.
+
+        Rounding:    to nearest; the logistic integral is within 1e-12.
+        """
+        theta = np.asarray(model, dtype=np.float64)
+        if theta.shape != (self.dimension,) or not np.all(np.isfinite(theta)):
+            raise InvalidValue("model", theta.shape, f"must be {self.dimension} finite weights")
+        norm = float(np.linalg.norm(theta))
+        if not norm <= self.diameter / 2.0 * (1.0 + 1e-9):
+            raise InvalidValue(
+                "model", norm, f"lies outside the ball of radius {self.diameter / 2}"
+            )
+        distance = float(np.linalg.norm(theta - self.optimum))
+        match self.loss_kind:
+            case Loss.ABSOLUTE:
+                return (1.0 - _OUTLIERS) * _mean_coordinate(self.dimension) * distance
+            case Loss.SQUARED:
+                return distance * distance / (2.0 * self.dimension)
+            case Loss.LOGISTIC:
+                return _coin_divergence(self.optimum, theta)
+
+
+def _loss(kind: Loss, scores: Any, labels: Any, xp: Any) -> Any:
+    match kind:
+        case Loss.ABSOLUTE:
+            return xp.abs(scores - labels)
+        case Loss.SQUARED:
+            return 0.5 * (scores - labels) ** 2
+        case Loss.LOGISTIC:
+            return xp.logaddexp(0.0, scores) - labels * scores
+
+
+def on_sphere(
+    seed: int, stream: str, indices: NDArray[np.int64], dimension: int
+) -> NDArray[np.float64]:
+    """Points uniform on the unit sphere, one for each client; ±1 in one dimension."""
+    normals = np.asarray(ndtri(uniforms(seed, stream, indices, dimension)), np.float64)
+    return np.asarray(normals / np.linalg.norm(normals, axis=1, keepdims=True))
+
+
+def _mean_coordinate(dimension: int) -> float:
+    """κ = E|x₁| on the unit sphere."""
+    halves = float(gammaln(dimension / 2.0) - gammaln((dimension + 1) / 2.0))
+    return math.exp(halves) / math.sqrt(math.pi)
+
+
+def _coin_divergence(true: NDArray[np.float64], model: NDArray[np.float64]) -> float:
+    """E[B(⟨x, model⟩, ⟨x, true⟩)] with B the Bregman divergence of log(1 + eˢ).
+
+    In the plane of the two vectors x has the length √t, t ~ Beta(1, (p − 2)/2), and a uniform
+    angle: Gauss-Jacobi in t and the trapezium rule in the angle, both of exponential accuracy as
+    the integrand is analytic; its poles, log-odds of ±iπ, come near as the vectors grow.
+    """
+    dimension, size = len(true), float(np.linalg.norm(true))
+    lengths, weights = _lengths(dimension, max(size, float(np.linalg.norm(model))))
+    axis = true / size
+    along = float(model @ axis)
+    across = float(np.linalg.norm(model - along * axis))
+    count = 64 + 16 * math.ceil(max(size, float(np.linalg.norm(model))))
+    # In one dimension x is ±1: two angles, and ``across`` is nothing but rounding.
+    angles = np.arange(2 if dimension == 1 else count) * (
+        math.pi if dimension == 1 else 2.0 * math.pi / count
+    )
+    cosines, sines = np.cos(angles), np.sin(angles)
+    right = lengths[:, None] * (size * cosines)
+    asked = lengths[:, None] * (along * cosines + across * sines)
+    bregman = np.logaddexp(0.0, asked) - np.logaddexp(0.0, right) - expit(right) * (asked - right)
+    return max(0.0, float(weights @ bregman.mean(axis=1)))
+
+
+def _lengths(dimension: int, size: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Gauss-Jacobi nodes √t and their probabilities, for t ~ Beta(1, (p − 2)/2).
+
+    From the eigenvectors of the Jacobi matrix [GW69]: polynomials of these degrees overflow.
+    """
+    if dimension <= 2:
+        return np.ones(1), np.ones(1)
+    power = (dimension - 4) / 2.0  # the weight on [−1, 1] is (1 − x)^power
+    k = np.arange(1.0, 32 + 4 * math.ceil(size))
+    even = 2.0 * k + power
+    diagonal = np.append(-power / (power + 2.0), -power * power / (even * (even + 2.0)))
+    squared = 4.0 * (k * (k + power)) ** 2 / (even * even * (even + 1.0) * (even - 1.0))
+    nodes, vectors = eigh_tridiagonal(diagonal, np.sqrt(squared))
+    weights = np.asarray(vectors[0], np.float64) ** 2
+    return np.sqrt(np.clip((1.0 + nodes) / 2.0, 0.0, 1.0)), weights
+
+
+MOST_CLIENTS = 2**48
+MOST_DRAWS = 2**16
+"""Largest number of draws of one client; a client and a draw number together fill 64 bits."""
+
+_BLOCK = 2**15  # words at once: they stay in a processor's cache
+
+# The odd constant and the finalizer of SplitMix64 [SLF14]: a bijection of 64-bit words.
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
+
+
+def uniforms(seed: int, stream: str, clients: NDArray[np.int64], draws: int) -> NDArray[np.float64]:
+    """Return numbers in (0, 1), one row per client, from (seed, stream, client, draw).
+
+    A row is the same whichever clients are requested together, so that a hundred million clients
+    take no memory. Different (seed, stream) give unrelated numbers. For simulated data only: the
+    noise of a report never comes from here.
+
+    >>> rows = uniforms(7, "example", np.array([3, 10**12]), 2)
+    >>> bool(np.all(rows[1] == uniforms(7, "example", np.array([10**12]), 2)))
+    True
+    """
+    if not 1 <= draws <= MOST_DRAWS:
+        raise InvalidValue("draws", draws, f"must be 1 to {MOST_DRAWS:,}")
+    indices = np.asarray(clients)
+    if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
+        raise InvalidValue("clients", indices.dtype.name, "must be one axis of integers")
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < MOST_CLIENTS:
+        raise InvalidValue(
+            "clients", [int(indices.min()), int(indices.max())], "must be 0 to 2^48 - 1"
+        )
+    keys = _keys(seed, stream)
+    rows = np.empty((len(indices), draws))
+    block = max(1, _BLOCK // draws)
+    for start in range(0, len(indices), block):
+        part = slice(start, start + block)
+        rows[part] = _block(keys, indices[part].astype(np.uint64), draws)
+    return rows
+
+
+def _block(
+    keys: tuple[np.uint64, np.uint64], clients: NDArray[np.uint64], draws: int
+) -> NDArray[np.float64]:
+    numbers = np.arange(draws, dtype=np.uint64)
+    words: NDArray[np.uint64] = np.add(clients[:, None] * np.uint64(MOST_DRAWS), numbers)
+    words *= _STEP
+    for key in keys:  # twice: one pass is weak where counters differ in few bits
+        words += key
+        for shift, factor in _MIX:
+            words ^= words >> np.uint64(shift)
+            words *= factor
+        words ^= words >> np.uint64(31)
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def _keys(seed: int, stream: str) -> tuple[np.uint64, np.uint64]:
+    digest = sha256(f"checkins:{stream}:{int(seed)}".encode()).digest()
+    first, second = np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
+    return first, second
+
 
 NAME = "synthetic"
 DIAMETER = 10.0
