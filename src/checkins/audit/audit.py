@@ -181,14 +181,11 @@ class _Attacks:
     def compiled(self, certificates: dict[float, Certificate]) -> tuple[AttackResult, ...]:
         canaries: list[Canary] = []
         if self.settings.attacks is not Attacks.DATA:
-            uses_population = any(
-                certificate.method == "exact-population" for certificate in certificates.values()
-            )
-            canaries += worst_case(
-                self.campaign, uses_population=uses_population, dimension=self._dimension()
-            )
-        data = self._data_canary()
-        canaries += [] if data is None else [data]
+            known = any(one.method == "exact-population" for one in certificates.values())
+            dimension = self._dimension()
+            canaries += worst_case(self.campaign, uses_population=known, dimension=dimension)
+        if (data := self._data_canary()) is not None:
+            canaries.append(data)
         self._begin(len(canaries))
         numbered = list(enumerate(canaries))
         self._slow_start = [one for one in numbered if one[1].warmup_s > 0.0]
@@ -262,13 +259,12 @@ class _Attacks:
             from checkins.audit.training_canary import TrainingCanary
             from checkins.simulation.workers import load_task
 
-            canary = TrainingCanary(self.campaign, load_task(task, self.settings.folder))
+            return TrainingCanary(self.campaign, load_task(task, self.settings.folder))
         except (CheckinsError, ImportError, OSError) as error:
             if asked:
                 raise
             self.notes.append(f"canaries from the data are skipped: {error}")
             return None
-        return canary
 
     def _dimension(self) -> int | None:
         """Return the model's dimension if the randomizer depends on it; None if not known."""
@@ -291,23 +287,18 @@ class _Attacks:
         started = self.clock()
         attack = OneRun.of(self.campaign, dimension=None)
         seeds = np.random.SeedSequence(self.settings.seed)
-        bounds = attack.bounds(
-            deltas=self.deltas,
-            failure=self._failure,
-            generator=np.random.Generator(np.random.SFC64(seeds)),
+        generator = np.random.Generator(np.random.SFC64(seeds))
+        result = AttackResult(
+            canary=attack.name,
+            explained=attack.explained,
+            engine=str(Engine.COMPILED),
+            statistic="one score for each canary; the extreme ones are guessed",
+            runs=1,
+            bounds=attack.bounds(deltas=self.deltas, failure=self._failure, generator=generator),
+            seconds=self.clock() - started,
+            note="one run bounds epsilon by the canaries it distinguishes, not by a worst case",
         )
-        return (
-            AttackResult(
-                canary=attack.name,
-                explained=attack.explained,
-                engine=str(Engine.COMPILED),
-                statistic="one score for each canary; the extreme ones are guessed",
-                runs=1,
-                bounds=bounds,
-                seconds=self.clock() - started,
-                note="one run bounds epsilon by the canaries it distinguishes, not by a worst case",
-            ),
-        )
+        return (result,)
 
     # ---- the real machines ---------------------------------------------------------------------
 

@@ -72,13 +72,8 @@ class Trials:
         )
 
     def _part(self, of_with: slice, of_without: slice) -> Trials:
-        return Trials(
-            self.scores_with[of_with],
-            self.scores_without[of_without],
-            self.canary,
-            self.statistic,
-            self.engine,
-        )
+        scores = (self.scores_with[of_with], self.scores_without[of_without])
+        return Trials(*scores, self.canary, self.statistic, self.engine)
 
 
 CHOOSING = 0.25
@@ -120,11 +115,8 @@ class Event:
         return trials.scores_without if remove else trials.scores_with
 
     def count(self, scores: Scores) -> int:
-        inside = (
-            scores >= self.threshold
-            if self.direction is Direction.REMOVE
-            else scores <= self.threshold
-        )
+        remove = self.direction is Direction.REMOVE
+        inside = scores >= self.threshold if remove else scores <= self.threshold
         return int(np.count_nonzero(inside))
 
 
@@ -142,13 +134,12 @@ class Counts:
     def plus(self, trials: Trials) -> Counts:
         """Return the counts with more runs added."""
         likely, unlikely = self.event.likely(trials), self.event.unlikely(trials)
-        return Counts(
-            self.event,
-            self.canary,
-            self.true_positives + self.event.count(likely),
-            self.positive_runs + likely.size,
-            self.false_positives + self.event.count(unlikely),
-            self.negative_runs + unlikely.size,
+        return replace(
+            self,
+            true_positives=self.true_positives + self.event.count(likely),
+            positive_runs=self.positive_runs + likely.size,
+            false_positives=self.false_positives + self.event.count(unlikely),
+            negative_runs=self.negative_runs + unlikely.size,
         )
 
     def bound(self, *, failure: float) -> MeasuredBound:
@@ -243,7 +234,6 @@ class Bound(Protocol):
     def canary(self) -> str: ...
     def at(self, delta: float) -> Self:
         """Return the bound from the same runs at another delta."""
-        ...
 
     def as_dict(self) -> dict[str, object]: ...
 
@@ -308,10 +298,8 @@ def _expected_ends(
     """
     true_positives = np.asarray(likely.size - np.searchsorted(likely, places), dtype=np.float64)
     true_positives *= fresh / likely.size
-    false_positives = (unlikely.size - np.searchsorted(unlikely, places) + 0.5) * (
-        fresh / unlikely.size
-    )
-    false_positives = np.minimum(false_positives, float(fresh))
+    false_positives = unlikely.size - np.searchsorted(unlikely, places) + 0.5
+    false_positives = np.minimum(false_positives * (fresh / unlikely.size), float(fresh))
     return ends_of(true_positives, false_positives, fresh, failure=failure)
 
 
@@ -319,23 +307,18 @@ def ends_of(
     true_positives: FloatArray, false_positives: FloatArray, runs: float, *, failure: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return P_low and Q_high of many events; expected counts need not be integers."""
-    return _lower_ends(true_positives, runs, failure / 2), _upper_ends(
-        false_positives, runs, failure / 2
-    )
+    high = _upper_ends(false_positives, runs, failure / 2)
+    return _lower_ends(true_positives, runs, failure / 2), high
 
 
 def lower_end(count: int, runs: int, *, failure: float) -> float:
     """Return the lower Clopper-Pearson end of a probability, false with probability ``failure``."""
-    if runs == 0:
-        return 0.0
-    return float(_lower_ends(np.array(float(count)), runs, failure))
+    return float(_lower_ends(np.array(float(count)), runs, failure)) if runs else 0.0
 
 
 def upper_end(count: int, runs: int, *, failure: float) -> float:
     """Return the upper Clopper-Pearson end of a probability, false with probability ``failure``."""
-    if runs == 0:
-        return 1.0
-    return float(_upper_ends(np.array(float(count)), runs, failure))
+    return float(_upper_ends(np.array(float(count)), runs, failure)) if runs else 1.0
 
 
 def _lower_ends(counts: FloatArray, runs: float, failure: float) -> FloatArray:
@@ -351,9 +334,7 @@ def _upper_ends(counts: FloatArray, runs: float, failure: float) -> FloatArray:
 
 
 def _epsilon(low: float, high: float, delta: float) -> float:
-    if not low > delta:
-        return 0.0
-    return max(0.0, math.log((low - delta) / high) - _ULPS)
+    return max(0.0, math.log((low - delta) / high) - _ULPS) if low > delta else 0.0
 
 
 def check(deltas: Sequence[float], confidence: float) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 from typing import Protocol as Interface
 
 import numpy as np
@@ -55,7 +56,6 @@ class PreparedAudit(Interface):
 class LeakTest:
     """One audit that looks for one kind of leak, and its number of runs of each half."""
 
-    looks_for: str
     runs: int
     prepare: Callable[[], PreparedAudit]
 
@@ -91,28 +91,27 @@ def run_leak_test(
     audit = test.prepare()
     trials = audit.trials(runs or test.runs)
     (bound,) = lower_bounds(trials, deltas=[audit.claim.delta], confidence=confidence)
-    return LeakTestResult(
-        name,
-        audit.claim.epsilon,
-        bound.epsilon,
-        audit.claim.delta,
-        confidence,
-        trials.statistic,
-        bound,
-        trials.fewest,
-        time.perf_counter() - began,
-    )
+    claim, took = audit.claim, time.perf_counter() - began
+    found = (claim.epsilon, bound.epsilon, claim.delta, confidence, trials.statistic, bound)
+    return LeakTestResult(name, *found, trials.fewest, took)
 
 
-def _audit(
-    campaign: Campaign,
-    faults: Faults = ORDINARY_FAULTS,
-    *,
-    scenario: Scenario | None = None,
-    view: AdversaryView = AdversaryView.PUBLIC,
-) -> MachineAudit:
-    small = SmallCampaign(campaign, certify_runs((PartialRun.whole(campaign),)))
-    return prepare_audit(small, scenario=scenario, faults=faults, view=view)
+def _leak_test(
+    runs: int, campaign: Campaign, faults: Faults = ORDINARY_FAULTS, **more: Any
+) -> LeakTest:
+    """Return the leak test that compares a campaign with its certificate."""
+
+    def prepare() -> MachineAudit:
+        small = SmallCampaign(campaign, certify_runs((PartialRun.whole(campaign),)))
+        return prepare_audit(small, faults=faults, **more)
+
+    return LeakTest(runs, prepare)
+
+
+def _device_test(runs: int, campaign: Campaign, **more: Any) -> LeakTest:
+    """Return the leak test of one device's reports, at the delta of the campaign."""
+    delta = campaign.budget.delta
+    return LeakTest(runs, lambda: prepare_device_audit(campaign, delta=delta, **more))
 
 
 # ---- budgets -------------------------------------------------------------------------------------
@@ -130,11 +129,8 @@ def shared_budget() -> MachineAudit:
     """Prepare four campaigns on one population whose budget covers the first of them."""
     first = server_noise(slots=2, noise=1.0, delta=0.05)
     budget = replace(first.budget, epsilon=certify_runs((PartialRun.whole(first),)).epsilon)
-    campaigns = tuple(
-        replace(first, name=f"leak test {number}", population_id="people", budget=budget)
-        for number in range(1, 5)
-    )
-    return _budgeted(campaigns)
+    shared = replace(first, population_id="people", budget=budget)
+    return _budgeted(tuple(replace(shared, name=f"leak test {n}") for n in range(1, 5)))
 
 
 def _budgeted(campaigns: tuple[Campaign, ...]) -> MachineAudit:
@@ -156,115 +152,55 @@ def _budgeted(campaigns: tuple[Campaign, ...]) -> MachineAudit:
         reason = Reason.COMPLETED if done else Reason.STOPPED
         ledger, _ = ledger.append(Closed(reason, spent))
     campaign = campaigns[0]
-    return MachineAudit(
-        campaign,
-        tuple(servers),
-        sampler_of(campaign, dimension=DIMENSION),
-        Scenario("alone"),
-        NO_FAULTS,
-        AdversaryView.PUBLIC,
-        Claim(campaign.budget.epsilon, campaign.budget.delta, "the population's budget"),
-    )
+    claim = Claim(campaign.budget.epsilon, campaign.budget.delta, "the population's budget")
+    sampler, alone = sampler_of(campaign, dimension=DIMENSION), Scenario("alone")
+    public = AdversaryView.PUBLIC
+    return MachineAudit(campaign, tuple(servers), sampler, alone, NO_FAULTS, public, claim)
 
 
 # ---- the leak tests ------------------------------------------------------------------------------
 
+_SUMS = server_noise(slots=6, noise=0.7, delta=0.1)
+_SMALL_DELTA = server_noise(slots=4, noise=1.0, delta=0.01)
+_RARE = server_noise(slots=2, noise=0.5, delta=0.03, participation=0.1)
+_REPLACED = replaceable(server_noise(slots=4, noise=2.0, delta=1e-3))
+_CHOSEN = client_noise(slots=2, noise=1.0, capacity=1, delta=0.2)
+_FINE_GRID = client_noise(slots=1, noise=2.0, capacity=1, delta=0.05, grid=2e-8)
+
 LEAK_TESTS: Mapping[str, LeakTest] = {
-    "dummies": LeakTest(
-        "missing or weak noise in slots that dummies fill",
-        1500,
-        lambda: _audit(client_noise(slots=4, noise=1.0, capacity=2, delta=1e-3)),
-    ),
-    "sums": LeakTest(
-        "weak noise, long updates, known slots and repeated releases",
-        2500,
-        lambda: _audit(server_noise(slots=6, noise=0.7, delta=0.1)),
-    ),
-    "restarts": LeakTest(
-        "a slot that is released again after a restart",
-        1500,
-        lambda: _audit(
-            server_noise(slots=4, noise=1.0, delta=0.01), Faults(crashes_while_closing=4)
-        ),
-    ),
-    "slots": LeakTest(
-        "slots that are drawn too often or never",
-        12_000,
-        lambda: _audit(server_noise(slots=2, noise=0.7, delta=0.2), NO_FAULTS),
-    ),
-    "coin": LeakTest(
-        "a participation coin that is skipped or drawn again",
-        2000,
-        lambda: _audit(
-            server_noise(slots=2, noise=0.5, delta=0.03, participation=0.1),
-            Faults(crashes_after_no=10),
-        ),
-    ),
-    "choice": LeakTest(
-        "a choice that is biased, or can be drawn again",
-        2000,
-        lambda: _audit(
-            client_noise(slots=2, noise=1.0, capacity=1, delta=0.2),
-            Faults(crashes_at_invitation=10),
-            scenario=FULL,
-        ),
-    ),
-    "late": LeakTest(
-        "a late report that counts in another slot",
-        2500,
-        lambda: _audit(server_noise(slots=6, noise=0.7, delta=0.1), Faults(late_report=True)),
-    ),
-    "restored": LeakTest(
-        "a device that takes part again from a backup",
-        2000,
-        lambda: _audit(server_noise(slots=6, noise=0.7, delta=0.1), Faults(restorations=24)),
-    ),
-    "remains": LeakTest(
-        "reports that remain on the disks",
-        1000,
-        lambda: _audit(
-            replaceable(server_noise(slots=4, noise=2.0, delta=1e-3)),
-            scenario=OTHER_DATA,
-            view=AdversaryView.DISKS,
-        ),
-    ),
-    "links": LeakTest(
-        "links from devices to slots on the server's disk",
-        1500,
-        lambda: _audit(server_noise(slots=4, noise=1.0, delta=0.01), view=AdversaryView.DISKS),
-    ),
-    "budget": LeakTest("slots that the budget does not cover", 2500, short_budget),
-    "population": LeakTest("campaigns that ignore earlier spending", 2000, shared_budget),
-    "device": LeakTest(
-        "reports of one device, repeats included",
-        1500,
-        lambda: prepare_device_audit(
-            client_noise(slots=1, noise=2.0, capacity=1, delta=0.05), delta=0.05
-        ),
-    ),
-    "grid": LeakTest(
-        "noise with holes",
-        1500,
-        lambda: prepare_device_audit(
-            client_noise(slots=1, noise=2.0, capacity=1, delta=0.05, grid=2e-8),
-            delta=0.05,
-            faults=NO_FAULTS,
-            odd=True,
-        ),
-    ),
-    "laplace": LeakTest(
-        "reports of one device with Laplace noise",
-        1500,
-        lambda: prepare_device_audit(laplace(slots=1, local_epsilon=1.0, delta=0.01), delta=0.01),
-    ),
-    "sliding": LeakTest(
-        "a window that is predictable or short",
-        2500,
-        lambda: _audit(sliding(window=4, noise=0.7, delta=0.2)),
-    ),
-    "averaged": LeakTest(
-        "reports that stand out in an average",
-        2500,
-        lambda: _audit(averaged(slots=2, contributors=4, local_epsilon=2.0, delta=0.05)),
-    ),
+    # Missing or weak noise in slots that dummies fill.
+    "dummies": _leak_test(1500, client_noise(slots=4, noise=1.0, capacity=2, delta=1e-3)),
+    # Weak noise, long updates, known slots and repeated releases.
+    "sums": _leak_test(2500, _SUMS),
+    # A slot that is released again after a restart.
+    "restarts": _leak_test(1500, _SMALL_DELTA, Faults(crashes_while_closing=4)),
+    # Slots that are drawn too often or never.
+    "slots": _leak_test(12_000, server_noise(slots=2, noise=0.7, delta=0.2), NO_FAULTS),
+    # A participation coin that is skipped or drawn again.
+    "coin": _leak_test(2000, _RARE, Faults(crashes_after_no=10)),
+    # A choice that is biased, or can be drawn again.
+    "choice": _leak_test(2000, _CHOSEN, Faults(crashes_at_invitation=10), scenario=FULL),
+    # A late report that counts in another slot.
+    "late": _leak_test(2500, _SUMS, Faults(late_report=True)),
+    # A device that takes part again from a backup.
+    "restored": _leak_test(2000, _SUMS, Faults(restorations=24)),
+    # Reports that remain on the disks.
+    "remains": _leak_test(1000, _REPLACED, scenario=OTHER_DATA, view=AdversaryView.DISKS),
+    # Links from devices to slots on the server's disk.
+    "links": _leak_test(1500, _SMALL_DELTA, view=AdversaryView.DISKS),
+    # Slots that the budget does not cover.
+    "budget": LeakTest(2500, short_budget),
+    # Campaigns that ignore earlier spending.
+    "population": LeakTest(2000, shared_budget),
+    # Reports of one device, repeats included.
+    "device": _device_test(1500, client_noise(slots=1, noise=2.0, capacity=1, delta=0.05)),
+    # Noise with holes.
+    "grid": _device_test(1500, _FINE_GRID, faults=NO_FAULTS, odd=True),
+    # Reports of one device with Laplace noise.
+    "laplace": _device_test(1500, laplace(slots=1, local_epsilon=1.0, delta=0.01)),
+    # A window that is predictable or short.
+    "sliding": _leak_test(2500, sliding(window=4, noise=0.7, delta=0.2)),
+    # Reports that stand out in an average.
+    "averaged": _leak_test(2500, averaged(slots=2, contributors=4, local_epsilon=2.0, delta=0.05)),
 }
+"""The leak tests by name; each comment says which leak its test looks for."""

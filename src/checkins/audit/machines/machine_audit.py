@@ -14,7 +14,7 @@ digits than the grid has ends in zeros once the right input is subtracted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -67,6 +67,8 @@ ENGINE = "machines"
 MARGIN = 0.2
 """Smallest gain in epsilon for which another attack replaces the likelihood ratio."""
 _CONFIDENCE = 0.99  # only to choose among attacks
+Halves = tuple[Sequence[AttackScores], Sequence[AttackScores]]
+"""Scores of the runs with the canary, and of those without it."""
 
 
 class AdversaryView(StrEnum):
@@ -130,18 +132,15 @@ class MachineAudit:
         devices, make = self._devices[not present], self.sampler.privatize
         if self._noise_at_server:
             make = self.sampler.encode
-        observed = MachineRun(
-            server,
-            self.sampler,
-            devices.devices,
-            lambda token: Report.from_device(make(devices.updates[token])),
-            self.faults,
-            devices.wakes,
-        ).run()
+
+        def report(token: str) -> Report:
+            return Report.from_device(make(devices.updates[token]))
+
+        node = (server, self.sampler, devices.devices, report, self.faults, devices.wakes)
+        observed = MachineRun(*node).run()
         found = self._adversary.releases(observed) | self._adversary.ledger(observed)
-        return (
-            found | self._adversary.disks(observed) if self.view is AdversaryView.DISKS else found
-        )
+        disks = self.view is AdversaryView.DISKS
+        return found | self._adversary.disks(observed) if disks else found
 
     def _devices_with(self, data: float | None) -> _Devices:
         everyone = neighbours(self.scenario, self.campaign)
@@ -166,26 +165,26 @@ class MachineAudit:
         noise = SlotNoise(self.sampler.randomizer, reports)
         return Adversary(self.campaign, self.scenario, window, noise)
 
-    def trials(self, runs: int = RUNS, *, progress: Callable[[int], None] | None = None) -> Trials:
-        """Return the best attack's scores of ``runs`` campaigns with the canary and without it.
-
-        The attack is chosen on the runs on which ``lower_bounds`` chooses its events, which are not
-        counted, so the choice does not reduce the confidence.
-        """
-        validate.count(runs=runs)
-        halves: tuple[list[AttackScores], list[AttackScores]] = ([], [])
-        for done in range(runs):
-            for present in (True, False):
-                halves[not present].append(self.scores(present=present))
-            if progress is not None:
-                progress(done + 1)
-        return best_attack(halves, delta=self.claim.delta, canary=self.scenario.name)
+    def trials(self, runs: int = RUNS) -> Trials:
+        """Return the best attack's scores of ``runs`` campaigns with the canary and without it."""
+        return best_attack(
+            _both_halves(self, runs), delta=self.claim.delta, canary=self.scenario.name
+        )
 
 
-def best_attack(
-    halves: tuple[Sequence[AttackScores], Sequence[AttackScores]], *, delta: float, canary: str
-) -> Trials:
-    """Return the trials of the attack and sign with the best bound on the first runs."""
+def _both_halves(audit: MachineAudit | DeviceAudit, runs: int) -> Halves:
+    validate.count(runs=runs)
+    pairs = ((audit.scores(present=True), audit.scores(present=False)) for _ in range(runs))
+    with_canary, without = zip(*pairs, strict=True)
+    return with_canary, without
+
+
+def best_attack(halves: Halves, *, delta: float, canary: str) -> Trials:
+    """Return the trials of the attack and sign with the best bound on the first runs.
+
+    The attack is chosen on the runs on which ``lower_bounds`` chooses its events, which are not
+    counted, so the choice does not reduce the confidence.
+    """
     best, most = None, 0.0
     for name in halves[0][0]:
         present, missing = (np.array([found[name] for found in half]) for half in halves)
@@ -210,21 +209,11 @@ def prepare_audit(
     """Prepare the audit of a small campaign; ``scenario`` None is the first that fits."""
     campaign, certificate = small.campaign, small.certificate
     claim = Claim(certificate.epsilon, certificate.delta, "the campaign's certificate")
-    return MachineAudit(
-        campaign,
-        (
-            server_of(
-                campaign,
-                np.zeros(DIMENSION),
-                affordable=spending_of(Ledger(), campaign).affordable(),
-            ),
-        ),
-        sampler_of(campaign, dimension=DIMENSION),
-        scenario or scenarios_for(campaign)[0],
-        faults,
-        view,
-        claim,
-    )
+    affordable = spending_of(Ledger(), campaign).affordable()
+    server = server_of(campaign, np.zeros(DIMENSION), affordable=affordable)
+    sampler = sampler_of(campaign, dimension=DIMENSION)
+    scenario = scenario or scenarios_for(campaign)[0]
+    return MachineAudit(campaign, (server,), sampler, scenario, faults, view, claim)
 
 
 def run_trials(
@@ -283,13 +272,12 @@ class DeviceAudit:
     def scores(self, *, present: bool) -> AttackScores:
         """Return scores of all that the device sent; ``present`` selects the first update."""
         update = self.updates[not present]
-        observed = MachineRun(
-            self.server,
-            self.sampler,
-            {CANARY: Participant(1.0, FixedWindow((1,)))},
-            lambda token: Report.from_device(self.sampler.privatize(update)),
-            self.faults,
-        ).run()
+
+        def report(token: str) -> Report:
+            return Report.from_device(self.sampler.privatize(update))
+
+        devices = {CANARY: Participant(1.0, FixedWindow((1,)))}
+        observed = MachineRun(self.server, self.sampler, devices, report, self.faults).run()
         distinct = list(dict.fromkeys(observed.sent))
         ends = [int(report.values[-1]) for report in distinct]
         mine, other = (int(self.sampler.encode(one).units[-1]) for one in self.updates)
@@ -304,12 +292,7 @@ class DeviceAudit:
 
     def trials(self, runs: int) -> Trials:
         """Return the best attack's scores of ``runs`` participations with either update."""
-        validate.count(runs=runs)
-        halves: tuple[list[AttackScores], list[AttackScores]] = ([], [])
-        for _ in range(runs):
-            for present in (True, False):
-                halves[not present].append(self.scores(present=present))
-        return best_attack(halves, delta=self.claim.delta, canary="one device")
+        return best_attack(_both_halves(self, runs), delta=self.claim.delta, canary="one device")
 
 
 def prepare_device_audit(
@@ -342,23 +325,17 @@ def local_epsilon(sampler: DeviceSampler, *, delta: float) -> float:
     randomizer = sampler.randomizer
     if not isinstance(randomizer, Gaussian):
         return float(randomizer.privacy_spec.local_epsilon)
-    return first_true(
-        lambda epsilon: randomizer.delta(epsilon=epsilon) <= delta,
-        false=0.0,
-        true=_MAX_EPSILON,
-        precision=1e-9,
-    )
+
+    def is_true(epsilon: float) -> bool:
+        return randomizer.delta(epsilon=epsilon) <= delta
+
+    return first_true(is_true, false=0.0, true=_MAX_EPSILON, precision=1e-9)
 
 
 def _single(campaign: Campaign) -> Campaign:
     """Return the campaign with one slot, one report, and an unlimited budget."""
-    design = Design(
-        Protocol.FIXED,
-        slots=1,
-        participation=1.0,
-        capacity=1,
-        randomizer=campaign.design.randomizer,
-    )
+    noise = campaign.design.randomizer
+    design = Design(Protocol.FIXED, slots=1, participation=1.0, capacity=1, randomizer=noise)
     budget = replace(campaign.budget, epsilon=PLENTY)
     return replace(campaign, design=design, repeats=1, budget=budget, task=plain(campaign.task))
 
