@@ -14,29 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol as Interface
 
 import numpy as np
 
 from checkins.accounting import Adjacency, GaussianNoise, Protocol
 from checkins.accounting.exact.pure import attained
+from checkins.audit import releases
 from checkins.audit.bounds import Trials
-from checkins.audit.releases import (
-    Arrival,
-    FloatArray,
-    GaussianSum,
-    LaplaceSum,
-    Noise,
-    Response,
-    RunParameters,
-    SlotLoads,
-    SumDraws,
-    draw_sums,
-    response_releases,
-    response_scores,
-    sum_ratio,
-    sum_releases,
-)
+from checkins.audit.releases import GaussianSum, Response, RunParameters, SlotLoads, SumDraws
 from checkins.campaign import Campaign, RandomizerKind
 from checkins.randomizers import Laplace, PrivUnit, RandomizedResponse
 
@@ -55,27 +42,22 @@ class Canary(Interface):
     @property
     def statistic(self) -> str:
         """Name of the score."""
-        ...
 
     @property
     def note(self) -> str:
         """A remark for the report; empty if there is none."""
-        ...
 
     @property
     def batch(self) -> int:
         """The number of runs in a batch of the best size."""
-        ...
 
     @property
     def smallest_batch(self) -> int:
         """The smallest number of runs in a batch that needs no new warm-up."""
-        ...
 
     @property
     def warmup_s(self) -> float:
         """Estimated seconds of warm-up before the first run."""
-        ...
 
     def trials(self, runs: int, generator: np.random.Generator) -> Trials: ...
 
@@ -112,8 +94,10 @@ class ResponseCanary(_WorstCase):
         present, missing = np.zeros(runs), np.zeros(runs)
         for _ in range(self.run.repeats):
             draws = self.response.draw(self.run, runs, self.reports, generator)
-            for total, counts in zip((present, missing), response_releases(draws), strict=True):
-                total += response_scores(counts, self.response, self.run.reach)
+            for total, counts in zip(
+                (present, missing), releases.response_releases(draws), strict=True
+            ):
+                total += releases.response_scores(counts, self.response, self.run.reach)
         return Trials(present, missing, self.name)
 
 
@@ -129,7 +113,7 @@ class SumCanary(_WorstCase):
     name: str
     explained: str
     run: RunParameters
-    noise: Noise
+    noise: releases.Noise
     first: float = 1.0
     other: float | None = None
     others: int = 0
@@ -144,8 +128,9 @@ class SumCanary(_WorstCase):
         present, missing = np.zeros(runs), np.zeros(runs)
         for _ in range(self.run.repeats):
             draws = self.draw(runs, generator)
-            sums = sum_releases(
-                draws, first=self.first, other=self.other, capacity=self.run.capacity
+            capacity = self.run.capacity
+            sums = releases.sum_releases(
+                draws, first=self.first, other=self.other, capacity=capacity
             )
             for total, released in zip((present, missing), sums, strict=True):
                 total += self.score(released, draws.loads)
@@ -154,14 +139,14 @@ class SumCanary(_WorstCase):
     def draw(self, runs: int, generator: np.random.Generator) -> SumDraws:
         """Draw ``runs`` runs."""
         noise = self.noise.draw((runs, self.run.slots), generator)
-        return draw_sums(self.run, self._loads(runs, generator), noise, generator)
+        return releases.draw_sums(self.run, self._loads(runs, generator), noise, generator)
 
-    def score(self, sums: FloatArray, loads: SlotLoads) -> FloatArray:
+    def score(self, sums: releases.FloatArray, loads: SlotLoads) -> releases.FloatArray:
         """Return log f of the first data, minus log f of the other data for replace-one."""
-        first = sum_ratio(sums, loads, self.noise, self.first, self.run)
+        first = releases.sum_ratio(sums, loads, self.noise, self.first, self.run)
         if self.other is None:
             return first
-        return first - sum_ratio(sums, loads, self.noise, self.other, self.run)
+        return first - releases.sum_ratio(sums, loads, self.noise, self.other, self.run)
 
     def _loads(self, runs: int, generator: np.random.Generator) -> SlotLoads:
         slots = self.run.slots
@@ -192,7 +177,7 @@ class AveragedCanary(_WorstCase):
         present, missing = np.zeros(runs), np.zeros(runs)
         slots, rows = self.run.slots, np.arange(runs)
         for _ in range(self.run.repeats):
-            arrival = Arrival.draw(self.run, runs, generator)
+            arrival = releases.Arrival.draw(self.run, runs, generator)
             shares = np.full(slots, 1.0 / slots)
             counts = generator.multinomial(self.run.contributors - 1, shares, runs)
             counts[rows, arrival.slot] += 1
@@ -200,10 +185,10 @@ class AveragedCanary(_WorstCase):
             loads = SlotLoads(counts, 0.0)
             usual = noise.draw((runs, slots), generator)
             draws = SumDraws(arrival, np.zeros(runs, dtype=np.int64), loads, usual)
-            sums = sum_releases(draws, first=1.0, other=-1.0, capacity=None)
+            sums = releases.sum_releases(draws, first=1.0, other=-1.0, capacity=None)
             for total, released in zip((present, missing), sums, strict=True):
-                total += sum_ratio(released, loads, noise, 1.0, self.run)
-                total -= sum_ratio(released, loads, noise, -1.0, self.run)
+                total += releases.sum_ratio(released, loads, noise, 1.0, self.run)
+                total -= releases.sum_ratio(released, loads, noise, -1.0, self.run)
         return Trials(present, missing, self.name)
 
 
@@ -218,9 +203,10 @@ def worst_case(
     run = RunParameters.of(campaign.design, repeats=campaign.repeats)
     if isinstance(campaign.design.randomizer, GaussianNoise):
         noise = campaign.design.randomizer
-        if run.averaged:
-            return (_averaged(run, noise),)
-        return tuple(_gaussian(campaign, run, noise, uses_population))
+        if not run.averaged:
+            return tuple(_gaussian(campaign, run, noise, uses_population))
+        words = "an update as long as the clip, among clients that send noise, against its opposite"
+        return (AveragedCanary("averaged", words, run, noise.noise_multiplier),)
     local_epsilon = campaign.design.randomizer.local_epsilon
     replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
     canaries: list[Canary] = [
@@ -236,11 +222,8 @@ def _responses(local_epsilon: float, replace_one: bool) -> Iterator[tuple[str, s
     r = 1.0 / (1.0 + b)
     base = (r, 1.0 - r)
     words = "the worst randomizer with this local epsilon: {}, where all other clients report {}"
-    yield (
-        "binary",
-        words.format("one of two outcomes", "the other"),
-        Response(first=(1.0 - r, r), other=base, base=base),
-    )
+    explained = words.format("one of two outcomes", "the other")
+    yield "binary", explained, Response(first=(1.0 - r, r), other=base, base=base)
     if not replace_one:
         return
     for name, point in zip(("ternary", "mirrored ternary"), attained(local_epsilon), strict=False):
@@ -261,46 +244,19 @@ def _gaussian(
     noise_sum = GaussianSum(campaign.design.slot_noise(noise))
     other = -1.0 if campaign.budget.adjacency is Adjacency.REPLACE_ONE else None
     against = "no client" if other is None else "the opposite update"
-    yield SumCanary(
-        "alone",
-        f"an update as long as the clip, among dummies or in empty slots, against {against}",
-        run,
-        noise_sum,
-        other=other,
-    )
+    canary = partial(SumCanary, run=run, noise=noise_sum, other=other)
+    start = "an update as long as the clip"
+    yield canary("alone", f"{start}, among dummies or in empty slots, against {against}")
     if run.capacity is None:
         return
     population = campaign.design.population
     if not uses_population or population is None:
-        yield SumCanary(
-            "displacing",
-            f"an update as long as the clip, in slots full of its opposites, against {against}",
-            run,
-            noise_sum,
-            other=other,
-            others=run.capacity,
-            level=-1.0,
-        )
+        explained = f"{start}, in slots full of its opposites, against {against}"
+        yield canary("displacing", explained, others=run.capacity, level=-1.0)
     elif campaign.design.protocol is Protocol.FIXED and population.most > 1:
-        yield SumCanary(
-            "in a crowd",
-            f"an update as long as the clip, among {population.most - 1:,} opposites, the declared"
-            f" maximum, against {against}",
-            run,
-            noise_sum,
-            other=other,
-            level=-1.0,
-            crowd=population.most - 1,
-        )
-
-
-def _averaged(run: RunParameters, noise: GaussianNoise) -> Canary:
-    return AveragedCanary(
-        "averaged",
-        "an update as long as the clip, among clients that send noise, against its opposite",
-        run,
-        noise.noise_multiplier,
-    )
+        crowd = population.most - 1
+        explained = f"{start}, among {crowd:,} opposites, the declared maximum, against {against}"
+        yield canary("in a crowd", explained, level=-1.0, crowd=crowd)
 
 
 def _own(campaign: Campaign, run: RunParameters, dimension: int | None) -> Canary | None:
@@ -315,13 +271,10 @@ def _own(campaign: Campaign, run: RunParameters, dimension: int | None) -> Canar
             own = _own_response(response, replace_one=replace_one, averaged=run.averaged)
             return ResponseCanary("own response", "one category among uniform dummies", own, run)
         case Laplace() as laplace if not run.averaged:
-            return SumCanary(
-                "own laplace",
-                "an update as long as the clip in one coordinate, among dummies",
-                run,
-                LaplaceSum(laplace.scale / laplace.clip, run.capacity or 1),
-                other=-1.0 if replace_one else None,
-            )
+            explained = "an update as long as the clip in one coordinate, among dummies"
+            noise = releases.LaplaceSum(laplace.scale / laplace.clip, run.capacity or 1)
+            other = -1.0 if replace_one else None
+            return SumCanary("own laplace", explained, run, noise, other=other)
         case PrivUnit() as unit if not run.averaged:
             explained = "an update as long as the clip, by the caps that reports lie in"
             return ResponseCanary("own cap", explained, _cap(unit, replace_one=replace_one), run)

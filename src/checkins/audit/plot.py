@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ FloatArray = NDArray[np.float64]
 
 NAME = "trade-off.png"
 BLUE, GREY, RED, ORANGE = "#0072b2", "#8a8a8a", "#cc3311", "#d55e00"
+THIN: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.6}
 COLOURS = {Direction.REMOVE: BLUE, Direction.ADD: ORANGE}
 SIDES = {
     Adjacency.ADD_REMOVE: {Direction.REMOVE: "present", Direction.ADD: "missing"},
@@ -100,14 +101,8 @@ def _draw_errors(
     canary = "" if result is None else result.canary
     for rates in _exact(result):
         if rates.direction is Direction.REMOVE:
-            axes.plot(
-                np.append(0.0, rates.unlikely),
-                1.0 - np.append(0.0, rates.likely),
-                color=BLUE,
-                linewidth=1.0,
-                alpha=0.6,
-                label=f"{canary}, exact",
-            )
+            x, y = np.append(0.0, rates.unlikely), 1.0 - np.append(0.0, rates.likely)
+            axes.plot(x, y, **THIN, color=BLUE, label=f"{canary}, exact")
     if points:
         _points(axes, points, f"{canary}, measured (each end at {audit.confidence:g})")
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
@@ -130,17 +125,8 @@ def _points(axes: Axes, points: tuple[TradeOffPoint, ...], label: str) -> None:
     y = np.array([point.false_negative for point in points])
     across = np.array([[p.false_positive_low, p.false_positive_high] for p in points]).T
     along = np.array([[p.false_negative_low, p.false_negative_high] for p in points]).T
-    axes.errorbar(
-        x,
-        y,
-        xerr=np.abs(across - x),
-        yerr=np.abs(along - y),
-        fmt="o",
-        markersize=2.5,
-        color=BLUE,
-        elinewidth=0.8,
-        label=label,
-    )
+    bars = {"xerr": np.abs(across - x), "yerr": np.abs(along - y), "elinewidth": 0.8}
+    axes.errorbar(x, y, **bars, fmt="o", markersize=2.5, color=BLUE, label=label)
 
 
 def _sides(audit: Audit) -> dict[Direction, str]:
@@ -168,14 +154,8 @@ def _draw_epsilons(
             if rates.direction is direction:
                 some = (rates.likely > delta) & (rates.unlikely > 0.0)
                 shown = np.log((rates.likely[some] - delta) / rates.unlikely[some])
-                axes.plot(
-                    rates.unlikely[some],
-                    shown,
-                    color=COLOURS[direction],
-                    linewidth=1.0,
-                    alpha=0.6,
-                    label=f"called {called}, exact",
-                )
+                label, colour = f"called {called}, exact", COLOURS[direction]
+                axes.plot(rates.unlikely[some], shown, **THIN, color=colour, label=label)
         read = [_read(point, direction, delta) for point in points]
         found = np.array([pair for pair in read if pair is not None]).reshape(-1, 2)
         if found.size:

@@ -219,9 +219,8 @@ class SumDraws:
 
     def chosen(self, capacity: int | None) -> Flags:
         """Return in which runs the canary is chosen."""
-        return (
-            self.arrival.here if capacity is None else self.arrival.here & (self.order < capacity)
-        )
+        here = self.arrival.here
+        return here if capacity is None else here & (self.order < capacity)
 
 
 def draw_sums(
@@ -260,7 +259,6 @@ class Noise(Interface):
 
     def log_ratio(self, noise: FloatArray, shift: FloatArray) -> FloatArray:
         """Return the log density ratio at ``noise``: shifted by ``shift``, over not shifted."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,11 +298,11 @@ class LaplaceSum:
         return GaussianSum(deviation).log_ratio(noise, shift)
 
 
+Probabilities = tuple[float, ...]
+
+
 def response_ratio(
-    counts: NDArray[np.int64],
-    probabilities: tuple[float, ...],
-    base: tuple[float, ...],
-    reach: float,
+    counts: Indices, probabilities: Probabilities, base: Probabilities, reach: float
 ) -> FloatArray:
     """Return log f from the counts of each outcome, (outcomes, runs).
 
@@ -318,7 +316,7 @@ def response_ratio(
     return np.asarray(np.log(1.0 - reach + reach * average))
 
 
-def response_scores(counts: NDArray[np.int64], response: Response, reach: float) -> FloatArray:
+def response_scores(counts: Indices, response: Response, reach: float) -> FloatArray:
     """Return log f − log f′, where f′ belongs to the canary's other data set."""
     first = response_ratio(counts, response.first, response.base, reach)
     if response.other == response.base:

@@ -200,8 +200,5 @@ def run_attack(
 
 
 def _joined(parts: Sequence[Trials], canary: str) -> Trials:
-    return Trials(
-        np.concatenate([part.scores_with for part in parts]),
-        np.concatenate([part.scores_without for part in parts]),
-        canary,
-    )
+    present = np.concatenate([part.scores_with for part in parts])
+    return Trials(present, np.concatenate([part.scores_without for part in parts]), canary)

@@ -38,29 +38,22 @@ class EventRates:
 
     def epsilon(self, delta: float) -> float:
         """Return the exact epsilon of this attack, the limit of the measured bound."""
-        gain = self.likely - delta
-        some = (gain > 0.0) & (self.unlikely > 0.0)
-        if not some.any():
-            return 0.0
-        return max(0.0, float(np.max(np.log(gain[some]) - np.log(self.unlikely[some]))))
+        return _largest_log_ratio(self.likely - delta, self.unlikely)
 
     def expected_bound(self, delta: float, *, runs: float, failure: float) -> float:
         """Return the bound that ``runs`` fresh runs measure with somewhat unlucky counts."""
-        true_positives, false_positives = self.likely * runs, self.unlikely * runs
-        true_positives = np.maximum(
-            true_positives - _UNLUCKY * np.sqrt(true_positives * (1.0 - self.likely)), 0.0
-        )
-        false_positives = false_positives + _UNLUCKY * np.sqrt(
-            false_positives * (1.0 - self.unlikely)
-        )
-        low, high = ends_of(
-            true_positives, np.minimum(false_positives, runs), runs, failure=failure
-        )
-        gain = low - delta
-        some = gain > 0.0
-        if not some.any():
-            return 0.0
-        return max(0.0, float(np.max(np.log(gain[some]) - np.log(high[some]))))
+        detected, mistaken = self.likely * runs, self.unlikely * runs
+        detected = np.maximum(detected - _UNLUCKY * np.sqrt(detected * (1.0 - self.likely)), 0.0)
+        mistaken = mistaken + _UNLUCKY * np.sqrt(mistaken * (1.0 - self.unlikely))
+        low, high = ends_of(detected, np.minimum(mistaken, runs), runs, failure=failure)
+        return _largest_log_ratio(low - delta, high)
+
+
+def _largest_log_ratio(gains: FloatArray, rates: FloatArray) -> float:
+    """Return the largest log(gain / rate) of the events that have both; at least 0."""
+    some = (gains > 0.0) & (rates > 0.0)
+    logs = np.log(gains[some]) - np.log(rates[some])
+    return max(0.0, float(np.max(logs))) if some.any() else 0.0
 
 
 def epsilon_of(rates: Sequence[EventRates], delta: float) -> float:
@@ -229,23 +222,19 @@ class TradeOffCurve:
         """Return all points; each single interval end holds with ``confidence``."""
         if not self.runs_with or not self.runs_without:
             return ()
-        failure = 1.0 - confidence
-        found = []
-        for count, false_positives in zip(
-            self.counts_with.tolist(), self.counts_without.tolist(), strict=True
-        ):
-            missed = self.runs_with - count
-            found.append(
-                TradeOffPoint(
-                    false_positives / self.runs_without,
-                    lower_end(false_positives, self.runs_without, failure=failure),
-                    upper_end(false_positives, self.runs_without, failure=failure),
-                    missed / self.runs_with,
-                    lower_end(missed, self.runs_with, failure=failure),
-                    upper_end(missed, self.runs_with, failure=failure),
-                )
+
+        def ends(count: int, runs: int) -> tuple[float, float, float]:
+            failure = 1.0 - confidence
+            low, high = (end(count, runs, failure=failure) for end in (lower_end, upper_end))
+            return count / runs, low, high
+
+        counts = zip(self.counts_with.tolist(), self.counts_without.tolist(), strict=True)
+        return tuple(
+            TradeOffPoint(
+                *ends(above, self.runs_without), *ends(self.runs_with - found, self.runs_with)
             )
-        return tuple(found)
+            for found, above in counts
+        )
 
     @staticmethod
     def rates(trials: Trials) -> tuple[EventRates, ...]:

@@ -169,9 +169,7 @@ class TrainingCanary:
             seats = self._seats(runs, generator)
             key = jax.random.key(int(generator.integers(2**63)))
             keys = jax.random.split(key, (runs, self._run.slots))
-            pairs = [
-                self._train(state, seat, keys) for state, seat in zip(states, seats, strict=True)
-            ]
+            pairs = [self._train(*half, keys) for half in zip(states, seats, strict=True)]
             states = [after for after, _ in pairs]
             halves = halves + jnp.stack([self._ratio(seen) for _, seen in pairs])
         found = np.nan_to_num(np.asarray(halves, np.float64))  # a diverged model gives score 0
@@ -236,15 +234,14 @@ class TrainingCanary:
         clients, load = self.loaded.data.clients, self._load
         scale = float(method.scales(np.ones(1, np.int64))[0])
         reports = int(method.noises(np.ones(1, np.int64))[0])
-        spread = (
-            scale if method.noise_kind is NoiseKind.GAUSSIAN else scale * math.sqrt(2.0 * reports)
-        )
+        gaussian = method.noise_kind is NoiseKind.GAUSSIAN
+        spread = scale if gaussian else scale * math.sqrt(2.0 * reports)
         count = jnp.asarray(float(method.divide_by or 1), jnp.float32)
         known = np.random.default_rng(_START_SEED).choice(clients, min(SAMPLE, clients), False)
         whom = jnp.concatenate([jnp.asarray(known), jnp.array([clients, clients + 1])])
 
         def noise(key: Array, shape: tuple[int, ...]) -> Array:
-            if method.noise_kind is NoiseKind.GAUSSIAN:
+            if gaussian:
                 return scale * jax.random.normal(key, shape)
             up, down = (jax.random.gamma(half, reports, shape) for half in jax.random.split(key))
             return scale * (up - down)

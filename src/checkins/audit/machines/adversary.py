@@ -58,9 +58,8 @@ def scenarios_for(campaign: Campaign) -> tuple[Scenario, ...]:
     replaced = campaign.budget.adjacency is Adjacency.REPLACE_ONE
     other_data = -EXCESS if replaced else None
     if design.population is not None:
-        return (
-            Scenario("among others", EXCESS, other_data, strangers=design.population.fewest - 1),
-        )
+        strangers = design.population.fewest - 1
+        return (Scenario("among others", EXCESS, other_data, strangers=strangers),)
     scenes = [Scenario(ALONE.name, EXCESS, other_data)]
     if design.capacity is not None:
         scenes.append(Scenario("in full slots", EXCESS, other_data, others=design.capacity))

@@ -274,15 +274,10 @@ class MachineRun:
 
     def _invitation_crash(self, receipt: str) -> bool:
         slot = self.server.slot
-        waits = slot is not None and CANARY in slot.waiting
-        others = self._owners[receipt] != CANARY
-        chosen = slot is not None and slot.waiting.get(CANARY) in slot.chosen
-        crashes = (
-            waits
-            and others
-            and not chosen
-            and self._invitation_crashes < self.faults.crashes_at_invitation
-        )
+        if slot is None or CANARY not in slot.waiting or self._owners[receipt] == CANARY:
+            return False
+        chosen = slot.waiting[CANARY] in slot.chosen
+        crashes = self._invitation_crashes < self.faults.crashes_at_invitation and not chosen
         self._invitation_crashes += crashes
         return crashes
 

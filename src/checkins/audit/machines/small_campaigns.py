@@ -12,17 +12,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from checkins import validate
-from checkins.accounting import (
-    Adjacency,
-    Certificate,
-    Design,
-    GaussianNoise,
-    LocalRandomizer,
-    NoiseAt,
-    Population,
-    Protocol,
-)
+from checkins import accounting, validate
+from checkins.accounting import Adjacency, Certificate, Design, GaussianNoise, NoiseAt, Population
 from checkins.campaign import Budget, Campaign, Optimizer, RandomizerConfig, RandomizerKind
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import certify_runs
@@ -76,28 +67,24 @@ def made_small(campaign: Campaign, *, delta: float = DELTA) -> SmallCampaign:
 
 
 def _small_design(design: Design) -> Design:
-    averaged = design.protocol is Protocol.AVERAGED
+    averaged = design.protocol is accounting.Protocol.AVERAGED
     window = None if design.window is None else min(design.window, WINDOW)
     slots = min(design.slots, SLOTS) if window is None else 2 * window - 1
     capacity = None if design.capacity is None else min(design.capacity, CAPACITY)
     contributors = CONTRIBUTORS
     if design.population is not None:
         contributors = min(design.population.fewest, CONTRIBUTORS)
+    noise = design.randomizer
+    if isinstance(noise, GaussianNoise) and noise.at is not NoiseAt.SERVER and capacity is not None:
+        noise = GaussianNoise(design.slot_noise(noise) / math.sqrt(capacity), noise.at)
     return replace(
         design,
         slots=slots,
         window=window,
         capacity=capacity,
         population=Population(contributors, contributors) if averaged else None,
-        randomizer=_as_noisy(design, capacity),
+        randomizer=noise,
     )
-
-
-def _as_noisy(design: Design, capacity: int | None) -> LocalRandomizer | GaussianNoise:
-    noise = design.randomizer
-    if not isinstance(noise, GaussianNoise) or noise.at is NoiseAt.SERVER or capacity is None:
-        return noise
-    return GaussianNoise(design.slot_noise(noise) / math.sqrt(capacity), noise.at)
 
 
 def plain(task: Task | None) -> Task:
@@ -128,25 +115,30 @@ def client_noise(
 
 def laplace(*, slots: int, local_epsilon: float, delta: float) -> Campaign:
     """Return a campaign where devices add Laplace noise, one report a slot, as in the paper."""
-    return _campaign(LocalRandomizer(local_epsilon), delta, slots=slots, capacity=1)
+    return _campaign(accounting.LocalRandomizer(local_epsilon), delta, slots=slots, capacity=1)
 
 
 def sliding(*, window: int, noise: float, delta: float) -> Campaign:
     """Return a campaign with sliding windows; the canary's window lies after the warm-up."""
     randomizer, slots = GaussianNoise(noise, NoiseAt.SERVER), 2 * window - 1
-    return _campaign(randomizer, delta, Protocol.SLIDING, slots=slots, window=window)
+    return _campaign(randomizer, delta, accounting.Protocol.SLIDING, slots=slots, window=window)
 
 
 def averaged(*, slots: int, contributors: int, local_epsilon: float, delta: float) -> Campaign:
     """Return a campaign with averaged updates, whose counts are public."""
-    people, randomizer = Population(contributors, contributors), LocalRandomizer(local_epsilon)
-    return _campaign(randomizer, delta, Protocol.AVERAGED, slots=slots, population=people)
+    people, randomizer = (
+        Population(contributors, contributors),
+        accounting.LocalRandomizer(local_epsilon),
+    )
+    return _campaign(
+        randomizer, delta, accounting.Protocol.AVERAGED, slots=slots, population=people
+    )
 
 
 def _campaign(
-    randomizer: GaussianNoise | LocalRandomizer,
+    randomizer: GaussianNoise | accounting.LocalRandomizer,
     delta: float,
-    protocol: Protocol = Protocol.FIXED,
+    protocol: accounting.Protocol = accounting.Protocol.FIXED,
     *,
     grid: float = 1e-4,
     participation: float = 1.0,
@@ -154,7 +146,7 @@ def _campaign(
 ) -> Campaign:
     gaussian = isinstance(randomizer, GaussianNoise)
     kind = RandomizerKind.GAUSSIAN if gaussian else RandomizerKind.LAPLACE
-    averaged = protocol is Protocol.AVERAGED  # defined for replace-one only
+    averaged = protocol is accounting.Protocol.AVERAGED  # defined for replace-one only
     adjacency = Adjacency.REPLACE_ONE if averaged else Adjacency.ADD_REMOVE
     return Campaign(
         name="leak test",
