@@ -20,17 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from checkins.accounting import (
-    Adjacency,
-    Certificate,
-    Design,
-    GaussianNoise,
-    LocalRandomizer,
-    NoiseAt,
-    Parameter,
-    Protocol,
-    calibrate,
-)
+from checkins import accounting
+from checkins.accounting import Adjacency, Certificate, Design, GaussianNoise, NoiseAt, Protocol
 from checkins.accounting.comparisons import poisson, shuffled
 from checkins.accounting.design import LEAST_NOISE, MOST_EPSILON, MOST_NOISE
 from checkins.accounting.solve import first_true
@@ -110,13 +101,11 @@ def calibrate_baseline(
 def _poisson(mechanism: Mechanism, certificate: Certificate) -> Mechanism:
     """Return DP-SGD: every client in each of m steps with probability p0/m, noise at the server."""
     if certificate.adjacency is not Adjacency.ADD_REMOVE:
-        raise NotCovered(
-            "adjacency", str(certificate.adjacency), "Poisson accountants cover add-remove only"
-        )
+        why = "Poisson accountants cover add-remove only"
+        raise NotCovered("adjacency", str(certificate.adjacency), why)
     if mechanism.averaged or not isinstance(mechanism.randomizer, Gaussian):
-        raise NotCovered(
-            "randomizer", type(mechanism.randomizer).__name__, "DP-SGD adds Gaussian noise to sums"
-        )
+        why = "DP-SGD adds Gaussian noise to sums"
+        raise NotCovered("randomizer", type(mechanism.randomizer).__name__, why)
 
     def sampled(noise: float) -> Design:
         return Design(
@@ -144,25 +133,18 @@ def _shuffling(
 ) -> Mechanism:
     """Return shuffling: every client once, in random order; each report locally private."""
     if mechanism.runs > 1:
-        raise NotCovered(
-            "repeats", mechanism.runs, "one report from each client is covered, not more"
-        )
+        why = "one report from each client is covered, not more"
+        raise NotCovered("repeats", mechanism.runs, why)
 
-    def spent(private: float) -> float:
-        return shuffled(private, clients=clients, delta=certificate.delta)
+    def spent(inverse: float) -> float:
+        return shuffled(1.0 / inverse, clients=clients, delta=certificate.delta)
 
     # Epsilon rises with the local epsilon: search the least inverse.
-    inverse = _least(lambda value: spent(1.0 / value), certificate.epsilon, low=0.02, high=1e6)
-    local_epsilon = 1.0 / inverse
+    local_epsilon = 1.0 / _least(spent, certificate.epsilon, low=0.02, high=1e6)
     slots = min(mechanism.design.slots, clients)
     each = -(-clients // slots)
-    design = Design(
-        Protocol.FIXED,
-        slots=slots,
-        participation=1.0,
-        randomizer=LocalRandomizer(local_epsilon),
-        capacity=each,
-    )
+    pure = accounting.LocalRandomizer(local_epsilon)
+    design = Design(Protocol.FIXED, slots=slots, participation=1.0, randomizer=pure, capacity=each)
     return replace(
         mechanism,
         design=design,
@@ -179,9 +161,8 @@ def _pure(randomizer: Randomizer, local_epsilon: float, dimension: int) -> Rando
         return replace(randomizer, local_epsilon=local_epsilon)
     if isinstance(randomizer, Gaussian | PrivUnit):
         return PrivUnit(randomizer.clip, local_epsilon, dimension)
-    raise NotCovered(
-        "randomizer", type(randomizer).__name__, "its reports are categories, not model updates"
-    )
+    why = "its reports are categories, not model updates"
+    raise NotCovered("randomizer", type(randomizer).__name__, why)
 
 
 def _known_slot(mechanism: Mechanism, certificate: Certificate, dimension: int) -> Mechanism:
@@ -191,10 +172,12 @@ def _known_slot(mechanism: Mechanism, certificate: Certificate, dimension: int) 
     is known to be there would also show by the client that it displaces.
     """
     gaussian = isinstance(mechanism.randomizer, Gaussian)
-    randomizer = GaussianNoise(1.0, NoiseAt.SERVER) if gaussian else LocalRandomizer(1.0)
-    solved = calibrate(
+    randomizer = GaussianNoise(1.0, NoiseAt.SERVER) if gaussian else accounting.LocalRandomizer(1.0)
+    kinds = accounting.Parameter
+    parameter = kinds.NOISE_MULTIPLIER if gaussian else kinds.LOCAL_EPSILON
+    solved = accounting.calibrate(
         Design(Protocol.FIXED, slots=1, participation=1.0, randomizer=randomizer),
-        parameter=Parameter.NOISE_MULTIPLIER if gaussian else Parameter.LOCAL_EPSILON,
+        parameter=parameter,
         epsilon=certificate.epsilon,
         delta=certificate.delta,
         adjacency=certificate.adjacency,

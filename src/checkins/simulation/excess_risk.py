@@ -208,7 +208,8 @@ def learned(trial: Trial, *, runs: int, seed: int) -> _Models:
             visited += models
             end = int(ends[slot - first - 1])
             here = slice(end - int(load.sum()), end)
-            _add_gradients(trial.problem, report, models, load, features[here], targets[here])
+            clients = features[here], targets[here]
+            _add_gradients(trial.problem, report, models, load, clients)
             if trial.scheme is not Scheme.FIXED:
                 report[load == 0] = 0.0
             step = rate if trial.scheme is Scheme.SMOOTH else rate / math.sqrt(slot)
@@ -236,15 +237,14 @@ def worst_risk(problem: Problem) -> float:
     return problem.excess_risk(away * (problem.diameter / 2.0))
 
 
+_Clients = tuple[NDArray[np.float64], NDArray[np.generic]]
+
+
 def _add_gradients(
-    problem: Problem,
-    reports: _Models,
-    models: _Models,
-    loads: NDArray[np.int64],
-    features: NDArray[np.float64],
-    targets: NDArray[np.generic],
+    problem: Problem, reports: _Models, models: _Models, loads: NDArray[np.int64], clients: _Clients
 ) -> None:
     """Add to each run's report the mean gradient of its clients, whose rows are ordered by run."""
+    features, targets = clients
     if not len(features):
         return
     runs = np.repeat(np.arange(len(models)), loads)

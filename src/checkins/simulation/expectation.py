@@ -7,7 +7,7 @@ Theorem:     [BKMTT20, Prop 3.4 and 4.2] for one report a slot; the same binomia
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +33,8 @@ class Histogram:
     expected: list[float]
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "check_ins": self.edges,
-            "width": self.width,
-            "measured": self.measured,
-            "expected": self.expected,
-        }
+        found = asdict(self)
+        return {"check_ins": found.pop("edges"), **found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +56,11 @@ def occupancy(population: SimulatedPopulation, measured: NDArray[np.int64]) -> H
     edges = np.arange(low, high + 1, width)
     seen, _ = np.histogram(measured, np.append(edges, edges[-1] + width))
     ends = np.append(edges, edges[-1] + width) - 1
-    below = np.array(
-        [
-            np.average(
-                binom.cdf(end, binomials.trials, binomials.probabilities), weights=binomials.slots
-            )
-            for end in ends
-        ]
-    )
-    return Histogram(
-        edges.tolist(), width, (seen / measured.size).tolist(), np.diff(below).tolist()
-    )
+    trials, probabilities = binomials.trials, binomials.probabilities
+    cdfs = (binom.cdf(end, trials, probabilities) for end in ends)
+    below = np.array([np.average(cdf, weights=binomials.slots) for cdf in cdfs])
+    shares = (seen / measured.size).tolist()
+    return Histogram(edges.tolist(), width, shares, np.diff(below).tolist())
 
 
 def reports(population: SimulatedPopulation) -> float:
@@ -81,11 +71,8 @@ def reports(population: SimulatedPopulation) -> float:
         cap = population.design.capacity
         # E min(B, K) = np P(B' ≤ K − 2) + K P(B ≥ K), with B' of one trial less.
         inside = binom.cdf(cap - 2, np.maximum(binomials.trials - 1, 0), binomials.probabilities)
-        mean = np.where(
-            binomials.trials > 0,
-            mean * inside + cap * binom.sf(cap - 1, binomials.trials, binomials.probabilities),
-            0.0,
-        )
+        full = binom.sf(cap - 1, binomials.trials, binomials.probabilities)
+        mean = np.where(binomials.trials > 0, mean * inside + cap * full, 0.0)
     return float((1.0 - population.dropout) * np.sum(mean * binomials.slots))
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from checkins import validate
 from checkins.accounting import Adjacency, Certificate, Protocol
-from checkins.campaign import Campaign, PartialRun, Spending, Task, certify_runs
+from checkins.campaign import Campaign, PartialRun, Spending, certify_runs
 from checkins.errors import InvalidValue
 from checkins.simulation import workers
 from checkins.simulation.baselines import Baseline, CalibratedBaseline, calibrate_baseline
 from checkins.simulation.engine.evaluation import Metrics, check_loss
 from checkins.simulation.engine.loop import server_of
 from checkins.simulation.engine.mechanism import Mechanism
-from checkins.simulation.engine.outcome import Outcome
+from checkins.simulation.engine.outcome import Outcome, task_of
 from checkins.simulation.engine.training import Scenario
 from checkins.simulation.population import MOST_CLIENTS, Always, Availability
 from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult, make_result
@@ -116,7 +116,7 @@ class Study:
 
     def check(self, campaign: Campaign) -> None:
         """Load the campaign's data and refuse a campaign that cannot be simulated."""
-        task = _task_of(campaign)
+        task = task_of(campaign)
         loaded = load_task(task, self.folder)
         check_loss(loaded, task.model)
         self.scenario_options.scenario(campaign, loaded.data.clients)
@@ -142,51 +142,29 @@ class Study:
         return PreparedStudy(self, entries, pool)
 
     def _entry(self, setting: Setting, campaign: Campaign, pool: Executor) -> _Entry:
-        task = _task_of(campaign)
+        task = task_of(campaign)
         loaded = load_task(task, self.folder)
-        dimension = loaded.model.dimension
         scenario = self.scenario_options.scenario(campaign, loaded.data.clients)
-        own = Mechanism.of(campaign, dimension)
+        own = Mechanism.of(campaign, loaded.model.dimension)
         averaged = campaign.design.protocol is Protocol.AVERAGED
         counted = [_reports(own, scenario, seed) for seed in self.seeds] if averaged else []
         accounting = BackgroundAccounting(campaign, pool, counted)
 
-        def group(
-            label: str, mechanism: Mechanism | None, baseline: CalibratedBaseline | None
-        ) -> _JobGroup:
-            several = baseline is not None or len(self.campaigns) > 1
-            jobs = (
-                Job(
-                    task,
-                    self.folder,
-                    mechanism,
-                    scenario,
-                    seed,
-                    self.evaluations,
-                    allow_divergence=several,
-                )
-                for seed in self.seeds
+        def jobs(mechanism: Mechanism | None, *, allow_divergence: bool) -> tuple[Job, ...]:
+            first = Job(
+                task, self.folder, mechanism, scenario, 0, self.evaluations, allow_divergence
             )
-            return _JobGroup(label, tuple(jobs), baseline)
+            return tuple(replace(first, seed=seed) for seed in self.seeds)
 
-        name = label(setting)
-        groups = [group(name or "campaign", own, None)]
+        name, sweep = label(setting), len(self.campaigns) > 1
+        groups = [_JobGroup(name or "campaign", jobs(own, allow_divergence=sweep))]
+        given = {"clients": scenario.clients, "dimension": loaded.model.dimension}
         for kind in self.baselines:
-            found = calibrate_baseline(
-                kind, own, accounting.whole, clients=scenario.clients, dimension=dimension
-            )
-            if found.unavailable is None:
-                called = f"{name}, {kind}" if name else str(kind)
-                groups.append(group(called, found.mechanism, found))
-            else:
-                groups.append(_JobGroup(str(kind), (), found))
+            found = calibrate_baseline(kind, own, accounting.whole, **given)
+            called = f"{name}, {kind}" if name else str(kind)
+            run = jobs(found.mechanism, allow_divergence=True) if not found.unavailable else ()
+            groups.append(_JobGroup(called, run, found))
         return _Entry(setting, campaign, accounting, tuple(groups))
-
-
-def _task_of(campaign: Campaign) -> Task:
-    if campaign.task is None:
-        raise InvalidValue("task", None, "a campaign that learns needs a [task]")
-    return campaign.task
 
 
 def _reports(mechanism: Mechanism, scenario: Scenario, seed: int) -> list[int]:
@@ -258,26 +236,21 @@ class PreparedStudy:
     def _entry_result(
         self, entry: _Entry, done: Sequence[Sequence[Outcome | None]]
     ) -> SimulationResult | None:
-        begun = [
-            (job, outcome)
-            for job, outcome in zip(entry.groups[0].jobs, done[0], strict=True)
-            if outcome is not None
-        ]
+        pairs = zip(entry.groups[0].jobs, done[0], strict=True)
+        begun = [(job, outcome) for job, outcome in pairs if outcome is not None]
         if not begun:
             return None
         outcomes = [outcome for _, outcome in begun]
         slots = max(outcome.slots for outcome in outcomes)
         certificate = entry.accounting.whole
         if not any(outcome.diverged for outcome in outcomes):
-            certificate = entry.accounting.certificate(
-                slots, [outcome.contributors for outcome in outcomes]
-            )
+            contributors = [outcome.contributors for outcome in outcomes]
+            certificate = entry.accounting.certificate(slots, contributors)
         notes = list(self.study.notes)
         averaged = entry.campaign.design.protocol is Protocol.AVERAGED
         if averaged and certificate.adjacency is Adjacency.REPLACE_ONE:
-            notes.append(
-                "averaged updates are accounted for by the fewest reports of any run of any seed"
-            )
+            fewest = "the fewest reports of any run of any seed"
+            notes.append(f"averaged updates are accounted for by {fewest}")
         complete = [outcome is not None and outcome.complete for own in done for outcome in own]
         accounted = entry.accounting
         return make_result(

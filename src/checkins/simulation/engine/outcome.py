@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.campaign import Campaign
+from checkins.campaign import Campaign, Task
 from checkins.errors import InvalidValue
 from checkins.simulation.engine.evaluation import Metrics, Point
 from checkins.simulation.engine.mechanism import Mechanism
@@ -101,6 +101,13 @@ def simulate(
     )
 
 
+def task_of(campaign: Campaign) -> Task:
+    """Return the task of a campaign; refuse a campaign without one."""
+    if campaign.task is None:
+        raise InvalidValue("task", None, "a campaign that learns needs a [task]")
+    return campaign.task
+
+
 def training_of(
     campaign: Campaign,
     *,
@@ -110,9 +117,7 @@ def training_of(
     evaluations: int = 50,
 ) -> Training:
     """Return the training that ``simulate`` runs."""
-    task = campaign.task
-    if task is None:
-        raise InvalidValue("task", None, "a campaign that learns needs a [task]")
+    task = task_of(campaign)
     loaded = LoadedTask.of(task) if loaded is None else loaded
     mechanism = Mechanism.of(campaign, loaded.model.dimension)
     scenario = scenario or Scenario(loaded.data.clients)
@@ -151,23 +156,21 @@ def train(
         curve.append(Point(slots, training.measured(position)))
     tally = training.tally(position)
     share = tally.reports / max(1, slots)
-    timed, seconds = (
-        (slots - compiled_slots, ended - compiled_at)
-        if slots > compiled_slots
-        else (slots - first, ended - began)
-    )
+    timed, seconds = slots - first, ended - began
+    if slots > compiled_slots:
+        timed, seconds = slots - compiled_slots, ended - compiled_at
     return Outcome(
-        training.seed,
-        slots == training.slots,
-        slots,
-        tally.check_ins,
-        tally.reports,
-        tally.dummies,
-        tally.contributors,
-        tuple(curve),
-        before + ended - began,
-        share * timed / max(seconds, 1e-9),
-        training.model(position).astype(np.float32),
+        seed=training.seed,
+        complete=slots == training.slots,
+        slots=slots,
+        check_ins=tally.check_ins,
+        client_updates=tally.reports,
+        dummies=tally.dummies,
+        contributors=tally.contributors,
+        curve=tuple(curve),
+        seconds=before + ended - began,
+        updates_per_second=share * timed / max(seconds, 1e-9),
+        model=training.model(position).astype(np.float32),
     )
 
 
@@ -212,15 +215,10 @@ class Checkpoint:
     def write(self, position: Position, curve: Curve, seconds: float) -> None:
         """Replace the file atomically."""
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(position.state)]
-        about = {
-            "run": position.run,
-            "slots": position.slots,
-            "seconds": seconds,
-            "curve": [asdict(point) for point in curve],
-        }
-        write_arrays(
-            self.path, about, {f"leaf_{number}": leaf for number, leaf in enumerate(leaves)}
-        )
+        points = [asdict(point) for point in curve]
+        about = {"run": position.run, "slots": position.slots, "seconds": seconds, "curve": points}
+        arrays = {f"leaf_{number}": leaf for number, leaf in enumerate(leaves)}
+        write_arrays(self.path, about, arrays)
 
     def read(self, like: Position) -> SavedTraining | None:
         """Return the saved training, in the shape of ``like``; None if there is no file."""

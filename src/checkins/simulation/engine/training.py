@@ -20,19 +20,9 @@ from numpy.typing import NDArray
 from checkins.campaign import Task
 from checkins.errors import InvalidValue
 from checkins.randomizers import Randomizer
+from checkins.simulation.engine import loop
 from checkins.simulation.engine.evaluation import Diverged, Evaluation, Metrics
-from checkins.simulation.engine.loop import (
-    IGNORED,
-    Server,
-    SlotChunk,
-    Total,
-    compiled,
-    noisy_sum,
-    on_host,
-    server_of,
-    slot_clients,
-    sum_of_reports,
-)
+from checkins.simulation.engine.loop import Server, SlotChunk, Total, on_host, server_of
 from checkins.simulation.engine.mechanism import (
     BufferRing,
     Mechanism,
@@ -48,13 +38,7 @@ from checkins.simulation.engine.updates import (
     client_updates,
     summed_updates,
 )
-from checkins.simulation.population import (
-    Always,
-    Availability,
-    Counts,
-    SimulatedPopulation,
-    SlotCounts,
-)
+from checkins.simulation.population import Always, Availability, SimulatedPopulation, SlotCounts
 from checkins.tasks.loaded_task import LoadedTask
 
 HOST_BYTES, DEVICE_BYTES = 1 << 24, 1 << 28
@@ -75,14 +59,8 @@ class Scenario:
 
     def population(self, mechanism: Mechanism, seed: int) -> SimulatedPopulation:
         """Return the simulated population of a mechanism's runs."""
-        return SimulatedPopulation(
-            mechanism.design,
-            self.clients,
-            seed,
-            self.availability,
-            self.dropout,
-            mechanism.sampling,
-        )
+        clients = (self.clients, seed, self.availability, self.dropout)
+        return SimulatedPopulation(mechanism.design, *clients, mechanism.sampling)
 
 
 class Position(NamedTuple):
@@ -183,11 +161,9 @@ class Training:
         for run in range(1, position.run + 1):
             slot_counts = self.population.run(run)
             if run == position.run:
-                slot_counts = replace(
-                    slot_counts,
-                    check_ins=slot_counts.check_ins[: position.slots],
-                    reports=slot_counts.reports[: position.slots],
-                )
+                check_ins = slot_counts.check_ins[: position.slots]
+                reports = slot_counts.reports[: position.slots]
+                slot_counts = replace(slot_counts, check_ins=check_ins, reports=reports)
             if slot_counts.reports.size:
                 found = found.plus(slot_counts, self.mechanism)
         return found
@@ -247,9 +223,8 @@ class Training:
 
     @cached_property
     def _advance(self) -> Any:
-        alone = (
-            self.mechanism.randomizer if self.mechanism.noise_kind is NoiseKind.PER_REPORT else None
-        )
+        per_report = self.mechanism.noise_kind is NoiseKind.PER_REPORT
+        alone = self.mechanism.randomizer if per_report else None
         return _compiled_of(self._updates, self.server, alone, self.loaded.model.dimension)
 
     def _chunk_specs(self, position: Position) -> Iterator[_ChunkSpec]:
@@ -268,11 +243,8 @@ class Training:
     def _width(self, slot_counts: SlotCounts) -> int:
         """Return the number of places of a slot: enough for all, and mostly equal between runs."""
         capacity, most = self.mechanism.design.capacity, max(1, int(slot_counts.reports.max()))
-        if (
-            self.mechanism.noise_kind is NoiseKind.PER_REPORT
-            and capacity
-            and not self.mechanism.averaged
-        ):
+        per_report = self.mechanism.noise_kind is NoiseKind.PER_REPORT
+        if per_report and capacity and not self.mechanism.averaged:
             return capacity  # dummies take places too
         step = 1 << max(0, most.bit_length() - 4)
         wide = -(-most // step) * step
@@ -327,7 +299,7 @@ class _ChunkSpec(NamedTuple):
     length: int
     width: int
     slot_counts: SlotCounts
-    noises: Counts
+    noises: NDArray[np.int64]
     scales: NDArray[np.float64]
     counts: NDArray[np.float64]
 
@@ -342,18 +314,15 @@ class _ChunkSpec(NamedTuple):
         if keys.shape[1] > 1:  # each slot has its own order
             keys = np.stack([self.padded(row, 0) for row in keys])
         seated = _seating(training.scenario.clients, training.loaded.data.clients, self.width)
-        clients = seated(
-            keys[:, :, np.newaxis],
-            self.padded(slot_counts.first, 0),
-            self.padded(slot_counts.reports, 0),
-        )
+        first, reports = (self.padded(each, 0) for each in (slot_counts.first, slot_counts.reports))
+        clients = seated(keys[:, :, np.newaxis], first, reports)
         if (present := training._present) is not None:
             clients = jnp.where(clients >= 0, present[jnp.maximum(clients, 0)], -1)
         return SlotChunk(
             clients,
             jax.device_put(noise),  # read without a copy
             jnp.asarray(self.padded(self.scales, 0.0), training.dtype),
-            jnp.asarray(self.padded(self.counts, IGNORED), training.dtype),
+            jnp.asarray(self.padded(self.counts, loop.IGNORED), training.dtype),
         )
 
 
@@ -371,13 +340,13 @@ def _compiled_of(updates: Updates, server: Server, alone: Randomizer | None, dim
 
     ``alone`` draws each report separately; None means noise is drawn once for the sum.
     """
-    total: Total = noisy_sum(updates)
+    total: Total = loop.noisy_sum(updates)
     if alone is not None:
-        total = sum_of_reports(updates, alone, dimension)
-    return compiled(total, server)
+        total = loop.sum_of_reports(updates, alone, dimension)
+    return loop.compiled(total, server)
 
 
-_seating: Any = lru_cache(maxsize=16)(slot_clients)
+_seating: Any = lru_cache(maxsize=16)(loop.slot_clients)
 
 
 @partial(jax.jit, static_argnums=(2, 3))
