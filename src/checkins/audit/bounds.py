@@ -163,7 +163,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBound:
-    """A lower bound on epsilon at ``delta``, 0 if nothing was shown, and the counts behind it.
+    """A lower bound on epsilon at ``delta``, 0 if nothing was proved, and its counts.
 
     ``true_positives`` of ``positive_runs`` runs of P and ``false_positives`` of ``negative_runs``
     runs of Q are in the event.

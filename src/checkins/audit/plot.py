@@ -68,7 +68,7 @@ def trade_off(audit: Audit) -> Figure:
     if result is not None and result.curve is not None:
         points = result.curve.points(confidence=audit.confidence)
     figure = Figure(figsize=(10.5, 6.0), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)  # no window, whatever MPLBACKEND says
+    FigureCanvasAgg(figure)  # no window, also if MPLBACKEND asks for one
     errors, shown = figure.subplots(1, 2)
     _draw_errors(errors, audit, result, points)
     _draw_epsilons(shown, audit, result, points)

@@ -127,8 +127,8 @@ class TrainingCanary:
         flat = jnp.asarray(self.loaded.model.start(_START_SEED), jnp.float32)
         some = jnp.arange(min(data.clients, MAX_CANDIDATES))
         both = [
-            client_updates(self.loaded.model, shown, work=self._local_work)
-            for shown in (data, replace(data, labels=_wrong(data)))
+            client_updates(self.loaded.model, labelled, work=self._local_work)
+            for labelled in (data, replace(data, labels=_wrong(data)))
         ]
 
         @jax.jit  # one compiled program: separate operations take seconds to compile
@@ -171,14 +171,14 @@ class TrainingCanary:
             keys = jax.random.split(key, (runs, self._run.slots))
             pairs = [self._train(*half, keys) for half in zip(states, seats, strict=True)]
             states = [after for after, _ in pairs]
-            halves = halves + jnp.stack([self._ratio(seen) for _, seen in pairs])
+            halves = halves + jnp.stack([self._ratio(log_ratios) for _, log_ratios in pairs])
         found = np.nan_to_num(np.asarray(halves, np.float64))  # a diverged model gives score 0
         return found[0], found[1]
 
-    def _ratio(self, seen: Array) -> Array:
+    def _ratio(self, log_ratios: Array) -> Array:
         """Return log f − log f′ for replace-one, else log f, from (runs, slots, 2) log-ratios."""
         reach = self._run.reach
-        mean = jnp.mean(jnp.exp(jnp.clip(seen, -60.0, 60.0)), axis=1)
+        mean = jnp.mean(jnp.exp(jnp.clip(log_ratios, -60.0, 60.0)), axis=1)
         logs = jnp.log(1.0 - reach + reach * mean)
         return logs[:, 0] - logs[:, 1] if self._replace_one else logs[:, 0]
 
@@ -258,8 +258,8 @@ class TrainingCanary:
             return server.apply_slot(state, total, count), jnp.stack(ratios)
 
         def one(tables: Any, state: Any, seats: Array, keys: Array) -> tuple[Any, Array]:
-            after, seen = jax.lax.scan(lambda s, x: slot(tables, s, x), state, (seats, keys))
-            return server.next_run(after), seen
+            after, log_ratios = jax.lax.scan(lambda s, x: slot(tables, s, x), state, (seats, keys))
+            return server.next_run(after), log_ratios
 
         many = jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0)))
         tables = (updates.table, alone.table)
@@ -272,8 +272,8 @@ def _log_ratio(total: Array, rows: Array, which: int, load: float, spread: float
     along = others @ own
     length = jnp.sum(own * own)
     variance = spread**2 * length + load * jnp.var(along)
-    seen = jnp.sum(total * own) - load * jnp.mean(along)
-    return (seen * length - length * length / 2) / jnp.maximum(variance, 1e-30)
+    above_mean = jnp.sum(total * own) - load * jnp.mean(along)
+    return (above_mean * length - length * length / 2) / jnp.maximum(variance, 1e-30)
 
 
 def _wrong(data: Dataset) -> NDArray[Any]:

@@ -36,7 +36,7 @@ from checkins.tasks.optional_import import package
 from checkins.tasks.tensors import unflatten
 
 _STEPS = 2**13
-"""Number of values between a noise multiplier and its double that a search tells apart."""
+"""Number of values between a noise multiplier and its double that the search distinguishes."""
 
 
 class Baseline(StrEnum):

@@ -2,9 +2,9 @@
 
 Many campaigns run side by side, each with independent clients and noise, so that their mean
 estimates the expectation that the utility theorems bound: over data, check-ins and noise. Clients
-are i.i.d. and come once, hence every check-in is a client that no campaign has used; which of a
-slot's check-ins the fixed window uses does not matter. The noise of S averaged reports is drawn as
-one Gaussian of deviation σ/√S, the distribution of their mean.
+are i.i.d. and come once: every check-in is a client that no campaign has used, and it does not
+matter which of a slot's check-ins the fixed window uses. The noise of S averaged reports is drawn
+as one Gaussian of deviation σ/√S, the distribution of their mean.
 """
 
 from __future__ import annotations

@@ -54,12 +54,12 @@ def occupancy(population: SimulatedPopulation, measured: NDArray[np.int64]) -> H
     low, high = max(0, min(low, int(measured.min()))), max(high, int(measured.max()))
     width = max(1, -(-(high - low + 1) // BARS))
     edges = np.arange(low, high + 1, width)
-    seen, _ = np.histogram(measured, np.append(edges, edges[-1] + width))
+    counts, _ = np.histogram(measured, np.append(edges, edges[-1] + width))
     ends = np.append(edges, edges[-1] + width) - 1
     trials, probabilities = binomials.trials, binomials.probabilities
     cdfs = (binom.cdf(end, trials, probabilities) for end in ends)
     below = np.array([np.average(cdf, weights=binomials.slots) for cdf in cdfs])
-    shares = (seen / measured.size).tolist()
+    shares = (counts / measured.size).tolist()
     return Histogram(edges.tolist(), width, shares, np.diff(below).tolist())
 
 

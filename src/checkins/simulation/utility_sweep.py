@@ -10,8 +10,8 @@ k = n/m and x = pσ²/L² of the averaged protocol, in units of LR/√m,
 
     fixed √(1 + x/k²),     averaged √(1 + x/k),     averaged, smooth √((1 + x)/k) + βR/(L√m).
 
-By these the fixed window does better for m ≪ n on losses that are not smooth; the sentence after
-them says the opposite, and on smooth losses either may.
+By these the fixed window does better for m ≪ n on losses that are not smooth; the paper's next
+sentence states the opposite. On smooth losses either protocol may do better.
 """
 
 from __future__ import annotations
@@ -170,11 +170,11 @@ def sweep(
         *(trial for _, trial in plan.variations),
         *(trial for _, fixed, averaged, _ in plan.comparisons for trial in (fixed, averaged)),
     ]
-    total, done = sum(_cost(trial) for trial in trials), 0.0
+    total, done = sum(_work(trial) for trial in trials), 0.0
     found: list[Measured] = []
     for number, trial in enumerate(trials):
         found.append(measure(trial, runs=runs, seed=seed * 10_000 + number))
-        done += _cost(trial)
+        done += _work(trial)
         watch(done / total)
     order = iter(found)
     return UtilitySweep(
@@ -251,8 +251,8 @@ def _comparisons(slots: int) -> Iterator[tuple[str, Trial, Trial, float]]:
             _trial(absolute, scheme, slots=few, per_slot=k, noise=math.sqrt(x))
             for scheme in (Scheme.FIXED, Scheme.AVERAGED)
         )
-        kept = 1.0 - 2.0 * math.exp(-k)
-        yield "noise", fixed, averaged, kept * math.sqrt((1.0 + x / k) / (1.0 + x))
+        factor = 1.0 - 2.0 * math.exp(-k)
+        yield "noise", fixed, averaged, factor * math.sqrt((1.0 + x / k) / (1.0 + x))
     for problem, scheme, k, x in (
         (absolute, Scheme.AVERAGED, 1, 64.0),
         (absolute, Scheme.AVERAGED, 4, 64.0),
@@ -273,7 +273,7 @@ def _comparisons(slots: int) -> Iterator[tuple[str, Trial, Trial, float]]:
         yield "epsilon", fixed, averaged, order / math.sqrt(1.0 + x / (k * k))
 
 
-def _cost(trial: Trial) -> float:
+def _work(trial: Trial) -> float:
     """Return the approximate work of a trial, for a progress bar."""
     used = trial.slots if trial.scheme is Scheme.FIXED else trial.clients
     return trial.slots + 0.2 * used

@@ -232,11 +232,11 @@ def _in_this_process(
 def _job_progress(
     number: int, watch: OnStudyProgress, stopped: Callable[[], bool]
 ) -> Callable[[int, Metrics], bool]:
-    def tell(slots: int, metrics: Metrics) -> bool:
+    def report(slots: int, metrics: Metrics) -> bool:
         watch(number, slots, metrics)
         return not stopped()
 
-    return tell
+    return report
 
 
 @contextmanager
@@ -245,15 +245,15 @@ def _interruption() -> Iterator[Callable[[], bool]]:
 
     If SIGINT is ignored, as in a background job, it stays ignored.
     """
-    seen: list[bool] = []
+    interrupts: list[bool] = []
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:
         yield lambda: False
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        if not seen:
-            seen.append(True)
+        if not interrupts:
+            interrupts.append(True)
         elif callable(before):
             before(number, frame)
         else:
@@ -265,7 +265,7 @@ def _interruption() -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
     try:
-        yield lambda: bool(seen)
+        yield lambda: bool(interrupts)
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -284,11 +284,11 @@ def _run_in_worker(number: int, job: Job, cache: Path | None) -> Outcome | None:
     if stop.is_set():
         return None
 
-    def tell(slots: int, metrics: Metrics) -> bool:
+    def report(slots: int, metrics: Metrics) -> bool:
         messages.put((number, slots, metrics))
         return not stop.is_set()
 
-    return job.run(watch=tell, cache=cache)
+    return job.run(watch=report, cache=cache)
 
 
 def _in_processes(
@@ -408,6 +408,6 @@ def _on_ray(
 
 
 def _run_on_ray(job: Job, cache: Path | None) -> Outcome:
-    """Run a job on Ray, where cancelling is an interruption: its checkpoint is kept."""
+    """Run a job on Ray, where cancelling is an interruption that leaves the checkpoint."""
     with _interruption() as stopped:
         return job.run(watch=lambda slots, metrics: not stopped(), cache=cache)

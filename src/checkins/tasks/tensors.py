@@ -1,7 +1,7 @@
 """Named tensors and the one flat vector that protocol, noise and clipping see.
 
 The order is that in which ``shapes`` names the tensors, each in row-major order; it never depends
-on the values, so every device and the server cut the same vector alike.
+on the values, so every device and the server cut a vector in the same way.
 
 >>> shapes = {"weights": (2, 2), "bias": ()}
 >>> flat = np.array([1.0, 2.0, 3.0, 4.0, 5.0])

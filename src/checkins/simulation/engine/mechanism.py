@@ -258,8 +258,8 @@ class Mechanism:
         """The noise in a few words, for a table."""
         r: Any = self.randomizer
         if isinstance(r, Gaussian):
-            shown = f"{r.noise_multiplier:.4g}"
-            noise = f"Gaussian, {shown} {'clip' if shown == '1' else 'clips'}"
+            multiplier = f"{r.noise_multiplier:.4g}"
+            noise = f"Gaussian, {multiplier} {'clip' if multiplier == '1' else 'clips'}"
             if self.noise_at is NoiseAt.SERVER:
                 return f"{noise} on the sum of a slot"
             if self.averaged or not self.design.capacity:

@@ -124,8 +124,8 @@ def round_ticks(low: float, high: float) -> dict[str, Any]:
     powers = range(math.floor(low), math.ceil(high) + 1)
     steps = (1, 2, 5) if high - low <= 2.5 else (1,)
     values = [step * 10.0**power for power in powers for step in steps]
-    shown = [value for value in values if low - 1e-9 <= math.log10(value) <= high + 1e-9]
-    return {"tickvals": shown, "ticktext": [numbers.compact(value) for value in shown]}
+    ticks = [value for value in values if low - 1e-9 <= math.log10(value) <= high + 1e-9]
+    return {"tickvals": ticks, "ticktext": [numbers.compact(value) for value in ticks]}
 
 
 def apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:

@@ -99,8 +99,8 @@ def against(metric: str, points: Sequence[SettingPoint], *, title: str, where: s
         "size": 13,
         "line": {"width": 2.5, "color": colours},
     }
-    shown = ".2%" if metric == "accuracy" else ".4g"
-    hover = f"{escaped(title)} %{{x}}: %{{y:{shown}}}<extra></extra>"
+    digits = ".2%" if metric == "accuracy" else ".4g"
+    hover = f"{escaped(title)} %{{x}}: %{{y:{digits}}}<extra></extra>"
     dots = scatter("markers", places, values, marker=marker, hovertemplate=hover)
     layout = plain_layout(320, x_title=escaped(title), y_format=per_cent(metric, values))
     if len(places) <= MOST_TICKS:

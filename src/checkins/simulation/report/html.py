@@ -131,19 +131,19 @@ def figure(plot: Plot | None, caption: str = "") -> str:
         for label, colour in plot.key
     )
     always = " always" if plot.key_always else ""
-    said = f'<figcaption class="caption">{text(caption)}</figcaption>' if caption else ""
+    figcaption = f'<figcaption class="caption">{text(caption)}</figcaption>' if caption else ""
     return (
         f'<figure>\n<p class="above">{text(plot.above)}</p>\n'
         + (f'<ul class="key{always}">{key}</ul>\n' if key else "")
         + f'<div class="plot" id="{name}" role="img" aria-label="{text(plot.spoken)}"'
         f' style="height: {plot.layout["height"]}px"></div>\n'
-        f'<script type="application/json" id="{name}-data">{safe}</script>\n{said}</figure>'
+        f'<script type="application/json" id="{name}-data">{safe}</script>\n{figcaption}</figure>'
     )
 
 
 def side_by_side(*figures: str) -> str:
-    shown = [one for one in figures if one]
-    return f'<div class="pair">\n{"".join(shown)}\n</div>' if shown else ""
+    present = [one for one in figures if one]
+    return f'<div class="pair">\n{"".join(present)}\n</div>' if present else ""
 
 
 def table(

@@ -195,7 +195,7 @@ def occupancy(result: SimulationResult) -> Plot | None:
             | {"yanchor": "bottom", **label_anchor(capacity, first, last)}
         ]
     layout["xaxis"]["range"] = [first, last]
-    spoken = "Share of slots by their number of check-ins, as measured and as theory says."
+    spoken = "Share of slots by their number of check-ins, measured and expected."
     key = (("measured", "@blue"), ("theory", "@orange"))
     return Plot(
         "occupancy", "Share of slots", spoken, [bars, distribution], layout, key, key_always=True

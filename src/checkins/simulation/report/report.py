@@ -22,20 +22,10 @@ def report_page(result: SimulationResult | SweepResult) -> str:
     """Return the whole page as HTML."""
     if isinstance(result, SweepResult):
         return sweep.sweep_page(result)
-    parts = [
-        _top(result),
-        _learning(result),
-        _privacy(result),
-        _occupancy(result),
-        _methods(result),
-        _certificate(result),
-        _repeat(result),
-    ]
-    return page.whole_page(
-        title=f"{result.campaign.name}: a simulated campaign",
-        body="\n".join(parts),
-        footer=page.footer(result),
-    )
+    sections = (_top, _learning, _privacy, _occupancy, _methods, _certificate, _repeat)
+    body = "\n".join(section(result) for section in sections)
+    title = f"{result.campaign.name}: a simulated campaign"
+    return page.whole_page(title=title, body=body, footer=page.footer(result))
 
 
 def write_report(result: SimulationResult | SweepResult, path: str | Path) -> None:
@@ -101,7 +91,7 @@ def _quality(result: SimulationResult) -> tuple[str, str, str, str]:
     metric, values = result.headline, result.metrics
     if metric is None:
         return "Quality", "diverged", "", "the rate is too large for this noise"
-    deviation = numbers.spread(metric, (result.spread or {}).get(metric))
+    deviation = words.spread(result, metric)
     over = f"mean and deviation over {len(result.seeds)} seeds" if deviation else "one seed"
     rest = [
         f"{numbers.metric_name(name)} {numbers.metric(name, values[name])}"
@@ -140,11 +130,9 @@ def _learning(result: SimulationResult) -> str:
 
 
 def _privacy(result: SimulationResult) -> str:
-    plot, title = plots.spent(result), "What it costs in privacy"
-    if plot is None:
-        missing = "The ε spent over slots could not be bounded."
-        return page.section("privacy", title, page.paragraph(missing))
-    return page.section("privacy", title, page.figure(plot, words.spent(result)))
+    content = page.figure(plots.spent(result), words.spent(result))
+    missing = page.paragraph("The ε spent over slots could not be bounded.")
+    return page.section("privacy", "Privacy spent", content or missing)
 
 
 def _occupancy(result: SimulationResult) -> str:
@@ -205,10 +193,7 @@ def _baseline_row(one: BaselineResult, metric: str | None, certificate: Certific
 
 
 def _metric_cell(one: SimulationResult | BaselineResult, metric: str | None) -> list[str]:
-    if metric is None:
-        return []
-    deviation = numbers.spread(metric, (one.spread or {}).get(metric))
-    return [page.text(f"{numbers.metric(metric, one.metrics.get(metric))} {deviation}".strip())]
+    return [] if metric is None else [page.text(words.measured(one, metric))]
 
 
 def _certificate(result: SimulationResult) -> str:
@@ -241,9 +226,5 @@ def _certificate(result: SimulationResult) -> str:
 
 
 def _repeat(result: SimulationResult) -> str:
-    return page.repeat_section(
-        result,
-        command=result.command,
-        how="Save the campaign's file and run it again",
-        file="The campaign's file",
-    )
+    how, file = "Save the campaign's file and run it again", "The campaign's file"
+    return page.repeat_section(result, command=result.command, how=how, file=file)

@@ -20,23 +20,15 @@ def sweep_page(result: SweepResult) -> str:
     runs, first = result.runs, result.runs[0]
     metric = next((found for run in runs if (found := run.headline)), None)
     varied = _varied(runs)
+    how = "Save the campaign's file, give it a row of the table above, and run it"
+    file = f"The campaign's file, with {_label(first, varied)}"
     parts = [
-        _top(runs, metric, varied),
-        _settings(runs, metric, varied),
-        _curves(runs, metric, varied),
+        *(section(runs, metric, varied) for section in (_top, _settings, _curves)),
         _certificates(runs, varied),
-        page.repeat_section(
-            first,
-            command=result.command,
-            how="Save the campaign's file, give it a row of the table above, and run it",
-            file=f"The campaign's file, with {_label(first, varied)}",
-        ),
+        page.repeat_section(first, command=result.command, how=how, file=file),
     ]
-    return page.whole_page(
-        title=f"{first.campaign.name}: a simulated sweep",
-        body="\n".join(parts),
-        footer=page.footer(first),
-    )
+    title = f"{first.campaign.name}: a simulated sweep"
+    return page.whole_page(title=title, body="\n".join(parts), footer=page.footer(first))
 
 
 def _varied(runs: Sequence[SimulationResult]) -> list[str]:
@@ -111,23 +103,13 @@ def _figures(
     above = sum(not run.within_budget for run in runs)
     over = f"{above} of {len(runs)} {OVER}; " if above else ""
     certificate = runs[0].certificate
-    shown = [
-        (
-            "Settings",
-            numbers.count(len(runs)),
-            "",
-            f"{seeds} seed{'' if seeds == 1 else 's'} each, run side by side",
-        ),
-        (
-            EPSILON,
-            epsilon,
-            f"at δ = {numbers.nearest(certificate.delta)}",
-            f"{over}{certificate.adjacency}, rounded up",
-        ),
+    each = f"{seeds} seed{'' if seeds == 1 else 's'} each, run side by side"
+    at = f"at δ = {numbers.nearest(certificate.delta)}"
+    return [
+        *([_best(runs, metric, varied)] if metric else []),
+        ("Settings", numbers.count(len(runs)), "", each),
+        (EPSILON, epsilon, at, f"{over}{certificate.adjacency}, rounded up"),
     ]
-    if metric:
-        shown.insert(0, _best(runs, metric, varied))
-    return shown
 
 
 def _best(
@@ -147,7 +129,7 @@ def _best(
     return (
         title,
         numbers.metric(metric, best.metrics[metric]),
-        numbers.spread(metric, (best.spread or {}).get(metric)),
+        words.spread(best, metric),
         f"{among}with {_label(best, varied)}; choosing it by clients' data would not be covered",
     )
 
@@ -161,9 +143,8 @@ def _settings(runs: Sequence[SimulationResult], metric: str | None, varied: Sequ
         mark = "" if run.within_budget else f'<span class="over">{OVER}</span>'
         cells.append(page.text(numbers.up(run.certificate.epsilon)) + mark)
         if metric is not None:
-            deviation = numbers.spread(metric, (run.spread or {}).get(metric))
-            value = f"{numbers.metric(metric, run.metrics.get(metric))} {deviation}".strip()
-            cells.append("diverged" if metric not in run.metrics else page.text(value))
+            known = metric in run.metrics
+            cells.append(page.text(words.measured(run, metric)) if known else "diverged")
         else:
             cells[0] += " (diverged)"
         cells.append(page.text(numbers.count(run.dummies)))

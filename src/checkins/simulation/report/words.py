@@ -39,6 +39,16 @@ def measured_on(result: SimulationResult) -> str:
     return "the public holdout" if result.on_holdout else "the clients' own rows"
 
 
+def spread(one: SimulationResult | BaselineResult, metric: str) -> str:
+    """The standard deviation of a metric over seeds; empty with one seed."""
+    return numbers.spread(metric, (one.spread or {}).get(metric))
+
+
+def measured(one: SimulationResult | BaselineResult, metric: str) -> str:
+    """The mean of a metric over seeds, and its standard deviation if there are several."""
+    return f"{numbers.metric(metric, one.metrics.get(metric))} {spread(one, metric)}".strip()
+
+
 def same_epsilon(result: SimulationResult, one: BaselineResult) -> bool:
     """Whether a baseline has this campaign's epsilon, to within a hundredth of it."""
     own, other = numbers.finite(result.certificate.epsilon), numbers.finite(one.baseline.epsilon)

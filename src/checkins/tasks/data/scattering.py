@@ -1,7 +1,7 @@
 """Scattering features of pictures: two layers of wavelets, pooled to a coarse grid.
 
 Nothing here is fitted. The filters are public constants, and a picture is normalised by itself
-alone, so features of one client never depend on another's data and cost no privacy. [TB21] found
+alone, so features of one client never depend on another's data and reveal nothing. [TB21] found
 linear models on these features to learn small pictures privately better than deep ones.
 
 For a picture x, wavelets ψ of two sizes (0, 1) and L angles, and a Gaussian window φ,
@@ -74,20 +74,22 @@ class Scattering:
     def features(self, images: NDArray[np.floating], *, workers: int = 2) -> Images:
         """Return flat, normalised features for linear models, of pictures with values in [0, 1].
 
-        Order 2 is taken relative to the response of order 1 that it comes from, as in [BM13]: it
-        says how edges are arranged, whatever their strength. Then the root, because one bright spot
-        would else outweigh the rest; and each channel is normalised by itself.
+        Order 2 is divided by the response of order 1 that it comes from, as in [BM13]: it describes
+        how edges are arranged, independently of their strength. Then the square root, so that one
+        bright spot does not outweigh the rest; and each channel is normalised separately.
         """
         if len(images) and not (images.min() >= 0.0 and images.max() <= 1.0):
             raise InvalidValue("images", "values", "must lie in [0, 1]")
 
         def of_batch(batch: Images) -> Images:
-            seen = self._batch(batch)
+            responses = self._batch(batch)
             first = 1 + 2 * self.angles
-            edges = seen[:, 1 : 1 + self.angles]
-            relative = seen[:, first:].reshape(len(seen), self.angles, -1, *self.shape[1:])
+            edges = responses[:, 1 : 1 + self.angles]
+            relative = responses[:, first:].reshape(
+                len(responses), self.angles, -1, *self.shape[1:]
+            )
             relative /= edges[:, :, np.newaxis] + FAINT
-            return group_normalised(np.sqrt(seen), self.shape[0], floor=ROOT_FLOOR)
+            return group_normalised(np.sqrt(responses), self.shape[0], floor=ROOT_FLOOR)
 
         return self._each(images, (math.prod(self.shape),), of_batch, workers)
 
@@ -121,13 +123,13 @@ class Scattering:
         edges = np.abs(_inverse(spectra * small))
         shapes = _halved(spectra, large)
         textures = _halved(_forward(edges)[:, :, np.newaxis], large)
-        seen = (
+        responses = (
             _pooled(pictures, fine),
             _pooled(edges, fine),
             _pooled(shapes, coarse),
             _pooled(textures.reshape(len(images), -1, *textures.shape[-2:]), coarse),
         )
-        return np.concatenate(seen, axis=1)
+        return np.concatenate(responses, axis=1)
 
     @cached_property
     def _wavelets(self) -> tuple[Images, Images]:
@@ -162,7 +164,7 @@ class Scattering:
 
 
 def _single(constants: NDArray[np.float64]) -> Images:
-    """In float32, and zero where float32 would not see it: tails of subnormal numbers cost time."""
+    """Return constants in float32, with 0 for tails below 1e-12: subnormal numbers are slow."""
     return np.ascontiguousarray(np.where(np.abs(constants) < 1e-12, 0.0, constants), np.float32)
 
 

@@ -15,8 +15,8 @@ through ⟨x, c⟩, where c is the optimum. With s = ⟨x, θ⟩, on the ball �
                F(θ) − F(c) = an integral over a disc, L = 1, β = 1/4
 
 with κ = E|x₁| = Γ(p/2)/(√π Γ((p + 1)/2)). Signs are fair coins. An outlier ±R/2 is out of every
-model's reach, so that its two signs cost R/2 on average whatever θ is. E[xxᵀ] = I/p gives the
-second risk. The third is the mean divergence of two coins whose log-odds are ⟨x, c⟩ and ⟨x, θ⟩:
+model's reach, so that its two signs add R/2 to the loss on average for every θ. E[xxᵀ] = I/p gives
+the second risk. The third is the mean divergence of two coins whose log-odds are ⟨x, c⟩ and ⟨x, θ⟩:
 only the plane of c and θ matters.
 """
 
@@ -103,7 +103,7 @@ class Problem:
         return {_WEIGHTS: (self.dimension,)}
 
     def start(self, seed: int = 0) -> NDArray[np.float64]:
-        """θ₁ = 0, whatever the seed."""
+        """Return θ₁ = 0; the seed has no effect."""
         return np.zeros(self.dimension)
 
     def loss(self, parameters: dict[str, Any], features: Any, label: Any) -> Any:
@@ -152,7 +152,7 @@ class Problem:
                 return features, (coins[:, 0] < expit(clean)).astype(np.int64)
 
     def dataset(self, *, clients: int, holdout: int = 0) -> Dataset:
-        """Return the first ``clients`` clients, one row each, and a holdout drawn alike."""
+        """Return the first ``clients`` clients, one row each, and a holdout like them."""
         validate.count(most=10**9, clients=clients)
         features, labels = self.clients(np.arange(clients))
         held, held_labels = self.clients(np.arange(holdout), stream="holdout")
@@ -225,7 +225,7 @@ def _coin_divergence(true: NDArray[np.float64], model: NDArray[np.float64]) -> f
     along = float(model @ axis)
     across = float(np.linalg.norm(model - along * axis))
     count = 64 + 16 * math.ceil(max(size, float(np.linalg.norm(model))))
-    # In one dimension x is ±1: two angles, and ``across`` is nothing but rounding.
+    # In one dimension x is ±1: two angles, and ``across`` is a rounding error.
     angles = np.arange(2 if dimension == 1 else count) * (
         math.pi if dimension == 1 else 2.0 * math.pi / count
     )

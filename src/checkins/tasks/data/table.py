@@ -1,7 +1,7 @@
-"""Anyone's table: whose a row is, what to predict, from which columns, within which public ranges.
+"""A user's table: its client column, label column, and features with public ranges.
 
-A feature is clipped to its range and scaled so that the range becomes [−1, 1]. Ranges are what a
-quantity can be, chosen without a look at the clients' data: a range fitted on them tells about
+A feature is clipped to its range and scaled so that the range becomes [−1, 1]. A range is a public
+constant, chosen without looking at the clients' data: a range computed from the data would reveal
 their extremes, and no certificate covers that.
 """
 
@@ -35,8 +35,8 @@ def describe(
 ) -> DataFile:
     """Return the sealed description of a table from its column names and ranges.
 
-    Without ``features``, those that have a range; without ranges too, every other column, and an
-    error that lists those that need one.
+    ``features`` None means the columns that have a range. With neither, an error lists the columns
+    that need a range.
     """
     path = Path(file)
     given = dict(ranges or {})
@@ -74,9 +74,9 @@ def described(
 ) -> tuple[DataFile, bool]:
     """Return the description of a table to simulate, and whether ranges were taken from its data.
 
-    Ranges are those of ``like`` where it is a table too; a column it does not name takes the
-    lowest and highest value it has, which is no secret of a simulation and would be one of a
-    campaign.
+    Ranges are those of ``like`` if it is a table that has all its features here; other columns
+    range from their lowest to their highest value, which a simulation may use and a campaign may
+    not.
     """
     path = Path(file)
     names = table_file.header(path)

@@ -1,6 +1,6 @@
-"""Reading the columns of a CSV or Parquet file: numbers where numbers must be, or who is at fault.
+"""Read columns of a CSV or Parquet file; errors name the column, the row and the value.
 
-CSV needs nothing but this package, so that a device can read its own; Parquet needs pyarrow.
+CSV needs this package alone, so that a device can read its own table; Parquet needs pyarrow.
 """
 
 from __future__ import annotations

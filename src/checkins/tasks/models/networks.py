@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class MLP:
     """z = tanh(x·W₁ + b₁)·W₂ + b₂, then as softmax regression.
 
-    tanh, because bounded units keep gradients small, and clipping then costs less ([PTSCE21]).
+    tanh, because bounded units have small gradients, which clipping distorts less ([PTSCE21]).
 
     >>> MLP(features=4, classes=3, width=8).dimension
     67
@@ -184,8 +184,8 @@ class CNN:
                 axis=2,
             )
             weights = filters.reshape(-1, filters.shape[-1])
-            seen = jnp.tanh(patches.reshape(rows * columns, -1) @ weights + bias)
-            picture = seen.reshape(rows // 2, 2, columns // 2, 2, -1).mean(axis=(1, 3))
+            activations = jnp.tanh(patches.reshape(rows * columns, -1) @ weights + bias)
+            picture = activations.reshape(rows // 2, 2, columns // 2, 2, -1).mean(axis=(1, 3))
         return cross_entropy(
             picture.reshape(-1) @ parameters["weights"] + parameters["bias"], label
         )
@@ -195,14 +195,14 @@ class CNN:
         tensors = unflatten(flat, self.shapes)
         pictures = self._pictures(features, flat.dtype)
         check_labels(labels, rows=len(pictures), classes=self.classes)
-        inputs, seen = _forward(tensors, pictures)
-        last = _halved(seen[-1])
+        inputs, activations = _forward(tensors, pictures)
+        last = _halved(activations[-1])
         hidden = last.reshape(len(last), -1)
         residuals = class_residuals(hidden @ tensors["weights"] + tensors["bias"], labels)
         residuals /= len(pictures)
         slopes = {"weights": hidden.T @ residuals, "bias": residuals.sum(axis=0)}
         back = (residuals @ tensors["weights"].T).reshape(last.shape)
-        for layer, entered, left in reversed(list(zip(_LAYERS, inputs, seen, strict=True))):
+        for layer, entered, left in reversed(list(zip(_LAYERS, inputs, activations, strict=True))):
             back = _doubled(back) * (1.0 - left**2)
             axes = (0, 1, 2)
             patches = np.tensordot(
@@ -217,8 +217,8 @@ class CNN:
     def scores(self, flat: Vector, features: Rows) -> Rows:
         """One score for each class and row."""
         tensors = unflatten(flat, self.shapes)
-        _, seen = _forward(tensors, self._pictures(features, flat.dtype))
-        last = _halved(seen[-1])
+        _, activations = _forward(tensors, self._pictures(features, flat.dtype))
+        last = _halved(activations[-1])
         scores: Rows = last.reshape(len(last), -1) @ tensors["weights"] + tensors["bias"]
         return scores
 
@@ -230,13 +230,13 @@ class CNN:
 
 def _forward(tensors: dict[str, Rows], pictures: Rows) -> tuple[list[Rows], list[Rows]]:
     """Return the inputs of each layer, and its activations before pooling."""
-    inputs, seen = [pictures], []
+    inputs, activations = [pictures], []
     for layer in _LAYERS:
         filters = tensors[f"{layer}_filters"]
         summed = np.tensordot(_patches(inputs[-1]), filters, ((3, 4, 5), (2, 0, 1)))
-        seen.append(np.tanh(summed + tensors[f"{layer}_bias"]))
-        inputs.append(_halved(seen[-1]))
-    return inputs[:-1], seen
+        activations.append(np.tanh(summed + tensors[f"{layer}_bias"]))
+        inputs.append(_halved(activations[-1]))
+    return inputs[:-1], activations
 
 
 def _patches(pictures: Rows) -> Rows:
