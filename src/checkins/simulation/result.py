@@ -18,10 +18,11 @@ import numpy as np
 from checkins.accounting import Certificate, NoiseAt
 from checkins.campaign import Campaign, campaign_text
 from checkins.simulation.baselines import DESCRIPTIONS, Baseline, CalibratedBaseline
-from checkins.simulation.engine.evaluation import Evaluation, Metrics
+from checkins.simulation.engine.evaluation import Metrics
 from checkins.simulation.engine.outcome import Curve, Outcome
 from checkins.simulation.engine.training import Scenario
 from checkins.simulation.workers import Job, load_task
+from checkins.tasks.data.dataset import Dataset
 
 if TYPE_CHECKING:
     from checkins.simulation.expectation import Histogram
@@ -43,6 +44,11 @@ class DataSummary:
     classes: int
     """Number of classes; 0 if the targets are real numbers."""
     holdout_rows: int
+
+    @classmethod
+    def of(cls, data: Dataset) -> DataSummary:
+        rows, held = len(data.labels), len(data.holdout_labels)
+        return cls(data.name, data.clients, rows, data.classes, held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +86,11 @@ class BaselineResult:
     @property
     def unavailable(self) -> str | None:
         """Why the baseline has no metrics; None if it has."""
-        if self.baseline.unavailable is not None:
-            return self.baseline.unavailable
-        if not self.outcomes:
+        if self.baseline.unavailable is None and not self.outcomes:
             return "interrupted before it"
         if any(outcome.diverged for outcome in self.outcomes):
             return "its model diverged: the noise is too much for this rate"
-        return None
+        return self.baseline.unavailable
 
     def as_json(self) -> dict[str, Any]:
         adjacency = self.baseline.adjacency
@@ -288,44 +292,6 @@ class SweepResult:
         return found if self.command is None else {**found, "command": self.command}
 
 
-def make_result(
-    campaign: Campaign,
-    done: Sequence[tuple[Job, Outcome]],
-    certificate: Certificate,
-    *,
-    complete: bool,
-    spent: Iterable[tuple[int, float]],
-    baselines: Sequence[BaselineResult],
-    notes: Sequence[str] = (),
-    settings: Mapping[str, object] | None = None,
-) -> SimulationResult:
-    """Return the result of one campaign from its jobs that were started, at least one."""
-    job, first = done[0]
-    loaded = load_task(job.task, job.folder)
-    data = loaded.data
-    occupancy, dummies_expected = _against_theory(job, first)
-    return SimulationResult(
-        campaign=campaign,
-        certificate=certificate,
-        complete=complete,
-        seeds=tuple(outcome for _, outcome in done),
-        scenario=job.scenario,
-        data=DataSummary(
-            data.name, data.clients, len(data.labels), data.classes, len(data.holdout_labels)
-        ),
-        model=job.task.model,
-        dimension=loaded.model.dimension,
-        noise="none" if job.mechanism is None else job.mechanism.noise_description,
-        on_holdout=Evaluation(loaded).on_holdout,
-        epsilon_by_slot=tuple(spent),
-        occupancy=occupancy,
-        dummies_expected=dummies_expected,
-        baselines=tuple(baselines),
-        notes=tuple(notes),
-        settings=settings or {},
-    )
-
-
 def mean(found: Iterable[Metrics]) -> Metrics:
     """Return the mean of each metric over seeds; empty if a model diverged."""
     every = list(found)
@@ -350,7 +316,7 @@ def _seed_json(outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-def _against_theory(job: Job, outcome: Outcome) -> tuple[Histogram | None, float | None]:
+def against_theory(job: Job, outcome: Outcome) -> tuple[Histogram | None, float | None]:
     """Return the occupancy of the first seed's slots, and the expected number of dummies."""
     if job.mechanism is None or not outcome.slots:
         return None, None

@@ -16,15 +16,16 @@ from checkins import validate
 from checkins.accounting import Adjacency, Certificate, Protocol
 from checkins.campaign import Campaign, PartialRun, Spending, certify_runs
 from checkins.errors import InvalidValue
+from checkins.simulation import result as results
 from checkins.simulation import workers
 from checkins.simulation.baselines import Baseline, CalibratedBaseline, calibrate_baseline
-from checkins.simulation.engine.evaluation import Metrics, check_loss
+from checkins.simulation.engine.evaluation import Evaluation, Metrics, check_loss
 from checkins.simulation.engine.loop import server_of
 from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.outcome import Outcome, task_of
 from checkins.simulation.engine.training import Scenario
 from checkins.simulation.population import MOST_CLIENTS, Always, Availability
-from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult, make_result
+from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult
 from checkins.simulation.sweep import label
 from checkins.simulation.workers import Job, load_task
 
@@ -240,7 +241,7 @@ class PreparedStudy:
         begun = [(job, outcome) for job, outcome in pairs if outcome is not None]
         if not begun:
             return None
-        outcomes = [outcome for _, outcome in begun]
+        job, outcomes = begun[0][0], [outcome for _, outcome in begun]
         slots = max(outcome.slots for outcome in outcomes)
         certificate = entry.accounting.whole
         if not any(outcome.diverged for outcome in outcomes):
@@ -252,19 +253,29 @@ class PreparedStudy:
             fewest = "the fewest reports of any run of any seed"
             notes.append(f"averaged updates are accounted for by {fewest}")
         complete = [outcome is not None and outcome.complete for own in done for outcome in own]
-        accounted = entry.accounting
-        return make_result(
-            entry.campaign,
-            begun,
-            certificate,
+        own_complete, accounted = all(complete[: len(done[0])]), entry.accounting
+        loaded = load_task(job.task, job.folder)
+        occupancy, dummies_expected = results.against_theory(job, outcomes[0])
+        return SimulationResult(
+            campaign=entry.campaign,
+            certificate=certificate,
             complete=all(complete),
-            spent=accounted.curve() if all(complete[: len(done[0])]) else accounted.known(slots),
-            baselines=[
+            seeds=tuple(outcomes),
+            scenario=job.scenario,
+            data=results.DataSummary.of(loaded.data),
+            model=job.task.model,
+            dimension=loaded.model.dimension,
+            noise="none" if job.mechanism is None else job.mechanism.noise_description,
+            on_holdout=Evaluation(loaded).on_holdout,
+            epsilon_by_slot=tuple(accounted.curve() if own_complete else accounted.known(slots)),
+            occupancy=occupancy,
+            dummies_expected=dummies_expected,
+            baselines=tuple(
                 BaselineResult(group.baseline, tuple(one for one in own if one is not None))
                 for group, own in zip(entry.groups[1:], done[1:], strict=True)
                 if group.baseline is not None
-            ],
-            notes=notes,
+            ),
+            notes=tuple(notes),
             settings=entry.setting,
         )
 

@@ -24,19 +24,8 @@ from checkins import validate
 from checkins.accounting import Design, GaussianNoise, NoiseAt, Protocol
 from checkins.accounting.solve import first_true
 from checkins.audit.bounds import CHOOSING, Trials, lower_bounds
-from checkins.audit.machines.adversary import (
-    EXCESS,
-    LIKELIHOOD,
-    Adversary,
-    AttackScores,
-    Scenario,
-    SlotNoise,
-    Update,
-    neighbours,
-    scenarios_for,
-    update_of,
-    wake_of,
-)
+from checkins.audit.machines import adversary
+from checkins.audit.machines.adversary import AttackScores, Scenario, Update, update_of, wake_of
 from checkins.audit.machines.machine_run import CANARY, ORDINARY_FAULTS, Faults, MachineRun
 from checkins.audit.machines.small_campaigns import (
     DELTA,
@@ -111,7 +100,7 @@ class MachineAudit:
     view: AdversaryView
     claim: Claim
     _devices: tuple[_Devices, _Devices] = field(init=False, repr=False)
-    _adversary: Adversary = field(init=False, repr=False)
+    _adversary: adversary.Adversary = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         devices = tuple(
@@ -143,7 +132,7 @@ class MachineAudit:
         return found | self._adversary.disks(observed) if disks else found
 
     def _devices_with(self, data: float | None) -> _Devices:
-        everyone = neighbours(self.scenario, self.campaign)
+        everyone = adversary.neighbours(self.scenario, self.campaign)
         if data is not None:  # first, so that it has the first receipt
             everyone = {CANARY: (participant_of(self.campaign), data)} | everyone
         wake = wake_of(self.campaign)
@@ -158,12 +147,12 @@ class MachineAudit:
         noise = self.campaign.design.randomizer
         return isinstance(noise, GaussianNoise) and noise.at is NoiseAt.SERVER
 
-    def _informed(self) -> Adversary:
+    def _informed(self) -> adversary.Adversary:
         design, wake = self.campaign.design, wake_of(self.campaign)
         reports = 1 if self._noise_at_server else (design.capacity or 1)
         window = range(wake, wake + design.window) if design.window else range(1, design.slots + 1)
-        noise = SlotNoise(self.sampler.randomizer, reports)
-        return Adversary(self.campaign, self.scenario, window, noise)
+        noise = adversary.SlotNoise(self.sampler.randomizer, reports)
+        return adversary.Adversary(self.campaign, self.scenario, window, noise)
 
     def trials(self, runs: int = RUNS) -> Trials:
         """Return the best attack's scores of ``runs`` campaigns with the canary and without it."""
@@ -212,7 +201,7 @@ def prepare_audit(
     affordable = spending_of(Ledger(), campaign).affordable()
     server = server_of(campaign, np.zeros(DIMENSION), affordable=affordable)
     sampler = sampler_of(campaign, dimension=DIMENSION)
-    scenario = scenario or scenarios_for(campaign)[0]
+    scenario = scenario or adversary.scenarios_for(campaign)[0]
     return MachineAudit(campaign, (server,), sampler, scenario, faults, view, claim)
 
 
@@ -234,7 +223,7 @@ def run_trials(
     small = made_small(campaign, delta=delta)
     audits = [
         prepare_audit(small, scenario=scenario, faults=faults)
-        for scenario in scenarios_for(small.campaign)
+        for scenario in adversary.scenarios_for(small.campaign)
     ]
     if seconds is not None:
         validate.non_negative(seconds=seconds)
@@ -283,7 +272,7 @@ class DeviceAudit:
         mine, other = (int(self.sampler.encode(one).units[-1]) for one in self.updates)
         last = ends[-1]
         return {
-            LIKELIHOOD: float(sum(ends)),
+            adversary.LIKELIHOOD: float(sum(ends)),
             "last report": float(last),
             "holes in the noise": float(_zeros(last - mine) - _zeros(last - other)),
             "round reports": float(_zeros(last)),
@@ -307,7 +296,7 @@ def prepare_device_audit(
         raise NotCovered("noise_at", "server", "a report without noise has no local guarantee")
     single = _single(campaign)
     sampler = sampler_of(single, dimension=1)
-    updates = (update_of(EXCESS, sampler), update_of(-EXCESS, sampler))
+    updates = (update_of(adversary.EXCESS, sampler), update_of(-adversary.EXCESS, sampler))
     if odd:
         units, step = int(sampler.grid.clip_units(_clip(sampler))), sampler.grid.step
         near = units - 1 - units % 2

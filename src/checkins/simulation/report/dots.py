@@ -7,20 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from checkins.simulation.report import numbers, words
-from checkins.simulation.report.axes import (
-    NARROW,
-    WIDE,
-    Plot,
-    bars,
-    capital,
-    escaped,
-    label_room,
-    note,
-    plain_layout,
-    round_ticks,
-    scatter,
-)
+from checkins.simulation.report import axes, numbers, words
+from checkins.simulation.report.axes import Plot, escaped, note, plain_layout, scatter
 from checkins.simulation.report.plots import COLOURS, per_cent
 from checkins.simulation.result import BaselineResult, SimulationResult
 
@@ -42,7 +30,7 @@ def dots_plot(name: str, metric: str, rows: Sequence[Row], *, where: str) -> Plo
     colours = [colour for *_, colour in ordered]
     marker = {"color": colours, "size": 13}
     dots = scatter("markers", values, list(range(len(ordered))), marker=marker, hoverinfo="skip")
-    spans = bars(
+    spans = axes.bars(
         ([value - spread, value + spread], [place, place], colour)
         for place, (_, value, spread, colour) in enumerate(ordered)
         if spread
@@ -54,19 +42,21 @@ def dots_plot(name: str, metric: str, rows: Sequence[Row], *, where: str) -> Plo
     layout["xaxis"].update(range=[low - 0.06 * room, high + 0.06 * room], showgrid=True, nticks=6)
     layout["xaxis"].update(gridcolor="@rule", tickformat=per_cent(metric, [low, high]))
     layout["yaxis"].update(visible=False, range=[-0.6, len(ordered) - 0.4])
-    layout["margin"].update(l=label_room(row[0] for row in ordered), r=label_room(texts), t=4)
+    layout["margin"].update(
+        l=axes.label_room(row[0] for row in ordered), r=axes.label_room(texts), t=4
+    )
     layout["meta"]["narrow"].update(l=12, r=12, t=12)
     layout["annotations"] = []
     for place, ((label, *_), text, colour) in enumerate(zip(ordered, texts, colours, strict=True)):
         at: dict[str, Any] = {"xref": "paper", "y": place}
         layout["annotations"] += [
-            note(label, colour=colour, **at, x=0, name=WIDE, xanchor="right", xshift=-14),
-            note(text, colour=colour, **at, x=1, name=WIDE, xshift=14),
-            note(f"{label}  {text}", colour=colour, **at, x=0, name=NARROW, yshift=17),
+            note(label, colour=colour, **at, x=0, name=axes.WIDE, xanchor="right", xshift=-14),
+            note(text, colour=colour, **at, x=1, name=axes.WIDE, xshift=14),
+            note(f"{label}  {text}", colour=colour, **at, x=0, name=axes.NARROW, yshift=17),
         ]
     title = f"{numbers.metric_name(metric)} on {where}"
     spoken = "; ".join(f"{row[0]} {text}" for row, text in zip(ordered, texts, strict=True))
-    return Plot(name, capital(title), f"{title}: {spoken}.", [*spans, dots], layout)
+    return Plot(name, axes.capital(title), f"{title}: {spoken}.", [*spans, dots], layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +77,7 @@ def against(metric: str, points: Sequence[SettingPoint], *, title: str, where: s
     places, values = [p.place for p in ordered], [p.value for p in ordered]
     path_line = {"color": "@rule", "width": 2}
     path = scatter("lines", places, values, line=path_line, hoverinfo="skip")
-    spans = bars(
+    spans = axes.bars(
         ([p.place, p.place], [p.value - p.spread, p.value + p.spread], p.colour)
         for p in ordered
         if p.spread
@@ -108,12 +98,12 @@ def against(metric: str, points: Sequence[SettingPoint], *, title: str, where: s
     if places[0] > 0.0 and places[-1] >= 10.0 * places[0]:
         layout["xaxis"]["type"] = "log"
         if len(places) > MOST_TICKS:
-            layout["xaxis"].update(round_ticks(math.log10(places[0]), math.log10(places[-1])))
+            layout["xaxis"].update(axes.round_ticks(math.log10(places[0]), math.log10(places[-1])))
     name = numbers.metric_name(metric)
     spoken = "; ".join(
         f"{numbers.nearest(p.place)} gives {numbers.metric(metric, p.value)}" for p in ordered
     )
-    above = capital(f"{name} on {where}")
+    above = axes.capital(f"{name} on {where}")
     return Plot("settings", above, f"{name} by {title}: {spoken}.", [path, *spans, dots], layout)
 
 

@@ -10,22 +10,40 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from checkins import validate
-from checkins.tasks.models.model import (
-    MOST_NUMBERS,
-    Rows,
-    Vector,
-    check_classes,
-    check_labels,
-    flat_rows,
-)
+from checkins.tasks.models import model
+from checkins.tasks.models.model import Rows, Vector, check_classes, check_labels, flat_rows
 from checkins.tasks.tensors import size, unflatten
 
 if TYPE_CHECKING:
     import jax
 
 
+class _Linear:
+    """The parts that are equal in all linear models; a convex problem starts from zeros."""
+
+    __slots__ = ()
+    features: int
+    shapes: Any
+
+    @property
+    def dimension(self) -> int:
+        """The number of weights and biases."""
+        return size(self.shapes)
+
+    def start(self, seed: int) -> NDArray[np.float64]:
+        """Return zeros: the problem is convex."""
+        return np.zeros(self.dimension)
+
+    def scores(self, flat: Vector, features: Rows) -> Rows:
+        """Return x·W + b: the log-odds of class 1, or one score for each class."""
+        tensors = unflatten(flat, self.shapes)
+        x = flat_rows(features, self.features, flat.dtype)
+        scores: Rows = x @ tensors["weights"] + tensors["bias"]
+        return scores
+
+
 @dataclass(frozen=True, slots=True)
-class Softmax:
+class Softmax(_Linear):
     """P(class k) in proportion to exp(z_k), z = x·W + b; the loss is −log P(label).
 
     >>> Softmax(features=784, classes=10).dimension
@@ -37,21 +55,12 @@ class Softmax:
 
     def __post_init__(self) -> None:
         check_classes(self.classes)
-        validate.count(most=MOST_NUMBERS // self.classes, features=self.features)
+        validate.count(most=model.MOST_NUMBERS // self.classes, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights (features, classes), then a bias for each class."""
         return {"weights": (self.features, self.classes), "bias": (self.classes,)}
-
-    @property
-    def dimension(self) -> int:
-        """(features + 1) × classes."""
-        return size(self.shapes)
-
-    def start(self, seed: int) -> NDArray[np.float64]:
-        """Return zeros: the problem is convex."""
-        return np.zeros(self.dimension)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
         """−log P(label) at one example."""
@@ -69,13 +78,6 @@ class Softmax:
         check_labels(labels, rows=len(x), classes=self.classes)
         residuals = class_residuals(self.scores(flat, features), labels) / len(x)
         return np.append(x.T @ residuals, residuals.sum(axis=0))
-
-    def scores(self, flat: Vector, features: Rows) -> Rows:
-        """Return one score for each class and row: log-odds, up to a constant of the row."""
-        tensors = unflatten(flat, self.shapes)
-        x = flat_rows(features, self.features, flat.dtype)
-        scores: Rows = x @ tensors["weights"] + tensors["bias"]
-        return scores
 
 
 def cross_entropy(scores: jax.Array, label: Any) -> jax.Array:
@@ -97,7 +99,7 @@ def class_residuals(scores: Any, labels: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Logistic:
+class Logistic(_Linear):
     """P(label 1) = 1 / (1 + exp(−z)), z = x·w + b; the loss is log(1 + exp(z)) − label × z.
 
     >>> model = Logistic(features=2)
@@ -108,21 +110,12 @@ class Logistic:
     features: int
 
     def __post_init__(self) -> None:
-        validate.count(most=MOST_NUMBERS, features=self.features)
+        validate.count(most=model.MOST_NUMBERS, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights, then the bias."""
         return {"weights": (self.features,), "bias": ()}
-
-    @property
-    def dimension(self) -> int:
-        """One number for each feature, and the bias."""
-        return self.features + 1
-
-    def start(self, seed: int) -> NDArray[np.float64]:
-        """Return zeros: the problem is convex."""
-        return np.zeros(self.dimension)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
         """log(1 + exp(z)) − label × z at one example, without overflow."""
@@ -146,10 +139,3 @@ class Logistic:
         check_labels(labels, rows=len(x), classes=2)
         residuals = self.residuals(self.scores(flat, features), labels).astype(flat.dtype)
         return np.append(residuals @ x, residuals.sum()) / len(x)
-
-    def scores(self, flat: Vector, features: Rows) -> Rows:
-        """The log-odds of class 1 for each row."""
-        tensors = unflatten(flat, self.shapes)
-        x = flat_rows(features, self.features, flat.dtype)
-        scores: Rows = x @ tensors["weights"] + tensors["bias"]
-        return scores

@@ -16,16 +16,9 @@ from numpy.typing import NDArray
 
 from checkins import validate
 from checkins.errors import InvalidValue
+from checkins.tasks.models import model
 from checkins.tasks.models.linear import class_residuals, cross_entropy
-from checkins.tasks.models.model import (
-    MOST_NUMBERS,
-    Rows,
-    Vector,
-    check_classes,
-    check_labels,
-    flat_rows,
-    random_weights,
-)
+from checkins.tasks.models.model import Rows, Vector, check_classes, check_labels, flat_rows
 from checkins.tasks.tensors import flatten, size, unflatten
 
 if TYPE_CHECKING:
@@ -48,8 +41,8 @@ class MLP:
 
     def __post_init__(self) -> None:
         check_classes(self.classes)
-        validate.count(most=MOST_NUMBERS // self.classes, width=self.width)
-        validate.count(most=MOST_NUMBERS // self.width, features=self.features)
+        validate.count(most=model.MOST_NUMBERS // self.classes, width=self.width)
+        validate.count(most=model.MOST_NUMBERS // self.width, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -71,7 +64,7 @@ class MLP:
         generator = np.random.default_rng(seed)
         tensors = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}
         for name, inputs in (("hidden_weights", self.features), ("weights", self.width)):
-            tensors[name] = random_weights(generator, self.shapes[name], inputs=inputs)
+            tensors[name] = model.random_weights(generator, self.shapes[name], inputs=inputs)
         return flatten(tensors, self.shapes).astype(np.float64)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
@@ -160,7 +153,7 @@ class CNN:
         for name in ("first_filters", "second_filters", "weights"):
             shape = self.shapes[name]
             inputs = int(np.prod(shape[:-1]))
-            tensors[name] = random_weights(generator, shape, inputs=inputs)
+            tensors[name] = model.random_weights(generator, shape, inputs=inputs)
         return flatten(tensors, self.shapes).astype(np.float64)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
