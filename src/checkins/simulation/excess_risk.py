@@ -34,7 +34,9 @@ _ROWS = 1 << 18  # clients, or noisy_sum reports, that are held at a time
 _Models = NDArray[np.float64]
 
 
-class _Sizes(TypedDict):
+class _Given(TypedDict):
+    clients: int
+    slots: int
     lipschitz: float
     diameter: float
     dimension: int
@@ -83,15 +85,11 @@ class Trial:
         """κ of the step size κ/√i, or the constant step of the smooth scheme."""
         match self.scheme:
             case Scheme.FIXED:
-                return utility.fixed_window_rate(
-                    participation=self.participation, **self._counts, **self._sizes
-                )
+                return utility.fixed_window_rate(participation=self.participation, **self._given)
             case Scheme.AVERAGED:
-                return utility.averaged_rate(**self._counts, **self._sizes)
+                return utility.averaged_rate(**self._given)
             case Scheme.SMOOTH:
-                return utility.averaged_smooth_step(
-                    smoothness=self._smoothness, **self._counts, **self._sizes
-                )
+                return utility.averaged_smooth_step(smoothness=self._smoothness, **self._given)
 
     @property
     def bound(self) -> float:
@@ -110,23 +108,20 @@ class Trial:
                     rate=self.rate,
                     second_moment=moment,
                     diameter=self.problem.diameter,
-                    **self._counts,
+                    clients=self.clients,
+                    slots=self.slots,
                 )
             case Scheme.AVERAGED:
-                return utility.averaged_risk(**self._counts, **self._sizes)
+                return utility.averaged_risk(**self._given)
             case Scheme.SMOOTH:
-                return utility.averaged_smooth_risk(
-                    smoothness=self._smoothness, **self._counts, **self._sizes
-                )
+                return utility.averaged_smooth_risk(smoothness=self._smoothness, **self._given)
 
     @property
     def stated(self) -> float:
         """The bound as the paper's theorem states it; only the fixed window's is larger."""
         if self.scheme is not Scheme.FIXED:
             return self.bound
-        return utility.fixed_window_risk(
-            participation=self.participation, **self._counts, **self._sizes
-        )
+        return utility.fixed_window_risk(participation=self.participation, **self._given)
 
     @property
     def worst(self) -> float:
@@ -134,12 +129,10 @@ class Trial:
         return worst_risk(self.problem)
 
     @property
-    def _counts(self) -> dict[str, int]:
-        return {"clients": self.clients, "slots": self.slots}
-
-    @property
-    def _sizes(self) -> _Sizes:
+    def _given(self) -> _Given:
         return {
+            "clients": self.clients,
+            "slots": self.slots,
             "lipschitz": self.problem.lipschitz,
             "diameter": self.problem.diameter,
             "dimension": self.problem.dimension,

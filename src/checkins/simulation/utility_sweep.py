@@ -145,15 +145,6 @@ class UtilitySweep:
         return all(one.share <= 1.0 for _, one in self.measured)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Which trials there are, before any has run."""
-
-    ladders: tuple[tuple[Trial, ...], ...]
-    variations: tuple[tuple[str, Trial], ...]
-    comparisons: tuple[tuple[str, Trial, Trial, float], ...]
-
-
 def sweep(
     *, slots: int, runs: int, seed: int, watch: OnFraction = lambda share: None
 ) -> UtilitySweep:
@@ -164,11 +155,12 @@ def sweep(
     validate.count(most=MOST_SLOTS, slots=slots)
     if not slots >= FEWEST_SLOTS:
         raise InvalidValue("slots", slots, f"must be at least {FEWEST_SLOTS}")
-    plan = _Plan(tuple(_ladders(slots)), tuple(_variations(slots)), tuple(_comparisons(slots)))
+    ladders, variations = list(_ladders(slots)), list(_variations(slots))
+    comparisons = list(_comparisons(slots))
     trials = [
-        *(trial for ladder in plan.ladders for trial in ladder),
-        *(trial for _, trial in plan.variations),
-        *(trial for _, fixed, averaged, _ in plan.comparisons for trial in (fixed, averaged)),
+        *(trial for ladder in ladders for trial in ladder),
+        *(trial for _, trial in variations),
+        *(trial for _, fixed, averaged, _ in comparisons for trial in (fixed, averaged)),
     ]
     total, done = sum(_work(trial) for trial in trials), 0.0
     found: list[Measured] = []
@@ -180,9 +172,9 @@ def sweep(
     return UtilitySweep(
         slots,
         runs,
-        tuple(Ladder(tuple(next(order) for _ in ladder)) for ladder in plan.ladders),
-        tuple((what, next(order)) for what, _ in plan.variations),
-        tuple(Comparison(same, next(order), next(order), r) for same, _, _, r in plan.comparisons),
+        tuple(Ladder(tuple(next(order) for _ in ladder)) for ladder in ladders),
+        tuple((what, next(order)) for what, _ in variations),
+        tuple(Comparison(same, next(order), next(order), r) for same, _, _, r in comparisons),
     )
 
 
@@ -195,28 +187,21 @@ def _problem(loss: Loss, *, dimension: int = DIMENSION, diameter: float = DIAMET
 
 
 def _trial(
-    problem: Problem,
-    scheme: Scheme,
-    *,
-    slots: int,
-    per_slot: int,
-    noise: float,
-    participation: float = 1.0,
+    problem: Problem, scheme: Scheme, *, slots: int, per_slot: int, noise: float, p0: float = 1.0
 ) -> Trial:
-    """``noise`` is √(pσ²)/L."""
+    """Return a trial with participation ``p0``; ``noise`` is √(pσ²)/L."""
     noise_std = noise * problem.lipschitz / math.sqrt(problem.dimension)
-    return Trial(problem, scheme, slots, per_slot * slots, noise_std, participation)
+    return Trial(problem, scheme, slots, per_slot * slots, noise_std, p0)
 
 
 def _ladders(slots: int) -> Iterator[tuple[Trial, ...]]:
     for loss in Loss:
         for scheme in _schemes(loss):
             for per_slot in PER_SLOT:
+                problem, counts = _problem(loss), [slots // step for step in STEPS]
                 yield tuple(
-                    _trial(
-                        _problem(loss), scheme, slots=slots // step, per_slot=per_slot, noise=NOISE
-                    )
-                    for step in STEPS
+                    _trial(problem, scheme, slots=count, per_slot=per_slot, noise=NOISE)
+                    for count in counts
                 )
 
 
@@ -237,10 +222,8 @@ def _variations(slots: int) -> Iterator[tuple[str, Trial]]:
                 ("a wide ball", _problem(loss, diameter=20.0), NOISE),
             ):
                 yield what, _trial(problem, scheme, slots=few, per_slot=4, noise=noise)
-        yield (
-            "few take part",
-            _trial(usual, Scheme.FIXED, slots=few, per_slot=4, noise=NOISE, participation=0.25),
-        )
+        rare = _trial(usual, Scheme.FIXED, slots=few, per_slot=4, noise=NOISE, p0=0.25)
+        yield "few take part", rare
 
 
 def _comparisons(slots: int) -> Iterator[tuple[str, Trial, Trial, float]]:
@@ -262,9 +245,8 @@ def _comparisons(slots: int) -> Iterator[tuple[str, Trial, Trial, float]]:
     ):
         length = math.sqrt(x)
         averaged = _trial(problem, scheme, slots=few, per_slot=k, noise=length)
-        fixed = _trial(
-            problem, Scheme.FIXED, slots=few, per_slot=k, noise=length / k, participation=1.0 / k
-        )
+        less, rare = length / k, 1.0 / k
+        fixed = _trial(problem, Scheme.FIXED, slots=few, per_slot=k, noise=less, p0=rare)
         if scheme is Scheme.SMOOTH:
             start = (problem.smoothness or 0.0) * problem.diameter / problem.lipschitz
             order = math.sqrt((1.0 + x) / k) + start / math.sqrt(few)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
 from hashlib import file_digest, sha256
 from pathlib import Path
 from types import FrameType
@@ -57,9 +57,8 @@ class Job:
     @property
     def slots(self) -> int:
         """The length of the job's progress bar."""
-        return (
-            EPOCHS if self.mechanism is None else self.mechanism.runs * self.mechanism.design.slots
-        )
+        mechanism = self.mechanism
+        return EPOCHS if mechanism is None else mechanism.runs * mechanism.design.slots
 
     def run(self, *, watch: OnJobProgress | None = None, cache: Path | None = None) -> Outcome:
         """Run the job, or what is left of it according to the folder ``cache``."""
@@ -80,11 +79,12 @@ class Job:
         if self.mechanism is None:
             outcome = train_pooled(loaded, seed=self.seed, watch=watch)
         else:
-            outcome = train(
-                self.training(loaded),
-                watch=None if watch is None else _on_progress(watch),
-                checkpoint=None if cached is None else cached.checkpoint,
-            )
+            checkpoint = None if cached is None else cached.checkpoint
+
+            def progress(at: Progress, metrics: Metrics) -> bool:
+                return watch is None or watch(at.slots, metrics)
+
+            outcome = train(self.training(loaded), watch=progress, checkpoint=checkpoint)
         if cached is not None and outcome.complete:
             cached.write(outcome)
         return outcome
@@ -93,14 +93,8 @@ class Job:
         """Return the training of a private job."""
         if self.mechanism is None:
             raise ValueError("a job without a mechanism has no training")
-        return Training.of(
-            self.task,
-            self.mechanism,
-            loaded,
-            self.scenario,
-            seed=self.seed,
-            evaluations=self.evaluations,
-        )
+        described = (self.task, self.mechanism, loaded, self.scenario)
+        return Training.of(*described, seed=self.seed, evaluations=self.evaluations)
 
 
 def _content(task: Task, folder: str) -> str:
@@ -132,10 +126,6 @@ def _load(task: Task, folder: str, content: str) -> LoadedTask:
     return LoadedTask.of(task, folder=folder)
 
 
-def _on_progress(watch: OnJobProgress) -> Callable[[Progress, Metrics], bool]:
-    return lambda progress, metrics: watch(progress.slots, metrics)
-
-
 @dataclass(frozen=True, slots=True)
 class JobCache:
     """The files of one job in a cache folder: its outcome, or a checkpoint until it is done."""
@@ -158,15 +148,9 @@ class JobCache:
         return Outcome(**about, contributors=contributors, curve=curve, model=model)
 
     def write(self, outcome: Outcome) -> None:
-        about = {
-            name: getattr(outcome, name)
-            for name in outcome.__dataclass_fields__
-            if name not in ("model", "curve")
-        }
-        about["curve"] = [
-            {"slots": point.slots, "metrics": point.metrics} for point in outcome.curve
-        ]
-        write_arrays(self.folder / f"{self.key}.npz", about, {"model": outcome.model})
+        about = asdict(outcome)
+        arrays = {"model": about.pop("model")}
+        write_arrays(self.folder / f"{self.key}.npz", about, arrays)
         self.checkpoint.remove()
 
 
@@ -222,21 +206,16 @@ def _in_this_process(
 ) -> list[Outcome | None]:
     found: list[Outcome | None] = [None] * len(jobs)
     with _interruption() as stopped:
+
+        def report(number: int, slots: int, metrics: Metrics) -> bool:
+            watch(number, slots, metrics)
+            return not stopped()
+
         for number, job in enumerate(jobs):
             if stopped():
                 break
-            found[number] = job.run(watch=_job_progress(number, watch, stopped), cache=cache)
+            found[number] = job.run(watch=partial(report, number), cache=cache)
     return found
-
-
-def _job_progress(
-    number: int, watch: OnStudyProgress, stopped: Callable[[], bool]
-) -> Callable[[int, Metrics], bool]:
-    def report(slots: int, metrics: Metrics) -> bool:
-        watch(number, slots, metrics)
-        return not stopped()
-
-    return report
 
 
 @contextmanager

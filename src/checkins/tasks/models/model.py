@@ -7,6 +7,7 @@ Tests hold the two equal. No model has state, and none is fitted to data when it
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from checkins import validate
 from checkins.errors import InvalidValue
+from checkins.tasks.tensors import flatten
 
 if TYPE_CHECKING:
     import jax
@@ -88,8 +90,16 @@ def check_labels(labels: Rows, *, rows: int, classes: int) -> None:
         )
 
 
-def random_weights(
-    generator: np.random.Generator, shape: tuple[int, ...], *, inputs: int
-) -> NDArray[np.float32]:
-    """Return normal weights of variance 1 / inputs, which preserve the scale of activations."""
-    return generator.standard_normal(shape, np.float32) / np.float32(math.sqrt(inputs))
+def random_start(
+    shapes: dict[str, tuple[int, ...]], weights: Iterable[str], seed: int
+) -> NDArray[np.float64]:
+    """Return normal ``weights`` of variance 1 / inputs, and biases of zero.
+
+    The variance preserves the scale of activations.
+    """
+    generator = np.random.default_rng(seed)
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    for name in weights:
+        normals = generator.standard_normal(shapes[name], np.float32)
+        tensors[name] = normals / np.float32(math.sqrt(math.prod(shapes[name][:-1])))
+    return flatten(tensors, shapes).astype(np.float64)

@@ -61,11 +61,7 @@ class MLP:
 
     def start(self, seed: int) -> NDArray[np.float64]:
         """Random weights of variance 1 / inputs, and biases of zero."""
-        generator = np.random.default_rng(seed)
-        tensors = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}
-        for name, inputs in (("hidden_weights", self.features), ("weights", self.width)):
-            tensors[name] = model.random_weights(generator, self.shapes[name], inputs=inputs)
-        return flatten(tensors, self.shapes).astype(np.float64)
+        return model.random_start(self.shapes, ("hidden_weights", "weights"), seed)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
         """−log P(label) at one example."""
@@ -148,13 +144,8 @@ class CNN:
 
     def start(self, seed: int) -> NDArray[np.float64]:
         """Random weights of variance 1 / inputs, and biases of zero."""
-        generator = np.random.default_rng(seed)
-        tensors = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}
-        for name in ("first_filters", "second_filters", "weights"):
-            shape = self.shapes[name]
-            inputs = int(np.prod(shape[:-1]))
-            tensors[name] = model.random_weights(generator, shape, inputs=inputs)
-        return flatten(tensors, self.shapes).astype(np.float64)
+        weights = ("first_filters", "second_filters", "weights")
+        return model.random_start(self.shapes, weights, seed)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
         """−log P(label) at one example.
