@@ -1,4 +1,4 @@
-"""Simulate many runs of the protocol as a canary meets them, and score their releases.
+"""Simulate the parts of many runs that depend on a canary, and score their releases.
 
 A run is drawn once and evaluated twice, with the canary and without it. That halves the work and
 loses nothing: the two probabilities of a test are bounded one by one, whatever their dependence.

@@ -6,7 +6,7 @@ Where to read the paper's algorithm, in order:
 2. ``engine.updates``        the sum of the clipped updates of a slot's clients.
 3. ``engine.mechanism``      the noise of that sum, and the divisor.
 4. ``engine.loop``           one slot: sum, noise, divisor, ModelUpdate; many slots in one ``scan``.
-5. ``engine.training``       a run after a run: chunks of slots, from one seed.
+5. ``engine.training``       runs one after another, in chunks of slots, from one seed.
 6. ``engine.outcome``        ``simulate(campaign)``: train, evaluate, and save checkpoints.
 
 In pseudocode, with capacity K, noise multiplier σ and clip C:

@@ -60,24 +60,19 @@ class ScenarioOptions:
 
     def scenario(self, campaign: Campaign, in_data: int) -> Scenario:
         """Return the scenario; refuse a population that the data or the campaign contradict."""
-        declared = campaign.design.population
-        clients = self.clients
-        if clients is None:
-            clients = in_data
-            if declared and not declared.fewest <= in_data <= declared.most:
-                if not self.reuse:
-                    why = (
-                        f"the data has {in_data:,} clients: change it, or say --reuse-clients"
-                        " to let several clients hold the same rows"
-                    )
-                    raise InvalidValue("population", [declared.fewest, declared.most], why)
-                clients = declared.fewest if in_data < declared.fewest else declared.most
-        elif declared and not declared.fewest <= clients <= declared.most:
-            why = (
-                f"the file's population is {declared.fewest:,} to {declared.most:,}: change or"
-                " remove [budget] population"
-            )
-            raise InvalidValue("clients", clients, why)
+        declared, clients = campaign.design.population, self.clients or in_data
+        if declared and not declared.fewest <= clients <= declared.most:
+            if self.clients is not None:
+                stated = f"the file's population is {declared.fewest:,} to {declared.most:,}"
+                why = f"{stated}: change or remove [budget] population"
+                raise InvalidValue("clients", clients, why)
+            if not self.reuse:
+                several = "to let several clients hold the same rows"
+                why = (
+                    f"the data has {in_data:,} clients: change it, or say --reuse-clients {several}"
+                )
+                raise InvalidValue("population", [declared.fewest, declared.most], why)
+            clients = declared.fewest if in_data < declared.fewest else declared.most
         if clients > in_data and not self.reuse:
             why = f"the data has {in_data:,}: say --reuse-clients to let several hold the same rows"
             raise InvalidValue("clients", clients, why)

@@ -30,7 +30,7 @@ class LoadedTask:
 
 
 def featured(data: Dataset, features: Features | None) -> Dataset:
-    """Return the same people with public features in place of their own."""
+    """Return the data set with scattering features if ``features`` asks for them, else itself."""
     if features is not Features.SCATTERING:
         return data
     if len(data.shape) != 2 or data.shape[0] != data.shape[1]:

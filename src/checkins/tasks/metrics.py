@@ -47,7 +47,7 @@ def auc(scores: Scores, labels: Labels) -> float:
         raise InvalidValue("labels", int(labels[0]), "must hold both classes for an AUC")
     order = np.argsort(scores, kind="stable")
     ranked = scores[order]
-    # A run of equal scores counts whole: what lies below it, and half of what ties.
+    # Rows of equal score form a group: each counts all lower rows, and half of its own group.
     first = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
     above = np.add.reduceat(true[order].astype(np.int64), first)
     below = np.diff(np.append(first, len(ranked))) - above

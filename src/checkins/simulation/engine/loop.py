@@ -29,7 +29,7 @@ SKIPPED, IGNORED = 0.0, -1.0
 (warm-up slots of the server, and the padding of a chunk)."""
 
 UNROLLED, UNROLLED_ON_HOST = 8, 2
-"""Slots per iteration of the scan: on an accelerator launching a slot outlasts the slot."""
+"""Slots per iteration of the scan: an accelerator takes longer to launch a slot than to run it."""
 
 
 class State(NamedTuple):

@@ -29,7 +29,7 @@ def report_page(result: SimulationResult | SweepResult) -> str:
 
 
 def write_report(result: SimulationResult | SweepResult, path: str | Path) -> None:
-    """Write the page to a file: readers see the old page or the new one, never half of it."""
+    """Write the page to a file, atomically."""
     place = Path(path)
     descriptor, draft = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.", suffix=".part")
     try:

@@ -74,7 +74,7 @@ class Dataset:
         holdout_features: NDArray[np.float32] | None = None,
         holdout_labels: NDArray[Any] | None = None,
     ) -> Dataset:
-        """Every row is a client; without a holdout given, an empty one."""
+        """Return a data set with one row for each client; ``holdout_*`` None means no holdout."""
         return cls(
             name,
             features,
@@ -102,7 +102,7 @@ class Dataset:
 
     @property
     def most_rows(self) -> int:
-        """The rows of the client that has most."""
+        """The largest number of rows of a client."""
         return int(np.max(np.diff(self.offsets)))
 
     def rows_of(self, client: int) -> slice:

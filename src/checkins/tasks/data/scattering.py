@@ -8,7 +8,7 @@ For a picture x, wavelets ψ of two sizes (0, 1) and L angles, and a Gaussian wi
 
     order 0:  x ∗ φ        order 1:  |x ∗ ψ| ∗ φ        order 2:  ||x ∗ ψ₀| ∗ ψ₁| ∗ φ,
 
-read off at every fourth pixel: 1 + 2L + L² channels, 81 for eight angles ([Mallat12], [BM13]).
+sampled at every fourth pixel: 1 + 2L + L² channels, 81 for eight angles ([Mallat12], [BM13]).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from checkins.errors import InvalidValue
 Images = NDArray[np.float32]
 Spectra = NDArray[np.complex64]
 
-STRIDE = 4  # pixels from one place that is read off to the next
+STRIDE = 4  # pixels from one sample to the next
 MARGIN = 4  # pixels of mirrored border, so that opposite edges do not meet
 WIDTH = 0.8  # standard deviation of the smallest wavelet's envelope, in pixels
 FREQUENCY = 0.75 * np.pi  # of the smallest wavelet
 FLOOR = 1e-5  # of variances, as in [TB21]
 ROOT_FLOOR = 5e-3  # of variances of roots
-FAINT = 0.01  # a response of order 1 that is hardly one, for values in [0, 1]
+FAINT = 0.01  # added to responses of order 1, of values in [0, 1], before dividing by them
 SLANT = 0.5  # how much longer a wavelet is across its direction: 1 / SLANT
 _BATCH = 16  # pictures at once: their order-2 responses then fit a processor's cache
 
@@ -111,7 +111,7 @@ class Scattering:
 
         with ThreadPoolExecutor(workers) as pool:
             for _ in pool.map(fill, range(0, len(images), _BATCH)):
-                pass  # to hear of errors
+                pass  # raise errors of the threads
         return filled
 
     def _batch(self, images: Images) -> Images:
@@ -152,7 +152,7 @@ class Scattering:
 
     @cached_property
     def _windows(self) -> tuple[Images, Images]:
-        """Matrices that pool a row of all pixels, and of every second, at the places read off."""
+        """Matrices that pool a row of all pixels, and of every second, at the samples."""
         side = self.size + 2 * MARGIN
         centres = MARGIN + (STRIDE - 1) / 2 + STRIDE * np.arange(self.size // STRIDE)
 
@@ -210,7 +210,7 @@ def _halved(spectra: Spectra, wavelets: Images) -> Images:
 
 
 def _forward(pictures: Images) -> Spectra:
-    return cast(Spectra, fft.fft2(pictures))  # its stubs know of double precision alone
+    return cast(Spectra, fft.fft2(pictures))  # its type stubs cover double precision only
 
 
 def _inverse(spectra: Spectra) -> Spectra:
@@ -227,8 +227,8 @@ def group_normalised(features: Images, groups: int, *, floor: float = FLOOR) -> 
     """Each row's channels in ``groups`` of neighbours, each brought to mean 0 and variance 1.
 
     A row is normalised by its own values alone, so no statistic of the data is released. Rows come
-    back flat, ready for a linear model. ``floor`` is added to variances, so that a group in which
-    there is little to see stays small.
+    back flat, ready for a linear model. ``floor`` is added to variances, so that a group of nearly
+    constant values stays small.
     """
     validate.count(groups=groups)
     validate.positive(floor=floor)

@@ -119,7 +119,7 @@ def load(
     """Read a table; a relative file name counts from ``folder``.
 
     Clients come in the order of their ids as texts, their rows in the order of the file.
-    ``holdout`` is the share of clients that a public hash of the id (``holdout.in_holdout``) makes
+    ``holdout`` is the share of clients that a public hash of the id (``dataset.in_holdout``) makes
     public: nothing protects those. ``classes`` is a public constant; without it the labels must be
     exactly 0, 1, ... up to some number, and that number is taken as known to everyone.
     """

@@ -58,11 +58,11 @@ class LinearModel(Model, Protocol):
     its residuals.
 
     Its norm is therefore |(x, 1)| × |residuals|, and a sum of clipped gradients is one matrix
-    product in which no gradient is ever written down.
+    product, without a gradient for each row.
     """
 
     def residuals(self, scores: Any, labels: Any) -> Any:
-        """The derivative of the loss by each score; of numpy's or JAX's arrays, as given."""
+        """The derivative of the loss by each score, in numpy or JAX, like ``scores``."""
 
 
 def check_classes(classes: int, *, most: int = 10**6) -> None:

@@ -1,8 +1,8 @@
 """Neural networks: a perceptron with one hidden layer, and a small convolutional network.
 
-The convolutional network has twice: filters of 5 x 5, tanh, the mean of each 2 x 2; then a linear
-layer to the classes. Means and tanh instead of maxima and kinks: every gradient exists, and
-numpy's and JAX's agree.
+The convolutional network has two layers of 5 x 5 filters, tanh and the mean of each 2 x 2 square,
+then a linear layer to the classes. With means and tanh instead of maxima and kinks every gradient
+exists, and numpy's and JAX's agree.
 """
 
 from __future__ import annotations
