@@ -63,27 +63,18 @@ def _figures(result: SimulationResult) -> list[tuple[str, str, str, str]]:
     certificate, expected = result.certificate, result.dummies_expected
     epsilon = numbers.finite(certificate.epsilon)
     over = "" if result.within_budget else "over budget; "
-    rate = numbers.short_count(result.updates_per_second)
+    bound = "not bounded" if epsilon is None else f"≤ {numbers.up(epsilon)}"
+    at = f"at δ = {numbers.nearest(certificate.delta)}"
+    how = f"{over}{certificate.adjacency}, method {certificate.method}, rounded up"
+    slots = f"in {numbers.count(result.slots)} slots"
+    rate = f"{numbers.short_count(result.updates_per_second)} client updates a second"
+    theory = "" if expected is None else f"theory {numbers.count(expected)}"
+    dummies = "reports of the server in place of clients that did not come"
     return [
         _quality(result),
-        (
-            EPSILON,
-            "not bounded" if epsilon is None else f"≤ {numbers.up(epsilon)}",
-            f"at δ = {numbers.nearest(certificate.delta)}",
-            f"{over}{certificate.adjacency}, method {certificate.method}, rounded up",
-        ),
-        (
-            "Check-ins",
-            numbers.count(result.check_ins),
-            f"in {numbers.count(result.slots)} slots",
-            f"{rate} client updates a second on this machine",
-        ),
-        (
-            "Dummies",
-            numbers.count(result.dummies),
-            "" if expected is None else f"theory {numbers.count(expected)}",
-            "reports of the server in place of clients that did not come",
-        ),
+        (EPSILON, bound, at, how),
+        ("Check-ins", numbers.count(result.check_ins), slots, f"{rate} on this machine"),
+        ("Dummies", numbers.count(result.dummies), theory, dummies),
     ]
 
 

@@ -12,7 +12,7 @@ import os
 import zlib
 from math import prod
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,15 +41,9 @@ def load(folder: str | os.PathLike[str] | None = None) -> Dataset:
     """
     place = _place(folder)
     features, labels = _pictures(place, "train", CLIENTS)
-    holdout_features, holdout_labels = _pictures(place, "t10k", HOLDOUT)
-    return Dataset.one_row_each(
-        NAME,
-        features,
-        labels,
-        CLASSES,
-        holdout_features=holdout_features,
-        holdout_labels=holdout_labels,
-    )
+    pictures, classes = _pictures(place, "t10k", HOLDOUT)
+    holdout: dict[str, NDArray[Any]] = {"holdout_features": pictures, "holdout_labels": classes}
+    return Dataset.one_row_each(NAME, features, labels, CLASSES, **holdout)
 
 
 def read_idx(path: Path, *, shape: tuple[int, ...]) -> NDArray[np.uint8]:

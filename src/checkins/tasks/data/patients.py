@@ -73,14 +73,8 @@ def load() -> Dataset:
     features = scaled(known)
     labels = people["status"].to_numpy(dtype=np.int64)
     held = in_holdout(map(str, ids.tolist()), share=HOLDOUT_SHARE, purpose=NAME)
-    return Dataset.one_row_each(
-        NAME,
-        features[~held],
-        labels[~held],
-        2,
-        holdout_features=features[held],
-        holdout_labels=labels[held],
-    )
+    public = {"holdout_features": features[held], "holdout_labels": labels[held]}
+    return Dataset.one_row_each(NAME, features[~held], labels[~held], 2, **public)
 
 
 def scaled(known: dict[str, NDArray[np.float64]]) -> NDArray[np.float32]:

@@ -154,16 +154,8 @@ class Problem:
     def dataset(self, *, clients: int, holdout: int = 0) -> Dataset:
         """Return the first ``clients`` clients, one row each, and a holdout like them."""
         validate.count(most=10**9, clients=clients)
-        features, labels = self.clients(np.arange(clients))
-        held, held_labels = self.clients(np.arange(holdout), stream="holdout")
-        return Dataset.one_row_each(
-            f"synthetic-{self.loss_kind}",
-            features.astype(np.float32),
-            labels,
-            2 if self.loss_kind is Loss.LOGISTIC else REAL_TARGETS,
-            holdout_features=held.astype(np.float32),
-            holdout_labels=held_labels,
-        )
+        classes = 2 if self.loss_kind is Loss.LOGISTIC else REAL_TARGETS
+        return _dataset(f"synthetic-{self.loss_kind}", self, classes, clients, holdout)
 
     def excess_risk(self, model: NDArray[np.float64]) -> float:
         """F(θ) − F(c) ≥ 0 for a θ of the ball.
@@ -344,16 +336,17 @@ def load(
     if classes == 2:
         return logistic(dimension=dimension, seed=seed).dataset(clients=clients, holdout=holdout)
     several = SeveralClasses(dimension, classes, seed)
-    features, labels = several.clients(np.arange(clients))
-    held, held_labels = several.clients(np.arange(holdout), stream="holdout")
-    return Dataset.one_row_each(
-        f"{NAME}-softmax",
-        features.astype(np.float32),
-        labels,
-        classes,
-        holdout_features=held.astype(np.float32),
-        holdout_labels=held_labels,
-    )
+    return _dataset(f"{NAME}-softmax", several, classes, clients, holdout)
+
+
+def _dataset(
+    name: str, source: Problem | SeveralClasses, classes: int, clients: int, holdout: int
+) -> Dataset:
+    features, labels = source.clients(np.arange(clients))
+    held, held_labels = source.clients(np.arange(holdout), stream="holdout")
+    rows, public = features.astype(np.float32), held.astype(np.float32)
+    given: dict[str, NDArray[Any]] = {"holdout_features": public, "holdout_labels": held_labels}
+    return Dataset.one_row_each(name, rows, labels, classes, **given)
 
 
 def logistic(*, dimension: int = 10, seed: int = 0) -> Problem:

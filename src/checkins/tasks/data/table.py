@@ -55,13 +55,8 @@ def describe(
     unused = [name for name in given if name not in features]
     if unused:
         raise InvalidValue("ranges", unused[0], "is not among the features")
-    return DataFile(
-        str(path),
-        client_column=client_column,
-        label_column=label_column,
-        features=tuple(features),
-        ranges=tuple((float(given[name][0]), float(given[name][1])) for name in features),
-    )
+    ends = tuple((float(given[name][0]), float(given[name][1])) for name in features)
+    return DataFile(str(path), client_column, label_column, tuple(features), ends)
 
 
 def described(
@@ -97,16 +92,9 @@ def described(
         for name, column in zip(features, cells.features.T, strict=True):
             low, high = float(column.min()), float(column.max())
             known.setdefault(name, (low, high) if low < high else (low - 1.0, low + 1.0))
-    source = DataFile(
-        str(path),
-        client_column=client_column,
-        label_column=label_column,
-        features=features,
-        ranges=tuple(known[name] for name in features),
-        classes=like.classes if isinstance(like, DataFile) else None,
-        holdout=holdout,
-    )
-    return source, read_off
+    columns, ranges = (client_column, label_column), tuple(known[name] for name in features)
+    classes = like.classes if isinstance(like, DataFile) else None
+    return DataFile(str(path), *columns, features, ranges, classes, holdout), read_off
 
 
 def load(
@@ -144,15 +132,9 @@ def load(
             "holdout", holdout, f"leaves clients whose labels are all {labels[mine[0]]}"
         )
     rows = np.bincount(owner, minlength=len(ids))[~held]
-    return Dataset(
-        path.stem,
-        features[mine],
-        labels[mine],
-        np.concatenate([np.zeros(1, np.int64), np.cumsum(rows, dtype=np.int64)]),
-        classes,
-        features[public],
-        labels[public],
-    )
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows, dtype=np.int64)])
+    held_rows = (features[public], labels[public])
+    return Dataset(path.stem, features[mine], labels[mine], offsets, classes, *held_rows)
 
 
 def scaled(
