@@ -263,9 +263,7 @@ class SimulatedPopulation:
             takers = int(generator.binomial(self.clients, participation))
             counts = generator.multinomial(takers, np.full(slots, 1.0 / slots))
         online = self.availability.online(np.arange(1, slots + 1))
-        if np.all(online >= 1.0):
-            return counts
-        return generator.binomial(counts, online)
+        return counts if np.all(online >= 1.0) else generator.binomial(counts, online)
 
     def waking(self) -> Counts:
         """Return how many clients wake in slots 1..m of a sliding window."""

@@ -222,9 +222,7 @@ class Mechanism:
 
     def noises(self, reports: Counts) -> Counts:
         """Return the number of reports, dummies included, whose noise is in each slot's sum."""
-        if self.averaged:
-            return reports
-        return np.full_like(reports, self.design.capacity or 1)
+        return reports if self.averaged else np.full_like(reports, self.design.capacity or 1)
 
     def scales(self, reports: Counts) -> NDArray[np.float64]:
         """Return the factor of each slot's noise."""
