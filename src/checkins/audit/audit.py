@@ -105,7 +105,7 @@ def audit_campaign(
     settings = settings or Settings()
     started = clock()
     deltas = settings.deltas_for(campaign)
-    attacks = _Attacks(campaign, settings, deltas, progress, clock)
+    attacks = _AttackRunner(campaign, settings, deltas, progress, clock)
     certificates = {delta: certificate_at(campaign, delta) for delta in deltas}
     if settings.one_run:
         results = attacks.one_run()
@@ -138,7 +138,7 @@ def certificate_at(campaign: Campaign, delta: float) -> Certificate:
 
 
 @dataclass(slots=True)
-class _Attacks:
+class _AttackRunner:
     """The attacks of one audit; time and confidence are shared equally by them.
 
     An attack that took more or less than its share leaves less or more to those after it. Attacks
