@@ -16,9 +16,10 @@ from typing import Any
 
 from bench.load import Found, Order, send
 from bench.measure import Section
-from tests.postgres import open_postgres
-from tests.service.hostile.coordinator import Coordinator, campaign_text, serving
-from tests.service.hostile.crowd import wait_together
+from tests.support.campaigns import long_campaign
+from tests.support.coordinator import UNLIMITED, Coordinator, serving
+from tests.support.crowd import wait_together
+from tests.support.postgres import open_postgres
 
 LEAST = 0.4
 """Of the rate of the bare endpoint."""
@@ -85,11 +86,11 @@ def bare(name: str, **options: Any) -> Iterator[Side]:
 
 
 @contextmanager
-def ours(name: str, folder: Path, *options: str) -> Iterator[Side]:
+def ours(name: str, folder: Path, store: str | None = None) -> Iterator[Side]:
     """`checkins serve` in its first slot, with the tokens of everyone who will check in."""
     folder.mkdir()
-    text = campaign_text("bench", slots=10, slot_s=7200.0, choose_s=7000.0)
-    with serving(folder, text, "--workers", "1", *options) as running:
+    text = long_campaign("bench", slots=10, slot_s=7200.0, choose_s=7000.0)
+    with serving(folder, text, *UNLIMITED, store=store) as running:
         host, port = running.address
         side = Side(name, host, port, f"/campaigns/{running.campaign}/slots/1/check-ins")
         for number in range(ROUNDS):
@@ -117,12 +118,7 @@ def check_ins() -> Section:
             stack.enter_context(bare("one endpoint of FastAPI that does nothing", **UVICORN)),
             stack.enter_context(ours("**checkins**, SQLite, synchronous FULL", folder / "sqlite")),
             stack.enter_context(
-                ours(
-                    "**checkins**, PostgreSQL, fsync on",
-                    folder / "postgres",
-                    "--store",
-                    cluster.create(),
-                )
+                ours("**checkins**, PostgreSQL, fsync on", folder / "postgres", cluster.create())
             ),
             stack.enter_context(
                 bare("a socket that answers anything: the load's own limit", empty=True)
@@ -147,8 +143,11 @@ def check_ins() -> Section:
 def waiting() -> Section:
     """How long after the choice everyone who waits for it knows."""
     choose_s = 40.0
-    text = campaign_text("crowd", slots=3, slot_s=2 * choose_s, choose_s=choose_s, capacity=64)
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder), text) as running:
+    text = long_campaign("crowd", slots=3, slot_s=2 * choose_s, choose_s=choose_s, capacity=64)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(Path(folder), text, *UNLIMITED) as running,
+    ):
         crowd = asyncio.run(wait_together(running.address, running.campaign, clients=CROWD, slot=1))
     lost = CROWD - crowd.outcomes["chosen"] - crowd.outcomes["dismissed"]
     row = [f"{CROWD:,}", str(lost), f"{crowd.first_told_s:.2f} s", f"{crowd.last_told_s:.2f} s"]

@@ -10,7 +10,8 @@ import pytest
 from checkins.service.store import ledgers, metadata
 from checkins.service.store.database import Database
 from tests.cli.refusals import refused
-from tests.service.coordination import House, campaign
+from tests.support.campaigns import campaign
+from tests.support.store import House
 
 
 @pytest.fixture

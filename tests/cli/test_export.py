@@ -11,7 +11,8 @@ import pytest
 from checkins.ledger.entry import hashed
 from checkins.protocol.report import model_from_bytes
 from tests.cli.refusals import refused
-from tests.service.coordination import House, campaign
+from tests.support.campaigns import campaign
+from tests.support.store import House
 
 
 @pytest.fixture

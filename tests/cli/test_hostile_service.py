@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checkins.cli import remote
-from tests.client.hostile_service import ATTACKS, LARGE, Attack, hostile
+from tests.support.hostile_service import ATTACKS, LARGE, Attack, hostile
 
 RUN = "0123456789ab-1"
 VIEW = json.dumps({"tensors": [{"name": "w", "shape": [3]}], "seal": "x", "population_id": "p"})

@@ -19,7 +19,7 @@ from checkins.service.runs import opening
 from checkins.service.store.database import Database
 from checkins.service.store.schema import migrate
 from tests.cli.refusals import refused
-from tests.service.coordination import campaign_text
+from tests.support.campaigns import campaign_text
 
 
 @pytest.fixture

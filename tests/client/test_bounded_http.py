@@ -14,9 +14,8 @@ from checkins.client.drivers import HEADERS, AsyncDriver, Driver, async_http_cli
 from checkins.client.state import MemoryStore
 from checkins.swarm.connections import Connections
 from checkins.swarm.swarm import Shared, SwarmDriver, Tally, ViewFetcher
-from tests.client.fake_service import FakeService
-from tests.client.hostile_service import ATTACKS, LARGE, Attack, hostile
-from tests.client.http_service import on_a_socket
+from tests.support.fake_service import FakeService, on_a_socket
+from tests.support.hostile_service import ATTACKS, LARGE, Attack, hostile
 
 ASKED = Request(RequestKind.OUTCOME, "GET", "/campaigns/x", 0.3)
 PATIENT = Request(RequestKind.OUTCOME, "GET", "/campaigns/x", 60.0)

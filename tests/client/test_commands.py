@@ -16,9 +16,8 @@ import typer
 from checkins.cli import errors
 from checkins.cli.commands.join import join
 from checkins.cli.commands.swarm import swarm
-from tests.client.fake_service import FakeService, campaign
-from tests.client.http_service import on_a_socket
 from tests.client.test_participant import soon
+from tests.support.fake_service import FakeService, campaign, on_a_socket
 
 app = typer.Typer()
 app.command("join")(join)

@@ -14,9 +14,9 @@ from checkins.client.drivers import HEADERS, AsyncDriver, Driver
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.state import MemoryStore
 from checkins.protocol.participant import Outcome
-from tests.client.fake_service import START_S, FakeService, campaign
-from tests.client.http_service import Script, Virtual, transport
 from tests.client.world import URL, FixedRandomness, SlopeTrainer
+from tests.support.clock import Clock
+from tests.support.fake_service import START_S, FakeService, Script, campaign, transport
 
 
 class Recorded:
@@ -36,34 +36,30 @@ class Recorded:
 
 
 def lived(drive: Callable[..., Outcome], script: Script) -> tuple[Outcome, list[Action], list[Any]]:
-    clock = Virtual(777.0)
+    clock = Clock(777.0)
     service = FakeService(campaign(noise_at="server", slot_s=60.0, choose_s=20.0))
-    service.now_s = lambda: START_S - 100.0 + clock.now_s - 777.0
+    service.now_s = lambda: START_S - 100.0 + clock.now - 777.0
     service.wait = lambda most_s, done: clock.sleep(0.0 if done() else min(most_s, 20.0))
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
     actions: list[Action] = []
     events_logged: list[Any] = []
-    participation = Participation(
-        plan, None, steady=clock.steady, randomness=FixedRandomness(slot=2)
-    )
+    participation = Participation(plan, None, steady=clock, randomness=FixedRandomness(slot=2))
     flow = Recorded(participation.flow(), actions)
     outcome = drive(flow, transport(service, clock, script), clock, events_logged.append)
     return outcome, actions, events_logged
 
 
-def blocking(flow: Any, carrier: Any, clock: Virtual, journal: Any) -> Outcome:
+def blocking(flow: Any, carrier: Any, clock: Clock, journal: Any) -> Outcome:
     with httpx.Client(base_url=URL, transport=carrier, headers=HEADERS) as http:
-        driver = Driver(
-            http, MemoryStore(), journal=journal, steady=clock.steady, sleep=clock.sleep
-        )
+        driver = Driver(http, MemoryStore(), journal=journal, steady=clock, sleep=clock.sleep)
         return driver.drive(flow)
 
 
-def on_a_loop(flow: Any, carrier: Any, clock: Virtual, journal: Any) -> Outcome:
+def on_a_loop(flow: Any, carrier: Any, clock: Clock, journal: Any) -> Outcome:
     async def live() -> Outcome:
         async with httpx.AsyncClient(base_url=URL, transport=carrier, headers=HEADERS) as http:
             driver = AsyncDriver(
-                http, MemoryStore(), journal=journal, steady=clock.steady, sleep=clock.sleep_async
+                http, MemoryStore(), journal=journal, steady=clock, sleep=clock.sleep_async
             )
             return await driver.drive(flow)
 
@@ -103,13 +99,13 @@ def test_a_disk_that_fails_stops_the_device_before_it_says_anything() -> None:
         def save(self, kept: bytes) -> None:
             raise OSError(28, "no space left on device")
 
-    clock = Virtual(0.0)
+    clock = Clock(0.0)
     service = FakeService()
     service.now_s = lambda: START_S - 10.0
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
-    flow = Participation(plan, None, steady=clock.steady, randomness=FixedRandomness()).flow()
+    flow = Participation(plan, None, steady=clock, randomness=FixedRandomness()).flow()
     with httpx.Client(base_url=URL, transport=transport(service, clock)) as http:
-        driver = Driver(http, Full(), steady=clock.steady, sleep=clock.sleep)
+        driver = Driver(http, Full(), steady=clock, sleep=clock.sleep)
         with pytest.raises(OSError, match="no space"):
             driver.drive(flow)
     assert service.tokens == {}
@@ -117,9 +113,9 @@ def test_a_disk_that_fails_stops_the_device_before_it_says_anything() -> None:
 
 def test_what_a_device_sends_does_not_tell_devices_apart() -> None:
     heads: list[httpx.Headers] = []
-    clock = Virtual(0.0)
+    clock = Clock(0.0)
     service = FakeService()
-    service.now_s = lambda: START_S - 10.0 + clock.now_s
+    service.now_s = lambda: START_S - 10.0 + clock.now
     carrier = transport(service, clock)
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -127,7 +123,7 @@ def test_what_a_device_sends_does_not_tell_devices_apart() -> None:
         return carrier.handle_request(request)
 
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
-    flow = Participation(plan, None, steady=clock.steady, randomness=FixedRandomness()).flow()
+    flow = Participation(plan, None, steady=clock, randomness=FixedRandomness()).flow()
     assert blocking(flow, httpx.MockTransport(handle), clock, None) is Outcome.REPORTED
     known = {"host", "accept", "accept-encoding", "connection", "user-agent", "content-length"}
     for head in heads:
@@ -143,13 +139,13 @@ def test_save_is_the_only_action_that_touches_the_disk() -> None:
             Counting.saves += 1
             super().save(kept)
 
-    clock = Virtual(0.0)
+    clock = Clock(0.0)
     service = FakeService()
-    service.now_s = lambda: START_S - 10.0 + clock.now_s
+    service.now_s = lambda: START_S - 10.0 + clock.now
     actions: list[Action] = []
     plan = ParticipationConfig(URL, service.id, SlopeTrainer())
-    participation = Participation(plan, None, steady=clock.steady, randomness=FixedRandomness())
+    participation = Participation(plan, None, steady=clock, randomness=FixedRandomness())
     with httpx.Client(base_url=URL, transport=transport(service, clock)) as http:
-        driver = Driver(http, Counting(), steady=clock.steady, sleep=clock.sleep)
+        driver = Driver(http, Counting(), steady=clock, sleep=clock.sleep)
         driver.drive(Recorded(participation.flow(), actions))  # type: ignore[arg-type]
     assert Counting.saves == sum(isinstance(action, Save) for action in actions) == 4

@@ -19,9 +19,8 @@ from checkins.client import CampaignRefused, Outcome, Participant, ServiceFailed
 from checkins.client.state import SavedState, StateFile, locked
 from checkins.errors import InvalidValue
 from checkins.protocol.participant import Phase
-from tests.client.fake_service import FakeService, campaign
-from tests.client.http_service import on_a_socket
 from tests.client.world import SlopeTrainer
+from tests.support.fake_service import FakeService, campaign, on_a_socket
 
 
 def soon(**given: Any) -> FakeService:

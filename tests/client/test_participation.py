@@ -18,15 +18,8 @@ from checkins.client.view import view_from
 from checkins.errors import InvalidValue
 from checkins.protocol.participant import Phase
 from checkins.protocol.report import report_from_bytes
-from tests.client.fake_service import (
-    DIMENSION,
-    START_S,
-    FakeService,
-    Reply,
-    campaign,
-    problem,
-)
 from tests.client.world import Crash, FixedRandomness, World, faults
+from tests.support.fake_service import DIMENSION, START_S, FakeService, Reply, campaign, problem
 
 
 def test_a_device_that_is_chosen_reports() -> None:

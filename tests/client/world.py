@@ -24,7 +24,7 @@ from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.randomness import DeviceRandomness
 from checkins.client.state import SavedState
 from checkins.protocol.participant import Outcome
-from tests.client.fake_service import START_S, FakeService, Reply, problem
+from tests.support.fake_service import START_S, FakeService, Reply, problem
 
 URL = "http://service.test"
 

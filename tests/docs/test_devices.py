@@ -14,7 +14,7 @@ import pytest
 from checkins.campaign.templates import Template, template_text
 from checkins.client import CampaignRefused, CampaignView, Outcome, fetch_campaign
 from tests.docs.test_code_blocks import ROOT, blocks
-from tests.forks import Forked
+from tests.support.coordinator import serving
 
 PAGE = ROOT / "docs" / "devices.md"
 START_S = 8
@@ -34,12 +34,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     }.items():
         assert before in text, before
         text = text.replace(before, after)
-    (folder / "campaign.toml").write_text(text, encoding="utf-8")
-    command = ["serve", "campaign.toml", "--json"]
-    command += ["--port", "0", "--start", f"+{START_S}", "--log-file", "log.jsonl"]
-    with Forked(command, cwd=folder) as service:
-        yield json.loads(service.stdout.readline())["url"]
-        service.terminate()
+    with serving(folder, text, start=f"+{START_S}", real=False) as served:
+        yield served.url
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from checkins.service.store import schema
 from checkins.service.store.database import Database
 from checkins.service.store.schema import migrate
-from tests.postgres import Postgres, postgres, postgres_url
-from tests.service.coordination import House
+from tests.support.postgres import Postgres, postgres, postgres_url
+from tests.support.store import House
 
 __all__ = ["house", "postgres", "postgres_url", "store"]
 

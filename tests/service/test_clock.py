@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.service.store.clock import SLEW, TOLERANCE_S
-from tests.service.clocks import Clocks
+from tests.support.clock import Clocks
 
 NOON = 1_900_000_000.0
 HOUR = 3600.0

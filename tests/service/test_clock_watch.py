@@ -15,10 +15,12 @@ from checkins.service.startup import Start
 from checkins.service.store import clock as store_clock
 from checkins.service.store import metadata, schema
 from checkins.service.store.database import Database
-from tests.postgres import Postgres
-from tests.service.clocks import Clocks
-from tests.service.coordination import START, House, campaign
-from tests.service.living import OPERATOR, Living, play, problem, settings
+from tests.support.campaigns import START, campaign
+from tests.support.clock import Clocks
+from tests.support.coordinator import OPERATOR
+from tests.support.in_process import Living, play, problem, settings
+from tests.support.postgres import Postgres
+from tests.support.store import House
 
 HOUR = 3600.0
 

@@ -20,8 +20,8 @@ from checkins.service.runs import runner
 from checkins.service.runs.intake import hashed
 from checkins.service.store.clock import corrected
 from checkins.service.store.database import STARTING_CRASHES, WAIT_S, Database, is_away
-from tests.postgres import Postgres
-from tests.service.living import Living, play
+from tests.support.in_process import Living, play
+from tests.support.postgres import Postgres
 
 AHEAD = "SELECT extract(epoch FROM clock_timestamp()) + 3600"
 OTHER = """

@@ -39,16 +39,9 @@ from checkins.service.runs import intake, randomness, slot_transitions
 from checkins.service.runs.intake import hashed
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.store.run_spec import RunSpec
-from tests.service.coordination import (
-    AT_SERVER,
-    AVERAGED,
-    EVERYONE,
-    SLIDING,
-    Clock,
-    House,
-    campaign,
-    units_of,
-)
+from tests.support.campaigns import AT_SERVER, AVERAGED, EVERYONE, SLIDING, campaign
+from tests.support.clock import Clock
+from tests.support.store import House, units_of
 
 CLIENTS = 6
 KINDS: dict[str, dict[str, Any]] = {

@@ -12,15 +12,8 @@ from checkins.service.runs import intake
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission, hashed
 from checkins.service.store import schema
 from checkins.service.store.participants import MOST_IN_A_LIST
-from tests.service.coordination import (
-    AT_SERVER,
-    AVERAGED,
-    SLIDING,
-    House,
-    campaign,
-    total_of,
-    units_of,
-)
+from tests.support.campaigns import AT_SERVER, AVERAGED, SLIDING, campaign
+from tests.support.store import House, total_of, units_of
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from checkins.service.runs.cached_responses import cached_view
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.store import run_state
 from checkins.service.workers.epsilon_process import compute_marks, marks
-from tests.service.coordination import House, campaign
+from tests.support.campaigns import campaign
+from tests.support.store import House
 
 
 @pytest.fixture

@@ -15,8 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.hostile.coordinator import SOAK, Coordinator, campaign_text, serving
-from tests.service.hostile.crowd import Crowd, wait_together
+from tests.soak import SOAK
+from tests.support.campaigns import long_campaign
+from tests.support.coordinator import UNLIMITED, Coordinator, serving
+from tests.support.crowd import WaitResult, wait_together
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +34,12 @@ first; a leak of 20 MB in 3,600 slots would be 1.7 MB here and is found by the s
 
 
 @pytest.fixture(scope="module")
-def crowd(tmp_path_factory: pytest.TempPathFactory) -> Crowd:
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> WaitResult:
     """Of clients who had the time to check in before the choice: too few of them is no finding."""
     for choose_s in (CHOOSE_S, 3 * CHOOSE_S, 9 * CHOOSE_S):
         folder = tmp_path_factory.mktemp("crowd")
-        text = campaign_text("crowd", slots=3, slot_s=2 * choose_s, choose_s=choose_s, capacity=64)
-        with serving(folder, text) as running:
+        text = long_campaign("crowd", slots=3, slot_s=2 * choose_s, choose_s=choose_s, capacity=64)
+        with serving(folder, text, *UNLIMITED) as running:
             found = asyncio.run(
                 wait_together(running.address, running.campaign, clients=CLIENTS, slot=1)
             )
@@ -47,19 +49,19 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Crowd:
     return found
 
 
-def test_everyone_who_waits_for_a_slot_is_told_and_nobody_is_lost(crowd: Crowd) -> None:
+def test_everyone_who_waits_for_a_slot_is_told_and_nobody_is_lost(crowd: WaitResult) -> None:
     assert crowd.outcomes == {"chosen": 64, "dismissed": CLIENTS - 64}
 
 
-def test_nobody_is_told_before_the_choice_and_everybody_within_the_slot(crowd: Crowd) -> None:
+def test_nobody_is_told_before_the_choice_and_everybody_within_the_slot(crowd: WaitResult) -> None:
     assert crowd.first_told_s > -0.001
     assert crowd.within_slot
 
 
 def test_a_campaign_of_many_slots_keeps_nothing_in_memory(tmp_path: Path) -> None:
-    text = campaign_text("long", slots=2 * (SLOTS + WARM_UP), slot_s=SLOT_S, choose_s=SLOT_S / 2)
+    text = long_campaign("long", slots=2 * (SLOTS + WARM_UP), slot_s=SLOT_S, choose_s=SLOT_S / 2)
     with (
-        serving(tmp_path, text, real=True) as running,
+        serving(tmp_path, text, *UNLIMITED, real=True) as running,
         visitors(running) as came,
         listening(running) as heard,
     ):

@@ -20,15 +20,10 @@ from checkins.service.runs.intake import CheckIn, EnrolmentRequest, hashed
 from checkins.service.runs.memory_limits import MIB, MemoryBudget
 from checkins.service.store import schema
 from checkins.service.store.run_spec import RunSpec
-from tests.service.coordination import (
-    AVERAGED,
-    EVERYONE,
-    House,
-    campaign,
-    campaign_text,
-    total_of,
-)
-from tests.service.living import OPERATOR, play, problem
+from tests.support.campaigns import AVERAGED, EVERYONE, campaign, campaign_text
+from tests.support.coordinator import OPERATOR
+from tests.support.in_process import play, problem
+from tests.support.store import House, total_of
 
 LARGE = 20_000
 

@@ -17,7 +17,8 @@ from checkins.errors import InvalidValue
 from checkins.service.store import metadata, schema
 from checkins.service.store.database import Database
 from checkins.service.store.schema import NEWEST, SCRIPTS, migrate
-from tests.service.coordination import House, campaign
+from tests.support.campaigns import campaign
+from tests.support.store import House
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

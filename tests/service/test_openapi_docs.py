@@ -17,8 +17,9 @@ from checkins.service.http.uvicorn_hooks import limited_protocol
 from checkins.service.routes import campaigns, clients, planning, readiness
 from checkins.service.runs import event_stream
 from checkins.service.settings import Enrolment, EnrolmentKind, Limits, Settings
-from tests.service.coordination import campaign_text
-from tests.service.living import OPERATOR, Living, play
+from tests.support.campaigns import campaign_text
+from tests.support.coordinator import OPERATOR
+from tests.support.in_process import Living, play
 from tools import api, generated
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -15,8 +15,9 @@ from checkins.protocol.server import Ending
 from checkins.service import startup
 from checkins.service.runs.opening import PopulationBusy
 from checkins.service.store import schema
-from tests.service.coordination import SERVER_NOISE, START, House, campaign, campaign_text
-from tests.service.living import settings
+from tests.support.campaigns import SERVER_NOISE, START, campaign, campaign_text
+from tests.support.in_process import settings
+from tests.support.store import House
 
 
 def test_a_run_is_named_by_its_seal_and_its_number(house: House) -> None:

@@ -11,8 +11,9 @@ import pytest
 from checkins.service.http.problems import Problem
 from checkins.service.runs import opening
 from checkins.service.runs.opening import OpeningQueue
-from tests.service.coordination import campaign_text
-from tests.service.living import OPERATOR, play, problem
+from tests.support.campaigns import campaign_text
+from tests.support.coordinator import OPERATOR
+from tests.support.in_process import play, problem
 
 BEARER = {"authorization": f"Bearer {OPERATOR}"}
 

@@ -12,9 +12,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkins import formatting
-from tests.browser import open_browser
 from tests.service.page_double import Run, running
-from tests.service.watching import DESK, PHONE, live, overflow, shown, text, wait_for_text, watching
+from tests.support.browser import (
+    DESK,
+    PHONE,
+    live,
+    open_browser,
+    overflow,
+    shown,
+    text,
+    wait_for_text,
+    watching,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -12,74 +12,36 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkins.simulation.report import numbers
-from tests.browser import Visit, open_browser
-from tests.forks import Forked
-from tests.service.watching import DESK, PHONE, overflow, shown, text, wait_for_text, watching
+from tests.support.browser import (
+    DESK,
+    PHONE,
+    Visit,
+    overflow,
+    shown,
+    text,
+    wait_for_text,
+    watching,
+)
+from tests.support.campaigns import campaign_text
+from tests.support.coordinator import serving
+from tests.support.forks import Forked
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 PICTURES = Path(__file__).resolve().parents[2] / "out" / "page"
 SLOTS = 12
-CAMPAIGN = f"""
-schema = 1
-name = "patients"
-population_id = "clinic"
-
-[budget]
-epsilon = 1.0
-delta = 1e-6
-adjacency = "add-remove"
-
-[protocol]
-kind = "fixed"
-slots = {SLOTS}
-participation = 1.0
-capacity = 8
-repeats = 1
-
-[randomizer]
-kind = "gaussian"
-noise_at = "client"
-noise_multiplier = 2.0
-clip = 1.0
-grid = 1e-6
-
-[task]
-data = "patients"
-model = "logistic"
-local_steps = 1
-optimizer = {{ kind = "sgd", rate = 5.0, minibatch = 1 }}
-
-[schedule]
-start = 2030-01-01T00:00:00Z
-slot_s = 0.5
-choose_s = 0.2
-"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
-
-
-@contextmanager
-def serving(folder: Path, *, start: str, priced: bool = False) -> Iterator[dict[str, Any]]:
-    """A coordinator of a short campaign, and what it says of itself."""
-    (folder / "campaign.toml").write_text(CAMPAIGN, encoding="utf-8")
-    line = ["serve", "campaign.toml", "--start", start, "--port", "0", "--json"]
-    with (
-        (folder / "log").open("w") as log,
-        Forked(line, cwd=folder, stderr=log, priced=priced) as server,
-    ):
-        try:
-            said = server.stdout.readline()
-            assert said, (folder / "log").read_text(encoding="utf-8")
-            yield json.loads(said)
-        finally:
-            server.terminate()
-            server.wait(timeout=300)
+CAMPAIGN = campaign_text(
+    name="patients",
+    slots=SLOTS,
+    capacity=8,
+    epsilon=1.0,
+    randomizer='kind = "gaussian"\nnoise_at = "client"\nnoise_multiplier = 2.0',
+    data="patients",
+    optimizer='kind = "sgd", rate = 5.0',
+    slot_s=0.5,
+    choose_s=0.2,
+)
 
 
 @contextmanager
@@ -124,12 +86,12 @@ def watched(browser: Browser, folder: Path, *, start: str) -> bool:
         "phone": {"size": PHONE},
     }
     with (
-        serving(folder, start=start, priced=True) as told,
-        swarming(told["url"], folder) as clients,
+        serving(folder, CAMPAIGN, start=start, real=False, priced=True) as served,
+        swarming(served.url, folder) as clients,
         ExitStack() as open_pages,
     ):
         visits = {
-            name: open_pages.enter_context(watching(browser, told["url"], **look))
+            name: open_pages.enter_context(watching(browser, served.url, **look))
             for name, look in looks.items()
         }
         for seen in visits.values():
@@ -145,7 +107,7 @@ def watched(browser: Browser, folder: Path, *, start: str) -> bool:
         for seen in visits.values():
             wait_for_text(seen.page, "now", f"Completed {SLOTS} of {SLOTS}")
             wait_for_text(seen.page, "learned-note", f"After {SLOTS} slots")
-        view = fetched(f"{told['url']}/campaigns/{told['campaign']}")
+        view = fetched(f"{served.url}/campaigns/{served.campaign}")
         for seen in visits.values():
             wait_for_text(
                 seen.page, "ledger", view["ledger"]["head"]
@@ -168,12 +130,12 @@ def watched(browser: Browser, folder: Path, *, start: str) -> bool:
 def test_the_page_of_the_service_asks_for_no_inline_script(
     browser: Browser, tmp_path: Path
 ) -> None:
-    with serving(tmp_path, start="+3600") as told:
-        with urllib.request.urlopen(told["url"], timeout=300) as answer:
+    with serving(tmp_path, CAMPAIGN, start="+3600", real=False) as served:
+        with urllib.request.urlopen(served.url, timeout=300) as answer:
             policy = answer.headers["content-security-policy"]
         assert "script-src 'self'" in policy
         assert "unsafe-eval" not in policy
-        with watching(browser, told["url"]) as seen:
+        with watching(browser, served.url) as seen:
             shown(seen.page)
             assert text(seen.page, "now").startswith("Begins in")
             assert seen.page.locator("script:not([src])").count() == 0

@@ -12,12 +12,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from checkins.campaign import parse_campaign
-from tests.browser import open_browser
-from tests.forks import Forked
 from tests.service.plan_double import planning
 from tests.service.test_page import CONTRAST, HOSTILE
-from tests.service.test_page_live import serving
-from tests.service.watching import DESK, PHONE, overflow, text, wait_for_text, watching
+from tests.service.test_page_live import CAMPAIGN
+from tests.support.browser import DESK, PHONE, open_browser, overflow, text, wait_for_text, watching
+from tests.support.coordinator import serving
+from tests.support.forks import Forked
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -394,8 +394,8 @@ def test_a_real_coordinator_plans_while_it_runs_a_campaign(
 ) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     (tmp_path / "again").mkdir()
-    with serving(tmp_path, start="+3600") as told:
-        with watching(browser, told["url"]) as seen:
+    with serving(tmp_path, CAMPAIGN, start="+3600", real=False) as served:
+        with watching(browser, served.url) as seen:
             seen.page.get_by_role("link", name="Plan a campaign").click()
             page = seen.page
             answered(page)

@@ -21,7 +21,7 @@ from checkins.service.http.problems import Problem
 from checkins.service.routes.planning import PARAMETERS, Plan, question_of
 from checkins.service.workers import planner as planners
 from checkins.service.workers.planner import Planner
-from tests.service.living import Living, play, problem
+from tests.support.in_process import Living, play, problem
 
 ROOT = Path(__file__).resolve().parents[2]
 DOUBLE = (

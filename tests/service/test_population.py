@@ -17,15 +17,10 @@ from checkins.service.settings import EnrolmentKind, digest_of
 from checkins.service.store import schema
 from checkins.service.store.database import retry_on_conflict
 from checkins.service.store.run_spec import RunSpec
-from tests.service.coordination import (
-    AVERAGED,
-    SLIDING,
-    FaultyDatabase,
-    House,
-    campaign,
-    campaign_text,
-)
-from tests.service.living import OPERATOR, play, problem, settings
+from tests.support.campaigns import AVERAGED, SLIDING, campaign, campaign_text
+from tests.support.coordinator import OPERATOR
+from tests.support.in_process import play, problem, settings
+from tests.support.store import FaultyDatabase, House
 
 FEW = (2, 3)
 

@@ -15,7 +15,8 @@ from sqlalchemy.exc import OperationalError
 from checkins.service import logs
 from checkins.service.routes import readiness
 from checkins.service.runs import slot_transitions
-from tests.service.living import OPERATOR, Living, play, problem
+from tests.support.coordinator import OPERATOR
+from tests.support.in_process import Living, play, problem
 
 
 def here(tmp_path: Path, scenario: Any) -> None:

@@ -16,8 +16,8 @@ from checkins.client.service_client import ServiceClient
 from checkins.client.state import MemoryStore, SavedState
 from checkins.ledger.verification import verify
 from checkins.service.store.rollback_guard import RollbackGuard, progress_of
-from tests.service.coordination import Clock
-from tests.service.living import Living, play
+from tests.support.clock import Clock
+from tests.support.in_process import Living, play
 
 
 async def looked(it: Living, kept: SavedState) -> SavedState:

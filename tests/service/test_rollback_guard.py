@@ -27,7 +27,9 @@ from checkins.service.store.rollback_guard import (
     StoreProgress,
     progress_of,
 )
-from tests.service.coordination import AVERAGED, START, Clock, FaultyDatabase, House, campaign
+from tests.support.campaigns import AVERAGED, START, campaign
+from tests.support.clock import Clock
+from tests.support.store import FaultyDatabase, House
 
 OPERATOR = "operator-token-of-these-tests"
 

@@ -19,16 +19,11 @@ from checkins.protocol.report import model_from_bytes, report_to_bytes
 from checkins.service import logs
 from checkins.service.runs import event_stream
 from checkins.service.settings import Enrolment, EnrolmentKind, digest_of
-from tests.service.coordination import (
-    AVERAGED,
-    EVERYONE,
-    SLIDING,
-    START,
-    Clock,
-    campaign,
-    campaign_text,
-)
-from tests.service.living import OPERATOR, PATIENCE_S, Living, Scenario, play, problem
+from tests.support.campaigns import AVERAGED, EVERYONE, SLIDING, START, campaign, campaign_text
+from tests.support.clock import Clock
+from tests.support.coordinator import OPERATOR
+from tests.support.in_process import Living, Scenario, play, problem
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture

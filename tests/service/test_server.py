@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,29 +23,25 @@ import pytest
 from checkins.service import server
 from checkins.service.server import bind
 from checkins.service.store.rollback_guard import default_witness
-from tests.service.coordination import House, campaign_text
-from tests.service.faults.coordinator import Coordinator
-from tests.service.living import Living, play, settings
-
-PATIENCE_S = 300.0
+from tests.support.campaigns import campaign_text, write_campaign
+from tests.support.coordinator import OPERATOR, UNLIMITED, Coordinator
+from tests.support.in_process import Living, play, settings
+from tests.support.store import House
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 def written(folder: Path, **given: Any) -> Path:
-    path = folder / "campaign.toml"
-    path.write_text(campaign_text(**given), encoding="utf-8")
-    return path
+    return write_campaign(folder, campaign_text(**given))
 
 
-def until(done: Callable[[], Any], what: str, *, within_s: float = PATIENCE_S) -> Any:
-    """The first true answer; a test fails when none comes."""
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
+def until(done: Callable[[], Any], what: str) -> Any:
+    """The first true answer, also where connections fail meanwhile."""
+
+    def attempt() -> Any:
         with contextlib.suppress(httpx.TransportError):
-            found = done()
-            if found:
-                return found
-        time.sleep(0.02)
-    raise AssertionError(f"not within {within_s:.0f} s: {what}")
+            return done()
+
+    return wait_until(attempt, what, every_s=0.02)
 
 
 def checked_in(http: httpx.Client, run: str, slot: int, token: str) -> str:
@@ -129,7 +124,7 @@ def test_nothing_is_kept_for_a_client_that_vanished_while_it_waited(tmp_path: Pa
 
 def waiters(http: httpx.Client) -> int:
     """How many wait for an answer, as the metrics tell it."""
-    bearer = {"authorization": "Bearer operator-token-of-the-tests"}
+    bearer = {"authorization": f"Bearer {OPERATOR}"}
     found = re.search(r"waiters(?:\{.*?\})? (\d+)", http.get("/metrics", headers=bearer).text)
     assert found is not None
     return int(found[1])
@@ -138,10 +133,9 @@ def waiters(http: httpx.Client) -> int:
 @pytest.mark.slow
 def test_until_done_leaves_when_every_repeat_is_over(tmp_path: Path) -> None:
     path = written(tmp_path, slots=2, repeats=2, slot_s=0.3, choose_s=0.1)
-    served = Coordinator(path, f"sqlite:///{tmp_path}/store.db", more=("--until-done",))
+    served = Coordinator(path, f"sqlite:///{tmp_path}/store.db", more=(*UNLIMITED, "--until-done"))
     with served.running():
-        process = served._running()
-        assert process.wait(PATIENCE_S) == 0
+        assert served.process.wait(PATIENCE_S) == 0
     from checkins.service.store import run_state
     from checkins.service.store.database import Database
 
@@ -215,7 +209,7 @@ def test_a_worker_that_is_killed_is_started_again_and_all_leave_with_their_paren
             got = until(lambda token=token: checked_in(http, run, 1, token), "an answer")
             assert token != tokens[0] or got == receipt
         until(lambda: served.log.read_text().count(ready) == 3, "the new worker answers")
-        os.kill(served._running().pid, signal.SIGKILL)  # the parent alone
+        os.kill(served.process.pid, signal.SIGKILL)  # the parent alone
         until(lambda: all(gone(pid) for pid in after), "no worker without its parent")
 
 

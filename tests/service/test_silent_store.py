@@ -19,11 +19,11 @@ from checkins.service.store import database as databases
 from checkins.service.store import metadata
 from checkins.service.store.database import Database, StoreAway
 from checkins.service.workers.epsilon_process import EpsilonProcesses
-from tests.postgres import Postgres
-from tests.service.coordination import campaign, campaign_text
-from tests.service.faults.coordinator import Coordinator
-from tests.service.faults.silence import Silence
-from tests.service.living import Living, play, problem, settings
+from tests.support.campaigns import campaign, campaign_text, write_campaign
+from tests.support.coordinator import Coordinator
+from tests.support.in_process import Living, play, problem, settings
+from tests.support.postgres import Postgres
+from tests.support.silent_proxy import Silence
 
 
 def through(proxy: Silence, url: str) -> str:
@@ -36,8 +36,7 @@ def test_asked_to_stop_while_postgresql_is_silent_it_leaves(
     tmp_path: Path, postgres: Postgres, postgres_url: str, workers: int
 ) -> None:
     """Before, it waited for as long as PostgreSQL was silent; who waits is told to come again."""
-    path = tmp_path / "campaign.toml"
-    path.write_text(campaign_text(slot_s=3600.0, choose_s=3000.0), encoding="utf-8")
+    path = write_campaign(tmp_path, campaign_text(slot_s=3600.0, choose_s=3000.0))
     answers: list[httpx.Response] = []
     with Silence(postgres.port).open() as proxy:
         served = Coordinator(path, through(proxy, postgres_url), workers=workers)

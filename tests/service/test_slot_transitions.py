@@ -18,16 +18,8 @@ from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Phase as SlotPhase
 from checkins.service.runs import intake, randomness, slot_transitions
 from checkins.service.store import ledgers, run_state, schema
-from tests.service.coordination import (
-    AT_SERVER,
-    AVERAGED,
-    EVERYONE,
-    SLIDING,
-    START,
-    House,
-    campaign,
-    total_of,
-)
+from tests.support.campaigns import AT_SERVER, AVERAGED, EVERYONE, SLIDING, START, campaign
+from tests.support.store import House, total_of
 
 EVERY_KIND = [
     pytest.param({}, id="noise at the client"),

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from checkins.service.workers import threads
-from tests.service.living import Living, play, problem
+from tests.support.in_process import Living, play, problem
 
 PATHS = ("/progress", "/ledger", "/check-ins/abcdefgh12345678?wait=0")
 

@@ -15,7 +15,8 @@ from checkins.service.runs import intake, opening, slot_transitions
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission, hashed
 from checkins.service.store import ledgers, metadata, run_state, schema
 from checkins.service.store.database import Database, retry_on_conflict
-from tests.service.coordination import FaultyDatabase, House, campaign, total_of, units_of
+from tests.support.campaigns import campaign
+from tests.support.store import FaultyDatabase, House, total_of, units_of
 
 ROUNDS = 15
 

@@ -27,8 +27,8 @@ from checkins.simulation.report import report_page, write_report
 from checkins.simulation.report.axes import apart
 from checkins.simulation.report.plots import band
 from checkins.simulation.result import SimulationResult, SweepResult
-from tests import browser
 from tests.simulation import results
+from tests.support import browser
 
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">&"\'</details>'
 PLOTS = {"learning-auc", "learning-accuracy", "learning-loss", "spent", "occupancy", "dummies"}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.forks import Forked
-from tests.service.faults.campaigns import Plan
-from tests.service.faults.coordinator import Coordinator
+from tests.support.campaigns import Plan
+from tests.support.coordinator import Coordinator
+from tests.support.forks import Forked
 
 TIMES_A_FORK = 4.0
 """How much longer the command takes to start, with its imports, than a fork of it, about."""

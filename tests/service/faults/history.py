@@ -22,9 +22,9 @@ from checkins.protocol.factories import server_of
 from checkins.protocol.report import Report
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
 from tests.service.faults.findings import Findings, Kind
-from tests.service.faults.journal import Event, Note
 from tests.service.faults.story import Story, stories_of
 from tests.service.faults.sums import Sums, room_of
+from tests.support.journal import Event, Note
 
 
 def check(

@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from tests.forks import Forked
-from tests.postgres import Postgres
-from tests.service.faults.campaigns import Plan
-from tests.service.faults.coordinator import PATIENCE_S, SOAK, Coordinator
-from tests.service.faults.crowd import Crowd, finished
 from tests.service.faults.findings import Findings
 from tests.service.faults.history import check
-from tests.service.faults.journal import Note, read
 from tests.service.faults.reader import Reader
+from tests.soak import SOAK
+from tests.support.campaigns import Plan
+from tests.support.coordinator import Coordinator
+from tests.support.crowd import Crowd, finished
+from tests.support.forks import Forked
+from tests.support.journal import Note, read
+from tests.support.postgres import Postgres
+from tests.support.waiting import PATIENCE_S
 
 CAUGHT_UP = 3
 """Slots that a coordinator may be behind the clock while it is not behind."""
@@ -95,7 +97,7 @@ class Ordeal:
 
     @property
     def campaign(self) -> str:
-        return str(self.coordinator.told["campaign"])
+        return self.coordinator.campaign
 
     @property
     def begins_s(self) -> float:

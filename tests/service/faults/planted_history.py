@@ -15,8 +15,8 @@ from checkins.protocol.factories import sampler_of, server_of
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import Report
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, Invite, ReportArrived
-from tests.service.faults.campaigns import DIMENSION, Plan, update_of
-from tests.service.faults.journal import Event, Note
+from tests.support.campaigns import DIMENSION, Plan, update_of
+from tests.support.journal import Event, Note
 
 
 @dataclass(slots=True)

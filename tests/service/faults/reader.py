@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from tests.service.faults.journal import Event, Note
+from tests.support.journal import Event, Note
 
 READER = -1
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.service.faults.journal import Event, Note
+from tests.support.journal import Event, Note
 
 ACTS = frozenset(
     {Event.CHECKING_IN, Event.CHECKED_IN, Event.CHOSEN, Event.DISMISSED}

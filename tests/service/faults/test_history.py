@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.service.faults.campaigns import DIMENSION, Plan
 from tests.service.faults.findings import Kind
 from tests.service.faults.history import check
-from tests.service.faults.journal import Event, Note, read
 from tests.service.faults.planted_history import Past
 from tests.service.faults.presence import Filters
 from tests.service.faults.story import Story, stories_of
+from tests.support.campaigns import DIMENSION, Plan
+from tests.support.journal import Event, Note, read
 
 SLOTS = 12
 DRAWS = {client: 1 + (client * 7 + client // 5) % (SLOTS - 1) for client in range(30)}

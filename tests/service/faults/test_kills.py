@@ -6,17 +6,16 @@ store.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.postgres import Postgres
-from tests.service.faults.campaigns import Plan
 from tests.service.faults.kill_campaign import Ordeal, kill_again_and_again
+from tests.soak import SOAK
+from tests.support.campaigns import Plan
+from tests.support.postgres import Postgres
 
-SOAK = os.environ.get("CHECKINS_SOAK") == "1"
 SLOTS, KILLS, UP_S = (10_000, 200, 2.0) if SOAK else (120, 8, 0.5)
 """120 slots are enough for eight kills: each takes about a second, and a slot a tenth of one."""
 TIMES_WORKERS = 1 if SOAK else 2

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.forks import Forked
-from tests.service.faults.campaigns import Plan
-from tests.service.faults.coordinator import PATIENCE_S, Coordinator
-from tests.service.faults.crashing_devices import STEPS
-from tests.service.faults.crowd import Crowd, finished
 from tests.service.faults.findings import Findings
 from tests.service.faults.history import check
-from tests.service.faults.journal import read
-from tests.service.faults.proxy import Fate, Proxy, Seen, each_in_turn
 from tests.service.faults.reader import Reader
+from tests.support.campaigns import Plan
+from tests.support.coordinator import Coordinator
+from tests.support.crashing_devices import STEPS
+from tests.support.crowd import Crowd, finished
+from tests.support.forks import Forked
+from tests.support.journal import read
+from tests.support.proxy import Fate, Proxy, Seen, each_in_turn
+from tests.support.waiting import PATIENCE_S
 
 FAULTS = [fate for fate in Fate if fate is not Fate.PASS]
 ROUTES = ("POST enrolments", "POST check-ins", "GET check-ins", "GET model", "PUT report")
@@ -49,7 +50,7 @@ def test_every_fault_on_every_route_changes_nothing(
     coordinator = Coordinator(plan.write(tmp_path), postgres_url, workers=3, start=start)
     journal = tmp_path / "journal.jsonl"
     with coordinator.running():
-        campaign = str(coordinator.told["campaign"])
+        campaign = coordinator.campaign
         reader = Reader(coordinator.url, campaign)
         network = Proxy(coordinator.port, each_in_turn(FAULTS, passes=2))
         with network.open() as proxy, reader.watching():
@@ -90,7 +91,7 @@ def test_devices_that_die_at_every_step_take_part_once_at_most(
     coordinator = Coordinator(plan.write(tmp_path), store, start=f"+{2 * start_s + 3:.0f}")
     journal = tmp_path / "journal.jsonl"
     with coordinator.running():
-        campaign = str(coordinator.told["campaign"])
+        campaign = coordinator.campaign
         reader = Reader(coordinator.url, campaign)
         with reader.watching():
             command = [coordinator.url, campaign, "--clients", str(clients)]
@@ -98,9 +99,7 @@ def test_devices_that_die_at_every_step_take_part_once_at_most(
             complaints = tmp_path / "mortal.err"
             with (
                 complaints.open("wb") as errors,
-                Forked(
-                    command, module="tests.service.faults.crashing_devices", stderr=errors
-                ) as devices,
+                Forked(command, module="tests.support.crashing_devices", stderr=errors) as devices,
             ):
                 said = devices.communicate(timeout=plan.slots * plan.slot_s + PATIENCE_S)
             assert devices.returncode == 0, complaints.read_text()[-3000:]

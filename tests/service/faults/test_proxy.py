@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from tests.service.faults.proxy import Fate, Proxy, Request, each_in_turn, seeded
+from tests.support.proxy import Fate, Proxy, Request, each_in_turn, seeded
 
 BODY = b"x" * 5000
 

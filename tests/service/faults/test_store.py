@@ -11,12 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.faults.campaigns import Plan
-from tests.service.faults.coordinator import PATIENCE_S, Coordinator
-from tests.service.faults.crowd import Crowd, finished
 from tests.service.faults.history import check
-from tests.service.faults.journal import Note, read
-from tests.service.faults.proxy import Proxy, Seen
 from tests.service.faults.reader import Reader
 from tests.service.faults.store_forensics import (
     INSTANT,
@@ -27,6 +22,12 @@ from tests.service.faults.store_forensics import (
     tables_of,
     traces,
 )
+from tests.support.campaigns import Plan
+from tests.support.coordinator import Coordinator
+from tests.support.crowd import Crowd, finished
+from tests.support.journal import Note, read
+from tests.support.proxy import Proxy, Seen
+from tests.support.waiting import PATIENCE_S
 
 SLOTS = 24
 ABOUT_CLIENTS = ("tokens", "check_ins", "enrolments")
@@ -76,7 +77,7 @@ def test_nothing_about_clients_stays_behind(store: str, tmp_path: Path, start_s:
     coordinator = Coordinator(plan.write(tmp_path), store, start=f"+{2 * start_s + 3:.0f}")
     journal = tmp_path / "journal.jsonl"
     with coordinator.running():
-        campaign = str(coordinator.told["campaign"])
+        campaign = coordinator.campaign
         reader, network = Reader(coordinator.url, campaign), Proxy(coordinator.port)
         with network.open() as proxy, reader.watching():
             crowd = Crowd(proxy.url, campaign, plan.clients, journal)
@@ -136,7 +137,7 @@ def check_the_end(store: str, known: Known, coordinator: Coordinator, plan: Plan
         if table.name in ABOUT_CLIENTS:
             assert table.rows == []
             check_order(store, table)
-    for log in (coordinator.log, coordinator.output):
+    for log in (coordinator.log, coordinator.stderr):
         assert present(known.all, log.read_bytes()) == []
     if store.startswith("sqlite"):
         path = Path(store.removeprefix("sqlite:///"))

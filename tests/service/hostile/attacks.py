@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 from itertools import repeat
 
-from tests.service.hostile.wire import request
+from tests.support.raw_http import request
 
 SMUGGLED = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 BOMB = gzip.compress(bytes(10_000_000), 9)

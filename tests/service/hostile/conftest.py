@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres import open_postgres
-from tests.service.hostile.coordinator import SOAK
 from tests.service.hostile.world import World, open_world
+from tests.soak import SOAK
+from tests.support.postgres import open_postgres
 
 STORES = ["sqlite", "postgresql"] if SOAK else ["sqlite"]
 
@@ -16,13 +17,12 @@ STORES = ["sqlite", "postgresql"] if SOAK else ["sqlite"]
 @pytest.fixture(scope="module", params=STORES)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Fails at the end when the process has complained of anything."""
-    if request.param == "sqlite":
-        measured = request.path.name == "test_storm.py"  # its own memory, and no other's
-        with open_world(real=SOAK or measured) as made:
-            yield made
-            told = made.running.complaints.read_text()
-    else:
-        with open_postgres() as cluster, open_world("--store", cluster.create()) as made:
-            yield made
-            told = made.running.complaints.read_text()
+    measured = request.path.name == "test_storm.py"  # its own memory, and no other's
+    with contextlib.ExitStack() as stack:
+        store = None
+        if request.param == "postgresql":
+            store = stack.enter_context(open_postgres()).create()
+        made = stack.enter_context(open_world(store, real=SOAK or measured))
+        yield made
+        told = made.running.stderr.read_text()
     assert "Traceback" not in told, told[-4000:]

@@ -15,17 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.service.hostile import attacks
-from tests.service.hostile.coordinator import OPERATOR, SOAK
-from tests.service.hostile.wire import (
-    Answer,
-    answers,
-    ask,
-    chunked,
-    exchange,
-    read_all,
-    request,
-)
 from tests.service.hostile.world import World
+from tests.soak import SOAK
+from tests.support.coordinator import OPERATOR
+from tests.support.raw_http import Answer, answers, ask, chunked, exchange, read_all, request
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from checkins.errors import ProtocolViolation
 from checkins.protocol.report import report_from_bytes, report_to_bytes
-from tests.service.hostile.coordinator import SOAK
 from tests.service.hostile.reports import malformed, tensors
-from tests.service.hostile.wire import Answer
 from tests.service.hostile.world import World
+from tests.soak import SOAK
+from tests.support.raw_http import Answer
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
-from tests.service.hostile.coordinator import OPERATOR, SOAK
 from tests.service.hostile.world import World
+from tests.soak import SOAK
+from tests.support.coordinator import OPERATOR
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of a package that is not ours, while it is imported

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.service.hostile import attacks
-from tests.service.hostile.coordinator import SOAK
 from tests.service.hostile.reports import malformed
-from tests.service.hostile.wire import answers, exchange, request
 from tests.service.hostile.world import World
+from tests.soak import SOAK
+from tests.support.raw_http import answers, exchange, request
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,10 @@ import httpx
 import numpy as np
 
 from checkins.protocol.report import report_to_bytes
-from tests.service.hostile.coordinator import OPERATOR, SOAK, Coordinator, campaign_text, serving
-from tests.service.hostile.wire import Answer, ask, request
+from tests.soak import SOAK
+from tests.support.campaigns import long_campaign
+from tests.support.coordinator import OPERATOR, UNLIMITED, Coordinator, serving
+from tests.support.raw_http import Answer, ask, request
 
 CAPACITY, GUESTS, CHOOSE_S = 6, 12, 3.0
 QUICK_SLOT_S = 1.0
@@ -99,12 +101,12 @@ def check_in(running: Coordinator, campaign: str, slot: int, token: str) -> Answ
 
 
 @contextmanager
-def open_world(*options: str, real: bool = SOAK) -> Iterator[World]:
+def open_world(store: str | None = None, *, real: bool = SOAK) -> Iterator[World]:
     """Start it; where the machine was too slow for the first choice, once more."""
     for attempt in range(ATTEMPTS):
         with tempfile.TemporaryDirectory() as folder:
-            text = campaign_text("hostile", slot_s=7200.0, choose_s=CHOOSE_S, capacity=CAPACITY)
-            with serving(Path(folder), text, *options, real=real) as running:
+            text = long_campaign("hostile", slot_s=7200.0, choose_s=CHOOSE_S, capacity=CAPACITY)
+            with serving(Path(folder), text, *UNLIMITED, store=store, real=real) as running:
                 receipts = _checked_in(running)
                 if receipts is None and attempt + 1 < ATTEMPTS:
                     continue
@@ -139,9 +141,9 @@ def _complete(running: Coordinator, receipts: list[str]) -> World:
     soon, tomorrow = (datetime.now(UTC) + timedelta(seconds=s) for s in (SOON_S, 86_400))
     half = QUICK_SLOT_S / 2
     opened = {
-        "open": campaign_text("open", slot_s=7200.0, choose_s=7000.0, start=soon),
-        "quick": campaign_text("quick", slots=5000, slot_s=QUICK_SLOT_S, choose_s=half, start=soon),
-        "later": campaign_text("later", start=tomorrow),
+        "open": long_campaign("open", slot_s=7200.0, choose_s=7000.0, start=soon),
+        "quick": long_campaign("quick", slots=5000, slot_s=QUICK_SLOT_S, choose_s=half, start=soon),
+        "later": long_campaign("later", start=tomorrow),
     }
     names = {}
     for name, text in opened.items():

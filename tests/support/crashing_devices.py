@@ -1,6 +1,6 @@
 """Devices that die: each a process of its own, killed with SIGKILL at a step, and started again.
 
-    python -m tests.service.faults.crashing_devices URL CAMPAIGN --clients N \\
+    python -m tests.support.crashing_devices URL CAMPAIGN --clients N \\
         --journal FILE --state DIR
 
 A device dies in its first lives at the steps that ``deaths`` gives it, then it lives. It is forked
@@ -30,14 +30,14 @@ from checkins.client.drivers import HEADERS, Driver
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.randomness import DeviceRandomness
 from checkins.client.state import StateFile, make_folder
-from tests.service.faults.crowd import Recognisable
-from tests.service.faults.proxy import NAMES
+from tests.support.crowd import Recognisable
 
 TOLD = ("enrolled", "drawn", "asleep", "checking-in", "checked-in", "chosen", "trained")
 TOLD += ("reporting", "acknowledged", "done")
 ROUTES = ("GET campaigns", "POST enrolments", "POST check-ins", "GET check-ins", "GET model")
 ROUTES += ("PUT report",)
 SAVES = range(1, 5)
+NAMES = {route.split()[1] for route in ROUTES}
 STEPS = (
     *(f"told {event}" for event in TOLD),
     *(f"before {route}" for route in ROUTES),

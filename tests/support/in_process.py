@@ -27,10 +27,11 @@ from checkins.service.store import metadata
 from checkins.service.store.schema import migrate
 from checkins.service.workers.epsilon_process import EpsilonProcesses
 from checkins.service.workers.planner import Planner
-from tests.service.coordination import Clock, FaultyDatabase, campaign
-
-OPERATOR = "operator-token-of-these-tests"
-PATIENCE_S = 300.0
+from tests.support.campaigns import campaign
+from tests.support.clock import Clock
+from tests.support.coordinator import OPERATOR
+from tests.support.store import FaultyDatabase
+from tests.support.waiting import until as wait_for
 
 
 class NoEpsilonProcesses(EpsilonProcesses):
@@ -99,9 +100,7 @@ class Living:
     async def turn(self, moment: float, until: Callable[[], bool]) -> None:
         """Turn the clock, and wait until the runner has noticed."""
         self.clock.now = moment
-        async with asyncio.timeout(PATIENCE_S):
-            while not until():
-                await asyncio.sleep(0.002)
+        await wait_for(until)
 
     async def begin(self, slot: int) -> None:
         def begun() -> bool:

@@ -6,7 +6,7 @@ its folder as soon as this process is gone, however it went.
 
 A conftest that imports the fixtures ``postgres`` and ``postgres_url`` has them:
 
-    from tests.postgres import postgres, postgres_url
+    from tests.support.postgres import postgres, postgres_url
 """
 
 from __future__ import annotations

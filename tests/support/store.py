@@ -1,15 +1,12 @@
-"""A store with a clock that only tests turn, and clients that are a few calls.
-
-Campaigns have Laplace noise unless told otherwise: its price is a finite sum, quick to certify.
-"""
+"""A store whose clock only tests move, driven by calls; each client is a few calls too."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,113 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Table, select
 
-from checkins.campaign import Campaign, parse_campaign
+from checkins.campaign import Campaign
 from checkins.errors import ProtocolViolation
 from checkins.ledger.verification import Verification, verify
 from checkins.service.runs import intake, opening, slot_transitions
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission, hashed
-from checkins.service.store import clock as store_clock
 from checkins.service.store import ledgers, metadata, run_state, schema
 from checkins.service.store.database import Database
 from checkins.service.store.run_spec import RunSpec
 from checkins.service.store.run_state import RunSnapshot
 from checkins.service.store.schema import migrate
-
-START = datetime(2040, 1, 1, tzinfo=UTC)
-SLOT_S, CHOOSE_S = 10.0, 4.0
-CLIENT_NOISE = 'kind = "laplace"\nlocal_epsilon = 1.0'
-SERVER_NOISE = 'kind = "gaussian"\nnoise_at = "server"\nnoise_multiplier = 4.0'
-
-
-def campaign_text(
-    *,
-    name: str = "small",
-    population_id: str | None = "clinic",
-    kind: str = "fixed",
-    slots: int = 4,
-    capacity: int | str | None = 2,
-    window: int | None = None,
-    repeats: int = 1,
-    epsilon: float = 50.0,
-    population: tuple[int, int] | None = None,
-    participation: float = 1.0,
-    randomizer: str = CLIENT_NOISE,
-    optimizer: str = 'kind = "sgd", rate = 0.5',
-    start: datetime = START,
-    slot_s: float = SLOT_S,
-    choose_s: float = CHOOSE_S,
-) -> str:
-    """A small campaign.toml; its model has eleven numbers."""
-    averaged = kind == "averaged"
-    shown = {
-        "population_id": None if population_id is None else json.dumps(population_id),
-        "population": list(population) if population else None,
-        "capacity": None if averaged or capacity is None else json.dumps(capacity),
-        "window": window,
-    }
-
-    def line(key: str) -> str:
-        return "" if shown[key] is None else f"{key} = {shown[key]}"
-
-    return f"""\
-schema = 1
-name = "{name}"
-{line("population_id")}
-
-[budget]
-epsilon = {epsilon}
-delta = 1e-6
-adjacency = "{"replace-one" if averaged else "add-remove"}"
-{line("population")}
-
-[protocol]
-kind = "{kind}"
-slots = {slots}
-participation = {participation}
-{line("capacity")}
-{line("window")}
-repeats = {repeats}
-
-[randomizer]
-{randomizer}
-clip = 1.0
-grid = 1e-6
-
-[task]
-data = "synthetic"
-model = "logistic"
-optimizer = {{ {optimizer} }}
-
-[schedule]
-start = {start.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")}
-slot_s = {slot_s}
-choose_s = {choose_s}
-"""
-
-
-def campaign(**given: Any) -> Campaign:
-    """The campaign of ``campaign_text``."""
-    return parse_campaign(campaign_text(**given)).campaign
-
-
-AVERAGED: dict[str, Any] = {"kind": "averaged", "population": (4, 1000)}
-SLIDING: dict[str, Any] = {"kind": "sliding", "window": 3, "slots": 5}
-AT_SERVER: dict[str, Any] = {"randomizer": SERVER_NOISE, "capacity": 2}
-EVERYONE: dict[str, Any] = {
-    "randomizer": SERVER_NOISE,
-    "capacity": "all",
-    "optimizer": 'kind = "sgd", rate = 0.5, divide_by = 3',
-}
-
-
-@dataclass
-class Clock:
-    """Stands still unless it is turned."""
-
-    now: float = START.timestamp() - 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock, StoreClock
 
 
 @dataclass
@@ -253,19 +154,6 @@ class House:
         return "\n".join(held)
 
 
-class ClockOfTests(store_clock.Clock):
-    """The clock of a store that shows the time of a test; it is compared with no calendar."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(calendar=clock, steady=clock)
-
-    def read(self, calendar: Callable[[], float] | None = None) -> None:
-        """Nothing: this clock is right."""
-
-    def resume(self, setting: tuple[float, float]) -> None:
-        """Nothing: this clock is right."""
-
-
 class FaultyDatabase(Database):
     """A database in which transactions of a kind fail while a test says so.
 
@@ -274,7 +162,7 @@ class FaultyDatabase(Database):
     """
 
     def __init__(self, url: str, clock: Clock) -> None:
-        super().__init__(url, clock=ClockOfTests(clock))
+        super().__init__(url, clock=StoreClock(clock))
         self.faults: dict[str, Callable[[], object]] = {}
 
     def _begin(self, kind: str) -> None:
@@ -309,7 +197,5 @@ def units_of(spec: RunSpec, units: Any) -> NDArray[np.int32]:
 
 def total_of(entry: dict[str, Any]) -> Any:
     """The total that a ledger line holds."""
-    import base64
-
     held = entry["total"]
     return None if held is None else np.frombuffer(base64.b64decode(held), dtype="<i8")

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "checkins.cli.main"
 LOADED = (
     PROGRAM,
@@ -38,7 +38,7 @@ LOADED = (
     "checkins.cli.commands.join",
     "checkins.cli.commands.swarm",
     "checkins.swarm.swarm",
-    "tests.service.faults.crashing_devices",
+    "tests.support.crashing_devices",
 )
 """Modules that a parent of forks loads."""
 LONGEST_REQUEST = 200_000

@@ -9,82 +9,40 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
+import httpx
 import numpy as np
 
 from checkins.campaign import Campaign, parse_campaign
 from checkins.protocol.report import model_to_bytes, report_from_bytes
+from tests.support import campaigns
+from tests.support.clock import Clock
+from tests.support.http_server import Handler, http_server
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 START_S = START.timestamp()
 SHAPES = {"weights": (13,), "bias": ()}
 DIMENSION = 14
 
-TEXT = """
-schema = 1
-name = "small"
-population_id = "clinic"
-[budget]
-epsilon = 8.0
-delta = 1e-6
-adjacency = "add-remove"
-[protocol]
-kind = "{kind}"
-slots = {slots}
-participation = {participation}
-capacity = {capacity}
-{window}
-repeats = {repeats}
-[randomizer]
-kind = "gaussian"
-noise_at = "{noise_at}"
-noise_multiplier = 1.0
-clip = 1.0
-{grid}
-[task]
-data = "patients"
-model = "logistic"
-optimizer = {{ kind = "sgd", rate = 0.5, minibatch = 1 }}
-[schedule]
-start = {start}
-slot_s = {slot_s}
-choose_s = {choose_s}
-"""
+
+def campaign_text(*, noise_at: str = "client", **given: Any) -> str:
+    """A campaign file with Gaussian noise; for its other keys see ``campaigns.campaign_text``."""
+    noise = f'kind = "gaussian"\nnoise_at = "{noise_at}"\nnoise_multiplier = 1.0'
+    values = {"epsilon": 8.0, "capacity": 3, "randomizer": noise, "data": "patients"}
+    return campaigns.campaign_text(**{**values, "start": START, **given})
 
 
-def campaign(
-    *,
-    kind: str = "fixed",
-    slots: int = 4,
-    participation: float = 1.0,
-    capacity: int = 3,
-    window: int | None = None,
-    repeats: int = 1,
-    noise_at: str = "client",
-    grid: float | None = 1e-6,
-    start: datetime = START,
-    slot_s: float = 10.0,
-    choose_s: float = 4.0,
-) -> Campaign:
-    """A campaign whose every number a test can set."""
-    text = TEXT.format(
-        kind=kind,
-        slots=slots,
-        participation=participation,
-        capacity=capacity,
-        window="" if window is None else f"window = {window}",
-        repeats=repeats,
-        noise_at=noise_at,
-        grid="" if grid is None else f"grid = {grid}",
-        start=start.isoformat().replace("+00:00", "Z"),
-        slot_s=slot_s,
-        choose_s=choose_s,
-    )
-    return parse_campaign(text).campaign
+def campaign(**given: Any) -> Campaign:
+    """The campaign of ``campaign_text``."""
+    return parse_campaign(campaign_text(**given)).campaign
 
 
 @dataclass(frozen=True)
@@ -311,3 +269,55 @@ class FakeService:
         report_from_bytes(body, dimension=DIMENSION)
         held = self.reports.setdefault((slot, str(receipt)), body)
         return said(200, status="taken") if held == body else problem(409, "refused")
+
+
+Script = Callable[[int], str]
+
+
+def transport(
+    service: FakeService, clock: Clock, script: Script = lambda number: "fine"
+) -> httpx.MockTransport:
+    """Answers as the service does; ``script`` says what befalls each request."""
+    numbers = iter(range(10**6))
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        clock.now += 0.01
+        what = script(next(numbers))
+        if what == "lost":
+            raise httpx.ConnectError("nobody there")
+        path = request.url.raw_path.decode()
+        reply = service.handle(request.method, path, dict(request.headers), request.content)
+        if what == "unanswered":
+            raise httpx.ReadTimeout("too slow")
+        return httpx.Response(reply.status, content=reply.body, headers=reply.headers)
+
+    return httpx.MockTransport(handle)
+
+
+@contextmanager
+def on_a_socket(service: FakeService) -> Iterator[str]:
+    """Serve on a free port, in real time."""
+    lock = threading.Lock()
+
+    def wait(most_s: float, done: Callable[[], bool]) -> None:
+        lock.release()
+        until = time.monotonic() + most_s
+        while not done() and time.monotonic() < until:
+            time.sleep(0.005)
+        lock.acquire()
+
+    service.wait = wait
+
+    class OfService(Handler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            with lock:
+                reply = service.handle(self.command, self.path, dict(self.headers), body)
+            self.say(reply.status, reply.body, reply.headers)
+
+        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
+
+    with http_server(OfService) as url:
+        yield url

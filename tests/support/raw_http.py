@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.waiting import PATIENCE_S
+
 Address = tuple[str, int]
-PATIENCE_S = 300.0
-"""No answer is waited for longer: more than any limit of the service, and than a slow machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,24 @@
+"""Scaffolding that tests share. Only these modules start coordinators, clients and browsers.
+
+======================  ============================================================================
+``campaigns``           builds campaign files and campaigns; the campaigns of the fault tests
+``clock``               clocks that move only when a test moves them
+``store``               drives the store of a coordinator step by step, without threads
+``in_process``          runs the app of a coordinator in this process, without a socket
+``coordinator``         runs `checkins serve` in a process that can be killed and started again
+``crowd``               runs many devices: the swarm of the SDK, or bare connections
+``crashing_devices``    runs devices that are killed at a given step and started again
+``journal``             records what devices do, for a check afterwards
+``forks``               forks processes from one process that has imported everything
+``postgres``            starts a PostgreSQL cluster in a temporary folder
+``browser``             opens pages in the system's chromium
+``fake_service``        answers devices as the service does, in memory or on a socket
+``hostile_service``     answers devices with harmful responses, on a socket
+``http_server``         serves a handler of ``http.server`` on a free port
+``raw_http``            sends and parses HTTP as bytes
+``waiting``             waits until a condition holds
+======================  ============================================================================
+
+``tests/soak.py`` lists the cases that only ``make soak`` runs, and ``tests/strategies.py`` has the
+strategies of Hypothesis.
+"""
