@@ -10,6 +10,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import Phase, settings
 
+from tests.support.browser import browser
+from tests.support.postgres import postgres, postgres_url
+
+__all__ = ["browser", "postgres", "postgres_url"]
+
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)

@@ -6,9 +6,8 @@ import contextlib
 import io
 import json
 import sys
-import threading
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from checkins.cli.commands import verify
 from checkins.cli.main import run
 from tests.cli.refusals import refused
 from tests.ledger.ledgers import Book, campaign
+from tests.support.http_server import Handler, http_server
 
 FIXED = campaign()
 WHOLE = Book().run(FIXED).close()
@@ -176,13 +176,10 @@ def test_campaigns_on_several_populations_must_be_named(checkins, at_address) ->
 def at_address():
     """A service that shows these lines as the ledger of each of these runs; another population
     for each."""
-    servers = []
 
     def serve(lines: Sequence[bytes], *runs: str) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None: ...
-
-            def do_GET(self) -> None:
+        class OfLedgers(Handler):
+            def answer(self) -> None:
                 code, body = 404, b'{"detail": "no such run"}'
                 if self.path == "/campaigns":
                     code = 200
@@ -192,22 +189,12 @@ def at_address():
                         code, body = 200, json.dumps({"population_id": each, "seal": ""}).encode()
                     if self.path == f"/campaigns/{each}/ledger":
                         code, body = 200, b"".join(lines)
-                self.send_response(code)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.say(code, body)
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_address[1]}"
+        return servers.enter_context(http_server(OfLedgers))
 
-    yield serve
-    for server, thread in servers:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with ExitStack() as servers:
+        yield serve
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ import pytest
 
 from checkins.campaign import read_campaign
 from checkins.protocol.report import model_from_bytes
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "demo.py"
-PATIENCE_S = 300.0
 SHORTER = {
     "slots = 50": "slots = 4",
     "slot_s = 2.0": "slot_s = 0.8",

@@ -11,10 +11,8 @@ import pytest
 from checkins.service.store import schema
 from checkins.service.store.database import Database
 from checkins.service.store.schema import migrate
-from tests.support.postgres import Postgres, postgres, postgres_url
+from tests.support.postgres import Postgres
 from tests.support.store import House
-
-__all__ = ["house", "postgres", "postgres_url", "store"]
 
 
 def _migrated(url: str) -> str:

@@ -13,14 +13,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from math import exp
 from typing import Any
+
+from tests.support.http_server import Handler, http_server
 
 POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self';"
@@ -220,7 +221,8 @@ class Double:
     def __post_init__(self) -> None:
         self.listeners: list[tuple[str, queue.Queue[bytes | None]]] = []
         self.lock = threading.Lock()
-        self.server: ThreadingHTTPServer | None = None
+        self.server = ExitStack()
+        self.answers = False
 
     @property
     def url(self) -> str:
@@ -228,18 +230,13 @@ class Double:
 
     def start(self) -> None:
         handler = type("Handler", (_Handler,), {"double": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
-        self.server.daemon_threads = True
-        self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+        url = self.server.enter_context(http_server(handler, self.port))
+        self.port, self.answers = int(url.rpartition(":")[2]), True
 
     def stop(self) -> None:
         """Gone, as after a crash: nobody answers, and every stream ends."""
-        if self.server is None:
-            return
-        self.server.shutdown()
-        self.server.server_close()
-        self.server = None
+        self.answers = False
+        self.server.close()
         with self.lock:
             for _, stream in self.listeners:
                 stream.put(None)
@@ -285,17 +282,14 @@ class Double:
         return stream
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     protocol_version = "HTTP/1.1"
     double: Double
 
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         path = self.path.partition("?")[0]
         self.double.asked[path] += 1
-        if self.double.server is None:  # an old connection, after the crash
+        if not self.double.answers:  # an old connection, after the crash
             self.close_connection = True
             return
         try:

@@ -13,15 +13,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from math import exp, sqrt
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.service.page_double import CERTIFICATE, KINDS, POLICY
+from tests.support.http_server import Handler, http_server
 
 TOML = 'schema = 1\nname = "planned"\n\n[protocol]\nkind = "fixed"\nslots = {slots}\n'
 
@@ -172,62 +172,43 @@ def planning() -> Iterator[Double]:
     double = Double()
     double.held.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def do_GET(self) -> None:
+    class OfPage(Handler):
+        def answer(self) -> None:
             path, query = urlsplit(self.path).path, urlsplit(self.path).query
             if path == "/plan/answer":
-                self.answer(query)
+                self.plan(query)
                 return
             name = "plan.html" if path == "/plan" else path.removeprefix("/page/")
             place = files("checkins.service") / "page" / name
             found = "/" not in name and place.is_file()
             body = place.read_bytes() if found else b""
-            self.say(200 if found else 404, body, KINDS.get(name.rpartition(".")[2], "text/plain"))
+            kind = KINDS.get(name.rpartition(".")[2], "text/plain")
+            self.page(200 if found else 404, body, kind)
 
-        def answer(self, query: str) -> None:
+        def plan(self, query: str) -> None:
             texts = parse_qs(query, keep_blank_values=True)
             asked = {name: values[0] for name, values in texts.items()}
             double.asked.append(asked)
             assert double.held.wait(60)
             if double.answers:
                 status, body, headers = double.answers.pop(0)
-                self.say(status, json.dumps(body).encode(), "application/problem+json", headers)
+                self.page(status, json.dumps(body).encode(), "application/problem+json", headers)
                 return
             plan = plan_for(asked) | double.changes
-            self.say(200, json.dumps(plan).encode(), "application/json")
+            self.page(200, json.dumps(plan).encode(), "application/json")
 
-        def say(
+        def page(
             self, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None
         ) -> None:
-            try:
-                self.send_response(status)
-                for name, value in {
-                    "content-type": kind,
-                    "content-length": str(len(body)),
-                    "content-security-policy": POLICY,
-                    **(headers or {}),
-                }.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-            except OSError:  # the page has asked something else meanwhile
-                pass
+            own = {"content-type": kind, "content-security-policy": POLICY}
+            with suppress(OSError):  # the page has asked something else meanwhile
+                self.say(status, body, own | (headers or {}))
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    double.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
-        yield double
-    finally:
-        double.held.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(OfPage) as double.url:
+        try:
+            yield double
+        finally:
+            double.held.set()
 
 
 class Interrupted(BaseException):

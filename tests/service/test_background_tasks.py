@@ -14,6 +14,7 @@ import pytest
 from checkins.service.workers import background_tasks
 from checkins.service.workers.background_tasks import BackgroundTasks
 from checkins.service.workers.threads import DaemonThreads
+from tests.support.waiting import until
 
 LEAVES = """
 import threading
@@ -132,8 +133,7 @@ def test_a_task_is_failing_from_its_death_until_it_works() -> None:
         await again.wait()
         assert tasks.failing == ["clock"]
         working.set()
-        while tasks.failing:
-            await asyncio.sleep(0.001)
+        await until(lambda: not tasks.failing)
 
     played(scenario)
 

@@ -21,6 +21,7 @@ from tests.support.coordinator import OPERATOR
 from tests.support.in_process import Living, play, problem, settings
 from tests.support.postgres import Postgres
 from tests.support.store import House
+from tests.support.waiting import until
 
 HOUR = 3600.0
 
@@ -84,9 +85,7 @@ def test_a_clock_that_jumps_holds_check_ins_slots_and_prices_and_says_so(tmp_pat
         database, watch = it.runner.database, it.runner.clock_watch
 
         async def until_it_holds(expected: bool) -> None:
-            async with asyncio.timeout(60):
-                while (watch.holding is not None) is not expected:
-                    await asyncio.sleep(0.002)
+            await until(lambda: (watch.holding is not None) is expected)
 
         clocks.set(HOUR)
         await until_it_holds(True)

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -21,8 +21,8 @@ from checkins.service.http.rate_limits import ConnectionCounts, Proxies
 from checkins.service.http.request_limits import RequestLimits
 from checkins.service.http.uvicorn_hooks import limited_protocol
 from checkins.service.settings import Limits
+from tests.support.waiting import PATIENCE_S, wait_until
 
-PATIENCE_S = 300.0
 SOON = Limits(requests_per_s=0, head_s=0.2, body_s=0.2, answer_s=0.2)
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -65,12 +65,6 @@ class Running:
         line.sendall(first)
         return line
 
-    def until(self, holds: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < end
-            time.sleep(0.005)
-
 
 @contextlib.contextmanager
 def serving(
@@ -93,7 +87,7 @@ def serving(
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
-        running.until(lambda: server.started)
+        wait_until(lambda: server.started)
         yield running
     finally:
         server.should_exit = True
@@ -217,7 +211,7 @@ def test_nothing_is_kept_of_requests_that_were_answered():
         while got.count(b"HTTP/1.1 200") < 40:
             got += line.recv(65536)
         (connection,) = running.server.server_state.connections
-        running.until(lambda: not connection.cycles)
+        wait_until(lambda: not connection.cycles)
 
 
 def test_a_body_sent_byte_by_byte_is_given_up_and_others_are_served_meanwhile():
@@ -340,7 +334,7 @@ def test_small_chunks_are_no_endless_head_and_trailers_do_not_change_the_request
 def test_an_answer_that_is_not_taken_is_given_up():
     with serving(SOON) as running:
         line = running.connect(GET.replace(b"/ ", b"/large "))
-        running.until(lambda: running.refused["slow-reader"] == 1)
+        wait_until(lambda: running.refused["slow-reader"] == 1)
         assert len(heard(line)) < 20_000_000
         assert honest(running)
 
@@ -364,16 +358,16 @@ def test_a_large_answer_that_is_taken_slowly_arrives_whole():
 def test_connections_in_all_are_bounded_and_counted_down(loop):
     with serving(Limits(connections=3), loop=loop) as running:
         lines = [running.connect() for _ in range(3)]
-        running.until(lambda: running.opened[-1] == 3)
+        wait_until(lambda: running.opened[-1] == 3)
         assert heard(running.connect()).startswith(b"HTTP/1.1 503 ")
         assert b" 200 " not in heard(running.connect(GET))
         assert running.refused == {"too-many-connections": 2}
         lines.pop().close()
-        running.until(lambda: running.opened[-1] == 2)
+        wait_until(lambda: running.opened[-1] == 2)
         assert honest(running)
         for line in lines:
             line.close()
-        running.until(lambda: running.opened[-1] == 0)
+        wait_until(lambda: running.opened[-1] == 0)
 
 
 def test_connections_of_one_address_are_bounded():
@@ -382,7 +376,7 @@ def test_connections_of_one_address_are_bounded():
         assert b" 200 " in answered(first)
         assert heard(running.connect()).startswith(b"HTTP/1.1 503 ")
         first.close()
-        running.until(lambda: running.opened[-1] == 0)
+        wait_until(lambda: running.opened[-1] == 0)
         assert honest(running)
 
 
@@ -440,7 +434,7 @@ def test_a_stream_ends_with_its_connection_also_with_a_request_behind_it(loop, t
             line = running.connect(GET * 3)
             assert line.recv(65536)
             line.close()
-        running.until(lambda: len(listening) == 11)
+        wait_until(lambda: len(listening) == 11)
         assert listening[-1] == 0
     assert events_of(file) == ["stopping"]
 
@@ -450,8 +444,8 @@ def test_readers_that_never_read_what_they_asked_for_are_not_in_the_log(loop, tm
     file = tmp_path / "log"
     with logs.configure(file, strict=True), serving(SOON, loop=loop) as running:
         lines = [running.connect(GET.replace(b"/ ", b"/large ") * 4) for _ in range(5)]
-        running.until(lambda: running.refused["slow-reader"] == 5)
-        running.until(lambda: running.opened[-1] == 0)
+        wait_until(lambda: running.refused["slow-reader"] == 5)
+        wait_until(lambda: running.opened[-1] == 0)
         for line in lines:
             line.close()
     assert events_of(file) == ["stopping"]
@@ -461,10 +455,10 @@ def test_readers_that_never_read_what_they_asked_for_are_not_in_the_log(loop, tm
 def test_many_idle_connections_leave_honest_ones_served():
     with serving(Limits(requests_per_s=0, head_s=2.0)) as running:
         idle = [running.connect(b"G") for _ in range(400)]
-        running.until(lambda: running.opened[-1] == 400)
+        wait_until(lambda: running.opened[-1] == 400)
         assert all(honest(running) for _ in range(50))
-        running.until(lambda: running.refused["slow-head"] == 400)
-        running.until(lambda: running.opened[-1] == 0)
+        wait_until(lambda: running.refused["slow-head"] == 400)
+        wait_until(lambda: running.opened[-1] == 0)
         for line in idle:
             line.close()
 

@@ -12,6 +12,7 @@ import pytest
 from checkins.errors import ProtocolViolation
 from checkins.service.http.problems import Problem
 from checkins.service.runs.group_commit import GroupCommit
+from tests.support.waiting import until
 
 
 class Store:
@@ -29,11 +30,6 @@ class Store:
         return [ProtocolViolation("odd") if message == 13 else 10 * message for message in messages]
 
 
-async def begun(store: Store) -> None:
-    while not store.began.is_set():
-        await asyncio.sleep(0.001)
-
-
 def play(scenario) -> Store:
     store = Store()
 
@@ -48,7 +44,7 @@ def play(scenario) -> Store:
 def test_what_arrives_during_a_commit_goes_into_the_next_one_together() -> None:
     async def scenario(store: Store, batch: GroupCommit[int, int]) -> None:
         first = asyncio.create_task(batch.submit(1))
-        await begun(store)
+        await until(store.began.is_set)
         others = [asyncio.create_task(batch.submit(number)) for number in (2, 3, 4)]
         await asyncio.sleep(0)
         assert not first.done()
@@ -70,8 +66,7 @@ def test_while_a_commit_does_not_end_everyone_is_told_to_come_again() -> None:
             with pytest.raises(Problem, match="does not answer"):
                 await batch.submit(3)
             store.may_go.set()
-            while not store.batches:
-                await asyncio.sleep(0.001)
+            await until(lambda: store.batches)
             assert await batch.submit(4) == 40
         assert store.batches == [[1], [4]]  # what was turned away before it began is not written
 
@@ -81,7 +76,7 @@ def test_while_a_commit_does_not_end_everyone_is_told_to_come_again() -> None:
 def test_nobody_is_answered_before_the_commit_is_over() -> None:
     async def scenario(store: Store, batch: GroupCommit[int, int]) -> None:
         task = asyncio.create_task(batch.submit(1))
-        await begun(store)
+        await until(store.began.is_set)
         assert (store.batches, task.done()) == ([], False)
         store.may_go.set()
         assert await task == 10
@@ -137,7 +132,7 @@ def test_a_client_that_leaves_does_not_undo_what_it_sent() -> None:
     async def scenario(store: Store, batch: GroupCommit[int, int]) -> None:
         gone = asyncio.create_task(batch.submit(1))
         stays = asyncio.create_task(batch.submit(2))
-        await begun(store)
+        await until(store.began.is_set)
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone

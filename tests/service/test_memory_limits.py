@@ -24,6 +24,7 @@ from tests.support.campaigns import AVERAGED, EVERYONE, campaign, campaign_text
 from tests.support.coordinator import OPERATOR
 from tests.support.in_process import play, problem
 from tests.support.store import House, total_of
+from tests.support.waiting import until
 
 LARGE = 20_000
 
@@ -279,8 +280,7 @@ def test_a_report_is_not_read_before_there_is_room_for_it(tmp_path: Path) -> Non
 
         async with it.runner.report_memory.reserve(memory_limits.ARRIVING_BYTES):
             sent = asyncio.create_task(it.ask("PUT", "/slots/1/report", receipt, content=body()))
-            while not it.runner.report_memory._waiting:
-                await asyncio.sleep(0.001)
+            await until(lambda: it.runner.report_memory._waiting)
             assert not sent.done()
             with it.runner.database.reading() as connection:
                 held = connection.execute(schema.check_ins.select()).one().report
@@ -340,8 +340,7 @@ def test_one_receipt_holds_room_for_one_report(tmp_path: Path) -> None:
             asyncio.create_task(it.ask("PUT", "/slots/1/report", receipt, content=slowly()))
             for _ in range(5)
         ]
-        while not reading:
-            await asyncio.sleep(0.001)
+        await until(lambda: reading)
         for _ in range(100):  # time enough for the others to be read, if they were
             await asyncio.sleep(0.001)
         assert reading == [4 * 11]

@@ -14,6 +14,7 @@ from checkins.service.runs.opening import OpeningQueue
 from tests.support.campaigns import campaign_text
 from tests.support.coordinator import OPERATOR
 from tests.support.in_process import play, problem
+from tests.support.waiting import until
 
 BEARER = {"authorization": f"Bearer {OPERATOR}"}
 
@@ -35,8 +36,7 @@ def test_others_are_answered_while_a_campaign_is_read_and_priced(
         posted = asyncio.create_task(
             it.http.post("/campaigns", content=campaign_text(), headers=BEARER)
         )
-        while not begun.is_set():
-            await asyncio.sleep(0.001)
+        await until(begun.is_set)
         assert (await it.http.get("/healthz")).status_code == 200
         assert (await it.http.get("/campaigns")).json()["campaigns"] == []
         assert not posted.done()
@@ -84,8 +84,7 @@ def test_whoever_has_waited_long_enough_is_told_to_come_again_and_the_work_goes_
         with pytest.raises(Problem, match="busy: the campaign is still being priced"):
             await openings.run(work)
         gate.set()
-        while not ended.is_set():
-            await asyncio.sleep(0.001)
+        await until(ended.is_set)
         openings.close()
 
     asyncio.run(main())

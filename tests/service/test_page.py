@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ from tests.support.browser import (
     DESK,
     PHONE,
     live,
-    open_browser,
     overflow,
     shown,
     text,
@@ -26,16 +24,10 @@ from tests.support.browser import (
 )
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from tests.support.browser import Browser
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
 
 
 MOMENTS = {  # made when a test begins: a campaign goes on while others run

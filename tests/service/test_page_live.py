@@ -27,7 +27,7 @@ from tests.support.coordinator import serving
 from tests.support.forks import Forked
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from tests.support.browser import Browser
 
 PICTURES = Path(__file__).resolve().parents[2] / "out" / "page"
 SLOTS = 12

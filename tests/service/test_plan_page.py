@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
@@ -15,20 +14,14 @@ from checkins.campaign import parse_campaign
 from tests.service.plan_double import planning
 from tests.service.test_page import CONTRAST, HOSTILE
 from tests.service.test_page_live import CAMPAIGN
-from tests.support.browser import DESK, PHONE, open_browser, overflow, text, wait_for_text, watching
+from tests.support.browser import DESK, PHONE, overflow, text, wait_for_text, watching
 from tests.support.coordinator import serving
 from tests.support.forks import Forked
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from tests.support.browser import Browser, Page
 
 PICTURES = Path(__file__).resolve().parents[2] / "out" / "page"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
 
 
 def answered(page: Page) -> None:

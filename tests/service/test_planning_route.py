@@ -22,6 +22,7 @@ from checkins.service.routes.planning import PARAMETERS, Plan, question_of
 from checkins.service.workers import planner as planners
 from checkins.service.workers.planner import Planner
 from tests.support.in_process import Living, play, problem
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 DOUBLE = (
@@ -42,7 +43,6 @@ QUESTION: dict[str, Any] = {
 }
 QUERY = "population=100..400&epsilon=1&delta=1e-6&adjacency=add-remove&dimension=10"
 REFUSES, DIES, SLOW, STUBBORN, LASTS = 13, 17, 19, 23, 29
-PATIENCE_S = 300.0
 
 
 def asked(**changes: Any) -> dict[str, Any]:
@@ -61,11 +61,6 @@ def planning(scenario: Callable[[Planner], Awaitable[None]], **how: Any) -> None
             await planner.close()
 
     asyncio.run(main())
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.002)
 
 
 async def hang_up(task: asyncio.Task[bytes]) -> None:

@@ -17,6 +17,7 @@ from checkins.service.routes import readiness
 from checkins.service.runs import slot_transitions
 from tests.support.coordinator import OPERATOR
 from tests.support.in_process import Living, play, problem
+from tests.support.waiting import PATIENCE_S
 
 
 def here(tmp_path: Path, scenario: Any) -> None:
@@ -25,14 +26,14 @@ def here(tmp_path: Path, scenario: Any) -> None:
 
 async def ready(it: Living) -> None:
     """Wait until it is, whatever it was."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while (await it.http.get("/readyz")).status_code != 200:
             await asyncio.sleep(0.005)
 
 
 async def unready(it: Living, says: str) -> None:
     """Wait until it is not, for the reason that is expected; it stays alive."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while (answer := await it.http.get("/readyz")).status_code == 200:
             await asyncio.sleep(0.005)
     assert problem(answer) == (503, "not-ready")

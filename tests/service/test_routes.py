@@ -23,7 +23,7 @@ from tests.support.campaigns import AVERAGED, EVERYONE, SLIDING, START, campaign
 from tests.support.clock import Clock
 from tests.support.coordinator import OPERATOR
 from tests.support.in_process import Living, Scenario, play, problem
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_everything_that_is_public_about_a_run_is_in_its_view(here) -> None:
         over = (await it.ask("GET", "")).json()
         assert (over["status"], over["slots_closed"]) == ("completed", 2)
         assert over["spent"] == {"epsilon": over["certificate"]["epsilon"], "slots": 2}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while (await it.ask("GET", "")).json()["next"] is None:
                 await asyncio.sleep(0.01)
         listed = (await it.http.get("/campaigns")).json()
@@ -385,9 +385,9 @@ def test_when_it_stops_every_long_poll_and_every_listener_is_answered(here) -> N
         receipt = await it.check_in(1)
         polls = [asyncio.create_task(it.outcome(receipt, wait=60)) for _ in range(5)]
         events = asyncio.create_task(it.ask("GET", "/events"))
-        await asyncio.sleep(0.05)
+        await until(lambda: it.waiters == 6)
         it.runner.release_waiters()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert await asyncio.gather(*polls) == ["waiting"] * 5
             assert (await events).status_code == 200
 

@@ -28,7 +28,7 @@ from checkins.simulation.report.axes import apart
 from checkins.simulation.report.plots import band
 from checkins.simulation.result import SimulationResult, SweepResult
 from tests.simulation import results
-from tests.support import browser
+from tests.support.browser import Visit, find_chromium, open_file
 
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">&"\'</details>'
 PLOTS = {"learning-auc", "learning-accuracy", "learning-loss", "spent", "occupancy", "dummies"}
@@ -508,22 +508,16 @@ def hostile(result: SimulationResult | None = None) -> SimulationResult:
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser.open_browser() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def campaign(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Visit]:
+def campaign(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
     """The page of a campaign, opened once: each test sets the screen it wants."""
     place = tmp_path_factory.mktemp("campaign") / "report.html"
     write_report(results.patients(), place)
-    with browser.visit(chromium, place) as visit:
+    with open_file(browser, place) as visit:
         visit.page.wait_for_selector("html.drawn")
         yield visit
 
 
-def eventually(visit: browser.Visit, fact: Callable[[], bool]) -> bool:
+def eventually(visit: Visit, fact: Callable[[], bool]) -> bool:
     """Whether a fact comes true within seconds; the page forbids the eval of wait_for_function."""
     for _ in range(100):
         if fact():
@@ -532,7 +526,7 @@ def eventually(visit: browser.Visit, fact: Callable[[], bool]) -> bool:
     return False
 
 
-def screen(visit: browser.Visit, *, width: int = 1100, scheme: str = "light") -> None:
+def screen(visit: Visit, *, width: int = 1100, scheme: str = "light") -> None:
     visit.page.emulate_media(media="screen", color_scheme=scheme)
     visit.page.set_viewport_size({"width": width, "height": 900})
     fits = """() => Array.from(document.querySelectorAll(".plot")).every(box =>
@@ -540,7 +534,7 @@ def screen(visit: browser.Visit, *, width: int = 1100, scheme: str = "light") ->
     assert eventually(visit, lambda: visit.page.evaluate(fits)), "a plot does not fit its place"
 
 
-def colours(visit: browser.Visit) -> dict[str, str]:
+def colours(visit: Visit) -> dict[str, str]:
     return visit.page.evaluate(
         """() => {
           const style = (query, name) => getComputedStyle(document.querySelector(query))[name];
@@ -554,7 +548,7 @@ def colours(visit: browser.Visit) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_browser_draws_every_plot_without_complaint(campaign: browser.Visit) -> None:
+def test_a_browser_draws_every_plot_without_complaint(campaign: Visit) -> None:
     screen(campaign)
     drawn = campaign.page.evaluate(
         """() => Object.fromEntries(Array.from(document.querySelectorAll(".plot"), box =>
@@ -567,12 +561,12 @@ def test_a_browser_draws_every_plot_without_complaint(campaign: browser.Visit) -
 
 
 @pytest.mark.slow
-def test_a_page_asks_the_network_for_nothing(campaign: browser.Visit) -> None:
+def test_a_page_asks_the_network_for_nothing(campaign: Visit) -> None:
     assert campaign.asked == []
 
 
 @pytest.mark.slow
-def test_plots_have_the_colours_of_dark_mode_and_of_print(campaign: browser.Visit) -> None:
+def test_plots_have_the_colours_of_dark_mode_and_of_print(campaign: Visit) -> None:
     screen(campaign)
     blue = "rgb(0, 114, 178)"
     assert eventually(campaign, lambda: colours(campaign)["line"] == blue)
@@ -588,7 +582,7 @@ def test_plots_have_the_colours_of_dark_mode_and_of_print(campaign: browser.Visi
 
 @pytest.mark.slow
 def test_lines_are_named_at_their_end_or_in_a_key_where_there_is_no_room(
-    campaign: browser.Visit,
+    campaign: Visit,
 ) -> None:
     key = campaign.page.locator("#learning figure .key").first
     label = campaign.page.locator("#plot-learning-auc .annotation", has_text="Poisson DP-SGD")
@@ -600,7 +594,7 @@ def test_lines_are_named_at_their_end_or_in_a_key_where_there_is_no_room(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 390, 700])
-def test_no_screen_scrolls_sideways(campaign: browser.Visit, width: int) -> None:
+def test_no_screen_scrolls_sideways(campaign: Visit, width: int) -> None:
     screen(campaign, width=width)
     campaign.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert campaign.page.evaluate("document.documentElement.scrollWidth") <= width
@@ -608,10 +602,10 @@ def test_no_screen_scrolls_sideways(campaign: browser.Visit, width: int) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 1100])
-def test_no_label_is_cut_at_an_edge(chromium: Any, tmp_path: Path, width: int) -> None:
+def test_no_label_is_cut_at_an_edge(browser: Any, tmp_path: Path, width: int) -> None:
     place = tmp_path / "report.html"
     write_report(large_losses(), place)
-    with browser.visit(chromium, place, width=width) as visit:
+    with open_file(browser, place, width=width) as visit:
         visit.page.wait_for_selector("html.drawn")
         cut = visit.page.evaluate(
             """() => Array.from(document.querySelectorAll(".plot")).flatMap(box => {
@@ -628,11 +622,11 @@ def test_no_label_is_cut_at_an_edge(chromium: Any, tmp_path: Path, width: int) -
 
 
 @pytest.mark.slow
-def test_names_that_are_markup_stay_text(chromium: Any, tmp_path: Path) -> None:
+def test_names_that_are_markup_stay_text(browser: Any, tmp_path: Path) -> None:
     place = tmp_path / "report.html"
     runs = results.sweep("task.model", ("logistic", "mlp")).runs
     write_report(SweepResult(tuple(map(hostile, runs))), place)
-    with browser.visit(chromium, place, width=390) as visit:
+    with open_file(browser, place, width=390) as visit:
         visit.page.wait_for_selector("html.drawn")
         assert visit.page.evaluate("window.hacked") is None
         assert visit.page.locator("h1").inner_text() == HOSTILE + "patients"
@@ -647,4 +641,4 @@ def test_without_a_browser_the_tests_fail_and_say_what_to_do(
 ) -> None:
     monkeypatch.setenv("CHROMIUM", "no-such-program")
     with pytest.raises(pytest.fail.Exception, match="run `make browser`"):
-        browser.find_chromium()
+        find_chromium()

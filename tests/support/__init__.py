@@ -13,6 +13,8 @@
 ``postgres``            starts a PostgreSQL cluster in a temporary folder
 ``browser``             opens pages in the system's chromium
 ``fake_service``        answers devices as the service does, in memory or on a socket
+``proxy``               delays, cuts and repeats requests between devices and a coordinator
+``silent_proxy``        stops to pass on bytes between a coordinator and its store
 ``hostile_service``     answers devices with harmful responses, on a socket
 ``http_server``         serves a handler of ``http.server`` on a free port
 ``raw_http``            sends and parses HTTP as bytes

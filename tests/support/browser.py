@@ -1,6 +1,7 @@
 """A real browser for tests: the system's chromium, driven by playwright.
 
-Tests that look at a page fail when there is no browser; they are never skipped.
+Tests that look at a page fail when there is no browser; they are never skipped. Only this module
+imports playwright.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ def find_chromium() -> str:
     return found
 
 
-@contextmanager
-def open_browser() -> Iterator[Browser]:
-    """One browser for the tests of a module: a fixture of that scope holds it."""
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for the tests of a module."""
     from playwright.sync_api import sync_playwright
 
     program = find_chromium()
@@ -69,10 +70,10 @@ def open_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def visit(
+def open_file(
     browser: Browser, path: Path, *, width: int = 1100, height: int = 900, dark: bool = False
 ) -> Iterator[Visit]:
-    """Open a file; whatever it asks of a network is refused and remembered."""
+    """Open a file in a profile of its own; every request to a network is refused and recorded."""
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
     )
@@ -106,7 +107,7 @@ def _hear(seen: Visit, kind: str, text: str) -> None:
 def watching(
     browser: Browser, url: str, *, size: tuple[int, int] = DESK, dark: bool = False
 ) -> Iterator[Visit]:
-    """Open an address; what is asked of another host is refused and remembered."""
+    """Open an address; requests to other hosts are recorded in ``asked``."""
     own = "/".join(url.split("/")[:3])
     page = _free_page(browser)
     seen = Visit(page)

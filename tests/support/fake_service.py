@@ -311,13 +311,11 @@ def on_a_socket(service: FakeService) -> Iterator[str]:
     class OfService(Handler):
         protocol_version = "HTTP/1.1"
 
-        def _answer(self) -> None:
+        def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             with lock:
                 reply = service.handle(self.command, self.path, dict(self.headers), body)
             self.say(reply.status, reply.body, reply.headers)
-
-        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
 
     with http_server(OfService) as url:
         yield url

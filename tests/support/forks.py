@@ -26,7 +26,12 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from checkins.service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "checkins.cli.main"
@@ -39,6 +44,7 @@ LOADED = (
     "checkins.cli.commands.swarm",
     "checkins.swarm.swarm",
     "tests.support.crashing_devices",
+    "tests.support.store",
 )
 """Modules that a parent of forks loads."""
 LONGEST_REQUEST = 200_000
@@ -49,7 +55,7 @@ class Forked:
     """A process that was forked: the part of ``subprocess.Popen`` that tests use.
 
     Calls ``main`` of ``module`` with these arguments. ``stdout`` is a pipe; standard error goes to
-    a file. Without ``priced`` a coordinator prices nothing: that takes one more process.
+    a file. Without ``priced`` a coordinator computes no epsilons: they take one more process.
     """
 
     def __init__(
@@ -221,9 +227,8 @@ def _be(request: dict[str, object], out: int, errors: int) -> None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
         if not request["priced"]:
-            from checkins.service.workers.epsilon_process import EpsilonProcesses
-
-            EpsilonProcesses.start = lambda *_: None  # type: ignore[method-assign]
+            server = importlib.import_module("checkins.service.server")
+            server.create_app = _create_app  # the command has no option for it
         module = str(request["module"])
         sys.argv = [module, *request["arguments"]]  # type: ignore[misc]
         importlib.import_module(module).main()
@@ -236,6 +241,14 @@ def _be(request: dict[str, object], out: int, errors: int) -> None:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
         os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def _create_app(settings: Settings) -> FastAPI:
+    """The app of a coordinator that computes no epsilons."""
+    from checkins.service.app import create_app
+    from tests.support.store import NoEpsilonProcesses
+
+    return create_app(settings, epsilon_processes=NoEpsilonProcesses(settings.store))
 
 
 def _die_with_parent() -> None:

@@ -9,7 +9,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A handler that logs nothing."""
+    """A handler that logs nothing; ``answer`` answers a request of any method."""
+
+    def answer(self) -> None:
+        raise NotImplementedError
+
+    def _dispatch(self) -> None:
+        self.answer()
+
+    do_GET = do_POST = do_PUT = do_DELETE = _dispatch  # noqa: N815
 
     def log_message(self, *_: object) -> None:
         pass

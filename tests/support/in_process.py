@@ -25,20 +25,12 @@ from checkins.service.runs.runner import Runner
 from checkins.service.settings import Enrolment, Limits, Settings
 from checkins.service.store import metadata
 from checkins.service.store.schema import migrate
-from checkins.service.workers.epsilon_process import EpsilonProcesses
 from checkins.service.workers.planner import Planner
 from tests.support.campaigns import campaign
 from tests.support.clock import Clock
 from tests.support.coordinator import OPERATOR
-from tests.support.store import FaultyDatabase
+from tests.support.store import FaultyDatabase, NoEpsilonProcesses
 from tests.support.waiting import until as wait_for
-
-
-class NoEpsilonProcesses(EpsilonProcesses):
-    """Starts no process: most tests need no epsilon."""
-
-    def start(self, run: str) -> None:
-        """Nothing."""
 
 
 @dataclass
@@ -60,6 +52,12 @@ class Living:
     @property
     def live_run(self) -> LiveRun:
         return self.runner.live_runs[self.run]
+
+    @property
+    def waiters(self) -> int:
+        """How many long polls and event streams wait for an answer."""
+        (metric,) = self.runner.metrics.waiters.collect()
+        return int(metric.samples[0].value)
 
     @property
     def faults(self) -> dict[str, Callable[[], object]]:

@@ -4,9 +4,7 @@ Durability is what is tested, so ``fsync`` is on and stays on. Tests that need i
 no PostgreSQL; they are never skipped. A keeper, a process of its own, stops the cluster and removes
 its folder as soon as this process is gone, however it went.
 
-A conftest that imports the fixtures ``postgres`` and ``postgres_url`` has them:
-
-    from tests.support.postgres import postgres, postgres_url
+Every test may ask for the fixtures ``postgres`` and ``postgres_url``.
 """
 
 from __future__ import annotations

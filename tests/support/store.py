@@ -25,6 +25,7 @@ from checkins.service.store.database import Database
 from checkins.service.store.run_spec import RunSpec
 from checkins.service.store.run_state import RunSnapshot
 from checkins.service.store.schema import migrate
+from checkins.service.workers.epsilon_process import EpsilonProcesses
 from tests.support.clock import Clock, StoreClock
 
 
@@ -186,6 +187,13 @@ class FaultyDatabase(Database):
         self._begin("exclusive")
         with super().exclusive(run) as connection:
             yield connection
+
+
+class NoEpsilonProcesses(EpsilonProcesses):
+    """Starts no process: most tests need no epsilon."""
+
+    def start(self, run: str) -> None:
+        """Nothing."""
 
 
 def units_of(spec: RunSpec, units: Any) -> NDArray[np.int32]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
 
+from tests.support.http_server import Handler, http_server
 from tests.support.proxy import Fate, Proxy, Request, each_in_turn, seeded
 
 BODY = b"x" * 5000
@@ -27,32 +26,16 @@ class Counter:
 def server() -> Iterator[Counter]:
     counter = Counter()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
+    class Counting(Handler):
+        def answer(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if len(body) == len(BODY):
                 counter.arrived.append(body)
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.say(200, body)
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    class Quiet(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *args: object) -> None:
-            """Clients that hang up are what is tested."""
-
-    with Quiet(("127.0.0.1", 0), Handler) as listening:
-        counter.port = listening.server_address[1]
-        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
-        thread.start()
+    with http_server(Counting) as url:
+        counter.port = int(url.rpartition(":")[2])
         yield counter
-        listening.shutdown()
-        thread.join()
 
 
 def put(proxy: Proxy) -> httpx.Response:

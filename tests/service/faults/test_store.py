@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +26,7 @@ from tests.support.coordinator import Coordinator
 from tests.support.crowd import Crowd, finished
 from tests.support.journal import Note, read
 from tests.support.proxy import Proxy, Seen
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 SLOTS = 24
 ABOUT_CLIENTS = ("tokens", "check_ins", "enrolments")
@@ -101,8 +100,7 @@ def test_nothing_about_clients_stays_behind(store: str, tmp_path: Path, start_s:
 
 
 def wait_for_slot(reader: Reader, slot: int) -> None:
-    while reader.slots_closed < slot:
-        time.sleep(reader.pause_s / 2)
+    wait_until(lambda: reader.slots_closed >= slot, f"slot {slot} is closed")
 
 
 def check_closed_slots(store: str, known: Known, folder: Path) -> None:

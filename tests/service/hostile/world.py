@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from tests.soak import SOAK
 from tests.support.campaigns import long_campaign
 from tests.support.coordinator import OPERATOR, UNLIMITED, Coordinator, serving
 from tests.support.raw_http import Answer, ask, request
+from tests.support.waiting import wait_until
 
 CAPACITY, GUESTS, CHOOSE_S = 6, 12, 3.0
 QUICK_SLOT_S = 1.0
@@ -85,8 +85,11 @@ class World:
 
     def wait_for(self, campaign: str, slot: int) -> None:
         """Until this slot is closed."""
-        while self.ask("GET", f"/campaigns/{campaign}").json()["slots_closed"] < slot:
-            time.sleep(QUICK_SLOT_S / 4)
+        wait_until(
+            lambda: self.ask("GET", f"/campaigns/{campaign}").json()["slots_closed"] >= slot,
+            f"slot {slot} is closed",
+            every_s=QUICK_SLOT_S / 4,
+        )
 
 
 def enrol(running: Coordinator, campaign: str) -> str:
