@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from checkins.campaign import parse_campaign
 from checkins.errors import InvalidValue
 from checkins.protocol.server import Ending
 from checkins.service import startup
 from checkins.service.runs.opening import PopulationBusy
 from checkins.service.store import schema
-from tests.support.campaigns import SERVER_NOISE, START, campaign, campaign_text
+from tests.support.campaigns import SERVER_NOISE, START, campaign
 from tests.support.in_process import settings
 from tests.support.store import House
 
@@ -139,8 +138,7 @@ def test_a_campaign_without_a_schedule_cannot_be_opened(house: House) -> None:
 
 def test_invariant_11_what_no_theorem_covers_is_refused(house: House) -> None:
     """No device draws PrivUnit exactly or on a grid, so no real campaign may run with it."""
-    text = campaign_text(randomizer='kind = "privunit"\nlocal_epsilon = 1.0')
-    private = parse_campaign(text.replace("grid = 1e-6", "")).campaign
+    private = campaign(randomizer='kind = "privunit"\nlocal_epsilon = 1.0', grid=None)
     with pytest.raises(InvalidValue, match="on a grid"):
         house.open(private)
     assert house.rows(schema.runs) == []
