@@ -33,16 +33,16 @@ MISSING = (
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A page that was opened, with all that it complained of and asked for."""
+    """An open page, with its errors and warnings and its requests to other hosts."""
 
     page: Page
     errors: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    """Addresses other than files of this machine; each was refused."""
+    """Addresses of requests to other hosts."""
 
 
 def find_chromium() -> str:
-    """The program, or a failed test that says how to get it."""
+    """Return the path of the program, or fail the test and say how to install it."""
     named = os.environ.get("CHROMIUM")
     found = next(
         (path for name in ((named,) if named else NAMES) if (path := shutil.which(name))), None

@@ -30,7 +30,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 CHECKINS = Path(sys.executable).with_name("checkins")
 WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
-"""Where the system can do it, nothing that was started outlives a test that was itself killed."""
+"""Prefix of a command that ends with this process, where the system supports it."""
 OPERATOR = "operator-token-of-the-tests-0123456789abcdef"
 UNLIMITED = ("--rate", "0", "--per-address", "0")
 """Options without limits per address: all devices of a test are on one machine."""
@@ -145,7 +145,7 @@ class Coordinator:
         return self.stderr.read_text()[-4000:]
 
     def kill(self) -> None:
-        """kill -9 of everything: no goodbye, no last write."""
+        """kill -9 of all its processes, without a last write."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
@@ -154,7 +154,7 @@ class Coordinator:
         self._process = None
 
     def kill_one_worker(self, dice: random.Random) -> bool:
-        """kill -9 of one of several; the others go on, and it is started again by itself."""
+        """kill -9 of one of several workers; the coordinator starts it again."""
         workers = self.worker_processes()
         if not workers:
             return False
@@ -163,7 +163,7 @@ class Coordinator:
         return True
 
     def stop(self) -> int:
-        """Ask it to stop, as an operator would; its exit code."""
+        """Ask it to stop, as an operator does; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(PATIENCE_S)
@@ -172,7 +172,7 @@ class Coordinator:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Coordinator]:
-        """From its first start to its end, whatever happens in between."""
+        """Start it, and kill it at the end of the block if it still runs."""
         try:
             self.begin()
             yield self
@@ -237,7 +237,7 @@ def serving(
 
 
 def allow_many_files(count: int = 12_000) -> None:
-    """Thousands of connections are as many open files, here and in the service."""
+    """Raise the limit of open files: each of thousands of connections is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

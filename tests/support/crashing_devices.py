@@ -1,4 +1,4 @@
-"""Devices that die: each a process of its own, killed with SIGKILL at a step, and started again.
+"""Devices that crash: each is a process that is killed with SIGKILL at a step and started again.
 
     python -m tests.support.crashing_devices URL CAMPAIGN --clients N \\
         --journal FILE --state DIR
@@ -45,7 +45,7 @@ STEPS = (
     *(f"before save {count}" for count in SAVES),
     *(f"after save {count}" for count in SAVES),
 )
-"""Every place between two effects of a device, and inside of each."""
+"""Every step at which a device can crash: between two effects, and inside of each."""
 
 CLOCKS: tuple[Callable[[float], float], ...] = (
     lambda steady: steady,
@@ -56,11 +56,11 @@ CLOCKS: tuple[Callable[[float], float], ...] = (
 
 
 CALENDAR_S = (0.0, 86_400.0, -3.0)
-"""How far the date of a device is off; nothing may depend on it."""
+"""Errors of the calendars of devices, in seconds; no result may depend on them."""
 
 
 def deaths(client: int) -> tuple[str, ...]:
-    """Where a device dies in its first life, and in its second."""
+    """Return the steps at which a device crashes in its first and its second process."""
     first = client % len(STEPS)
     second = (7 * client + client // len(STEPS)) % len(STEPS)
     return STEPS[first], STEPS[second]
@@ -68,7 +68,7 @@ def deaths(client: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One life of one device."""
+    """One process of one device, which crashes at the step ``death``; None: it does not crash."""
 
     url: str
     campaign: str
@@ -78,13 +78,13 @@ class Device:
     death: str | None
 
     def live(self) -> None:
-        """Take part, unless the end comes first."""
+        """Take part in the campaign until the end or the crash."""
         calendar, off_s = time.time, CALENDAR_S[self.client % len(CALENDAR_S)]
         time.time = lambda: calendar() + off_s  # this process is this device's alone
         folder = make_folder(self.state / f"{self.client:06}")
-        file = MortalFile(folder / "device.json", self)
+        file = CrashingFile(folder / "device.json", self)
         clock = CLOCKS[self.client % len(CLOCKS)]
-        transport = MortalTransport(self)
+        transport = CrashingTransport(self)
         with httpx.Client(base_url=self.url, headers=HEADERS, transport=transport) as http:
             driver = Driver(http, file, journal=self._tell, steady=lambda: clock(steady_s()))
             plan = ParticipationConfig(
@@ -110,13 +110,13 @@ class Device:
             file.write(line.encode())
 
     def at(self, step: str) -> None:
-        """Die here, if this is where."""
+        """Crash if this is the step to crash at."""
         if step == self.death:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class MortalFile(StateFile):
-    """A device's file that may see it die before or after it is written."""
+class CrashingFile(StateFile):
+    """A state file whose device may crash before or after a write."""
 
     __slots__ = ("_count", "_device")
 
@@ -131,8 +131,8 @@ class MortalFile(StateFile):
         self._device.at(f"after save {self._count}")
 
 
-class MortalTransport(httpx.HTTPTransport):
-    """A device's network that may see it die before a request, or with the answer in its driver."""
+class CrashingTransport(httpx.HTTPTransport):
+    """A transport whose device may crash before a request or after its response."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(verify=False)  # there is no certificate, and loading ours takes long
@@ -147,8 +147,8 @@ class MortalTransport(httpx.HTTPTransport):
         return answer
 
 
-class Nursery:
-    """Forks devices, and forks them again when they die."""
+class DeviceForker:
+    """Forks devices, and forks them again after a crash."""
 
     def __init__(self, make: Callable[[int, str | None], Device], clients: int) -> None:
         self._make = make
@@ -158,7 +158,7 @@ class Nursery:
         self.failed: list[int] = []
         self._living: dict[int, int] = {}
 
-    def raise_all(self) -> None:
+    def run_all(self) -> None:
         for client in range(self._clients):
             self._fork(client)
         while self._living:
@@ -210,9 +210,9 @@ def main() -> None:
 
     view = fetch_campaign(given.url, given.campaign, patience_s=60.0)
     view.sampler().dummy()  # what is slow to make is there before anyone is forked
-    nursery = Nursery(make, given.clients)
-    nursery.raise_all()
-    print(json.dumps({"died": nursery.died, "failed": nursery.failed}))
+    forker = DeviceForker(make, given.clients)
+    forker.run_all()
+    print(json.dumps({"died": forker.died, "failed": forker.failed}))
 
 
 if __name__ == "__main__":

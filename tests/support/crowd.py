@@ -44,7 +44,7 @@ class Crowd:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Forked]:
-        """Its process; it ends by itself when every client has come to its end."""
+        """Run the process of the crowd; it ends once every client has finished."""
         process = self.start()
         try:
             yield process
@@ -65,12 +65,12 @@ class Crowd:
 
     @property
     def complaints(self) -> Path:
-        """What it wrote to its standard error."""
+        """The standard error of its process."""
         return self.journal.with_suffix(".err")
 
 
 def finished(crowd: Crowd, process: Forked, *, timeout_s: float) -> dict[str, int]:
-    """How it ended for the clients of a crowd; one that failed fails the test.
+    """Return the outcomes of the clients of a crowd; a client that failed fails the test.
 
     A client that came to be enrolled only after the last slot has not failed.
     """
@@ -85,7 +85,7 @@ def finished(crowd: Crowd, process: Forked, *, timeout_s: float) -> dict[str, in
 
 
 class Recognisable:
-    """A trainer whose update tells who it is; notes which model it was given."""
+    """A trainer whose update identifies its client; records the hash of the model it was given."""
 
     def __init__(self, client: int, note: Any) -> None:
         self._client = client
@@ -131,7 +131,7 @@ async def _run(crowd: Crowd, *, patience_s: float) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Line:
-    """One kept connection of one client."""
+    """The persistent connection of one client."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -141,7 +141,7 @@ class Line:
         return cls(*await asyncio.open_connection(*address))
 
     async def ask(self, raw: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer."""
+        """Return the status and the body of the response."""
         self.writer.write(raw)
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = next(
@@ -162,13 +162,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class WaitResult:
-    """What became of all clients of a slot."""
+    """The outcomes of all clients that waited for one slot, and their delays."""
 
     outcomes: Counter[str]
-    """How many were told what; ``lost`` had no answer, another status or another slot."""
+    """Clients by outcome; ``lost`` had no response, another status or another slot."""
     first_told_s: float
     last_told_s: float
-    """Seconds after the choice until the first and the last client knew."""
+    """Seconds from the choice until the first and the last client had its outcome."""
     left_s: float
     """Seconds from the choice to the end of the slot."""
     in_time: bool
@@ -176,14 +176,14 @@ class WaitResult:
 
     @property
     def within_slot(self) -> bool:
-        """Whether everyone knew before the end of the slot."""
+        """Whether every client had its outcome before the end of the slot."""
         return self.last_told_s < self.left_s
 
 
 async def wait_together(
     address: Address, campaign: str, *, clients: int, slot: int, enrolling: int = 64
 ) -> WaitResult:
-    """Enrol, check in to one slot, and long-poll until every client knows."""
+    """Enrol, check in to one slot, and long-poll until every client has its outcome."""
     view = await campaign_view(address, campaign)
     tokens = await _enrol(address, campaign, clients=clients, lines=enrolling)
     choice = _choice(view, slot)
@@ -238,11 +238,11 @@ async def _enrol(address: Address, campaign: str, *, clients: int, lines: int) -
 
 
 class Lost(Exception):
-    """A client had another answer than it should."""
+    """A client had an unexpected response."""
 
 
 async def _check_in(line: Line, campaign: str, token: str, slot: int) -> str:
-    """The receipt of one client."""
+    """Check in one client; return its receipt."""
     path = f"/campaigns/{campaign}/slots/{slot}/check-ins"
     status, body = await line.ask(request("POST", path, token=token, body=b"", close=False))
     if status != 202:
@@ -251,7 +251,7 @@ async def _check_in(line: Line, campaign: str, token: str, slot: int) -> str:
 
 
 async def _follow(line: Line, campaign: str, receipt: str, slot: int) -> str:
-    """One client from its check-in until it knows."""
+    """Long-poll for one client until it has its outcome."""
     raw = request("GET", f"/campaigns/{campaign}/check-ins/{receipt}?wait=60", close=False)
     while True:
         status, body = await line.ask(raw)
@@ -265,7 +265,7 @@ async def _follow(line: Line, campaign: str, receipt: str, slot: int) -> str:
 
 
 async def _patiently(address: Address) -> Line:
-    """Thousands who connect in the same moment can outgrow the queue of the listening socket."""
+    """Connect, again if thousands of clients overflow the queue of the listening socket."""
     for _ in range(5):
         with contextlib.suppress(ConnectionError):
             return await Line.to(address)
@@ -274,7 +274,7 @@ async def _patiently(address: Address) -> Line:
 
 
 def _choice(view: dict[str, Any], slot: int) -> float:
-    """When the choice of a slot is made, on the clock that both sides share here."""
+    """Return the time of the choice of a slot, on the clock of this machine."""
     schedule = view["schedule"]
     start = datetime.fromisoformat(schedule["start"]).timestamp()
     return start + (slot - 1) * float(schedule["slot_s"]) + float(schedule["choose_s"])

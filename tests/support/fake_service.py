@@ -1,4 +1,4 @@
-"""A tiny service that keeps the contract of the wire, on a clock of the test's own.
+"""A small service that implements the protocol with devices, on a clock of the test.
 
 It is strict where a device must be careful: a token checks in once, a report never changes, and
 everything a device sends is kept to be looked at.
@@ -85,7 +85,7 @@ class FakeService:
         self.epoch = 1
         self.closed_less = 0
         self.forked_after: int | None = None
-        """So many lines of the ledger are the old ones: it was rolled back to them, and went on."""
+        """Number of ledger lines that remained after a rollback of the store; None: no rollback."""
         self.status: str | None = None
         self.model = np.linspace(-0.1, 0.1, DIMENSION)
         self.tokens: dict[str, str] = {}
@@ -155,7 +155,7 @@ class FakeService:
         }
 
     def handle(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
-        """The answer to one request."""
+        """Return the response to one request."""
         headers = {name.lower(): value for name, value in headers.items()}
         path, _, query = path.partition("?")
         bearer = headers.get("authorization", "").removeprefix("Bearer ") or None
@@ -277,7 +277,7 @@ Script = Callable[[int], str]
 def transport(
     service: FakeService, clock: Clock, script: Script = lambda number: "fine"
 ) -> httpx.MockTransport:
-    """Answers as the service does; ``script`` says what befalls each request."""
+    """A transport to the service; ``script`` gives the fault of each request by its number."""
     numbers = iter(range(10**6))
 
     def handle(request: httpx.Request) -> httpx.Response:

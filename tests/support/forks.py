@@ -1,4 +1,4 @@
-"""Processes of tests, forked from one that has loaded everything: a start costs no imports.
+"""Processes of tests, forked from one process that has imported every module.
 
 `checkins serve` takes two seconds of a processor to start, nearly all of it for imports. Here a
 parent loads the modules once and forks for each start. What is forked is a process as any other:
@@ -46,13 +46,13 @@ LOADED = (
     "tests.support.crashing_devices",
     "tests.support.store",
 )
-"""Modules that a parent of forks loads."""
+"""Modules that the parent of forked processes imports."""
 LONGEST_REQUEST = 200_000
 PR_SET_PDEATHSIG = 1
 
 
 class Forked:
-    """A process that was forked: the part of ``subprocess.Popen`` that tests use.
+    """A forked process, with the part of the interface of ``subprocess.Popen`` that tests use.
 
     Calls ``main`` of ``module`` with these arguments. ``stdout`` is a pipe; standard error goes to
     a file. Without ``priced`` a coordinator computes no epsilons: they take one more process.
@@ -121,7 +121,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> str:
-        """Read all that it writes to standard output, and wait for its end."""
+        """Return its standard output after its end."""
         until = None if timeout is None else time.monotonic() + timeout
         said = b""
         while True:
@@ -151,7 +151,7 @@ class Forked:
 
 @functools.cache
 def _parent() -> socket.socket:
-    """Start the parent of forks of this process; it ends with us."""
+    """Start the parent of forked processes, which ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * LONGEST_REQUEST)
@@ -174,7 +174,7 @@ def _parent() -> socket.socket:
 
 
 def _fork_on_request(control: socket.socket) -> None:
-    """Be the parent: load everything, then fork whatever is asked for, until nobody can ask."""
+    """Import every module, then fork a process for each request until the socket is closed."""
     sys.path.insert(0, str(ROOT))
     for module in LOADED:
         importlib.import_module(module)
@@ -197,7 +197,7 @@ def _fork_on_request(control: socket.socket) -> None:
 
 
 def _watch(request: dict[str, object], tell: int, out: int, errors: int) -> None:
-    """Fork the process itself, tell its pid, and its exit code when it has ended."""
+    """Fork the requested process; send its pid, and its exit code after its end."""
     _die_with_parent()
     process = os.fork()
     if process == 0:
@@ -213,7 +213,7 @@ def _watch(request: dict[str, object], tell: int, out: int, errors: int) -> None
 
 
 def _be(request: dict[str, object], out: int, errors: int) -> None:
-    """Become the process that was asked for."""
+    """Run the requested module in this process."""
     code: object = 1
     try:
         _die_with_parent()
@@ -252,7 +252,7 @@ def _create_app(settings: Settings) -> FastAPI:
 
 
 def _die_with_parent() -> None:
-    """Where the system can do it, nothing outlives tests that were themselves killed."""
+    """End this process with its parent, where the system supports it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""A service on a socket that answers as badly as it can."""
+"""A service on a socket that sends harmful responses: too large, too slow or without end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 
 MIB = 2**20
 LONGEST_S = 20.0
-"""A drip ends by itself after this, so that a client without a limit fails its test."""
+"""Duration of a slow response, in seconds, after which a client without a limit fails its test."""
 PAUSE_S = 0.02
 
 Attack = Callable[[socket.socket, threading.Event], None]
@@ -30,14 +30,14 @@ def _bomb() -> bytes:
 
 
 def bomb(connection: socket.socket, over: threading.Event) -> None:
-    """64 MiB of nothing in 64 KiB."""
+    """Send 64 MiB of spaces, compressed to 64 KiB."""
     body = _bomb()
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
 
 
 def endless(connection: socket.socket, over: threading.Event) -> None:
-    """Chunk after chunk, far more than anyone asked for."""
+    """Send 64 MiB in chunks."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     chunk = b"100000\r\n" + b" " * MIB + b"\r\n"
     for _ in range(64):
@@ -46,14 +46,14 @@ def endless(connection: socket.socket, over: threading.Event) -> None:
 
 
 def announced(connection: socket.socket, over: threading.Event) -> None:
-    """A length that exceeds any memory."""
+    """Announce 64 MB and send them."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 64000000\r\n\r\n")
     for _ in range(64):
         connection.sendall(b" " * 1_000_000)
 
 
 def slow_head(connection: socket.socket, over: threading.Event) -> None:
-    """One header more, and one more."""
+    """Send header after header, slowly."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n")
     number = int(LONGEST_S / PAUSE_S)
     _drip(connection, over, (b"X-%d: y\r\n" % index for index in range(number)))
@@ -61,14 +61,14 @@ def slow_head(connection: socket.socket, over: threading.Event) -> None:
 
 
 def slow_body(connection: socket.socket, over: threading.Event) -> None:
-    """One byte now and then, each well within the timeout of a read."""
+    """Send single bytes, each within the timeout of a read."""
     number = int(LONGEST_S / PAUSE_S)
     connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {number}\r\n\r\n".encode())
     _drip(connection, over, (b" " for _ in range(number)))
 
 
 def slow_until_closed(connection: socket.socket, over: threading.Event) -> None:
-    """The same without a length: whatever came counts as the whole once the connection ends."""
+    """Send single bytes without an announced length: the body ends with the connection."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}")
     _drip(connection, over, (b" " for _ in range(int(LONGEST_S / PAUSE_S))))
 
@@ -78,12 +78,12 @@ ATTACKS: Mapping[str, Attack] = {
     for attack in (bomb, endless, announced, slow_head, slow_body, slow_until_closed)
 }
 LARGE = ("bomb", "endless", "announced")
-"""Those that are refused for their size, at once."""
+"""Attacks that a client refuses at once because of their size."""
 
 
 @contextmanager
 def hostile(attack: Attack, honest: Mapping[str, bytes] | None = None) -> Iterator[str]:
-    """Serve the attack at every path, but for those that are answered honestly with JSON."""
+    """Serve the attack at every path except those in ``honest``, which get their JSON."""
     over = threading.Event()
 
     def answer(connection: socket.socket) -> None:

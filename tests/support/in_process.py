@@ -1,4 +1,4 @@
-"""The app in this process, on a clock that tests turn: routes, runner and store, without a socket.
+"""The app of a coordinator in this process, without a socket, on a clock that tests move.
 
 The runner looks at our clock every few milliseconds, so that turning it is all it takes.
 """
@@ -35,7 +35,7 @@ from tests.support.waiting import until as wait_for
 
 @dataclass
 class Living:
-    """A coordinator, and a client of it."""
+    """A coordinator in this process, and a client of it."""
 
     http: httpx.AsyncClient
     runner: Runner
@@ -44,7 +44,7 @@ class Living:
     names: dict[str, str] = field(default_factory=dict)
 
     async def open(self, **given: Any) -> str:
-        """Open a campaign; its run is the one that all else is about."""
+        """Open a campaign; all other methods are about its run."""
         live_run = await self.runner.open(campaign(**given))
         self.run = live_run.spec.id
         return self.run
@@ -61,12 +61,12 @@ class Living:
 
     @property
     def faults(self) -> dict[str, Callable[[], object]]:
-        """What befalls transactions of a kind; see ``FaultyDatabase``."""
+        """Faults of transactions by kind; see ``FaultyDatabase``."""
         assert isinstance(self.runner.database, FaultyDatabase)
         return self.runner.database.faults
 
     async def ask(self, method: str, path: str, bearer: str | None = None, **how: Any) -> Any:
-        """A request below /campaigns/RUN."""
+        """Send a request below /campaigns/RUN, or at a path that begins with //."""
         headers = how.pop("headers", {})
         if bearer is not None:
             headers = {**headers, "authorization": f"Bearer {bearer}"}
@@ -96,7 +96,7 @@ class Living:
         return answer
 
     async def turn(self, moment: float, until: Callable[[], bool]) -> None:
-        """Turn the clock, and wait until the runner has noticed."""
+        """Set the clock, and wait until the condition holds."""
         self.clock.now = moment
         await wait_for(until)
 
@@ -117,7 +117,7 @@ class Living:
         await self.turn(self.live_run.spec.chooses(slot), chosen)
 
     async def show(self, slot: int) -> None:
-        """Past the end of a slot, its release shown."""
+        """Set the clock past the end of a slot, and wait until its release is public."""
         await self.turn(
             self.live_run.spec.ends(slot) + 1.0, lambda: self.live_run.public.state.closed >= slot
         )
@@ -129,7 +129,7 @@ class Living:
 
 
 def problem(answer: httpx.Response) -> tuple[int, str]:
-    """The status and the slug of a refusal."""
+    """Return the status and the slug of a refusal."""
     assert answer.headers["content-type"] == "application/problem+json", answer.text
     body = json.loads(answer.content)
     assert body["status"] == answer.status_code
@@ -145,7 +145,7 @@ def settings(store: str, folder: Path, **given: Any) -> Settings:
 async def living(
     chosen: Settings, clock: Clock, *, priced: bool = False, planner: Planner | None = None
 ) -> AsyncIterator[Living]:
-    """A coordinator from its start to its end."""
+    """Run a coordinator from its start to its end."""
     database = FaultyDatabase(chosen.store, clock)
     migrate(database)
     metadata.begin_epoch(database)
@@ -178,7 +178,7 @@ def play(
     planner: Planner | None = None,
     **given: Any,
 ) -> None:
-    """Play a scenario on a coordinator of its own; prices take a process, and most need none."""
+    """Run a scenario on a coordinator of its own; ``priced``: with epsilons, in a process."""
 
     async def main() -> None:
         chosen = settings(store, folder, **given)

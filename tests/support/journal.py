@@ -1,4 +1,4 @@
-"""What clients and readers wrote down while it happened: one JSON object per line, flushed.
+"""Journals of clients and readers: one JSON object per line, flushed.
 
 A journal is an instrument of the tests. A real client keeps nothing once it is done; here each of
 them tells everything, so that the history can be judged afterwards.
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class Event(StrEnum):
-    """The words of the SDK's journal, and two of our own: ``trained`` and ``released``."""
+    """The events of the SDK's journal, and two of the tests: ``trained`` and ``released``."""
 
     DRAWN = "drawn"  # durable, before any contact; slot is None when its coin said no
     RESTARTED = "restarted"  # with the slot that it finds on its disk
@@ -42,12 +42,12 @@ class Note:
     report: bytes | None = None
     """The units of a report, int32 and little-endian."""
     sha256: str | None = None
-    """Of the report as it is sent."""
+    """The hash of the report as it is sent."""
     model_hash: str | None = None
     outcome: str | None = None
 
     def line(self) -> str:
-        """As it is written."""
+        """Return the line as it is written."""
         told = {name: getattr(self, name) for name in PLAIN if getattr(self, name) is not None}
         if self.report is not None:
             told["units"] = np.frombuffer(self.report, dtype="<i4").tolist()
@@ -55,7 +55,7 @@ class Note:
 
     @classmethod
     def parse(cls, line: str) -> Note | None:
-        """None for an event that nothing is checked about."""
+        """Parse a line; None for an event that no test checks."""
         told = json.loads(line)
         if told["event"] not in list(Event):
             return None
@@ -72,7 +72,7 @@ PLAIN = ("slot", "receipt", "sha256", "model_hash", "outcome")
 
 
 def read(paths: Iterable[Path]) -> Iterator[Note]:
-    """Every whole line; a process that was killed may have torn its last one."""
+    """Read every complete line; the last line of a killed process may be incomplete."""
     for path in paths:
         for line in path.read_bytes().splitlines(keepends=True):
             note = Note.parse(line.decode()) if line.endswith(b"\n") else None

@@ -54,22 +54,22 @@ class Postgres:
     data: Path
 
     def crash(self) -> None:
-        """Let it fall over without a last write; its keeper starts it again."""
+        """Crash the server without a last write; its keeper starts it again."""
         process = int((self.data / "postmaster.pid").read_text().split()[0])
         os.kill(process, signal.SIGQUIT)  # "immediate": what was not durable is lost
 
     def url(self, database: str) -> str:
-        """As `checkins serve --store` and SQLAlchemy take it."""
+        """The address of a database, as `checkins serve --store` and SQLAlchemy take it."""
         return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def create(self) -> str:
-        """The address of a fresh database."""
+        """Create a database; return its address."""
         name = f"test_{secrets.token_hex(6)}"
         self._run(f'CREATE DATABASE "{name}"')
         return self.url(name)
 
     def drop(self, url: str) -> None:
-        """Remove a database, and whoever is still connected to it."""
+        """Remove a database and end its connections."""
         self._run(f'DROP DATABASE IF EXISTS "{url.rsplit("/", 1)[1]}" WITH (FORCE)')
 
     def _run(self, statement: str) -> None:
@@ -147,7 +147,7 @@ def _initdb(programs: Path, folder: Path, owner: pwd.struct_passwd | None, passw
 def _start(
     programs: Path, folder: Path, owner: pwd.struct_passwd | None
 ) -> tuple[subprocess.Popen[str], int]:
-    """Another program may take the port between our choice and its use: choose again."""
+    """Start the cluster; choose another port if a program takes the port before its use."""
     told = ""
     for _ in range(5):
         port = free_port()
@@ -186,7 +186,7 @@ def free_port() -> int:
 
 
 def _unprivileged() -> pwd.struct_passwd | None:
-    """Whom PostgreSQL runs as where we are root, which it refuses to be."""
+    """Return the user that runs PostgreSQL, which refuses root; None if the tests are not root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -202,12 +202,12 @@ def _as(owner: pwd.struct_passwd | None) -> dict[str, object]:
 
 
 def _short_temporary() -> str | None:
-    """The path of a Unix socket has a hundred characters at most, and others must get there."""
+    """Return a short folder: the path of a Unix socket has a hundred characters at most."""
     return "/tmp" if Path("/tmp").is_dir() else None
 
 
 def _keep(folder: str, uid: int, gid: int, command: list[str]) -> None:
-    """The keeper: start the cluster, again if it falls, until the tests end; leave nothing."""
+    """Run the keeper: start the cluster, again after a crash, and remove it when the tests end."""
     log = Path(folder) / "log"
     identity = {} if uid < 0 else {"user": uid, "group": gid, "extra_groups": []}
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -238,7 +238,7 @@ def _keep(folder: str, uid: int, gid: int, command: list[str]) -> None:
 
 
 def _until_ready(server: subprocess.Popen[bytes], command: list[str], log: Path) -> str:
-    """PostgreSQL says in this file when it takes connections."""
+    """Wait until postmaster.pid says that the server takes connections."""
     marker = Path(command[command.index("-D") + 1]) / "postmaster.pid"
     end = time.monotonic() + START_S
     while time.monotonic() < end:

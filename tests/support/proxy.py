@@ -1,4 +1,4 @@
-"""A bad network: a TCP proxy before the coordinator that delays, cuts and repeats requests.
+"""A faulty network: a TCP proxy before the coordinator that delays, cuts and repeats requests.
 
 It speaks as much HTTP as it takes to know where a request ends. Each request goes to the server on
 a connection of its own; what befalls it is its ``Fate``, by a schedule that a seed decides. What
@@ -22,11 +22,11 @@ NAMES = (
     *("campaigns", "progress", "enrolments", "check-ins", "model", "report", "latest", "ledger"),
     *("events", "metrics", "healthz", "readyz"),
 )
-"""The last of these in a path says what is asked for."""
+"""Names of resources; the last of them in a path is the requested one."""
 
 
 class Fate(StrEnum):
-    """What can befall a request."""
+    """Faults of a request."""
 
     PASS = "it passes"
     DELAY = "it is held up on its way"
@@ -41,7 +41,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it came; ``head`` ends with its empty line."""
+    """A request as it was received; ``head`` ends with its empty line."""
 
     method: str
     path: str
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def route(self) -> str:
-        """What is asked for, without saying of whom: PUT report, GET check-ins."""
+        """Method and resource without ids: PUT report, GET check-ins."""
         parts = self.path.partition("?")[0].strip("/").split("/")
         names = [part for part in parts if part in NAMES]
         return f"{self.method} {names[-1] if names else '/'}"
@@ -65,7 +65,7 @@ class Request:
 
     @property
     def key(self) -> str | None:
-        """What follows Bearer."""
+        """The bearer token; None without one."""
         found = self.header("authorization")
         return None if found is None else found.split()[-1]
 
@@ -79,7 +79,7 @@ class Request:
 
 @dataclass(slots=True)
 class Seen:
-    """What the proxy remembers of a request."""
+    """The record of a request at the proxy."""
 
     method: str
     path: str
@@ -96,7 +96,7 @@ Schedule = Callable[[Request], Fate]
 
 
 def seeded(seed: int, chances: Mapping[Fate, float]) -> Schedule:
-    """Each request suffers each fate with its chance, and passes with what is left."""
+    """A schedule that draws each fate with its probability; otherwise a request passes."""
     dice = random.Random(seed)
     fates, weights = list(chances), list(chances.values())
     fates.append(Fate.PASS)
@@ -109,7 +109,7 @@ def seeded(seed: int, chances: Mapping[Fate, float]) -> Schedule:
 
 
 def each_in_turn(fates: list[Fate], *, passes: int = 1) -> Schedule:
-    """On every route one fate after another, with ``passes`` requests between that pass."""
+    """A schedule of one fate after another on every route, with ``passes`` requests between."""
     counts: dict[str, int] = {}
 
     def fate(request: Request) -> Fate:
@@ -122,7 +122,7 @@ def each_in_turn(fates: list[Fate], *, passes: int = 1) -> Schedule:
 
 
 def no_faults(request: Request) -> Fate:
-    """A good network."""
+    """A schedule without faults."""
     return Fate.PASS
 
 

@@ -1,4 +1,4 @@
-"""HTTP as bytes on a socket: what no decent client library would send, and what comes back."""
+"""HTTP as bytes on a socket: requests that no client library sends, and their responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Answer:
 
     @property
     def problem(self) -> str:
-        """What kind of problem this is; empty when it is none (RFC 9457)."""
+        """The slug of a problem (RFC 9457); empty if the response is none."""
         if self.headers.get("content-type", "").partition(";")[0] != "application/problem+json":
             return ""
         told = self.json()
@@ -48,7 +48,7 @@ def request(
     headers: Mapping[str, str] | None = None,
     close: bool = True,
 ) -> bytes:
-    """The bytes of a request; ``path`` goes out as it is."""
+    """The bytes of a request; ``path`` is sent unchanged."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
     if token is not None:
         lines.append(f"Authorization: Bearer {token}")
@@ -75,7 +75,7 @@ def exchange(address: Address, *pieces: bytes, patience_s: float = PATIENCE_S) -
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Everything until the other side closes; a reset is an end too."""
+    """Read until the other side closes or resets the connection."""
     received = bytearray()
     try:
         while piece := connection.recv(65536):
@@ -86,14 +86,14 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def ask(address: Address, raw: bytes) -> Answer:
-    """The one answer to one request that asks for the connection to be closed."""
+    """Return the single response to a request that closes the connection."""
     found = exchange(address, raw)
     assert len(found) == 1, f"{len(found)} answers to {raw[:200]!r}"
     return found[0]
 
 
 def answers(received: bytes) -> Iterable[Answer]:
-    """Every whole response in the bytes, interim ones left out."""
+    """Every complete response in the bytes, without interim ones."""
     rest = received
     while rest:
         head, blank, rest = rest.partition(b"\r\n\r\n")
@@ -130,7 +130,7 @@ def _unchunked(data: bytes) -> tuple[bytes, bytes]:
 
 
 def chunked(pieces: Iterable[bytes]) -> Iterable[bytes]:
-    """Pieces as the chunks of a body, with its end."""
+    """Encode pieces as the chunks of a body, with its end."""
     for piece in pieces:
         yield b"%x\r\n%s\r\n" % (len(piece), piece)
     yield b"0\r\n\r\n"

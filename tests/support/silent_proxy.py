@@ -22,7 +22,7 @@ class Silence:
     target: int
     silent: threading.Event = field(default_factory=threading.Event)
     swallowed: threading.Event = field(default_factory=threading.Event)
-    """Set once bytes were not passed on: somebody waits for an answer to them."""
+    """Set once bytes were not passed on, so that a client of the store waits."""
     port: int = 0
     _over: threading.Event = field(default_factory=threading.Event)
 

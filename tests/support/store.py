@@ -1,4 +1,4 @@
-"""A store whose clock only tests move, driven by calls; each client is a few calls too."""
+"""The store of a coordinator, driven by calls, with a clock that tests move."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.clock import Clock, StoreClock
 
 @dataclass
 class House:
-    """A migrated store in its first epoch, driven by hand: what a runner does, without threads."""
+    """A migrated store in its first epoch; its methods do what a runner does, without threads."""
 
     url: str
     folder: Path
@@ -48,7 +48,7 @@ class House:
         metadata.begin_epoch(self.database)
 
     def restart(self) -> None:
-        """Everything that was not durable is gone."""
+        """Open the store again: state that was not durable is lost."""
         self.database.close()
         self._come_back()
 
@@ -60,11 +60,11 @@ class House:
             return run_state.load_snapshot(connection, spec)
 
     def tick(self, spec: RunSpec) -> RunSnapshot:
-        """Try what is due once."""
+        """Attempt the next transition once."""
         return slot_transitions.advance(self.database, spec, self.snapshot(spec))
 
     def run_until(self, spec: RunSpec, moment: float) -> RunSnapshot:
-        """Turn the clock, then do all that is due."""
+        """Set the clock, then make every transition that is due."""
         self.clock.now = moment
         snapshot = self.snapshot(spec)
         while True:
@@ -74,31 +74,31 @@ class House:
             snapshot = slot_transitions.advance(self.database, spec, snapshot)
 
     def begin(self, spec: RunSpec, slot: int) -> RunSnapshot:
-        """Into a slot: check-ins are taken."""
+        """Set the clock to the begin of a slot: check-ins are taken."""
         return self.run_until(spec, spec.begins(slot))
 
     def choose(self, spec: RunSpec, slot: int) -> RunSnapshot:
-        """Past the choice of a slot."""
+        """Set the clock past the choice of a slot."""
         return self.run_until(spec, spec.chooses(slot))
 
     def close(self, spec: RunSpec, slot: int) -> RunSnapshot:
-        """Past the end of a slot."""
+        """Set the clock past the end of a slot."""
         return self.run_until(spec, spec.ends(slot))
 
     def finish(self, spec: RunSpec) -> RunSnapshot:
-        """To the end of the run, its certificate included."""
+        """Run to the end, with the certificate."""
         snapshot = self.run_until(spec, spec.ends(spec.rules.slots))
         return slot_transitions.finish(self.database, spec, snapshot)
 
     def enrol(self, spec: RunSpec, name: str | None = None) -> str:
-        """A hashed token that is good for one check-in."""
+        """Enrol a client; return its hashed token."""
         token = hashed(name or f"token-{next(self.names)}")
         (answer,) = intake.take_enrolments(self.database, spec, [EnrolmentRequest(token)])
         assert answer is None
         return token
 
     def check_in(self, spec: RunSpec, slot: int, token: str | None = None) -> str:
-        """A receipt; raises the refusal."""
+        """Check in; return the receipt, or raise the refusal."""
         message = CheckIn(slot, token or self.enrol(spec))
         (answer,) = intake.take_check_ins(self.database, spec, [message])
         if isinstance(answer, ProtocolViolation):
@@ -106,20 +106,20 @@ class House:
         return answer
 
     def report(self, spec: RunSpec, slot: int, receipt: str, units: Any = 1) -> None:
-        """Hand in a report of these units; raises the refusal."""
+        """Submit a report of these units, or raise the refusal."""
         message = Submission(slot, receipt, units_of(spec, units))
         (answer,) = intake.take_reports(self.database, spec, [message])
         if answer is not None:
             raise answer
 
     def chosen(self, spec: RunSpec) -> frozenset[str]:
-        """Who is used in the slot in progress, as it was recorded."""
+        """The receipts chosen in the current slot, as they are recorded."""
         choice = slot_transitions.read_choice(self.database, spec.id)
         assert choice is not None
         return choice.chosen
 
     def play(self, spec: RunSpec, slot: int, clients: int) -> None:
-        """A slot in which so many check in, and every chosen one reports."""
+        """Run a slot in which so many clients check in and every chosen client reports."""
         self.begin(spec, slot)
         for _ in range(clients):
             self.check_in(spec, slot)
@@ -156,7 +156,7 @@ class House:
 
 
 class FaultyDatabase(Database):
-    """A database in which transactions of a kind fail while a test says so.
+    """A database whose transactions fail as ``faults`` says.
 
     ``faults`` has what is called at the begin of each transaction that is ``reading``, ``shared``
     or ``exclusive``: it raises, or waits and raises.
@@ -190,14 +190,14 @@ class FaultyDatabase(Database):
 
 
 class NoEpsilonProcesses(EpsilonProcesses):
-    """Starts no process: most tests need no epsilon."""
+    """Computes no epsilons: most tests need none."""
 
     def start(self, run: str) -> None:
         """Nothing."""
 
 
 def units_of(spec: RunSpec, units: Any) -> NDArray[np.int32]:
-    """A report: the same unit everywhere, or these."""
+    """A report with one unit in every coordinate, or with these units."""
     if isinstance(units, Sequence | np.ndarray):
         return np.array(units, dtype=np.int32)
     return np.full(spec.dimension, units, dtype=np.int32)

@@ -30,7 +30,7 @@ END = 15
 
 
 @dataclass(slots=True)
-class Ordeal:
+class KillCampaign:
     """One campaign from its start to its verdict."""
 
     plan: Plan
@@ -61,7 +61,7 @@ class Ordeal:
             start=f"+{2 * self.start_s + 1 + self.plan.clients / 150:.0f}",
         )
 
-    def run(self, meanwhile: Callable[[Ordeal], None]) -> Findings:
+    def run(self, meanwhile: Callable[[KillCampaign], None]) -> Findings:
         """Start everyone, do what is to be done meanwhile, wait for the end and judge it."""
         with self.coordinator.running():
             self.reader = Reader(self.coordinator.url, self.campaign)
@@ -118,14 +118,14 @@ class Ordeal:
         return self.slots_due > self.plan.slots - END
 
 
-def kill_again_and_again(most: int, *, up_s: float) -> Callable[[Ordeal], None]:
+def kill_again_and_again(most: int, *, up_s: float) -> Callable[[KillCampaign], None]:
     """kill -9 at random moments: of all processes, or of one worker where there are several.
 
     Where the store is PostgreSQL it crashes too, and recovers by itself.
     One in four comes while the coordinator still catches up with the slots that it missed.
     """
 
-    def kill(ordeal: Ordeal) -> None:
+    def kill(ordeal: KillCampaign) -> None:
         dice, coordinator = random.Random(ordeal.seed), ordeal.coordinator
         time.sleep(max(0.0, ordeal.begins_s - time.time()))
         while ordeal.kills.total() < most:

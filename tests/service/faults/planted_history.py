@@ -20,7 +20,7 @@ from tests.support.journal import Event, Note
 
 
 @dataclass(slots=True)
-class Past:
+class PlantedHistory:
     """The totals as a server had them, from which ``lines`` makes a ledger that verifies."""
 
     campaign: Campaign
@@ -29,7 +29,7 @@ class Past:
     notes: list[Note] = field(default_factory=list)
 
     @classmethod
-    def of(cls, plan: Plan, *, draws: dict[int, int]) -> Past:
+    def of(cls, plan: Plan, *, draws: dict[int, int]) -> PlantedHistory:
         """Each client in the slot that it drew; each report but every seventh is acknowledged."""
         campaign = parse_campaign(plan.text).campaign
         past = cls(campaign)

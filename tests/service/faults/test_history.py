@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tests.service.faults.findings import Kind
 from tests.service.faults.history import check
-from tests.service.faults.planted_history import Past
+from tests.service.faults.planted_history import PlantedHistory
 from tests.service.faults.presence import Filters
 from tests.service.faults.story import Story, stories_of
 from tests.support.campaigns import DIMENSION, Plan
@@ -25,20 +25,20 @@ DRAWS = {client: 1 + (client * 7 + client // 5) % (SLOTS - 1) for client in rang
 
 
 @pytest.fixture(scope="module")
-def honest() -> Past:
-    return Past.of(Plan(slots=SLOTS), draws=DRAWS)
+def honest() -> PlantedHistory:
+    return PlantedHistory.of(Plan(slots=SLOTS), draws=DRAWS)
 
 
 @pytest.fixture(scope="module")
-def averaged() -> Past:
-    return Past.of(Plan(slots=SLOTS, capacity=None, clients=30), draws=DRAWS)
+def averaged() -> PlantedHistory:
+    return PlantedHistory.of(Plan(slots=SLOTS, capacity=None, clients=30), draws=DRAWS)
 
 
 @dataclass(slots=True)
 class Plant:
     """A copy of an honest history that may be damaged."""
 
-    past: Past
+    past: PlantedHistory
     shown: list[bytes]
 
     @property
@@ -69,7 +69,7 @@ class Plant:
 
 
 @pytest.fixture
-def plant(honest: Past) -> Plant:
+def plant(honest: PlantedHistory) -> Plant:
     return Plant(copy.deepcopy(honest), [])
 
 
@@ -78,7 +78,7 @@ def dummy() -> NDArray[np.int64]:
     return np.rint(drawn).astype(np.int64)
 
 
-def test_an_honest_history_passes(honest: Past) -> None:
+def test_an_honest_history_passes(honest: PlantedHistory) -> None:
     found = check(honest.lines(), honest.notes, shown=[b"".join(honest.lines()[:5])])
     assert not found.violations, str(found)
     assert found.slots == SLOTS
@@ -90,7 +90,7 @@ def test_an_honest_history_passes(honest: Past) -> None:
     assert found.chance <= 1e-9
 
 
-def test_an_honest_averaged_history_passes(averaged: Past) -> None:
+def test_an_honest_averaged_history_passes(averaged: PlantedHistory) -> None:
     found = check(averaged.lines(), averaged.notes)
     assert not found.violations, str(found)
     assert found.full_slots == SLOTS - 1
@@ -151,7 +151,7 @@ def a_release_was_taken_back(plant: Plant) -> None:
 
 
 def a_ledger_line_was_replaced(plant: Plant) -> None:
-    other = Past.of(Plan(slots=SLOTS), draws={})
+    other = PlantedHistory.of(Plan(slots=SLOTS), draws={})
     plant.shown.append(b"".join(other.lines()[:4]))
 
 
@@ -274,14 +274,14 @@ def test_a_planted_violation_is_found(
     assert plant.kinds() >= kinds
 
 
-def test_a_ledger_that_was_changed_is_found(honest: Past) -> None:
+def test_a_ledger_that_was_changed_is_found(honest: PlantedHistory) -> None:
     lines = honest.lines()
     lines[3] = lines[3].replace(b'"slot":3', b'"slot":4')
     found = check(lines, honest.notes)
     assert {violation.kind for violation in found.violations} == {Kind.LEDGER}
 
 
-def test_a_report_that_averaged_updates_lost_is_found(averaged: Past) -> None:
+def test_a_report_that_averaged_updates_lost_is_found(averaged: PlantedHistory) -> None:
     past = copy.deepcopy(averaged)
     story = next(s for s in stories_of(past.notes).values() if s.taken)
     assert story.slot is not None
@@ -292,7 +292,7 @@ def test_a_report_that_averaged_updates_lost_is_found(averaged: Past) -> None:
     assert Kind.LOST in {violation.kind for violation in found.violations}
 
 
-def test_a_journal_reads_back_as_it_was_written(honest: Past, tmp_path: Path) -> None:
+def test_a_journal_reads_back_as_it_was_written(honest: PlantedHistory, tmp_path: Path) -> None:
     """All but a line that a killed process has torn, and events that nothing is checked about."""
     path = tmp_path / "journal.jsonl"
     lines = [note.line() for note in honest.notes]

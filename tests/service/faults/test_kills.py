@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.faults.kill_campaign import Ordeal, kill_again_and_again
+from tests.service.faults.kill_campaign import KillCampaign, kill_again_and_again
 from tests.soak import SOAK
 from tests.support.campaigns import Plan
 from tests.support.postgres import Postgres
@@ -44,7 +44,7 @@ def plan(start_s: float, slower: float, *, workers: int = 1) -> Plan:
     )
 
 
-def judge(ordeal_of: Callable[[float], Ordeal]) -> None:
+def judge(ordeal_of: Callable[[float], KillCampaign]) -> None:
     """No violation, and enough happened for that to mean something.
 
     The checker's own answers are wrong with probability at most 1e-9 (``presence``).
@@ -66,11 +66,11 @@ def judge(ordeal_of: Callable[[float], Ordeal]) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_lost_or_counted_twice_on_sqlite(tmp_path: Path, start_s: float) -> None:
-    def ordeal(slower: float) -> Ordeal:
+    def ordeal(slower: float) -> KillCampaign:
         folder = tmp_path / f"{slower}"
         folder.mkdir()
         store = f"sqlite:///{folder}/store.db"
-        return Ordeal(plan(start_s, slower), folder, store, start_s=start_s, real=True)
+        return KillCampaign(plan(start_s, slower), folder, store, start_s=start_s, real=True)
 
     judge(ordeal)
 
@@ -79,10 +79,10 @@ def test_nothing_is_lost_or_counted_twice_on_sqlite(tmp_path: Path, start_s: flo
 def test_nothing_is_lost_or_counted_twice_with_three_workers_on_postgresql(
     tmp_path: Path, start_s: float, postgres: Postgres
 ) -> None:
-    def ordeal(slower: float) -> Ordeal:
+    def ordeal(slower: float) -> KillCampaign:
         folder = tmp_path / f"{slower}"
         folder.mkdir()
-        return Ordeal(
+        return KillCampaign(
             plan(start_s, slower, workers=3),
             folder,
             postgres.create(),
