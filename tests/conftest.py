@@ -12,8 +12,9 @@ from hypothesis import Phase, settings
 
 from tests.support.browser import browser
 from tests.support.postgres import postgres, postgres_url
+from tests.support.program import checkins
 
-__all__ = ["browser", "postgres", "postgres_url"]
+__all__ = ["browser", "checkins", "postgres", "postgres_url"]
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 

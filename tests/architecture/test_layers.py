@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from checkins import accounting, audit, campaign, ledger, planning, randomizers
+from tests.support.program import output_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_MODULE = 500
@@ -137,5 +138,4 @@ package = importlib.import_module("checkins.{package}")
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
     importlib.import_module(module.name)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    output_of(code)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 from dataclasses import replace
 
 import pytest
@@ -17,8 +16,8 @@ from checkins.audit.report import SHARE, CertificateCheck
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
 from tests.audit.campaigns import REPLACE_ONE, gaussian, pure
+from tests.soak import SOAK
 
-SOAK = os.environ.get("CHECKINS_SOAK") == "1"
 SURE = 1.0 - 1e-11
 """A hundred audits that ask for so much be contradicted with probability below 1e-9."""
 

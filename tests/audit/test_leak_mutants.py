@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
 from checkins.audit.machines.leak_tests import LEAK_TESTS, run_leak_test
+from tests.soak import SOAK
 from tools import leak_mutants
 from tools.leak_mutant_list import FROM_MUTANTS, LEAKS, LIVE, NO_LEAK, LeakMutant
 from tools.mutant_list import MUTANTS
 
-SOAK = os.environ.get("CHECKINS_SOAK") == "1"
 QUICK = ("dummy-without-noise", "noise-redrawn-on-retry", "closed-slot-remembers", "clip-left-out")
 SURE = 1 - 1e-10
 ASKED = {

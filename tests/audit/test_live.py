@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from checkins.audit.live import LiveSettings, audit_live
 from checkins.audit.report import Verdict
 from checkins.errors import InvalidValue
+from tests.soak import SOAK
 from tools import leak_mutants
 from tools.leak_mutant_list import LIVE
 
 pytest.importorskip("fastapi")
-SOAK = os.environ.get("CHECKINS_SOAK") == "1"
 SURE = 1 - 1e-10
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from checkins.service.store import ledgers, metadata
 from checkins.service.store.database import Database
-from tests.cli.refusals import refused
 from tests.support.campaigns import campaign
+from tests.support.program import refused
 from tests.support.store import House
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.cli.refusals import refused
+from tests.support.program import refused
 
 COUNT = "must be an integer from 1 to 1,000,000,000,000"
 RANGE = "must be an integer or LO..HI, from 1 to 1,000,000,000,000"

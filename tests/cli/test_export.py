@@ -10,8 +10,8 @@ import pytest
 
 from checkins.ledger.entry import hashed
 from checkins.protocol.report import model_from_bytes
-from tests.cli.refusals import refused
 from tests.support.campaigns import campaign
+from tests.support.program import refused
 from tests.support.store import House
 
 

@@ -6,23 +6,21 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import checkins
 from checkins.cli import errors, main, terminal
+from tests.support.program import CHECKINS, output_of, run_python
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = str(Path(sys.executable).parent / "checkins")
 PURE = "account --protocol fixed --slots 100 --participation 1 --local-epsilon 1 --delta 1e-6"
 
 
 def start(words: str, **options) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [PROGRAM, *words.split()],
+        [CHECKINS, *words.split()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -38,9 +36,7 @@ def test_the_version_is_the_packages() -> None:
 
 
 def test_the_package_is_the_program_too() -> None:
-    command = [sys.executable, "-m", "checkins", "--version"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ended.stdout == f"checkins {checkins.__version__}\n"
+    assert run_python("-m", "checkins", "--version").stdout == f"checkins {checkins.__version__}\n"
 
 
 def test_json_stands_alone_on_standard_output() -> None:
@@ -84,8 +80,7 @@ main.main()
 
 def interrupted() -> subprocess.CompletedProcess[str]:
     """`checkins paper table1`, interrupted while it works."""
-    command = [sys.executable, "-c", INTERRUPTED]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_python("-c", INTERRUPTED)
 
 
 @pytest.mark.usefixtures("default_interrupt")
@@ -110,8 +105,7 @@ def test_output_without_greek_is_output_all_the_same() -> None:
 
 def test_help_does_not_wait_for_the_accountant() -> None:
     code = "import sys; from checkins.cli.main import run; run(['--help']); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.splitlines()[-1].split())
+    loaded = set(output_of(code).splitlines()[-1].split())
     assert not loaded & {"numpy", "scipy", "matplotlib", "dp_accounting", "tomlkit"}
 
 
@@ -119,8 +113,7 @@ def test_account_loads_only_what_it_uses() -> None:
     """0.75 s of a processor, most of it for numpy, scipy and typer's pydantic."""
     words = f"{PURE} --adjacency add-remove".split()
     code = f"import sys; from checkins.cli.main import run; run({words!r}); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.splitlines()[-1].split())
+    loaded = set(output_of(code).splitlines()[-1].split())
     unused = {"checkins.campaign", "checkins.ledger", "checkins.randomizers", "checkins.tasks"}
     unused |= {"asyncio", "dp_accounting", "httpx", "jax", "matplotlib", "pandas", "tomlkit"}
     assert not loaded & (unused | {"scipy.optimize", "scipy.stats"})
@@ -129,8 +122,7 @@ def test_account_loads_only_what_it_uses() -> None:
 def test_help_is_quick_since_it_loads_little() -> None:
     """296 modules took 0.2 s of a processor; numpy and scipy alone are 600 more."""
     code = "import sys; from checkins.cli.main import run; run(['--help']); print(len(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout.splitlines()[-1]) < 450
+    assert int(output_of(code).splitlines()[-1]) < 450
 
 
 def test_without_arguments_it_explains_itself() -> None:

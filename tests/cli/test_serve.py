@@ -18,8 +18,8 @@ from checkins.service import server
 from checkins.service.runs import opening
 from checkins.service.store.database import Database
 from checkins.service.store.schema import migrate
-from tests.cli.refusals import refused
 from tests.support.campaigns import campaign_text
+from tests.support.program import refused
 
 
 @pytest.fixture

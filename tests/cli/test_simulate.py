@@ -21,9 +21,9 @@ from checkins.cli.commands import simulate
 from checkins.cli.main import run
 from checkins.simulation import workers
 from tests.simulation import tiny
+from tests.support.program import CHECKINS
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "patients.toml")
-PROGRAM = str(Path(sys.executable).parent / "checkins")
 OWN = ("--client-column", "who", "--label-column", "y")
 
 LAPLACE = '[randomizer]\nkind = "laplace"\nlocal_epsilon = 2.0\nclip = 1.0\n'
@@ -450,7 +450,7 @@ def start_and_interrupt(folder: Path, *options: str) -> tuple[int, str, str]:
     """Begin, wait until a bar has moved, press Ctrl-C; the exit code, output, errors."""
     terminal, ours = pty.openpty()
     process = subprocess.Popen(
-        [PROGRAM, "simulate", "long.toml", *LONG_OPTIONS, *options],
+        [CHECKINS, "simulate", "long.toml", *LONG_OPTIONS, *options],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -18,9 +18,9 @@ from rich.console import Console
 from checkins.accounting import Protocol
 from checkins.cli.commands import verify
 from checkins.cli.main import run
-from tests.cli.refusals import refused
 from tests.ledger.ledgers import Book, campaign
 from tests.support.http_server import Handler, http_server
+from tests.support.program import refused
 
 FIXED = campaign()
 WHOLE = Book().run(FIXED).close()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +19,7 @@ from checkins.errors import InvalidValue
 from checkins.protocol.participant import Phase
 from tests.client.world import SlopeTrainer
 from tests.support.fake_service import FakeService, campaign, on_a_socket
+from tests.support.program import output_of, run_python
 
 
 def soon(**given: Any) -> FakeService:
@@ -243,8 +242,7 @@ import checkins.client, checkins.swarm.swarm, checkins.client.trainer
 heavy = [name for name in {FORBIDDEN!r} if name in sys.modules]
 assert not heavy, heavy
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    output_of(code)
 
 
 @pytest.mark.slow
@@ -263,13 +261,7 @@ trainer = RowsTrainer(view.campaign.task, np.zeros((1, 13)), np.array([1]))
 print(Participant(url=url, campaign=view.id, trainer=trainer, state=folder).run().name)
 """
     with on_a_socket(service) as url:
-        done = subprocess.run(
-            [sys.executable, "-c", code, url, str(tmp_path)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert (done.stdout, done.returncode) == ("REPORTED\n", 0), done.stderr
+        assert output_of(code, url, tmp_path) == "REPORTED\n"
 
 
 @pytest.mark.slow
@@ -277,12 +269,7 @@ def test_the_example_takes_part(tmp_path: Path) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "device.py"
     service = soon(choose_s=20.0, start=datetime.now(UTC) + timedelta(seconds=2))
     with on_a_socket(service) as url:
-        done = subprocess.run(
-            [sys.executable, example, url, tmp_path / "state"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_python(example, url, tmp_path / "state")
     assert (done.stderr, done.returncode) == ("", 0)
     assert "reported: its report was acknowledged" in done.stdout
     assert len(service.reports) == 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import random
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -25,6 +23,7 @@ from checkins.protocol.report import Report, ReportForm
 from checkins.protocol.rules import Filling, FixedWindow, Rules, SlidingWindow
 from checkins.protocol.server import Server
 from checkins.protocol.slot import ReportArrived
+from tests.support.program import run_python
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = ("fixed_window", "averaged_updates", "sliding_window")
@@ -236,14 +235,7 @@ def test_the_sliding_window_is_section_4_2(data: Any, integers: bool, seed: int)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_learns_and_finds_that_the_machines_agree(name: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / f"{name}.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_python("-W", "error", EXAMPLES / f"{name}.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "5.00 before, 0." in done.stdout
     assert done.stdout.endswith("The machines agree, bit for bit.\n")

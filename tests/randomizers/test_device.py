@@ -7,8 +7,6 @@ import inspect
 import os
 import pickle
 import random
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -23,6 +21,7 @@ from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse
 from checkins.randomizers.device import DeviceReport, DeviceSampler, NoDeviceSampler
 from checkins.randomizers.grid import MOST_UNITS, Grid
 from tests.randomizers.sources import Seeded
+from tests.support.program import output_of
 
 GAUSSIAN = Gaussian(clip=1.0, noise_multiplier=0.1)
 LAPLACE = Laplace(clip=1.0, local_epsilon=1.0)
@@ -183,9 +182,7 @@ print(sampler.dummy().units.tobytes().hex())
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_forked_processes_draw_apart() -> None:
     """In a process of its own: other tests have threads, which a fork would lose."""
-    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert len(set(done.stdout.split())) == 3
+    assert len(set(output_of(FORKING).split())) == 3
 
 
 def test_threads_share_a_sampler() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 from checkins.service.workers import background_tasks
 from checkins.service.workers.background_tasks import BackgroundTasks
 from checkins.service.workers.threads import DaemonThreads
+from tests.support.program import output_of
 from tests.support.waiting import until
 
 LEAVES = """
@@ -203,6 +202,4 @@ def test_what_has_not_begun_is_dropped_when_threads_leave() -> None:
 
 
 def test_a_thread_that_hangs_does_not_keep_its_process_alive() -> None:
-    command = [sys.executable, "-c", LEAVES]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stdout == "False\n"
+    assert output_of(LEAVES) == "False\n"

@@ -22,6 +22,7 @@ from checkins.service.store.clock import corrected
 from checkins.service.store.database import STARTING_CRASHES, WAIT_S, Database, is_away
 from tests.support.in_process import Living, play
 from tests.support.postgres import Postgres
+from tests.support.program import output_of
 
 AHEAD = "SELECT extract(epoch FROM clock_timestamp()) + 3600"
 OTHER = """
@@ -42,8 +43,7 @@ def written(database: Database) -> None:
 
 def counted_elsewhere(url: str) -> int:
     """By a process that opens the store, reads it and goes, as the one that computes prices."""
-    command = [sys.executable, "-c", OTHER, url]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return int(output_of(OTHER, url))
 
 
 def test_a_process_that_goes_leaves_the_log_to_those_that_stay(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from checkins.service import metrics as module
 from checkins.service.http import problems
 from checkins.service.metrics import Metrics, RequestMetrics
+from tests.support.program import output_of
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -196,13 +197,7 @@ def test_workers_are_added_up_and_ended_ones_hold_nothing_open(tmp_path):
         worker = subprocess.Popen([sys.executable, "-c", WORKER, count], env=environment)
         assert worker.wait() == 0
         workers.append(worker.pid)
-    text = subprocess.run(
-        [sys.executable, "-c", READER, str(workers[0])],
-        env=environment,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    text = output_of(READER, str(workers[0]), env=environment)
     assert 'checkins_requests_total{method="GET",route="/healthz",status="2xx"} 7.0' in text
     assert "checkins_connections 5.0" in text
     assert 'checkins_campaign_slots_closed{campaign="3ca5f3a7c1d2-1"} 4.0' in text

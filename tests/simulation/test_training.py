@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +32,8 @@ from tests.simulation.campaigns import (
     campaign,
     loaded,
 )
+from tests.soak import SOAK
+from tests.support.program import output_of
 
 LESSON = loaded(clients=40, holdout=60)
 
@@ -101,7 +100,6 @@ def test_a_run_that_is_cut_anywhere_and_resumed_is_the_same_bit_for_bit(asked: C
         assert np.array_equal(last_model(ours, kept), whole)
 
 
-SOAK = os.environ.get("CHECKINS_SOAK") == "1"
 SOAK_ONLY = pytest.mark.skipif(not SOAK, reason="PrivUnit takes seconds to compile: make soak")
 
 
@@ -324,6 +322,7 @@ def test_a_rate_that_diverges_is_named(rate: float, at: NoiseAt) -> None:
         list(ours.steps())
 
 
+ROOT = Path(__file__).resolve().parents[2]
 MEMORY = """
 import resource
 import numpy as np
@@ -354,16 +353,9 @@ def test_a_hundred_million_clients_are_trained_on_in_bounded_memory() -> None:
 
     The fiftieth is off by more than six standard deviations with probability below 1e-8.
     """
-    root = Path(__file__).parents[2]
-    share = 1.0 if SOAK else 0.02
-    found = subprocess.run(
-        [sys.executable, "-c", MEMORY.replace("PARTICIPATION", str(share))],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    chosen, every, grown = found.stdout.split()
+    share = 1.0 if SOAK else 0.1
+    code = MEMORY.replace("PARTICIPATION", str(share))
+    chosen, every, grown = output_of(code, cwd=ROOT, timeout=None).split()
     assert int(chosen) == 400_000
     assert abs(int(every) - share * 10**8) <= 6 * math.sqrt(1e8 * share * (1 - share))
     assert float(grown) < 300

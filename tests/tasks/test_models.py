@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
@@ -24,6 +22,7 @@ from checkins.tasks.models.model import LinearModel, Model
 from checkins.tasks.models.networks import CNN, MLP
 from checkins.tasks.models.own_model import NAMES, OwnModel, model_by_name
 from checkins.tasks.tensors import flatten, size, unflatten
+from tests.support.program import output_of
 
 MODELS: dict[str, tuple[Any, tuple[int, ...], int]] = {
     "logistic": (Logistic(5), (5,), 2),
@@ -365,4 +364,4 @@ for name, shape in (("logistic", (4,)), ("softmax", (4,)), ("mlp", (4,)), ("cnn"
     assert model.gradient(model.start(0), x, y).shape == (model.dimension,)
     metrics.accuracy(model.scores(model.start(0), x), y)
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    output_of(program)
