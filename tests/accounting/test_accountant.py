@@ -599,12 +599,7 @@ def test_clients_of_several_kinds_have_the_largest_epsilon_of_any_kind(
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 @pytest.mark.parametrize(
-    "what",
-    [
-        local(2.0, participation=0.7),
-        sliding(2.0, 30),
-        at_server(1.0, slots=6),
-    ],
+    "what", [local(2.0, participation=0.7), sliding(2.0, 30), at_server(1.0, slots=6)]
 )
 def test_what_is_spent_grows_with_the_slots_that_are_over(
     what: Design, adjacency: Adjacency

@@ -56,8 +56,7 @@ def small_protocols(draw: st.DrawFn) -> tuple[Protocol, float]:
     datum = st.integers(0, 3)
     others = draw(
         st.lists(
-            st.builds(Client, datum, participations, windows(slots)),
-            max_size=3 if slots < 4 else 2,
+            st.builds(Client, datum, participations, windows(slots)), max_size=3 if slots < 4 else 2
         )
     )
     randomizer = protocols.adaptive(draw(seeds), local_epsilon, rows=4)

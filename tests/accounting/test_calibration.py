@@ -90,11 +90,7 @@ def turned(design: Design, parameter: Parameter, value: float) -> Design:
 
 
 def met_and_tight(
-    design: Design,
-    parameter: Parameter,
-    epsilon: float,
-    adjacency: Adjacency,
-    campaigns: int = 1,
+    design: Design, parameter: Parameter, epsilon: float, adjacency: Adjacency, campaigns: int = 1
 ) -> Calibration:
     """The target is met, and missed a little to the loose side.
 

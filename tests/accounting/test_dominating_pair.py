@@ -242,9 +242,7 @@ def test_disjoint_hypotheses_stay_disjoint(rounding: Rounding, times: int) -> No
 @pytest.mark.parametrize("times", [2, 3, 1000, 10**6])
 def test_extreme_losses_neither_overflow_nor_vanish(local: float, times: int) -> None:
     once = from_ratios(
-        np.exp([-local, local]),
-        np.expm1([-local, local]),
-        np.array([1.0, math.exp(-local)]),
+        np.exp([-local, local]), np.expm1([-local, local]), np.array([1.0, math.exp(-local)])
     )
     up, down = once.repeat(times, UP), once.repeat(times, DOWN)
     for epsilon in (0.0, 10.0, 400.0):
@@ -297,10 +295,7 @@ def test_a_curve_is_met_at_its_nodes_and_exceeded_between_them(
         above(pair, exact, exact, epsilon)
 
 
-@given(
-    shift=shifts,
-    bumps=st.lists(st.floats(1.0, 3.0), min_size=12, max_size=12),
-)
+@given(shift=shifts, bumps=st.lists(st.floats(1.0, 3.0), min_size=12, max_size=12))
 def test_points_that_are_not_convex_still_give_a_pair_above_the_truth(
     shift: float, bumps: list[float]
 ) -> None:

@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 
 from checkins.accounting.design import MOST_EPSILON
 from checkins.accounting.exact.campaign_divergence import UnlessOverflow
-from checkins.accounting.solve import (
-    Interval,
-    crossing,
-)
+from checkins.accounting.solve import Interval, crossing
 
 Curve = Callable[[float], float]
 targets = st.floats(-300.0, -0.01).map(lambda power: 10.0**power)

@@ -46,12 +46,7 @@ PAID = "what runs is within total variation"
 @cache
 def priced(design: Design, adjacency: Adjacency, tau: float, campaigns: int = 1) -> Certificate:
     return certify(
-        design,
-        delta=1e-5,
-        adjacency=adjacency,
-        campaigns=campaigns,
-        compare=False,
-        variation=tau,
+        design, delta=1e-5, adjacency=adjacency, campaigns=campaigns, compare=False, variation=tau
     )
 
 

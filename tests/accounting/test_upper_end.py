@@ -20,10 +20,7 @@ from checkins.accounting.exact import campaign_divergence
 DELTA = 1e-6
 DESIGNS = {
     "gaussian": Design(
-        Protocol.FIXED,
-        slots=12,
-        participation=0.8,
-        randomizer=GaussianNoise(0.8, NoiseAt.SERVER),
+        Protocol.FIXED, slots=12, participation=0.8, randomizer=GaussianNoise(0.8, NoiseAt.SERVER)
     ),
     "pure": Design(Protocol.FIXED, slots=40, participation=1.0, randomizer=LocalRandomizer(2.0)),
     "roomy": Design(

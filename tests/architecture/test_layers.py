@@ -82,14 +82,7 @@ def test_no_module_is_too_long_to_own(path: Path) -> None:
 
 
 PUBLIC = [accounting, randomizers, campaign, ledger, planning, audit]
-PAGES = (
-    "library.md",
-    "ledger.md",
-    "campaign-file.md",
-    "protocol.md",
-    "planning.md",
-    "audit.md",
-)
+PAGES = ("library.md", "ledger.md", "campaign-file.md", "protocol.md", "planning.md", "audit.md")
 
 
 @pytest.mark.parametrize("package", PUBLIC, ids=lambda package: package.__name__)

@@ -66,11 +66,7 @@ def played(worker: Worker, *, seconds: float = 10.0) -> Measurement:
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    seconds=st.floats(0.01, 1000.0),
-    run_s=st.floats(1e-3, 0.19),
-    batch=st.integers(1, 100_000),
-)
+@given(seconds=st.floats(0.01, 1000.0), run_s=st.floats(1e-3, 0.19), batch=st.integers(1, 100_000))
 def test_a_time_limit_is_met_whatever_a_run_takes(seconds: float, run_s: float, batch: int) -> None:
     """``run_s`` is in budgets: from a thousand runs in it down to five."""
     worker = Worker(Clock(), run_s * seconds, batch=batch)

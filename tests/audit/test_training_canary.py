@@ -145,11 +145,7 @@ def test_unsupported_training_is_refused(folder: Path) -> None:
 def test_an_audit_runs_the_training_canary_with_the_worst_case(folder: Path) -> None:
     settings = Settings(runs=256, deltas=(1e-3,), folder=str(folder))  # in blocks of 128
     audit = audit_campaign(campaign(), settings)
-    assert [result.canary for result in audit.check.results] == [
-        "alone",
-        "displacing",
-        "own data",
-    ]
+    assert [result.canary for result in audit.check.results] == ["alone", "displacing", "own data"]
     assert audit.verdict is Verdict.CONSISTENT
 
 

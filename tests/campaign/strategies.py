@@ -8,14 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from checkins.accounting import (
-    Adjacency,
-    Design,
-    GaussianNoise,
-    LocalRandomizer,
-    NoiseAt,
-    Protocol,
-)
+from checkins.accounting import Adjacency, Design, GaussianNoise, LocalRandomizer, NoiseAt, Protocol
 from checkins.campaign import (
     Budget,
     Campaign,

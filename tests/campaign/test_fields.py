@@ -83,9 +83,7 @@ def test_a_new_key_is_one_declaration_and_the_attribute_that_holds_it(
     )
 
 
-def test_a_key_that_is_not_sealed_does_not_change_the_seal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_key_that_is_not_sealed_does_not_change_the_seal(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(replace(GRACE, sealed=Sealed.NEVER), monkeypatch)
     campaign = parse_campaign(TEXT + "grace_s = 2\n").campaign
     assert campaign.schedule.grace_s == 2.0

@@ -239,14 +239,10 @@ def test_every_noise_that_is_drawn_is_charged() -> None:
 def test_a_campaign_without_a_grid_says_that_it_can_only_be_simulated() -> None:
     assert ONLY_SIMULATED[0] in Spending(local(grid=None)).after(40).assumptions
     assert ONLY_SIMULATED[0] not in Spending(local()).after(40).assumptions
-    privunit = replace(
-        local(),
-        randomizer=RandomizerConfig(RandomizerKind.PRIVUNIT, clip=1.0),
-    )
+    privunit = replace(local(), randomizer=RandomizerConfig(RandomizerKind.PRIVUNIT, clip=1.0))
     assert ONLY_SIMULATED[1] in Spending(privunit).after(40).assumptions
     response = replace(
-        local(),
-        randomizer=RandomizerConfig(RandomizerKind.RANDOMIZED_RESPONSE, categories=3),
+        local(), randomizer=RandomizerConfig(RandomizerKind.RANDOMIZED_RESPONSE, categories=3)
     )
     assert not set(ONLY_SIMULATED) & set(Spending(response).after(40).assumptions)
     assert PartialRun.whole(response).variation == 0.0

@@ -28,9 +28,7 @@ TASK = Task("fashion-mnist", "softmax", Optimizer(rate=0.5))
 
 
 def campaign(
-    optimizer: str = 'kind = "sgd", rate = 0.5',
-    data: str = '"fashion-mnist"',
-    rest: str = "",
+    optimizer: str = 'kind = "sgd", rate = 0.5', data: str = '"fashion-mnist"', rest: str = ""
 ) -> Campaign:
     """The example with another [task], its data on the second line and its optimizer the third."""
     task = f'[task]\ndata = {data}\noptimizer = {{ {optimizer} }}\nmodel = "softmax"\n{rest}'

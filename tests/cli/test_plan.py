@@ -131,18 +131,9 @@ def test_nothing_that_privacy_depends_on_has_a_default(checkins, missing: str) -
         (["--duration", "1"], "--duration 1: leaves no time"),
         (["--uplink", "1"], "--duration 1d (the default): leaves no time"),
         (["--delta", "1e-300"], "--delta 1e-300: is too small"),
-        (
-            ["--capacity", "foo"],
-            f"--capacity foo: {CAPACITY}",
-        ),
-        (
-            ["--population", "0"],
-            f"--population 0: {CLIENTS}\n",
-        ),
-        (
-            ["--population", "1e11"],
-            f"--population 1e11: {CLIENTS}\n",
-        ),
+        (["--capacity", "foo"], f"--capacity foo: {CAPACITY}"),
+        (["--population", "0"], f"--population 0: {CLIENTS}\n"),
+        (["--population", "1e11"], f"--population 1e11: {CLIENTS}\n"),
         (["--population", "7.."], f"--population 7..: {CLIENTS}\n"),
         (["--population", "7..2"], "--population 7..2: the first must not exceed the second"),
         (["--task", "nowhere.toml"], "--task nowhere.toml: must be patients"),

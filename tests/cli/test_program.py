@@ -159,9 +159,7 @@ def test_a_traceback_is_shown_on_request(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_exit_codes_tell_usage_errors_from_failures(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_exit_codes_tell_usage_errors_from_failures(capsys: pytest.CaptureFixture[str]) -> None:
     from checkins.errors import ComputationFailed, InvalidValue, NotCovered
 
     assert errors.report(InvalidValue("slots", 0, "must be more")) == 2

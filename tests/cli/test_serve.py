@@ -71,7 +71,7 @@ def test_json_is_one_object_that_says_where_it_answers(serve, file: Path, tmp_pa
             "enrolment",
             "workers",
             "operator_token",
-        ),
+        )
     }
     assert told["start"] == "2040-01-01T00:00:00.000000Z"
     assert told["store"] == f"sqlite:///{tmp_path}/x.db"

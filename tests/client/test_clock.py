@@ -39,11 +39,7 @@ def test_the_steady_clock_is_not_the_calendar(monkeypatch: pytest.MonkeyPatch) -
     assert 0.0 <= steady_s() - before < 60.0
 
 
-@given(
-    now=st.floats(-1e4, 1e4),
-    slot_s=st.floats(0.5, 100.0),
-    share=st.floats(0.01, 0.99),
-)
+@given(now=st.floats(-1e4, 1e4), slot_s=st.floats(0.5, 100.0), share=st.floats(0.01, 0.99))
 def test_the_first_open_slot_is_the_first_whose_choice_is_to_come(
     now: float, slot_s: float, share: float
 ) -> None:

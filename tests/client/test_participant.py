@@ -77,10 +77,7 @@ def test_a_state_folder_is_its_owners_alone(tmp_path: Path) -> None:
 
 def test_two_processes_cannot_use_one_state(tmp_path: Path) -> None:
     service = FakeService()
-    with (
-        locked(tmp_path / f"{service.id}.lock"),
-        pytest.raises(InvalidValue, match="in use"),
-    ):
+    with locked(tmp_path / f"{service.id}.lock"), pytest.raises(InvalidValue, match="in use"):
         device("http://nowhere.test", service, tmp_path).run()
 
 

@@ -64,9 +64,7 @@ def campaign(
         repeats=repeats,
         randomizer=RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, grid=grid),
         task=Task(
-            "patients",
-            "logistic",
-            Optimizer(rate=rate, minibatch=minibatch, diameter=diameter),
+            "patients", "logistic", Optimizer(rate=rate, minibatch=minibatch, diameter=diameter)
         ),
         schedule=Schedule(datetime(2030, 1, 1, tzinfo=UTC), slot_s=1.0, choose_s=0.3),
     )

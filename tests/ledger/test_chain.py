@@ -28,14 +28,7 @@ from checkins.ledger.entry import (
     hashed,
     packed,
 )
-from checkins.ledger.line import (
-    BEGINNING,
-    FIELDS,
-    MOST_LINE_BYTES,
-    PLACING,
-    InvalidLedger,
-    Line,
-)
+from checkins.ledger.line import BEGINNING, FIELDS, MOST_LINE_BYTES, PLACING, InvalidLedger, Line
 from tests.ledger.ledgers import MODEL, Book, any_certificate, campaign, renamed, slots
 
 FIXED = campaign()

@@ -265,9 +265,7 @@ def test_reading_takes_the_memory_of_one_line_however_many_there_are(tmp_path: P
     assert peak < 1_000_000
 
 
-def test_closing_a_campaign_and_opening_the_next_goes_through_the_file_too(
-    tmp_path: Path,
-) -> None:
+def test_closing_a_campaign_and_opening_the_next_goes_through_the_file_too(tmp_path: Path) -> None:
     with LedgerFile(tmp_path) as file:
         for entry in [*entries(4), Closed(Reason.COMPLETED, any_certificate(SMALL))]:
             file.append(entry)

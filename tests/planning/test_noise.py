@@ -174,11 +174,7 @@ def test_a_level_is_found_after_a_few_evaluations(name: str, epsilon: float, del
 def test_no_level_meets_an_epsilon_that_is_disproven(name: str, adjacency: Adjacency) -> None:
     found, level = SHAPES[name], 4.0 if name == "repeated" else 1.0
     certificate = certify(
-        found.design(level),
-        delta=1e-6,
-        adjacency=adjacency,
-        campaigns=found.repeats,
-        compare=False,
+        found.design(level), delta=1e-6, adjacency=adjacency, campaigns=found.repeats, compare=False
     )
     too_small = Target(0.999 * certificate.epsilon_lower, 1e-6, adjacency)
     assert too_small.spent(found, level, FINE) > 1e-6

@@ -180,8 +180,7 @@ def test_what_devices_cannot_run_is_not_recommended_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("population", "dimension", "availability_s"),
-    [((2_000, 4_000), 5, 10.0), ((500, 800), 2, 5.0)],
+    ("population", "dimension", "availability_s"), [((2_000, 4_000), 5, 10.0), ((500, 800), 2, 5.0)]
 )
 def test_averaged_updates_count_only_available_contributors(
     population: tuple[int, int], dimension: int, availability_s: float

@@ -91,11 +91,7 @@ def slot_in(phase: slots.Phase) -> Slot:
 def server_in(phase: servers.Phase) -> Server:
     start = Server.start(RULES, MODEL)
     before: list[Event] = [servers.SlotBegan(1)]
-    close: list[Event] = [
-        slots.Choose(1, ()),
-        slots.ChoiceRecorded(1),
-        slots.Expired(1, (REPORT,)),
-    ]
+    close: list[Event] = [slots.Choose(1, ()), slots.ChoiceRecorded(1), slots.Expired(1, (REPORT,))]
     match phase:
         case servers.Phase.WAITING:
             return start
@@ -195,11 +191,7 @@ def test_every_phase_can_be_reached(
 
 @pytest.mark.parametrize(("machine", "grid", "make", "phase", "event"), PAIRS)
 def test_a_pair_is_allowed_where_the_protocol_says_so_and_refused_elsewhere(
-    machine: Machine[Any],
-    grid: str,
-    make: Callable[[Any], Any],
-    phase: Enum,
-    event: type[Event],
+    machine: Machine[Any], grid: str, make: Callable[[Any], Any], phase: Enum, event: type[Event]
 ) -> None:
     allowed = cells(grid)[phase.name, event.__name__]
     assert machine.allows(phase, event) == allowed

@@ -108,10 +108,7 @@ def test_a_model_inside_the_ball_is_left_alone_bit_for_bit() -> None:
     )
 
 
-@given(
-    reports=st.lists(st.lists(vectors, max_size=4), min_size=1, max_size=6),
-    eta=rates,
-)
+@given(reports=st.lists(st.lists(vectors, max_size=4), min_size=1, max_size=6), eta=rates)
 def test_averaged_updates_are_algorithm_2_bit_for_bit(
     reports: list[list[Vector]], eta: float
 ) -> None:

@@ -253,8 +253,7 @@ def test_noise_at_the_server_is_added_even_to_an_empty_slot() -> None:
 
 def test_a_warm_up_takes_check_ins_and_uses_none() -> None:
     slot = SLOT.replay(
-        Slot(1, RULES),
-        [CheckedIn(1, "a", "ra", spent=False), Choose(1, ()), ChoiceRecorded(1)],
+        Slot(1, RULES), [CheckedIn(1, "a", "ra", spent=False), Choose(1, ()), ChoiceRecorded(1)]
     )
     assert step(slot, Asked(1, "ra"))[1] == (Dismiss("ra"),)
     closed, _ = step(slot, Expired(1))

@@ -40,11 +40,7 @@ from tests.randomizers.evidence import FAILURE, proportion, proven_epsilon
 from tests.support.program import output_of
 
 DRAWS = 30_000
-RANDOMIZERS = [
-    Gaussian(2.0, 0.7),
-    Laplace(2.0, 3.0),
-    PrivUnit(2.0, 6.0, 4),
-]
+RANDOMIZERS = [Gaussian(2.0, 0.7), Laplace(2.0, 3.0), PrivUnit(2.0, 6.0, 4)]
 
 
 UNIT = RANDOMIZERS[2]

@@ -143,9 +143,7 @@ def test_response_vectors_are_unbiased_with_the_documented_variance(
 
 
 @pytest.mark.parametrize("randomizer", [*ADDITIVE, *UNITS], ids=name_of)
-def test_a_dummy_is_the_report_of_a_zero_update(
-    randomizer: Gaussian | Laplace | PrivUnit,
-) -> None:
+def test_a_dummy_is_the_report_of_a_zero_update(randomizer: Gaussian | Laplace | PrivUnit) -> None:
     """Kolmogorov-Smirnov on a projection, two-sample by hand: level FAILURE."""
     d = randomizer.dimension if isinstance(randomizer, PrivUnit) else 3
     draw = seeded()

@@ -161,10 +161,7 @@ def test_pauses_grow_up_to_the_longest_and_begin_anew_once_it_works(monkeypatch)
 
         tasks.keep("clock", work)
         await done.wait()
-        assert [pause for pause in pauses if pause > 0.0] == [
-            *(0.1, 0.2, 0.4, 0.8, 1.6, 2.0),
-            0.1,
-        ]
+        assert [pause for pause in pauses if pause > 0.0] == [*(0.1, 0.2, 0.4, 0.8, 1.6, 2.0), 0.1]
 
     monkeypatch.setattr(background_tasks, "LONGEST_PAUSE_S", 2.0)
 

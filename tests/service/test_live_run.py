@@ -56,9 +56,7 @@ def test_invariant_4_nobody_is_told_before_the_choice_is_read_back(house: House)
     assert live_run.outcome(1, *house.chosen(spec)) == "chosen"
 
 
-def test_a_receipt_is_worth_nothing_in_another_slot_or_once_its_slot_is_over(
-    house: House,
-) -> None:
+def test_a_receipt_is_worth_nothing_in_another_slot_or_once_its_slot_is_over(house: House) -> None:
     spec = house.open(campaign(capacity=1))
     house.begin(spec, 1)
     receipt = house.check_in(spec, 1)

@@ -12,16 +12,7 @@ import pytest
 
 from checkins import formatting
 from tests.service.page_double import Run, running
-from tests.support.browser import (
-    DESK,
-    PHONE,
-    live,
-    overflow,
-    shown,
-    text,
-    wait_for_text,
-    watching,
-)
+from tests.support.browser import DESK, PHONE, live, overflow, shown, text, wait_for_text, watching
 
 if TYPE_CHECKING:
     from tests.support.browser import Browser

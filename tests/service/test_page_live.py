@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkins.simulation.report import numbers
-from tests.support.browser import (
-    DESK,
-    PHONE,
-    Visit,
-    overflow,
-    shown,
-    text,
-    wait_for_text,
-    watching,
-)
+from tests.support.browser import DESK, PHONE, Visit, overflow, shown, text, wait_for_text, watching
 from tests.support.campaigns import campaign_text
 from tests.support.coordinator import serving
 from tests.support.forks import Forked

@@ -44,9 +44,7 @@ def with_keys(count: int) -> list[EnrolmentRequest]:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{}, {**AVERAGED}, {**SLIDING}],
-    ids=["fixed", "averaged", "sliding"],
+    "given", [{}, {**AVERAGED}, {**SLIDING}], ids=["fixed", "averaged", "sliding"]
 )
 def test_nobody_enrols_beyond_the_declared_population(house: House, given) -> None:
     spec = house.open(campaign(**{**given, "population": FEW}))

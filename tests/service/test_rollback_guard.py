@@ -65,9 +65,7 @@ def test_a_ledger_that_became_shorter_is_noticed(house: House, tmp_path: Path) -
     house.close(spec, 2)
     RollbackGuard(tmp_path / "w").record(progress_of(house.database))
     held = RollbackGuard(tmp_path / "w")._seen
-    assert held.behind(older) == [
-        "the ledger of population clinic has 1 entries, and had 3",
-    ]
+    assert held.behind(older) == ["the ledger of population clinic has 1 entries, and had 3"]
     assert held.behind(progress_of(house.database)) == []
 
 

@@ -310,9 +310,7 @@ def test_the_state_folder_is_in_the_home_unless_the_environment_says_so(
         assert witness.parent == tmp_path / ".local" / "state" / "checkins"
 
 
-def test_a_witness_that_an_earlier_version_left_beside_the_store_is_used_on(
-    tmp_path: Path,
-) -> None:
+def test_a_witness_that_an_earlier_version_left_beside_the_store_is_used_on(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/x.db"
     elsewhere = default_witness(store, tmp_path)
     (tmp_path / "x.db.witness").write_text('{"epoch": 3, "entries": {}, "runs": {}}')

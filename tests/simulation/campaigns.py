@@ -16,14 +16,7 @@ from checkins.accounting import (
     Population,
     Protocol,
 )
-from checkins.campaign import (
-    Budget,
-    Campaign,
-    Optimizer,
-    RandomizerConfig,
-    RandomizerKind,
-    Task,
-)
+from checkins.campaign import Budget, Campaign, Optimizer, RandomizerConfig, RandomizerKind, Task
 from checkins.campaign.randomizer_config import noise_of_kind
 from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.loaded_task import LoadedTask
@@ -121,10 +114,7 @@ def loaded(model: Model | None = None, **given: Any) -> LoadedTask:
 
 
 def pure_design(
-    slots: int = 40,
-    participation: float = 1.0,
-    window: int | None = None,
-    capacity: int | None = 1,
+    slots: int = 40, participation: float = 1.0, window: int | None = None, capacity: int | None = 1
 ) -> Design:
     """Who checks in when, and nothing else that matters."""
     return Design(

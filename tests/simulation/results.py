@@ -18,12 +18,7 @@ from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.outcome import Curve, Outcome
 from checkins.simulation.engine.training import Scenario
 from checkins.simulation.expectation import Histogram
-from checkins.simulation.result import (
-    BaselineResult,
-    DataSummary,
-    SimulationResult,
-    SweepResult,
-)
+from checkins.simulation.result import BaselineResult, DataSummary, SimulationResult, SweepResult
 
 CLIENTS, SLOTS, CAPACITY, SEEDS = 17_549, 200, 96, 5
 WIDTH = 3

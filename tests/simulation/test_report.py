@@ -445,9 +445,7 @@ def test_bounds_are_rounded_to_the_side_that_claims_less(value: float) -> None:
     assert read(upper) <= value * 1.0011
 
 
-@given(
-    st.lists(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), min_size=1, max_size=5),
-)
+@given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_a_mean_lies_in_its_band(columns: list[list[float]]) -> None:
     curves = [
         tuple(Point(slot, {"loss": value}) for slot, value in enumerate(values, 1))
@@ -581,9 +579,7 @@ def test_plots_have_the_colours_of_dark_mode_and_of_print(campaign: Visit) -> No
 
 
 @pytest.mark.slow
-def test_lines_are_named_at_their_end_or_in_a_key_where_there_is_no_room(
-    campaign: Visit,
-) -> None:
+def test_lines_are_named_at_their_end_or_in_a_key_where_there_is_no_room(campaign: Visit) -> None:
     key = campaign.page.locator("#learning figure .key").first
     label = campaign.page.locator("#plot-learning-auc .annotation", has_text="Poisson DP-SGD")
     screen(campaign)

@@ -226,9 +226,7 @@ def test_a_partial_certificate_says_that_stopping_was_decided_beforehand(prepare
     assert FIXED_BEFOREHAND not in whole.certificate.assumptions
 
 
-def test_the_certificate_of_averaged_runs_uses_the_fewest_reports(
-    prepare: Prepare,
-) -> None:
+def test_the_certificate_of_averaged_runs_uses_the_fewest_reports(prepare: Prepare) -> None:
     campaign = tiny.campaign(AVERAGED)
     prepared = prepare(campaign, seeds=(1, 2))
     stopped, whole = partly(prepared, 6, 18)

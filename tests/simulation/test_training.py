@@ -54,9 +54,7 @@ def test_a_seed_gives_one_model_and_another_seed_another() -> None:
     assert not np.allclose(one, other)
 
 
-def test_the_first_chunk_is_over_before_the_next_is_timed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_first_chunk_is_over_before_the_next_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its seconds are counted without its slots: on a GPU of five chunks, a fifth."""
     over: list[int] = []
     ours = training(evaluations=4)

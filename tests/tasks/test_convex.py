@@ -16,11 +16,7 @@ from checkins.tasks import Loss, Problem
 from checkins.tasks.data.synthetic import OPTIMUM_SHARE
 
 problems = st.builds(
-    Problem,
-    st.sampled_from(Loss),
-    st.integers(1, 40),
-    st.floats(0.1, 20.0),
-    st.integers(0, 2**40),
+    Problem, st.sampled_from(Loss), st.integers(1, 40), st.floats(0.1, 20.0), st.integers(0, 2**40)
 )
 
 
@@ -183,9 +179,9 @@ def test_jax_finds_the_same_gradient(kind: Loss) -> None:
     features, labels = problem.clients(np.arange(40))
     model = inside(problem, 1, 0.5)
     with jax.enable_x64(True):
-        rows = jax.jit(
-            jax.vmap(jax.grad(problem.loss), in_axes=(None, 0, 0)),
-        )({"weights": model}, features, labels)["weights"]
+        rows = jax.jit(jax.vmap(jax.grad(problem.loss), in_axes=(None, 0, 0)))(
+            {"weights": model}, features, labels
+        )["weights"]
         assert np.allclose(rows.mean(axis=0), problem.gradient(model, features, labels), rtol=1e-12)
         slopes = jax.jit(problem.slope)(features @ model, labels)
         assert np.allclose(slopes, problem.slope(features @ model, labels), rtol=1e-12)

@@ -49,10 +49,7 @@ def solve() -> float:
 
 def hand_over() -> float:
     design = Design(
-        Protocol.FIXED,
-        slots=100,
-        participation=1.0,
-        randomizer=GaussianNoise(1.0, NoiseAt.SERVER),
+        Protocol.FIXED, slots=100, participation=1.0, randomizer=GaussianNoise(1.0, NoiseAt.SERVER)
     )
     ours = loss_distribution(design, delta=1e-6, adjacency=Adjacency.ADD_REMOVE, interval=1e-4)
     theirs = from_laplace_mechanism(10.0)

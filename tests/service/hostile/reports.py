@@ -41,8 +41,7 @@ def malformed(dimension: int) -> dict[str, bytes]:
         "another name": tensor("I32", [dimension], data, "model"),
         "an empty name": tensor("I32", [dimension], data, ""),
         "two tensors": tensors(
-            {"report": info, "more": {**info, "data_offsets": [len(data), 2 * len(data)]}},
-            2 * data,
+            {"report": info, "more": {**info, "data_offsets": [len(data), 2 * len(data)]}}, 2 * data
         ),
         "two tensors in one place": tensors({"report": info, "more": info}, data),
         "the same name twice": tensors(f'{{"report": {text}, "report": {text}}}', data),
