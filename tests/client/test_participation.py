@@ -18,8 +18,8 @@ from checkins.client.view import view_from
 from checkins.errors import InvalidValue
 from checkins.protocol.participant import Phase
 from checkins.protocol.report import report_from_bytes
-from tests.client.world import Crash, FixedRandomness, World, faults
-from tests.support.fake_service import DIMENSION, START_S, FakeService, Reply, campaign, problem
+from tests.client.world import Crash, FixedRandomness, SlopeTrainer, World, faults
+from tests.support.fake_service import DIMENSION, START_S, FakeService, campaign, problem
 
 
 def test_a_device_that_is_chosen_reports() -> None:
@@ -179,7 +179,9 @@ def test_a_check_in_after_the_choice_is_refused_and_ends_it() -> None:
 
 def test_a_report_that_the_service_refuses_is_not_sent_over_and_over() -> None:
     world = World(randomness=FixedRandomness(slot=1))
-    world.service._report = lambda *_: world.service._check_in(1, "nobody")  # type: ignore[method-assign]
+    world.service.override = lambda method, path, *_: (
+        problem(401, "not-enrolled") if path.endswith("/report") else None
+    )
     assert world.live() is Outcome.LATE
     assert len(world.requests(RequestKind.REPORT)) == 1
 
@@ -191,14 +193,8 @@ def test_the_devices_own_calendar_does_not_matter(hours: float) -> None:
 
 
 def test_a_long_sleep_is_followed_by_a_fresh_clock_reading() -> None:
-    world = World(randomness=FixedRandomness(slot=2), begins_s=-86_400.0)
-    flow_steady = world.steady
-    drift = 1.0 - 1e-4  # the device's clock loses 8.6 s a day
-
-    def steady() -> float:
-        return flow_steady() * drift
-
-    world.steady = steady  # type: ignore[method-assign]
+    slow = 1.0 - 1e-4  # the device's clock loses 8.6 s a day
+    world = World(randomness=FixedRandomness(slot=2), begins_s=-86_400.0, clock_rate=slow)
     assert world.live() is Outcome.REPORTED
     assert len(world.requests(RequestKind.VIEW)) == 2
     [again] = [
@@ -217,9 +213,7 @@ def test_without_a_response_before_its_slot_the_old_clock_is_used() -> None:
 
 def test_a_check_in_that_is_too_early_is_made_again_in_time() -> None:
     world = World(randomness=FixedRandomness(slot=2))
-    world.service.begins_late = 5.0  # type: ignore[attr-defined]
-    begin = world.service.begin
-    world.service.begin = lambda slot: begin(slot) + 5.0  # type: ignore[method-assign]
+    world.service.late_s = 5.0
     assert world.live() in (Outcome.REPORTED, Outcome.LATE)
     assert len(world.service.check_ins) == 1
 
@@ -402,28 +396,18 @@ def test_a_service_that_was_rolled_back_meanwhile_gets_nothing_more(
 
 def test_a_lagging_worker_is_not_taken_for_a_rollback() -> None:
     world = World(randomness=FixedRandomness(slot=3), begins_s=12.0)
-    answered = world.service.handle
     behind = iter([True, True])
-
-    def handle(method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
-        if "/ledger/heads/" in path and next(behind, False):
-            return problem(404, "unknown-entry")
-        return answered(method, path, headers, body)
-
-    world.service.handle = handle  # type: ignore[method-assign]
+    world.service.override = lambda method, path, *_: (
+        problem(404, "unknown-entry") if "/ledger/heads/" in path and next(behind, False) else None
+    )
     assert world.live() is Outcome.REPORTED
 
 
 def test_a_service_that_does_not_show_its_ledger_gets_no_check_in() -> None:
     world = World(randomness=FixedRandomness(slot=3), begins_s=12.0)
-    answered = world.service.handle
-
-    def handle(method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
-        if "/ledger/heads/" in path:
-            return problem(404, "unknown-path")
-        return answered(method, path, headers, body)
-
-    world.service.handle = handle  # type: ignore[method-assign]
+    world.service.override = lambda method, path, *_: (
+        problem(404, "unknown-path") if "/ledger/heads/" in path else None
+    )
     with pytest.raises(ServiceFailed, match="does not show"):
         world.live()
     assert world.service.check_ins == {}
@@ -454,20 +438,20 @@ def test_the_view_after_a_restart_is_durable_too() -> None:
 
 
 def test_a_trainer_that_fails_ends_the_run_and_leaves_the_slot_to_a_dummy() -> None:
-    world = World()
 
     def update(model: object) -> object:
         raise RuntimeError("out of battery")
 
-    world.trainer.update = update  # type: ignore[method-assign,assignment]
+    world = World(trainer=SlopeTrainer(update))
     with pytest.raises(RuntimeError, match="battery"):
         world.live()
     assert world.service.reports == {}
 
 
 def test_an_update_of_another_shape_is_the_trainers_fault() -> None:
-    world = World()
-    world.trainer.update = lambda model: {"weights": np.zeros(3), "bias": np.zeros(())}  # type: ignore[method-assign,assignment]
+    world = World(
+        trainer=SlopeTrainer(lambda model: {"weights": np.zeros(3), "bias": np.zeros(())})
+    )
     with pytest.raises(InvalidValue, match="shape"):
         world.live()
 

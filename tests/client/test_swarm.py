@@ -21,7 +21,7 @@ from checkins.swarm.connections import Connections
 from checkins.swarm.swarm import Swarm, Tally, ViewFetcher
 from tests.client.test_participant import soon
 from tests.client.world import SlopeTrainer
-from tests.support.fake_service import FakeService, Reply, on_a_socket
+from tests.support.fake_service import FakeService, on_a_socket
 
 
 def swarm(url: str, service: FakeService, clients: int, **given: Any) -> Swarm:
@@ -77,13 +77,12 @@ def test_a_device_that_fails_is_counted_and_stops_no_other() -> None:
 
 def test_no_device_of_a_swarm_reports_to_a_service_that_was_rolled_back() -> None:
     service, tally = soon(), Tally()
-    enrol = service._enrol
 
-    def forking(bearer: str | None, headers: dict[str, str]) -> Reply:
-        service.forked_after = 0  # after every device has looked
-        return enrol(bearer, headers)
+    def fork_at_enrolment(method: str, path: str, headers: dict[str, str], body: bytes) -> None:
+        if path.endswith("/enrolments"):
+            service.forked_after = 0  # after every device has looked
 
-    service._enrol = forking  # type: ignore[method-assign]
+    service.override = fork_at_enrolment
     with on_a_socket(service) as url:
         asyncio.run(swarm(url, service, 10).run(tally))
     assert tally.failures.total() == 10

@@ -33,15 +33,21 @@ class Crash(Exception):
     """The device stops here and forgets everything but its disk."""
 
 
-class SlopeTrainer:
-    """An update that depends on the model, and says how often it was asked."""
+def slope(model: Any) -> Any:
+    """An update that depends on the model."""
+    return {name: 0.1 + np.asarray(tensor) for name, tensor in model.items()}
 
-    def __init__(self) -> None:
-        self.calls = 0
+
+@dataclass(eq=False)
+class SlopeTrainer:
+    """A trainer that counts its calls."""
+
+    make: Callable[[Any], Any] = slope
+    calls: int = 0
 
     def update(self, model: Any) -> Any:
         self.calls += 1
-        return {name: 0.1 + np.asarray(tensor) for name, tensor in model.items()}
+        return self.make(model)
 
 
 @dataclass
@@ -85,6 +91,8 @@ class World:
     fault: Fault = no_fault
     begins_s: float = -30.0
     booted_s: float = 1234.5
+    clock_rate: float = 1.0
+    """Seconds that the device's steady clock counts in a second."""
     latency_s: float = 0.01
     train_s: float = 0.1
     plan: dict[str, Any] = field(default_factory=dict)
@@ -109,7 +117,7 @@ class World:
             self.server_s = min(until, self.server_s + 0.05)
 
     def steady(self) -> float:
-        return self.booted_s + self.server_s - START_S
+        return self.clock_rate * (self.booted_s + self.server_s - START_S)
 
     def flow(self) -> Flow[Outcome]:
         plan = ParticipationConfig(URL, self.service.id, self.trainer, **self.plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +29,7 @@ from checkins.simulation.report.plots import band
 from checkins.simulation.result import SimulationResult, SweepResult
 from tests.simulation import results
 from tests.support.browser import Visit, find_chromium, open_file
+from tests.support.waiting import wait_until
 
 HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">&"\'</details>'
 PLOTS = {"learning-auc", "learning-accuracy", "learning-loss", "spent", "occupancy", "dummies"}
@@ -515,21 +516,13 @@ def campaign(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield visit
 
 
-def eventually(visit: Visit, fact: Callable[[], bool]) -> bool:
-    """Whether a fact comes true within seconds; the page forbids the eval of wait_for_function."""
-    for _ in range(100):
-        if fact():
-            return True
-        visit.page.wait_for_timeout(20)
-    return False
-
-
 def screen(visit: Visit, *, width: int = 1100, scheme: str = "light") -> None:
     visit.page.emulate_media(media="screen", color_scheme=scheme)
     visit.page.set_viewport_size({"width": width, "height": 900})
     fits = """() => Array.from(document.querySelectorAll(".plot")).every(box =>
         Math.abs(box.querySelector("svg").clientWidth - box.clientWidth) < 2)"""
-    assert eventually(visit, lambda: visit.page.evaluate(fits)), "a plot does not fit its place"
+    # not wait_for_function, whose eval the page forbids
+    wait_until(lambda: visit.page.evaluate(fits), "every plot fits its place")
 
 
 def colours(visit: Visit) -> dict[str, str]:
@@ -567,13 +560,13 @@ def test_a_page_asks_the_network_for_nothing(campaign: Visit) -> None:
 def test_plots_have_the_colours_of_dark_mode_and_of_print(campaign: Visit) -> None:
     screen(campaign)
     blue = "rgb(0, 114, 178)"
-    assert eventually(campaign, lambda: colours(campaign)["line"] == blue)
+    wait_until(lambda: colours(campaign)["line"] == blue)
     light = colours(campaign)
     screen(campaign, scheme="dark")
-    assert eventually(campaign, lambda: not set(light.values()) & set(colours(campaign).values()))
+    wait_until(lambda: not set(light.values()) & set(colours(campaign).values()))
     assert light["page"] == "rgb(255, 255, 255)"
     campaign.page.emulate_media(media="print", color_scheme="dark")
-    assert eventually(campaign, lambda: colours(campaign)["line"] == light["line"])
+    wait_until(lambda: colours(campaign)["line"] == light["line"])
     assert colours(campaign)["page"] == light["page"]
     assert campaign.errors == []
 

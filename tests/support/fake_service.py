@@ -63,6 +63,9 @@ def problem(status: int, slug: str, **headers: str) -> Reply:
     return Reply(status, json.dumps(values).encode(), kind | named)
 
 
+Override = Callable[[str, str, dict[str, str], bytes], Reply | None]
+
+
 class FakeService:
     """One run of one campaign. ``now_s`` is its clock; ``choose`` says who of a slot is chosen."""
 
@@ -96,6 +99,10 @@ class FakeService:
         self.answers: Counter[tuple[str, int]] = Counter()
         self.chooses_at_once = False
         self.wait: Callable[[float, Callable[[], bool]], None] | None = None
+        self.override: Override | None = None
+        """Answers a request instead of the service, unless it returns None."""
+        self.late_s = 0.0
+        """Seconds by which slots begin later than the schedule says."""
 
     @property
     def begins_s(self) -> float:
@@ -105,7 +112,7 @@ class FakeService:
 
     def begin(self, slot: int) -> float:
         assert self.campaign.schedule is not None
-        return self.begins_s + (slot - 1) * self.campaign.schedule.slot_s
+        return self.begins_s + (slot - 1) * self.campaign.schedule.slot_s + self.late_s
 
     def chosen_at(self, slot: int) -> float:
         assert self.campaign.schedule is not None
@@ -156,6 +163,8 @@ class FakeService:
 
     def handle(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
         """Return the response to one request."""
+        if self.override and (reply := self.override(method, path, headers, body)) is not None:
+            return reply
         headers = {name.lower(): value for name, value in headers.items()}
         path, _, query = path.partition("?")
         bearer = headers.get("authorization", "").removeprefix("Bearer ") or None
