@@ -90,6 +90,22 @@ def test_only_the_support_builds_the_app_of_a_coordinator() -> None:
     assert made == []
 
 
+def test_no_test_assigns_to_an_attribute_of_a_class() -> None:
+    """Doubles are arguments: a method that is assigned stays so for every later test."""
+    assigned = [
+        (name, ast.unparse(target))
+        for name, tree in OTHERS.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+        and isinstance(target.value, ast.Name)
+        and target.value.id[0].isupper()
+        and target.attr != "settings"  # as Hypothesis configures a state machine
+    ]
+    assert assigned == []
+
+
 def test_the_page_of_the_support_lists_its_modules() -> None:
     listed = re.findall(r"^``(\w+)``  ", tests.support.__doc__ or "", re.MULTILINE)
     assert sorted(listed) == sorted(path.stem for path in SUPPORT.glob("[!_]*.py"))
