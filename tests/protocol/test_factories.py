@@ -23,7 +23,12 @@ from checkins.ledger import (
     earlier_of,
     spending_of,
 )
-from checkins.protocol.factories import participant_of, rehearsing_server_of, sampler_of, server_of
+from checkins.protocol.factories import (
+    participant_of,
+    rehearsing_server_of,
+    sampler_of,
+    server_of,
+)
 from checkins.protocol.participant import COIN, Outcome
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report
@@ -187,7 +192,10 @@ def test_a_warm_up_costs_nothing() -> None:
 
 def test_every_honest_report_is_well_formed_whatever_the_data() -> None:
     of = campaign()
-    sampler, form = (sampler_of(of, dimension=2), real_server(of).rules.form)
+    sampler, form = (
+        sampler_of(of, dimension=2),
+        real_server(of).rules.form,
+    )
     for update in ([np.nan, 0], [np.inf, -np.inf], [1e308, 1e308], [0, 0], [5e-324, 1]):
         form.check(Report.from_device(sampler.privatize(np.array(update, dtype=float))))
         form.check(Report.from_device(sampler.dummy()))

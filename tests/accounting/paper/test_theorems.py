@@ -97,7 +97,10 @@ def test_both_shuffling_bounds_are_monotone_in_every_argument(local_epsilon, del
 @given(local_epsilon=epsilons, delta=deltas, clients=counts)
 def test_the_paper_improves_on_the_earlier_shuffling_bound(local_epsilon, delta, clients):
     given_ = {"local_epsilon": local_epsilon, "delta": delta, "clients": clients}
-    ours, earlier = (mechanisms.shuffling(**given_), mechanisms.shuffling_earlier(**given_))
+    ours, earlier = (
+        mechanisms.shuffling(**given_),
+        mechanisms.shuffling_earlier(**given_),
+    )
     assert ours <= earlier
 
 
