@@ -32,13 +32,7 @@ from checkins.accounting.certificate import (
     versions,
 )
 from checkins.accounting.comparisons import comparisons
-from checkins.accounting.design import (
-    MOST_EPSILON,
-    Adjacency,
-    Design,
-    LocalRandomizer,
-    Protocol,
-)
+from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, LocalRandomizer, Protocol
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
 from checkins.errors import InvalidValue, NotCovered

@@ -138,12 +138,7 @@ def _fixed_beforehand(
 
 
 def _unbounded(
-    blocks: Sequence[Block],
-    chosen: Filter,
-    *,
-    delta: float,
-    adjacency: Adjacency,
-    variation: float,
+    blocks: Sequence[Block], chosen: Filter, *, delta: float, adjacency: Adjacency, variation: float
 ) -> InvalidValue:
     without = filtered_epsilon(blocks, chosen, delta=delta, adjacency=adjacency)
     if variation > 0.0 and math.isfinite(without):

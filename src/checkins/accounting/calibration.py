@@ -52,11 +52,7 @@ class Calibration:
     certificate: Certificate
 
     def as_dict(self) -> dict[str, object]:
-        return {
-            "parameter": str(self.parameter),
-            "value": self.value,
-            **self.certificate.as_dict(),
-        }
+        return {"parameter": str(self.parameter), "value": self.value, **self.certificate.as_dict()}
 
 
 @dataclass(frozen=True, slots=True)

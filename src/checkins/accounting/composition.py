@@ -123,12 +123,7 @@ def composed_delta_quickly(
     used; averaged updates are not covered.
     """
     both = _pair(
-        designs,
-        Adjacency.ADD_REMOVE,
-        campaigns=campaigns,
-        delta=delta,
-        side=Side.UP,
-        cells=cells,
+        designs, Adjacency.ADD_REMOVE, campaigns=campaigns, delta=delta, side=Side.UP, cells=cells
     )
     bound = worse if adjacency is Adjacency.ADD_REMOVE else triangle_bound
     return bound(both)(epsilon)

@@ -76,12 +76,7 @@ def delta_at(
         else composition.composed_delta_quickly
     )
     composed = compose(
-        (accounted,),
-        adjacency,
-        campaigns=campaigns,
-        epsilon=epsilon,
-        delta=delta,
-        cells=precision,
+        (accounted,), adjacency, campaigns=campaigns, epsilon=epsilon, delta=delta, cells=precision
     )
     return min(1.0, composed + overflow)
 

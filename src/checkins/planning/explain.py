@@ -171,9 +171,7 @@ class Reason:
 
 
 def reasons(
-    design: CalibratedDesign,
-    front: Sequence[CalibratedDesign],
-    curve: Sequence[CalibratedDesign],
+    design: CalibratedDesign, front: Sequence[CalibratedDesign], curve: Sequence[CalibratedDesign]
 ) -> list[Reason]:
     """Return the reasons for a design, from its protocol to its duration."""
     return [

@@ -22,13 +22,7 @@ from checkins.planning.cost_model import (
     dominates,
     pareto,
 )
-from checkins.planning.noise import (
-    FINE,
-    Target,
-    estimated_level,
-    proven_level,
-    seems_out_of_reach,
-)
+from checkins.planning.noise import FINE, Target, estimated_level, proven_level, seems_out_of_reach
 from checkins.planning.question import Question
 from checkins.planning.search_space import candidates, with_slots
 

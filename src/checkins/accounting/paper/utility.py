@@ -138,13 +138,7 @@ def fixed_window_risk(
 
 
 def averaged_rate(
-    *,
-    clients: int,
-    slots: int,
-    lipschitz: float,
-    diameter: float,
-    dimension: int,
-    noise_std: float,
+    *, clients: int, slots: int, lipschitz: float, diameter: float, dimension: int, noise_std: float
 ) -> float:
     """c of the step size ηᵢ = c/√i for averaged updates: R/√(pσ²·E[1/S | S > 0] + L²).
 
@@ -163,13 +157,7 @@ def averaged_rate(
 
 
 def averaged_risk(
-    *,
-    clients: int,
-    slots: int,
-    lipschitz: float,
-    diameter: float,
-    dimension: int,
-    noise_std: float,
+    *, clients: int, slots: int, lipschitz: float, diameter: float, dimension: int, noise_std: float
 ) -> float:
     """Excess risk of the last model with averaged updates at ``averaged_rate``.
 
