@@ -8,13 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, certify
+from checkins.accounting import (
+    Adjacency,
+    NoiseAt,
+    Population,
+    Protocol,
+    certify,
+    coarse_calibration,
+)
+from checkins.accounting.coarse_calibration import Target
+from checkins.accounting.precision import Precision, delta_at
 from checkins.campaign import RandomizerKind
 from checkins.planning.candidate import DesignCandidate
-from checkins.planning.noise import FINE, QUICK, Target, estimated_level, proven_level
 from checkins.planning.search import round_level
 from tests.soak import examples, only_in_soak
 
+FINE, QUICK = Precision.FINE, Precision.DRAFT
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 
 
@@ -32,6 +41,17 @@ def candidate(slots: int = 100, **more: object) -> DesignCandidate:
         **more,
     }
     return DesignCandidate(**given)  # type: ignore[arg-type]
+
+
+def spent(target: Target, candidate: DesignCandidate, level: float, precision: Precision) -> float:
+    return delta_at(
+        candidate.design(level),
+        epsilon=target.epsilon,
+        delta=target.delta,
+        adjacency=target.adjacency,
+        precision=precision,
+        campaigns=candidate.repeats,
+    )
 
 
 CLIENT = {"noise_at": NoiseAt.CLIENT}
@@ -67,7 +87,7 @@ BETWEEN = ("many slots", "few take part", "sliding", "no room")
 
 @cache
 def proven(name: str, adjacency: Adjacency) -> float | None:
-    return proven_level(SHAPES[name], Target(0.7, 1e-6, adjacency), FINE)
+    return SHAPES[name].proven_level(Target(0.7, 1e-6, adjacency), FINE)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -84,7 +104,7 @@ def test_a_level_meets_its_target_and_uses_most_of_it(name: str) -> None:
     )
     assert certificate.epsilon <= target.epsilon
     assert certificate.epsilon >= 0.95 * target.epsilon
-    assert certificate.method == target.method(SHAPES[name])
+    assert certificate.method == SHAPES[name].method(target)
 
 
 @pytest.mark.slow
@@ -98,7 +118,7 @@ def test_a_level_meets_its_target_and_uses_most_of_it(name: str) -> None:
 def test_a_level_meets_its_target_where_one_is_replaced(name: str) -> None:
     found = {**SHAPES, **AVERAGED}[name]
     target = Target(1.5, 1e-6, REPLACE_ONE)
-    level = proven_level(found, target, FINE)
+    level = found.proven_level(target, FINE)
     assert level is not None
     certificate = certify(
         found.design(level),
@@ -117,7 +137,7 @@ def test_an_estimate_is_close(name: str, adjacency: Adjacency) -> None:
     target = Target(0.7, 1e-6, adjacency)
     level = proven(name, adjacency)
     assert level is not None
-    assert 0.7 <= estimated_level(SHAPES[name], target) / level <= 1.4
+    assert 0.7 <= SHAPES[name].estimated_level(target) / level <= 1.4
 
 
 @examples(10, soak=250)
@@ -132,7 +152,7 @@ def test_a_bigger_budget_needs_less_noise(
 ) -> None:
     found = candidate(slots, participation=participation)
     small, large = (
-        proven_level(found, Target(part, 1e-6, ADD_REMOVE), QUICK)
+        found.proven_level(Target(part, 1e-6, ADD_REMOVE), QUICK)
         for part in (epsilon, times * epsilon)
     )
     assert small is not None
@@ -147,22 +167,24 @@ def test_a_candidate_has_the_epsilon_of_its_equivalent(name: str, adjacency: Adj
     if found.protocol is Protocol.AVERAGED and adjacency is ADD_REMOVE:
         return
     target, level = Target(0.7, 1e-6, adjacency), 1.0 if found.capacity is None else 2.0
-    assert target.spent(found.equivalent, level, QUICK) == target.spent(found, level, QUICK)
+    assert spent(target, found.equivalent, level, QUICK) == spent(target, found, level, QUICK)
     assert found.equivalent.equivalent == found.equivalent
 
 
 @pytest.mark.parametrize("name", ["one slot", "some slots", "repeated", "laplace", "capped"])
 @pytest.mark.parametrize("epsilon", [1e-5, 0.7, 30.0])
 @pytest.mark.parametrize("delta", [1e-9, 1e-3, 0.5, 0.999])
-def test_a_level_is_found_after_a_few_evaluations(name: str, epsilon: float, delta: float) -> None:
+def test_a_level_is_found_after_a_few_evaluations(
+    name: str, epsilon: float, delta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = []
 
-    class Watched(Target):
-        def spent(self, candidate: DesignCandidate, level: float, cells: int) -> float:
-            looks.append(super().spent(candidate, level, cells))
-            return looks[-1]
+    def watched(*args: object, **more: object) -> float:
+        looks.append(delta_at(*args, **more))  # type: ignore[arg-type]
+        return looks[-1]
 
-    level = proven_level(SHAPES[name], Watched(epsilon, delta, ADD_REMOVE), QUICK)
+    monkeypatch.setattr(coarse_calibration, "delta_at", watched)
+    level = SHAPES[name].proven_level(Target(epsilon, delta, ADD_REMOVE), QUICK)
     assert level is not None
     assert len(looks) <= 12
     assert any(spent <= delta for spent in looks)
@@ -177,16 +199,16 @@ def test_no_level_meets_an_epsilon_that_is_disproven(name: str, adjacency: Adjac
         found.design(level), delta=1e-6, adjacency=adjacency, campaigns=found.repeats, compare=False
     )
     too_small = Target(0.999 * certificate.epsilon_lower, 1e-6, adjacency)
-    assert too_small.spent(found, level, FINE) > 1e-6
+    assert spent(too_small, found, level, FINE) > 1e-6
 
 
 def test_no_level_is_found_if_no_noise_is_enough() -> None:
     tiny = Target(1e-9, 1e-15, ADD_REMOVE)
-    assert proven_level(candidate(1), tiny, QUICK) is None
+    assert candidate(1).proven_level(tiny, QUICK) is None
 
 
 def test_little_noise_is_enough_for_a_large_budget() -> None:
-    level = proven_level(candidate(1_000), Target(50.0, 1e-3, ADD_REMOVE), QUICK)
+    level = candidate(1_000).proven_level(Target(50.0, 1e-3, ADD_REMOVE), QUICK)
     assert level is not None
     assert level == pytest.approx(0.2, rel=1e-3)
 

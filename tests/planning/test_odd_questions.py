@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from checkins.accounting import Adjacency, NoiseAt, Protocol
+from checkins.accounting import Adjacency, Design, NoiseAt, Protocol, coarse_calibration
+from checkins.accounting.precision import delta_at
 from checkins.campaign import RandomizerKind
 from checkins.errors import InvalidValue
 from checkins.planning import Constraints, Devices, Question, make_plan
-from checkins.planning.candidate import DesignCandidate
-from checkins.planning.noise import Target
 from tests.planning.plans import REPLACE_ONE, ask
 
 MOST_LOOKS = 110
@@ -44,16 +43,15 @@ QUICK = ("a delta near one", "a tiny epsilon", "averaged thrice", "one client")
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[DesignCandidate]:
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Design]:
     """What was priced."""
-    seen: list[DesignCandidate] = []
-    spent = Target.spent
+    seen: list[Design] = []
 
-    def counted(self: Target, candidate: DesignCandidate, level: float, cells: int) -> float:
-        seen.append(candidate)
-        return spent(self, candidate, level, cells)
+    def counted(design: Design, **more: object) -> float:
+        seen.append(design)
+        return delta_at(design, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Target, "spent", counted)
+    monkeypatch.setattr(coarse_calibration, "delta_at", counted)
     return seen
 
 
@@ -61,7 +59,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[DesignCandidate]:
     "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in ODD]
 )
 def test_an_odd_question_takes_no_more_evaluations_than_a_usual_one(
-    name: str, looks: list[DesignCandidate]
+    name: str, looks: list[Design]
 ) -> None:
     found = make_plan(ODD[name])
     assert found.certificate.epsilon <= ODD[name].epsilon
@@ -70,7 +68,7 @@ def test_an_odd_question_takes_no_more_evaluations_than_a_usual_one(
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_a_delta_that_grids_use_up_is_refused_before_any_evaluation(
-    adjacency: Adjacency, looks: list[DesignCandidate]
+    adjacency: Adjacency, looks: list[Design]
 ) -> None:
     with pytest.raises(InvalidValue, match="noise on the grids of devices") as refused:
         make_plan(ask(1.0, adjacency, delta=1e-300))
@@ -79,7 +77,7 @@ def test_a_delta_that_grids_use_up_is_refused_before_any_evaluation(
 
 
 def test_a_target_out_of_reach_is_refused_after_a_few_evaluations(
-    looks: list[DesignCandidate],
+    looks: list[Design],
 ) -> None:
     with pytest.raises(InvalidValue, match="out of reach"):
         make_plan(ask(1e-9, delta=1e-12, fixed=Constraints(slots=1, noise_at=NoiseAt.SERVER)))

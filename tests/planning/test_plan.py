@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 import pytest
 
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, certify
+from checkins.accounting.coarse_calibration import Target
 from checkins.campaign import PartialRun, RandomizerKind, certify_runs, parse_campaign
 from checkins.planning import Constraints, Devices, Question, Server, make_plan
 from checkins.planning.cost_model import dominates
-from checkins.planning.noise import Target
 from checkins.planning.search_space import contributors
 from tests.planning.plans import QUESTIONS, ask, plan
 from tests.soak import SOAK, only_in_soak
@@ -122,7 +122,7 @@ def test_an_independent_certificate_agrees_with_every_design_of_the_front(name: 
             compare=False,
         )
         assert certificate.epsilon <= design.epsilon, design.label
-        assert design.target.method(design.candidate) == certificate.method
+        assert design.candidate.method(design.target) == certificate.method
 
 
 @pytest.mark.slow

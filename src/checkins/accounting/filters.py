@@ -31,7 +31,7 @@ from checkins.accounting.composition import Delta, composed_curve
 from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, Protocol
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import ROUND_OFF
-from checkins.accounting.exact.gaussian import shifted_delta
+from checkins.accounting.exact.gaussian import MOST_SHIFT, largest_shift, shifted_delta
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.accounting.solve import crossing, first_true
 from checkins.errors import InvalidValue, NotCovered
@@ -45,8 +45,8 @@ ORDERS = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512, 
 MOST_ORDER = 1024
 _NODES = 512
 _COARSE_NODES, _COARSE_CELLS = 128, 128
-_LEAST_SHIFT, _MOST_SHIFT = 1e-6, 60.0
-"""Shifts outside which the Gaussian profile is not accurate, or bounds nothing."""
+_LEAST_SHIFT = 1e-6
+"""Shift below which the Gaussian profile is not accurate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Filter:
             if charged == 0.0:
                 return 0.0
             shift = max(math.sqrt(charged) * (1 + 1e-15), _LEAST_SHIFT)
-            if shift > _MOST_SHIFT:
+            if shift > MOST_SHIFT:
                 return math.inf
             return crossing(
                 lambda epsilon: _profile(shift, epsilon) * (1 + ROUND_OFF),
@@ -163,12 +163,7 @@ class Filter:
         """Return the largest total of charges within ``epsilon`` at ``delta``; 0 if none is."""
         if self.order is not None:
             return max(0.0, (self.order - 1) * epsilon + math.log(delta) - _log_tail(self.order))
-
-        def fits(shift: float) -> bool:
-            return _profile(max(shift, 1e-300), epsilon) <= delta
-
-        largest = first_true(fits, false=_MOST_SHIFT, true=0.0, width=_MOST_SHIFT * 2.0**-59.5)
-        return largest * largest
+        return largest_shift(epsilon, delta) ** 2
 
 
 def smallest_shift(curve: DeltaCurve) -> float:
@@ -185,7 +180,7 @@ def smallest_shift(curve: DeltaCurve) -> float:
     low, high = 0.0, _LEAST_SHIFT
     while not _is_below(curve, high):
         low, high = high, 4.0 * high
-        if high > _MOST_SHIFT:
+        if high > MOST_SHIFT:
             return math.inf
     return first_true(lambda shift: _is_below(curve, shift), false=low, true=high, precision=1e-7)
 

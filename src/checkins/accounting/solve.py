@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from checkins.accounting.design import MOST_EPSILON
-from checkins.errors import ComputationFailed
+from checkins.errors import CheckinsError, ComputationFailed
 
 _MOST_TURNS = 200
 _Number = TypeVar("_Number", int, float)
@@ -147,3 +147,77 @@ def root_above(falls: Callable[[float], float], *, low: float, high: float) -> f
     if falls(low) <= 0.0:
         return low
     return float(brentq(falls, low, high, xtol=1e-12)) * (1 + 1e-9)
+
+
+_MOST_STEPS = 40
+_LEAST_ODDS = 5e-324
+_FAR = 60.0
+"""Difference of log odds beyond which a point does not help to locate the root."""
+
+
+def just_enough(
+    falls: Callable[[float], float],
+    target: float,
+    *,
+    start: float,
+    least: float,
+    most: float,
+    slack: float,
+    slope: float,
+) -> float | None:
+    """Return an x from ``least`` to ``most`` at which a falling probability is just below target.
+
+    The x exceeds the smallest such x by a factor of about 1 + ``slack``; None if falls(most) is
+    above the target, or no x is found. A ``CheckinsError`` counts as above the target. The log odds
+    of the probability fall with log x at a rate of about ``slope``, apart from the rounding of a
+    grid, which differs between values of x: the tolerated difference grows with every evaluation.
+    """
+    allowed, floor, ceiling = _log_odds(target), math.log(least), math.log(most)
+
+    def excess(x: float) -> float:
+        try:
+            found = falls(math.exp(x))
+        except CheckinsError:
+            return math.inf
+        beyond = _log_odds(max(found, _LEAST_ODDS)) - allowed
+        return min(beyond, 0.0) if found <= target else max(beyond, 1e-15)
+
+    low, high, at_low, at_high = -math.inf, math.inf, math.inf, -math.inf
+    stride, same_side = 0.0, 0
+    previous: tuple[float, float] | None = None
+    x = min(max(math.log(start), floor), ceiling)
+    for evaluations in range(1, _MOST_STEPS + 1):
+        y = excess(x)
+        if previous is not None:
+            before, at_before = previous
+            same_side = same_side + 1 if (y > 0.0) is (at_before > 0.0) else 0
+            if abs(x - before) > 2.0 * slack and max(abs(y), abs(at_before)) < _FAR:
+                slope = max((at_before - y) / (x - before), slope / 4.0)
+        previous = x, y
+        if y > 0.0:
+            low, at_low = x, y
+        else:
+            high, at_high = x, y
+        tolerated = -slack * slope * max(1.0, evaluations - 2.0)
+        if tolerated <= y <= 0.0 or (y <= 0.0 and x <= floor):
+            return math.exp(x)
+        if y > 0.0 and x >= ceiling:
+            return None
+        if high - low < slack:
+            return math.exp(high)
+        aim, width = tolerated / 2.0, high - low
+        if math.isinf(width):  # one side is unknown: follow the slope, at least twice as far
+            distance = at_low - aim if math.isinf(high) else aim - at_high
+            stride = min(max(1.02 * distance / slope, 2.0 * stride), max(0.6, 3.0 * stride))
+            x = low + stride if math.isinf(high) else high - stride
+        elif same_side >= 2 or math.isinf(at_low) or at_high <= -_FAR:
+            same_side = 0
+            x = low + width / 2.0
+        else:
+            x = low + width * min(max((at_low - aim) / (at_low - at_high), 0.02), 0.98)
+        x = min(max(x, floor), ceiling)
+    return math.exp(high) if math.isfinite(high) else None
+
+
+def _log_odds(probability: float) -> float:
+    return math.log(probability) - math.log1p(-probability) if probability < 1.0 else math.inf

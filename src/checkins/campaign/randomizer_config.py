@@ -17,7 +17,7 @@ from checkins.accounting import GaussianNoise, LocalRandomizer, NoiseAt
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, Randomizer
 from checkins.randomizers.exact_masses import LEAST_SCALE
-from checkins.randomizers.grid import MOST_UNITS, Grid
+from checkins.randomizers.grid import MOST_UNITS, Grid, GridTooFine
 from checkins.randomizers.integer_noise import GAUSSIAN_CUT, LAPLACE_CUT
 from checkins.randomizers.randomized_response import MOST_CATEGORIES
 
@@ -95,7 +95,7 @@ class RandomizerConfig:
         longest = clip_units + reach * Fraction(513, 512) + 2
         if longest > MOST_UNITS:
             least = float(Fraction(grid) * longest / MOST_UNITS)
-            raise InvalidValue(
+            raise GridTooFine(
                 "grid", grid, f"must be at least {least * 1.01:.3g}, or reports outgrow 32 bits"
             )
 

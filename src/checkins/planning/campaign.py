@@ -17,9 +17,9 @@ from checkins.campaign import (
     campaign_text,
 )
 from checkins.campaign.templates import SCHEDULE
-from checkins.errors import InvalidValue
 from checkins.planning.candidate import CHOOSE_SHARE
 from checkins.planning.cost_model import CalibratedDesign
+from checkins.randomizers.grid import GridTooFine
 
 FINEST_GRID, COARSEST_GRID = 1e-6, 1.0
 DIGITS = 3
@@ -65,10 +65,10 @@ def _randomizer(design: CalibratedDesign) -> RandomizerConfig:
             chosen = RandomizerConfig(candidate.randomizer, clip=clip, grid=grid)
             chosen.check_noise(noise)
             return chosen
-        except InvalidValue as error:
-            if error.name != "grid" or grid >= COARSEST_GRID:
+        except GridTooFine:
+            if grid >= COARSEST_GRID:
                 raise
-            grid = float(f"{grid * 10.0:.1e}")  # reports overflow 32 bits: use a coarser grid
+            grid = float(f"{grid * 10.0:.1e}")
 
 
 def _task(design: CalibratedDesign) -> Task | None:

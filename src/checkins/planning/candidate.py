@@ -19,6 +19,13 @@ from checkins.accounting import (
     Population,
     Protocol,
 )
+from checkins.accounting.coarse_calibration import (
+    Target,
+    calibrate_at,
+    estimated_level,
+    seems_out_of_reach,
+)
+from checkins.accounting.precision import Method, Precision, method_at
 from checkins.campaign import RandomizerKind
 from checkins.planning.question import Question
 from checkins.randomizers import Laplace, PrivUnit
@@ -91,6 +98,41 @@ class DesignCandidate:
             capacity=self.capacity,
             window=self.window,
             population=self.population,
+        )
+
+    def _at_some_level(self) -> Design:
+        """Return the design at a level that any candidate may have: slot noise of one clip."""
+        summed = self.capacity if self.noise_at is NoiseAt.CLIENT else None
+        return self.design(1.0 / math.sqrt(summed or 1))
+
+    def method(self, target: Target) -> Method:
+        """Return the method that proves a level; it does not depend on the level."""
+        return method_at(self._at_some_level(), delta=target.delta, campaigns=self.repeats)
+
+    def estimated_level(self, target: Target) -> float:
+        """Return the level that approximately meets the target."""
+        return estimated_level(self._at_some_level(), target, self.repeats)
+
+    def seems_out_of_reach(self, target: Target) -> bool:
+        """Return whether no level meets the target, by the estimates."""
+        return seems_out_of_reach(self._at_some_level(), target, self.repeats)
+
+    def proven_level(
+        self,
+        target: Target,
+        precision: Precision,
+        *,
+        guess: float | None = None,
+        slack: float = 0.004,
+    ) -> float | None:
+        """Return the level with the least noise that is proved to meet the target, if any."""
+        return calibrate_at(
+            self._at_some_level(),
+            target,
+            precision,
+            campaigns=self.repeats,
+            guess=guess,
+            slack=slack,
         )
 
     def report_variance(self, level: float, *, dimension: int) -> float:

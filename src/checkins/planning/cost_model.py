@@ -22,12 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from checkins.accounting import NoiseAt, Protocol
+from checkins.accounting.coarse_calibration import Target
 from checkins.accounting.paper.occupancy import expected_inverse_load
 from checkins.accounting.paper.utility import averaged_risk, fixed_window_risk
 from checkins.campaign import RandomizerKind
 from checkins.errors import InvalidValue
 from checkins.planning.candidate import DesignCandidate, SlotLoad, slot_load
-from checkins.planning.noise import Target
 from checkins.planning.question import ALL, Question
 
 EFFECTIVE_NOISE = "effective-noise"
@@ -223,7 +223,7 @@ class CalibratedDesign:
             "epsilon": self.epsilon,
             "delta": self.target.delta,
             "adjacency": str(self.target.adjacency),
-            "method": str(self.target.method(candidate)),
+            "method": str(candidate.method(self.target)),
             "rounding": "epsilon is rounded up",
             "proxy": worth.proxy,
             "proxy_kind": EFFECTIVE_NOISE,

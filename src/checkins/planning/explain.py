@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass, replace
 
 from checkins import formatting
 from checkins.accounting import Population, Protocol
-from checkins.accounting.precision import Method, epsilon_at
+from checkins.accounting.precision import Method, Precision, epsilon_at
 from checkins.campaign import RandomizerKind
 from checkins.errors import CheckinsError
 from checkins.planning.candidate import DesignCandidate
 from checkins.planning.cost_model import CalibratedDesign, at_server, design_metrics
-from checkins.planning.noise import FINE
 from checkins.planning.search import WORTH
 from checkins.planning.search_space import capacity_without_overflow, contributors
 
@@ -51,7 +50,7 @@ def depends_on_population(design: CalibratedDesign) -> bool:
     """Return whether epsilon depends on the number of clients."""
     candidate = design.candidate
     shuffled = candidate.protocol is Protocol.AVERAGED and not candidate.is_gaussian
-    return shuffled or design.target.method(candidate) is Method.EXACT_POPULATION
+    return shuffled or candidate.method(design.target) is Method.EXACT_POPULATION
 
 
 def _row(design: CalibratedDesign, factor: float) -> SensitivityRow:
@@ -134,7 +133,7 @@ def _proven(candidate: DesignCandidate, design: CalibratedDesign) -> float:
         other,
         delta=target.delta,
         adjacency=target.adjacency,
-        precision=FINE,
+        precision=Precision.FINE,
         campaigns=candidate.repeats,
         guess=2.0 * target.epsilon,
     )
@@ -242,7 +241,7 @@ def _noise(design: CalibratedDesign) -> Iterator[Reason]:
                 GAUSSIAN,
             )
     elif candidate.is_gaussian and candidate.protocol is not Protocol.AVERAGED:
-        without_overflow = design.target.method(candidate) is Method.EXACT_POPULATION
+        without_overflow = candidate.method(design.target) is Method.EXACT_POPULATION
         yield Reason(
             f"Each of {candidate.capacity:,} places a slot carries noise of {design.level:g} clips,"
             " dummies included, so a sum has the same noise whoever comes"

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 from checkins.accounting import Adjacency, Certificate, Protocol, total_variation
 from checkins.accounting.certificate import versions
+from checkins.accounting.coarse_calibration import Target
 from checkins.accounting.precision import Method, Precision, certify_at
 from checkins.campaign import Campaign, PartialRun, certify_runs
 from checkins.errors import NotCovered
@@ -22,7 +23,6 @@ from checkins.planning.campaign import campaign_file_text, campaign_of
 from checkins.planning.candidate import DesignCandidate
 from checkins.planning.cost_model import CalibratedDesign, pareto, thinned
 from checkins.planning.explain import Reason, SensitivityRow, reasons, sensitivity
-from checkins.planning.noise import QUICK, Target, estimated_level, proven_level
 from checkins.planning.question import Question
 from checkins.planning.search import CachedCalibrator, round_level, search
 
@@ -47,7 +47,7 @@ def slots_curve(designs: Iterable[CalibratedDesign]) -> list[dict[str, object]]:
 
 def budget_curve(design: CalibratedDesign) -> list[dict[str, object]]:
     """Return the same design at other budgets, each with its own noise."""
-    proven = CachedCalibrator(design.question, QUICK)
+    proven = CachedCalibrator(design.question, Precision.DRAFT)
     proven.learn(design)
     target = design.target
     found: list[CalibratedDesign] = [design]
@@ -110,15 +110,13 @@ def _calibrated(
     """
     candidate = _declared(design)
     guess = (
-        design.level
-        * estimated_level(candidate, target)
-        / estimated_level(candidate, design.target)
+        design.level * candidate.estimated_level(target) / candidate.estimated_level(design.target)
     )
     left = target.delta * (1.0 - 2.0**-20)
     for _ in range(_MOST_TURNS):
         goal = replace(target, delta=left)
-        level = proven_level(
-            candidate, goal, precision_for(candidate, target), guess=guess, slack=SLACK
+        level = candidate.proven_level(
+            goal, precision_for(candidate, target), guess=guess, slack=SLACK
         )
         if level is None:
             break
@@ -157,7 +155,7 @@ def _declared(design: CalibratedDesign) -> DesignCandidate:
     """Return the candidate, with a population only if its epsilon depends on one."""
     candidate = design.candidate
     averaged = candidate.protocol is Protocol.AVERAGED
-    if averaged or design.target.method(candidate) is Method.EXACT_POPULATION:
+    if averaged or candidate.method(design.target) is Method.EXACT_POPULATION:
         return candidate
     return replace(candidate, population=None)
 
@@ -183,7 +181,7 @@ def _coarse(design: CalibratedDesign, run: PartialRun, started: float) -> Certif
         delta=target.delta,
         adjacency=target.adjacency,
         precision=precision_for(candidate, target),
-        method=target.method(candidate),
+        method=candidate.method(target),
         campaigns=campaign.repeats,
         variation=run.variation,
         started=started,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from checkins.accounting import Protocol, total_variation
+from checkins.accounting.coarse_calibration import Target
 from checkins.accounting.precision import Precision
 from checkins.campaign import PartialRun, RandomizerKind
 from checkins.errors import InvalidValue
@@ -22,7 +23,6 @@ from checkins.planning.cost_model import (
     dominates,
     pareto,
 )
-from checkins.planning.noise import FINE, Target, estimated_level, proven_level, seems_out_of_reach
 from checkins.planning.question import Question
 from checkins.planning.search_space import candidates, with_slots
 
@@ -109,7 +109,7 @@ def family(candidate: DesignCandidate) -> Family:
 class CachedCalibrator:
     """Finds levels by proven bounds; caches them, and the errors of the estimates."""
 
-    def __init__(self, question: Question, precision: Precision = FINE) -> None:
+    def __init__(self, question: Question, precision: Precision = Precision.FINE) -> None:
         self.question, self.precision = question, precision
         self._known: dict[tuple[DesignCandidate, Target], CalibratedDesign | None] = {}
         self._levels: dict[tuple[DesignCandidate, Target], float | None] = {}
@@ -124,15 +124,15 @@ class CachedCalibrator:
 
     def learn(self, design: CalibratedDesign) -> None:
         """Record the error of the estimate, to correct those of the same family."""
-        self._off[family(design.candidate)] = design.level / estimated_level(
-            design.candidate, design.target
+        self._off[family(design.candidate)] = design.level / design.candidate.estimated_level(
+            design.target
         )
 
     def _proven(self, candidate: DesignCandidate, target: Target) -> CalibratedDesign | None:
         like = candidate.equivalent, target
         if like not in self._levels:
-            guess = estimated_level(candidate, target) * self._off.get(family(candidate), 1.0)
-            self._levels[like] = proven_level(candidate, target, self.precision, guess=guess)
+            guess = candidate.estimated_level(target) * self._off.get(family(candidate), 1.0)
+            self._levels[like] = candidate.proven_level(target, self.precision, guess=guess)
         level = self._levels[like]
         if level is None:
             return None
@@ -158,7 +158,7 @@ def _estimates(
 ) -> list[Estimate]:
     found = []
     for candidate in space:
-        level = estimated_level(candidate, target)
+        level = candidate.estimated_level(target)
         found.append(Estimate(candidate, level, design_metrics(candidate, level, question)))
     return found
 
@@ -172,7 +172,7 @@ def _ranked(
     )
     able.sort(key=lambda one: score(one.metrics.proxy, one.load))
     ranked = [one.candidate for one in able]
-    return sorted(ranked, key=lambda candidate: seems_out_of_reach(candidate, target))
+    return sorted(ranked, key=lambda candidate: candidate.seems_out_of_reach(target))
 
 
 def score(proxy: float, load: float) -> float:
@@ -228,7 +228,7 @@ def _best(
 def check_it_can_run(candidate: DesignCandidate, target: Target, question: Question) -> None:
     """Refuse a candidate without a valid campaign, or whose grid uses up a tiny delta."""
     design = CalibratedDesign.of(
-        candidate, round_level(candidate, estimated_level(candidate, target)), target, question
+        candidate, round_level(candidate, candidate.estimated_level(target)), target, question
     )
     campaign = campaign_of(design)
     if target.delta < ROOM_FOR_GRIDS:

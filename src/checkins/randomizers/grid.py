@@ -54,6 +54,10 @@ class NoDeviceSampler(InvalidValue):
     """The randomizer has no sampler that is exact on a grid, so no real report is made with it."""
 
 
+class GridTooFine(InvalidValue):
+    """A grid on which reports outgrow 32-bit integers: a coarser one is needed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Reports are integer multiples of ``step``; the float given is meant exactly.
@@ -85,7 +89,7 @@ class Grid:
             )
         if units > MOST_CLIP:
             least = f"{clip / MOST_CLIP * (1 + 1e-6):.3g}"
-            raise InvalidValue("grid", self.step, f"is too fine: must be at least {least}")
+            raise GridTooFine("grid", self.step, f"is too fine: must be at least {least}")
         return units
 
     def clip_l2(self, update: npt.ArrayLike, clip: float) -> Units:
@@ -133,7 +137,7 @@ class Grid:
         most = clip + reach * Fraction(513, 512) + 2
         if most > MOST_UNITS:
             least = float(Fraction(self.step) * most / MOST_UNITS) * (1 + 1e-2)
-            raise InvalidValue(
+            raise GridTooFine(
                 "grid",
                 self.step,
                 f"is too fine: reports must fit 32 bits, so it must be at least {least:.3g}",

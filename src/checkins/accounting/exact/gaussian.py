@@ -37,11 +37,13 @@ from checkins.accounting.exact.slot_ratio import (
     Shifted,
     SlotRatio,
 )
-from checkins.accounting.solve import DeltaBounds, Interval, crossing, root_above
+from checkins.accounting.solve import DeltaBounds, Interval, crossing, first_true, root_above
 
 ROUND_OFF = 1e-7
 _MOST_LOSS = 200.0  # e^200: larger values of a ratio would not fit a double
 _TAIL = 1e-9  # share of delta that may lie beyond the grid
+MOST_SHIFT = 60.0
+"""Largest shift of a Gaussian, in deviations: above it no epsilon of interest is proved."""
 
 
 def shifted_delta(shift: float, epsilons: FloatArray) -> FloatArray:
@@ -53,6 +55,22 @@ def shifted_delta(shift: float, epsilons: FloatArray) -> FloatArray:
     """
     upper, lower = _log_terms(shift, epsilons)
     return np.asarray(-np.exp(upper) * np.expm1(np.minimum(0.0, lower - upper)))
+
+
+def largest_shift(epsilon: float, delta: float) -> float:
+    """Return the largest shift of a unit Gaussian that is (epsilon, delta)-DP, at most 60.
+
+    Theorem:     [BW18, Thm 8], arXiv:1805.06530v2.
+    Neighbours:  any relation under which the means differ by the shift.
+    Rounding:    down.
+    """
+    at = np.array([epsilon])
+    return first_true(
+        lambda shift: float(shifted_delta(max(shift, 1e-300), at)[0]) <= delta,
+        false=MOST_SHIFT,
+        true=0.0,
+        width=MOST_SHIFT * 2.0**-59.5,
+    )
 
 
 def report_epsilon(noise_multiplier: float, local_delta: float) -> float:
