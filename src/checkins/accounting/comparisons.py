@@ -15,7 +15,7 @@ from checkins.accounting.composition import worse
 from checkins.accounting.design import Adjacency, Design, LocalRandomizer
 from checkins.accounting.exact import campaign_divergence, pure
 from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
-from checkins.accounting.paper.mechanisms import shuffling, shuffling_earlier
+from checkins.accounting.paper.statements import shuffling, shuffling_earlier
 from checkins.accounting.solve import crossing
 
 _CELLS = 1024
@@ -67,9 +67,12 @@ def _shufflings(
     best = shuffled(randomizer.local_epsilon, clients=clients, delta=delta)
     note = f"a trusted shuffler mixes one report from each of {clients:,} clients"
     yield Alternative("shuffling-best", best, note, proves=False)
-    older = {"shuffling-paper": shuffling, "shuffling-efmrtt19": shuffling_earlier}
-    for method, bound in older.items():
-        epsilon = bound(local_epsilon=randomizer.local_epsilon, delta=delta, clients=clients)
+    given = {"local_epsilon": randomizer.local_epsilon, "delta": delta}
+    older = {
+        "shuffling-paper": shuffling(clients=clients).epsilon(**given),
+        "shuffling-efmrtt19": shuffling_earlier(clients=clients, **given),
+    }
+    for method, epsilon in older.items():
         yield Alternative(method, epsilon, f"{note}; an earlier bound", proves=False)
 
 

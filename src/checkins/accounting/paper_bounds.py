@@ -6,7 +6,7 @@ A Gaussian randomizer is (eps0, delta0)-DP for every delta0; the best delta0 is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from checkins.accounting.design import (
     MOST_LOCAL_EPSILON,
@@ -55,37 +55,31 @@ def covers(design: Design) -> bool:
 
 def _local(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
     try:
-        return _theorem(design, randomizer)(delta)
+        return _by_theorem(design, randomizer, delta)
     except NotCovered:
         return math.inf
 
 
-def _theorem(design: Design, randomizer: LocalRandomizer) -> Callable[[float], float]:
-    local = {"local_epsilon": randomizer.local_epsilon}
-    if not randomizer.is_pure:
-        local["local_delta"] = randomizer.local_delta
-    slots, population = design.slots, design.population
+def _by_theorem(design: Design, randomizer: LocalRandomizer, delta: float) -> float:
+    local_epsilon, local_delta = randomizer.local_epsilon, randomizer.local_delta
     if design.protocol is Protocol.AVERAGED:
-        clients = population.fewest if population else 1
-        bound = (
-            statements.averaged_total
-            if randomizer.is_pure
-            else statements.averaged_approximate_total
+        clients = design.population.fewest if design.population else 1
+        given = {"local_epsilon": local_epsilon, "delta": delta}
+        if randomizer.is_pure:
+            return statements.averaged_total(clients=clients, slots=design.slots, **given)
+        return statements.averaged_approximate_total(
+            local_delta=local_delta, clients=clients, slots=design.slots, **given
         )
-        return lambda delta: bound(delta=delta, clients=clients, slots=slots, **local)
-    if design.protocol is Protocol.SLIDING:
-        window = design.choices
-        slide = (
-            statements.sliding_window
-            if randomizer.is_pure
-            else statements.sliding_window_approximate_total
-        )
-        return lambda delta: slide(delta=delta, window=window, **local)
-    fixed = (
-        statements.fixed_window if randomizer.is_pure else statements.fixed_window_approximate_total
+    theorem = (
+        statements.sliding_window(window=design.choices)
+        if design.protocol is Protocol.SLIDING
+        else statements.fixed_window(slots=design.slots, participation=design.participation)
     )
-    share = design.participation
-    return lambda delta: fixed(delta=delta, slots=slots, participation=share, **local)
+    if randomizer.is_pure:
+        return theorem.epsilon(local_epsilon=local_epsilon, delta=delta)
+    return theorem.approximate_total(
+        local_epsilon=local_epsilon, local_delta=local_delta, delta=delta
+    )
 
 
 def local_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:

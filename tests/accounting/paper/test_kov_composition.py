@@ -10,13 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from checkins.accounting.paper import kov_composition, mechanisms
+from checkins.accounting.paper import kov_composition, statements
 from checkins.errors import InvalidValue
 
 epsilons = st.floats(1e-6, 8.0)
 deltas = st.floats(1e-12, 0.5)
 counts = st.integers(1, 10**9)
 shares = st.floats(0.0, 1.0)
+
+
+def bound(theorem, *, local_epsilon, delta, **setting):
+    return theorem(**setting).epsilon(local_epsilon=local_epsilon, delta=delta)
 
 
 @given(epsilon=st.floats(0.0, 1e4), sampling=shares)
@@ -64,14 +68,14 @@ def test_composition_of_huge_steps_is_their_sum_and_no_warning():
 def test_replacement_unrelaxed_is_never_above_the_theorem(epsilon, delta, slots, weight):
     values = {"local_epsilon": epsilon, "delta": delta, "slots": slots, "largest_weight": weight}
     unrelaxed = kov_composition.replacement_unrelaxed(**values)
-    assert 0.0 <= unrelaxed <= mechanisms.random_replacement(**values)
+    assert 0.0 <= unrelaxed <= bound(statements.replacement, **values)
 
 
 @given(epsilon=epsilons, delta=deltas, clients=counts)
 def test_swapping_unrelaxed_is_never_above_the_theorem(epsilon, delta, clients):
     values = {"local_epsilon": epsilon, "delta": delta, "clients": clients}
     unrelaxed = kov_composition.swapping_unrelaxed(**values)
-    assert 0.0 <= unrelaxed <= mechanisms.swapping(**values)
+    assert 0.0 <= unrelaxed <= bound(statements.swapping, **values)
 
 
 @given(
@@ -81,7 +85,7 @@ def test_swapping_unrelaxed_is_never_above_the_theorem(epsilon, delta, clients):
 )
 def test_bins_unrelaxed_is_never_above_the_theorem(epsilon, delta, loads):
     values = {"local_epsilon": epsilon, "delta": delta, "loads": loads}
-    assert 0.0 <= kov_composition.bins_unrelaxed(**values) <= mechanisms.bins(**values)
+    assert 0.0 <= kov_composition.bins_unrelaxed(**values) <= bound(statements.bins, **values)
 
 
 @settings(max_examples=20)
@@ -134,8 +138,12 @@ def test_the_lemma_and_the_replacement_theorem_agree(epsilon, slots, weight, del
     lemma = kov_composition.relaxed_composition(
         delta=delta, steps=slots, a=weight * math.expm1(epsilon), b=-math.expm1(-epsilon)
     )
-    theorem = mechanisms.random_replacement(
-        local_epsilon=epsilon, delta=delta, slots=slots, largest_weight=weight
+    theorem = bound(
+        statements.replacement,
+        local_epsilon=epsilon,
+        delta=delta,
+        slots=slots,
+        largest_weight=weight,
     )
     assert lemma == pytest.approx(theorem, rel=1e-9)
 

@@ -29,8 +29,8 @@ def test_the_papers_preconditions_do_not_imply_a_small_first_epsilon():
 
 def test_one_run_is_the_fixed_window_at_participation_m_over_n():
     found = repetition.one_run(beta=1e-8, **WIDE)
-    assert found == statements.fixed_window(
-        local_epsilon=1.0, delta=1e-8, slots=100, participation=0.01
+    assert found == statements.fixed_window(slots=100, participation=0.01).epsilon(
+        local_epsilon=1.0, delta=1e-8
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkins.accounting.paper import amplification, mechanisms, statements
+from checkins.accounting.paper import amplification, statements
 from checkins.errors import InvalidValue, NotCovered
 
 epsilons = st.floats(1e-6, 6.0)
@@ -18,6 +19,24 @@ deltas = st.floats(1e-12, 0.5)
 counts = st.integers(1, 10**9)
 shares = st.floats(0.0, 1.0)
 more = st.floats(1.0, 10.0)
+
+
+def epsilon(theorem, *, local_epsilon, delta, **setting):
+    return theorem(**setting).epsilon(local_epsilon=local_epsilon, delta=delta)
+
+
+def simplified(theorem, *, local_epsilon, delta, **setting):
+    return theorem(**setting).simplified(local_epsilon=local_epsilon, delta=delta)
+
+
+def approximate(theorem, *, local_epsilon, local_delta, delta, **setting):
+    local = {"local_epsilon": local_epsilon, "local_delta": local_delta}
+    return theorem(**setting).approximate(delta=delta, **local)
+
+
+def approximate_total(theorem, *, local_epsilon, local_delta, delta, **setting):
+    local = {"local_epsilon": local_epsilon, "local_delta": local_delta}
+    return theorem(**setting).approximate_total(delta=delta, **local)
 
 
 @pytest.mark.parametrize(
@@ -33,19 +52,31 @@ more = st.floats(1.0, 10.0)
 def test_the_fixed_window_reproduces_the_known_values(
     local_epsilon, slots, participation, printed, digits
 ):
-    found = statements.fixed_window(
-        local_epsilon=local_epsilon, delta=1e-6, slots=slots, participation=participation
+    found = epsilon(
+        statements.fixed_window,
+        local_epsilon=local_epsilon,
+        delta=1e-6,
+        slots=slots,
+        participation=participation,
     )
     assert round(found, digits) == printed
 
 
 @given(local_epsilon=st.floats(0, 1), delta=st.floats(1e-12, 0.01), slots=counts, share=shares)
 def test_the_simplified_form_is_never_below_the_full_form(local_epsilon, delta, slots, share):
-    full = statements.fixed_window(
-        local_epsilon=local_epsilon, delta=delta, slots=slots, participation=share
+    full = epsilon(
+        statements.fixed_window,
+        local_epsilon=local_epsilon,
+        delta=delta,
+        slots=slots,
+        participation=share,
     )
-    simple = statements.fixed_window_simplified(
-        local_epsilon=local_epsilon, delta=delta, slots=slots, participation=share
+    simple = simplified(
+        statements.fixed_window,
+        local_epsilon=local_epsilon,
+        delta=delta,
+        slots=slots,
+        participation=share,
     )
     assert full <= simple
 
@@ -56,7 +87,7 @@ def test_the_simplified_form_is_never_below_the_full_form(local_epsilon, delta, 
 def test_the_simplified_form_refuses_what_it_does_not_cover(change, name):
     values = {"local_epsilon": 0.5, "delta": 1e-6, "slots": 10, "participation": 1.0} | change
     with pytest.raises(NotCovered, match=f"{name} = {values[name]}") as refusal:
-        statements.fixed_window_simplified(**values)
+        simplified(statements.fixed_window, **values)
     assert refusal.value.name == name
 
 
@@ -64,7 +95,7 @@ def test_the_simplified_form_refuses_what_it_does_not_cover(change, name):
 def test_the_fixed_window_is_monotone_in_every_argument(local_epsilon, delta, slots, share, more):
     def bound(**change):
         values = {"local_epsilon": local_epsilon, "delta": delta, "slots": slots}
-        return statements.fixed_window(**(values | {"participation": share} | change))
+        return epsilon(statements.fixed_window, **(values | {"participation": share} | change))
 
     assert bound(local_epsilon=local_epsilon * more) >= bound()
     assert bound(delta=delta / more) >= bound()
@@ -86,7 +117,7 @@ def test_averaging_is_monotone_in_every_argument(local_epsilon, delta, clients, 
 
 @given(local_epsilon=epsilons, delta=deltas, clients=counts, more=more)
 def test_both_shuffling_bounds_are_monotone_in_every_argument(local_epsilon, delta, clients, more):
-    for theorem in (mechanisms.shuffling, mechanisms.shuffling_earlier):
+    for theorem in (partial(epsilon, statements.shuffling), statements.shuffling_earlier):
         base = theorem(local_epsilon=local_epsilon, delta=delta, clients=clients)
         longer = local_epsilon * more
         assert theorem(local_epsilon=longer, delta=delta, clients=clients) >= base
@@ -98,8 +129,8 @@ def test_both_shuffling_bounds_are_monotone_in_every_argument(local_epsilon, del
 def test_the_paper_improves_on_the_earlier_shuffling_bound(local_epsilon, delta, clients):
     given_ = {"local_epsilon": local_epsilon, "delta": delta, "clients": clients}
     ours, earlier = (
-        mechanisms.shuffling(**given_),
-        mechanisms.shuffling_earlier(**given_),
+        epsilon(statements.shuffling, **given_),
+        statements.shuffling_earlier(**given_),
     )
     assert ours <= earlier
 
@@ -108,12 +139,12 @@ def test_the_paper_improves_on_the_earlier_shuffling_bound(local_epsilon, delta,
 def test_no_pure_bound_is_ever_negative_or_nan(local_epsilon, delta, clients, slots, share):
     common = {"local_epsilon": local_epsilon, "delta": delta}
     found = [
-        statements.fixed_window(slots=slots, participation=share, **common),
-        statements.sliding_window(window=slots, **common),
-        statements.averaged(load_delta=delta, clients=clients, slots=slots, **common),
-        mechanisms.shuffling(clients=clients, **common),
-        mechanisms.shuffling_earlier(clients=clients, **common),
-        mechanisms.bins(loads=[3, 0, clients], **common),
+        epsilon(statements.fixed_window, slots=slots, participation=share, **common),
+        epsilon(statements.sliding_window, window=slots, **common),
+        epsilon(statements.averaged, load_delta=delta, clients=clients, slots=slots, **common),
+        epsilon(statements.shuffling, clients=clients, **common),
+        statements.shuffling_earlier(clients=clients, **common),
+        epsilon(statements.bins, loads=[3, 0, clients], **common),
     ]
     assert all(value >= 0.0 for value in found)
 
@@ -122,9 +153,9 @@ def test_no_pure_bound_is_ever_negative_or_nan(local_epsilon, delta, clients, sl
 def test_no_approximate_bound_is_ever_negative_or_nan(local_epsilon, share, slots, delta):
     common = {"local_epsilon": local_epsilon, "delta": delta, "local_delta": 1e-30}
     try:
-        bound = statements.fixed_window_approximate(slots=slots, participation=share, **common)
-        total = statements.fixed_window_approximate_total(
-            slots=slots, participation=share, **common
+        bound = approximate(statements.fixed_window, slots=slots, participation=share, **common)
+        total = approximate_total(
+            statements.fixed_window, slots=slots, participation=share, **common
         )
     except NotCovered as refusal:
         assert refusal.name == "local_delta"  # noqa: PT017
@@ -136,36 +167,41 @@ def test_no_approximate_bound_is_ever_negative_or_nan(local_epsilon, share, slot
 
 def test_an_overflowing_bound_is_infinite_and_its_local_cap_is_not():
     values = {"local_epsilon": 900.0, "delta": 1e-6, "participation": 1.0}
-    assert statements.fixed_window(slots=10, **values) == math.inf
-    assert mechanisms.shuffling_earlier(local_epsilon=300.0, delta=0.1, clients=2) == math.inf
+    assert epsilon(statements.fixed_window, slots=10, **values) == math.inf
+    assert statements.shuffling_earlier(local_epsilon=300.0, delta=0.1, clients=2) == math.inf
     assert amplification.held_locally(local_delta=0.0, **values) == 900.0
 
 
 def test_participation_0_has_epsilon_0_even_where_the_factor_overflows():
     assert (
-        statements.fixed_window(local_epsilon=900.0, delta=1e-6, slots=10, participation=0.0) == 0.0
+        epsilon(
+            statements.fixed_window, local_epsilon=900.0, delta=1e-6, slots=10, participation=0.0
+        )
+        == 0.0
     )
 
 
 def test_a_sliding_window_costs_what_a_fixed_one_of_its_length_does():
-    fixed = statements.fixed_window(local_epsilon=1.0, delta=1e-6, slots=50, participation=1.0)
-    assert statements.sliding_window(local_epsilon=1.0, delta=1e-6, window=50) == fixed
-    simple = statements.fixed_window_simplified(
-        local_epsilon=1.0, delta=1e-6, slots=50, participation=1.0
+    fixed = epsilon(
+        statements.fixed_window, local_epsilon=1.0, delta=1e-6, slots=50, participation=1.0
     )
-    assert statements.sliding_window_simplified(local_epsilon=1.0, delta=1e-6, window=50) == simple
+    assert epsilon(statements.sliding_window, local_epsilon=1.0, delta=1e-6, window=50) == fixed
+    simple = simplified(
+        statements.fixed_window, local_epsilon=1.0, delta=1e-6, slots=50, participation=1.0
+    )
+    assert simplified(statements.sliding_window, local_epsilon=1.0, delta=1e-6, window=50) == simple
 
 
 def test_bins_of_one_record_each_cost_more_than_swapping_by_the_relaxation_alone():
-    bins = mechanisms.bins(local_epsilon=0.5, delta=1e-6, loads=[1] * 400)
-    swap = mechanisms.swapping(local_epsilon=0.5, delta=1e-6, clients=400)
+    bins = epsilon(statements.bins, local_epsilon=0.5, delta=1e-6, loads=[1] * 400)
+    swap = epsilon(statements.swapping, local_epsilon=0.5, delta=1e-6, clients=400)
     assert swap < bins <= swap * math.exp(0.5)
 
 
 def test_averaging_is_bins_at_the_worst_likely_load():
     given_ = {"local_epsilon": 0.5, "delta": 1e-6}
-    averaged = statements.averaged(load_delta=1e-6, clients=10_000, slots=100, **given_)
-    assert mechanisms.bins(loads=[100] * 100, **given_) <= averaged
+    averaged = epsilon(statements.averaged, load_delta=1e-6, clients=10_000, slots=100, **given_)
+    assert epsilon(statements.bins, loads=[100] * 100, **given_) <= averaged
 
 
 @settings(max_examples=30)
@@ -198,11 +234,11 @@ def test_the_total_form_is_the_best_inner_delta(local_epsilon, log_local_delta, 
 def test_a_refused_local_delta_says_how_small_it_must_be_and_that_works():
     values = {"local_epsilon": 0.1, "delta": 1e-6, "slots": 1000, "participation": 1.0}
     with pytest.raises(NotCovered, match=r"^local_delta = 1e-09: must be at most") as refusal:
-        statements.fixed_window_approximate_total(local_delta=1e-9, **values)
+        approximate_total(statements.fixed_window, local_delta=1e-9, **values)
     most = float(re.search(r"at most (\S+) for", str(refusal.value)).group(1))
-    assert statements.fixed_window_approximate_total(local_delta=0.99 * most, **values) > 0.0
+    assert approximate_total(statements.fixed_window, local_delta=0.99 * most, **values) > 0.0
     with pytest.raises(NotCovered):
-        statements.fixed_window_approximate_total(local_delta=1.02 * most, **values)
+        approximate_total(statements.fixed_window, local_delta=1.02 * most, **values)
 
 
 def test_where_no_local_delta_helps_the_refusal_says_to_lower_local_epsilon():
@@ -215,11 +251,11 @@ def test_swapping_averaging_and_bins_replace_all_n_randomizers():
     values = {"local_epsilon": 0.02, "local_delta": 1e-15}
     distance = amplification.smallest_distance(**values)
     found = [
-        mechanisms.swapping_approximate(clients=1000, delta=1e-12, **values),
-        mechanisms.shuffling_approximate(clients=1000, delta=1e-12, **values),
-        mechanisms.bins_approximate(loads=[100] * 10, delta=1e-12, **values),
-        statements.averaged_approximate(
-            clients=1000, slots=10, delta=1e-12, load_delta=1e-12, **values
+        approximate(statements.swapping, clients=1000, delta=1e-12, **values),
+        approximate(statements.shuffling, clients=1000, delta=1e-12, **values),
+        approximate(statements.bins, loads=[100] * 10, delta=1e-12, **values),
+        approximate(
+            statements.averaged, clients=1000, slots=10, delta=1e-12, load_delta=1e-12, **values
         ),
     ]
     for bound in found:
@@ -231,7 +267,7 @@ def test_swapping_averaging_and_bins_replace_all_n_randomizers():
 def test_the_approximate_form_is_monotone(local_epsilon, more, slots):
     def bound(**change):
         values = {"local_epsilon": local_epsilon, "local_delta": 1e-25, "delta": 1e-5}
-        return statements.sliding_window_approximate_total(**(values | {"window": slots} | change))
+        return approximate_total(statements.sliding_window, **(values | {"window": slots} | change))
 
     assert bound(local_epsilon=local_epsilon * more) >= bound()
     assert bound(local_delta=1e-25 * more) >= bound()
@@ -242,12 +278,12 @@ def test_total_forms_of_all_approximate_statements_exceed_their_pure_limit():
     values = {"local_epsilon": 0.05, "delta": 1e-6}
     pairs = [
         (
-            mechanisms.swapping_approximate_total(local_delta=1e-20, clients=1000, **values),
-            mechanisms.swapping(local_epsilon=0.4, delta=1e-6, clients=1000),
+            approximate_total(statements.swapping, local_delta=1e-20, clients=1000, **values),
+            epsilon(statements.swapping, local_epsilon=0.4, delta=1e-6, clients=1000),
         ),
         (
-            mechanisms.bins_approximate_total(local_delta=1e-20, loads=[10] * 100, **values),
-            mechanisms.bins(local_epsilon=0.4, delta=1e-6, loads=[10] * 100),
+            approximate_total(statements.bins, local_delta=1e-20, loads=[10] * 100, **values),
+            epsilon(statements.bins, local_epsilon=0.4, delta=1e-6, loads=[10] * 100),
         ),
         (
             statements.averaged_approximate_total(
@@ -256,15 +292,19 @@ def test_total_forms_of_all_approximate_statements_exceed_their_pure_limit():
             statements.averaged_total(local_epsilon=0.4, delta=1e-6, clients=1000, slots=100),
         ),
         (
-            mechanisms.shuffling_approximate_total(local_delta=1e-20, clients=1000, **values),
-            mechanisms.shuffling(local_epsilon=0.4, delta=1e-6, clients=1000),
+            approximate_total(statements.shuffling, local_delta=1e-20, clients=1000, **values),
+            epsilon(statements.shuffling, local_epsilon=0.4, delta=1e-6, clients=1000),
         ),
         (
-            mechanisms.random_replacement_approximate_total(
-                local_delta=1e-20, slots=1000, largest_weight=0.5, **values
+            approximate_total(
+                statements.replacement, local_delta=1e-20, slots=1000, largest_weight=0.5, **values
             ),
-            mechanisms.random_replacement(
-                local_epsilon=0.4, delta=1e-6, slots=1000, largest_weight=0.5
+            epsilon(
+                statements.replacement,
+                local_epsilon=0.4,
+                delta=1e-6,
+                slots=1000,
+                largest_weight=0.5,
             ),
         ),
     ]
@@ -298,18 +338,20 @@ def test_the_local_cap_counts_abstaining_and_needs_delta_above_local_delta():
 def test_a_value_out_of_range_is_refused_by_name(change, name):
     values = {"local_epsilon": 1.0, "delta": 1e-6, "slots": 10, "participation": 1.0} | change
     with pytest.raises(InvalidValue) as refusal:
-        statements.fixed_window(**values)
+        epsilon(statements.fixed_window, **values)
     assert refusal.value.name == name
 
 
 @pytest.mark.parametrize("loads", [[], [0, 0], [1, -1], [0.5, 1.5], [[1, 2]]])
 def test_loads_must_be_integers_and_not_all_zero(loads):
     with pytest.raises(InvalidValue) as refusal:
-        mechanisms.bins(local_epsilon=1.0, delta=1e-6, loads=loads)
+        epsilon(statements.bins, local_epsilon=1.0, delta=1e-6, loads=loads)
     assert refusal.value.name == "loads"
 
 
 def test_the_load_delta_of_averaging_is_refused_by_its_own_name():
     with pytest.raises(InvalidValue) as refusal:
-        statements.averaged(local_epsilon=1.0, delta=1e-6, load_delta=0.0, clients=10, slots=2)
+        epsilon(
+            statements.averaged, local_epsilon=1.0, delta=1e-6, load_delta=0.0, clients=10, slots=2
+        )
     assert refusal.value.name == "load_delta"

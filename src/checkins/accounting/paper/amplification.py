@@ -166,6 +166,8 @@ class ApproximateBound:
 class Amplification:
     """One theorem's ``power`` and ``scale``, and how many randomizers touch the client's data.
 
+    ``load_delta`` is the probability that the loads exceed those that ``scale`` assumes.
+
     >>> theorem = Amplification(power=0.5, scale=1000**-0.5, randomizers=1000)
     >>> round(theorem.epsilon(local_epsilon=1.0, delta=1e-6), 4)
     0.4749
@@ -174,6 +176,7 @@ class Amplification:
     power: float
     scale: float
     randomizers: int
+    load_delta: float = 0.0
 
     def spread(self, local_epsilon: float) -> float:
         """x = scale · e^(power ε₀) · (e^ε₀ − 1); infinity where it overflows."""
@@ -188,18 +191,39 @@ class Amplification:
         validate.open_unit(delta=delta)
         return tail_epsilon(spread=self.spread(local_epsilon), delta=delta)
 
+    def simplified(self, *, local_epsilon: float, delta: float) -> float:
+        """7 · scale · ε₀ √log(1/δ) of random replacement, refused outside ε₀ ≤ 1 and δ ≤ 1/100.
+
+        Rounding:    up.
+        Differs:     the proof starts from δ ≤ 1/4; it needs the statement's 1/100.
+        """
+        validate.non_negative(local_epsilon=local_epsilon)
+        validate.open_unit(delta=delta)
+        if not local_epsilon <= 1.0:
+            raise NotCovered("local_epsilon", local_epsilon, "the simplified form needs at most 1")
+        if not delta <= 0.01:
+            raise NotCovered("delta", delta, "the simplified form needs at most 1/100")
+        return 7.0 * self.scale * local_epsilon * math.sqrt(log_inverse(delta)) * UP
+
     def approximate(
         self, *, local_epsilon: float, local_delta: float, delta: float
     ) -> ApproximateBound:
-        """(ε′, δ′) of an (ε₀, δ₀)-DP randomizer, at the smallest admissible δ₁; both rounded up."""
+        """(ε′, δ′) of an (ε₀, δ₀)-DP randomizer: 8ε₀, δ + load δ + randomizers · (e^ε′ + 1) δ₁.
+
+        Theorem:     the "furthermore" of each statement.
+        Rounding:    both up; δ₁ is the smallest that admits δ₀.
+        Differs:     swapping, bins and averages replace n randomizers; the statements count m.
+        """
         validate.open_unit(delta=delta)
         distance = smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
         epsilon = tail_epsilon(spread=self.spread(MAGNIFICATION * local_epsilon), delta=delta)
         replaced = self.randomizers * distance * (exponential(epsilon) + 1.0)
-        return ApproximateBound(epsilon=epsilon, delta=min(1.0, (delta + replaced) * UP))
+        return ApproximateBound(
+            epsilon=epsilon, delta=min(1.0, (delta + replaced) * UP + self.load_delta)
+        )
 
     def approximate_total(self, *, local_epsilon: float, local_delta: float, delta: float) -> float:
-        """Smallest ε′ the approximate theorem gives when its *total* δ′ may be ``delta``."""
+        """Smallest ε′ of ``approximate`` whose total δ′, without load δ, is at most ``delta``."""
         validate.open_unit(delta=delta)
         distance = smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
         spread = self.spread(MAGNIFICATION * local_epsilon)

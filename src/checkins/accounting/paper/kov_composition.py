@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from checkins import validate
 from checkins.accounting.paper.amplification import UP, log_inverse, tail_epsilon
-from checkins.accounting.paper.mechanisms import Loads, checked_loads
+from checkins.accounting.paper.statements import Loads, checked_loads
 from checkins.errors import InvalidValue
 
 _MOST_LISTED = 10**7

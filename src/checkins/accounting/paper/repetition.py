@@ -32,9 +32,8 @@ def one_run(*, local_epsilon: float, beta: float, clients: int, slots: int) -> f
     """
     _check(clients=clients, slots=slots)
     validate.open_unit(beta=beta)
-    return fixed_window(
-        local_epsilon=local_epsilon, delta=beta, slots=slots, participation=slots / clients
-    )
+    theorem = fixed_window(slots=slots, participation=slots / clients)
+    return theorem.epsilon(local_epsilon=local_epsilon, delta=beta)
 
 
 def one_run_bound(*, local_epsilon: float, beta: float, clients: int, slots: int) -> float:

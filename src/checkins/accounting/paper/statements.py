@@ -1,94 +1,82 @@
-"""The privacy theorems of the paper's three protocols, one function per statement.
+"""The paper's privacy theorems: its three protocols, and the mechanisms that it reduces them to.
 
 [BKMTT20] is "Privacy Amplification via Random Check-Ins", arXiv:2007.06605v2. Here n is
-``clients``, m is ``slots`` (``window`` for the sliding protocol) and p₀ is ``participation``. A
+``clients``, m is ``slots`` (``window`` for the sliding protocol) and p₀ is ``participation``. Each
+theorem is an ``Amplification``, which gives the ε of pure and of approximate randomizers. A
 function whose name ends in ``_total`` takes the total δ that may be spent. None of these bounds is
-capped by the ε that holds without amplification: see ``amplification.held_locally``.
+capped by the ε that holds without amplification: see ``amplification.held_locally``. Replacement,
+swapping and bins hold at index 1, for two datasets that differ in their first record.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
 from checkins import validate
-from checkins.accounting.paper import mechanisms, occupancy
-from checkins.accounting.paper.amplification import Amplification, ApproximateBound, best_split
+from checkins.accounting.paper import occupancy
+from checkins.accounting.paper.amplification import (
+    UP,
+    Amplification,
+    best_split,
+    exponential,
+    log_gap,
+    log_inverse,
+)
+from checkins.errors import InvalidValue
+
+Loads = Sequence[int] | NDArray[np.int64]
+"""How many records each bin holds, in order."""
 
 
-def fixed_window(*, local_epsilon: float, delta: float, slots: int, participation: float) -> float:
-    """ε of check-ins into a fixed window of m slots with an ε₀-DP randomizer.
+def fixed_window(*, slots: int, participation: float) -> Amplification:
+    """Check-ins into a fixed window of m slots.
 
         ε = p₀²e^ε₀(e^ε₀ − 1)²/(2m) + p₀(e^ε₀ − 1) √(2 e^ε₀ log(1/δ)/m)
+
+    Simplified 7 p₀ ε₀ √(log(1/δ)/m).
 
     Theorem:     [BKMTT20, Thm 3.2], arXiv:2007.06605v2.
     Neighbours:  replace-one.
     Rounding:    up.
     Differs:     m stands inside the root as in the statement, not beside it as in the proof.
 
-    >>> round(fixed_window(local_epsilon=1.0, delta=1e-6, slots=10_000, participation=0.1), 4)
+    >>> theorem = fixed_window(slots=10_000, participation=0.1)
+    >>> round(theorem.epsilon(local_epsilon=1.0, delta=1e-6), 4)
     0.0149
-    """
-    return _fixed(slots, participation).epsilon(local_epsilon=local_epsilon, delta=delta)
-
-
-def fixed_window_simplified(
-    *, local_epsilon: float, delta: float, slots: int, participation: float
-) -> float:
-    """7 p₀ ε₀ √(log(1/δ)/m), for ε₀ ≤ 1 and δ ≤ 1/100.
-
-    Theorem:     [BKMTT20, Thm 3.2], arXiv:2007.06605v2, "in particular".
-    Neighbours:  replace-one.
-    Rounding:    up.
-
-    >>> given = dict(local_epsilon=1.0, delta=1e-6, slots=10_000, participation=0.1)
-    >>> round(fixed_window_simplified(**given), 4)
+    >>> round(theorem.simplified(local_epsilon=1.0, delta=1e-6), 4)
     0.026
-    """
-    validate.probability(participation=participation)
-    return mechanisms.random_replacement_simplified(
-        local_epsilon=local_epsilon, delta=delta, slots=slots, largest_weight=participation
-    )
-
-
-def fixed_window_approximate(
-    *, local_epsilon: float, local_delta: float, delta: float, slots: int, participation: float
-) -> ApproximateBound:
-    """(ε′, δ′) of the fixed window with an (ε₀, δ₀)-DP randomizer: 8ε₀, δ + m(e^ε′ + 1)δ₁.
-
-    Theorem:     [BKMTT20, Thm 3.2], arXiv:2007.06605v2, "furthermore".
-    Neighbours:  replace-one.
-    Rounding:    both up; δ₁ is the smallest that admits δ₀.
-
-    >>> given = dict(local_epsilon=0.1, local_delta=1e-16, slots=1000, participation=1.0)
-    >>> found = fixed_window_approximate(delta=1e-6, **given)
+    >>> given = dict(local_epsilon=0.1, local_delta=1e-16, delta=1e-6)
+    >>> found = fixed_window(slots=1000, participation=1.0).approximate(**given)
     >>> round(found.epsilon, 4), f"{found.delta:.4e}"
     (0.3056, '1.0004e-06')
     """
-    theorem = _fixed(slots, participation)
-    return theorem.approximate(local_epsilon=local_epsilon, local_delta=local_delta, delta=delta)
+    validate.probability(participation=participation)
+    return replacement(slots=slots, largest_weight=participation)
 
 
-def fixed_window_approximate_total(
-    *, local_epsilon: float, local_delta: float, delta: float, slots: int, participation: float
-) -> float:
-    """Smallest ε′ of ``fixed_window_approximate`` whose total δ′ is at most ``delta``.
+def sliding_window(*, window: int) -> Amplification:
+    """Check-ins into a window of m slots that slides with the client's own time.
 
-    Theorem:     [BKMTT20, Thm 3.2], arXiv:2007.06605v2, "furthermore".
+        ε = e^ε₀(e^ε₀ − 1)²/(2m) + (e^ε₀ − 1) √(2 e^ε₀ log(1/δ)/m)
+
+    Theorem:     [BKMTT20, Thm 4.3], arXiv:2007.06605v2. Participation 1.
     Neighbours:  replace-one.
     Rounding:    up.
+    Differs:     the server makes n − m + 1 updates, not n, and the pure case has no m δ₀.
 
-    >>> given = dict(local_epsilon=0.1, local_delta=1e-16, slots=1000, participation=1.0)
-    >>> round(fixed_window_approximate_total(delta=1e-6, **given), 4)
-    0.3056
+    >>> round(sliding_window(window=1000).epsilon(local_epsilon=1.0, delta=1e-6), 4)
+    0.4749
     """
-    theorem = _fixed(slots, participation)
-    return theorem.approximate_total(
-        local_epsilon=local_epsilon, local_delta=local_delta, delta=delta
-    )
+    validate.count(window=window)
+    return fixed_window(slots=window, participation=1.0)
 
 
-def averaged(
-    *, local_epsilon: float, delta: float, load_delta: float, clients: int, slots: int
-) -> float:
-    """ε of averaging all check-ins of a slot; the total is δ + δ₂, δ₂ = ``load_delta``.
+def averaged(*, load_delta: float, clients: int, slots: int) -> Amplification:
+    """Averages of all check-ins of a slot; the total is δ + δ₂, δ₂ = ``load_delta``.
 
         x = e^(2ε₀)(e^ε₀ − 1) ε₁,     ε₁ = √(1/n + 1/m) + √(log(1/δ₂)/n)
 
@@ -96,12 +84,13 @@ def averaged(
     Neighbours:  replace-one.
     Rounding:    up.
 
-    >>> given = dict(local_epsilon=0.5, clients=100_000, slots=1000)
-    >>> round(averaged(delta=5e-7, load_delta=5e-7, **given), 4)
+    >>> theorem = averaged(load_delta=5e-7, clients=100_000, slots=1000)
+    >>> round(theorem.epsilon(local_epsilon=0.5, delta=5e-7), 4)
     0.4193
     """
-    theorem = _averaged(clients=clients, slots=slots, load_delta=load_delta)
-    return theorem.epsilon(local_epsilon=local_epsilon, delta=delta)
+    validate.open_unit(load_delta=load_delta)
+    norm = occupancy.load_norm(clients=clients, slots=slots, delta=load_delta)
+    return Amplification(2.0, norm / clients, clients, load_delta)
 
 
 def averaged_total(*, local_epsilon: float, delta: float, clients: int, slots: int) -> float:
@@ -114,53 +103,22 @@ def averaged_total(*, local_epsilon: float, delta: float, clients: int, slots: i
     >>> round(averaged_total(local_epsilon=0.5, delta=1e-6, clients=100_000, slots=1000), 4)
     0.416
     """
-    return best_split(
-        lambda load_delta: averaged(
-            local_epsilon=local_epsilon,
-            delta=delta - load_delta,
-            load_delta=load_delta,
-            clients=clients,
-            slots=slots,
-        ),
-        delta=delta,
-    )
 
+    def bound(load_delta: float) -> float:
+        theorem = averaged(load_delta=load_delta, clients=clients, slots=slots)
+        return theorem.epsilon(local_epsilon=local_epsilon, delta=delta - load_delta)
 
-def averaged_approximate(
-    *,
-    local_epsilon: float,
-    local_delta: float,
-    delta: float,
-    load_delta: float,
-    clients: int,
-    slots: int,
-) -> ApproximateBound:
-    """(ε′, δ′) of averaging with an (ε₀, δ₀)-DP randomizer: 8ε₀, δ + δ₂ + n(e^ε′ + 1)δ₁.
-
-    Theorem:     [BKMTT20, Thm 4.1], arXiv:2007.06605v2, "furthermore".
-    Neighbours:  replace-one.
-    Rounding:    both up; δ₁ is the smallest that admits δ₀.
-    Differs:     n randomizers are replaced, where the statement counts m.
-
-    >>> given = dict(local_epsilon=0.05, local_delta=1e-20, delta=1e-6)
-    >>> found = averaged_approximate(load_delta=1e-7, clients=1000, slots=100, **given)
-    >>> round(found.epsilon, 4), f"{found.delta:.4e}"
-    (1.3661, '1.1000e-06')
-    """
-    theorem = _averaged(clients=clients, slots=slots, load_delta=load_delta)
-    given = theorem.approximate(local_epsilon=local_epsilon, local_delta=local_delta, delta=delta)
-    return ApproximateBound(epsilon=given.epsilon, delta=min(1.0, given.delta + load_delta))
+    return best_split(bound, delta=delta)
 
 
 def averaged_approximate_total(
     *, local_epsilon: float, local_delta: float, delta: float, clients: int, slots: int
 ) -> float:
-    """Smallest ε′ of ``averaged_approximate`` whose total δ′ is at most ``delta``.
+    """Smallest ε′ of ``averaged`` with (ε₀, δ₀)-DP randomizers, at a total δ′ of ``delta``.
 
     Theorem:     [BKMTT20, Thm 4.1], arXiv:2007.06605v2, "furthermore".
     Neighbours:  replace-one.
     Rounding:    up; δ₂ is the best of SHARES − 1 parts of ``delta``.
-    Differs:     n randomizers are replaced, where the statement counts m.
 
     >>> given = dict(local_epsilon=0.05, local_delta=1e-20, delta=1e-6)
     >>> round(averaged_approximate_total(clients=1000, slots=100, **given), 4)
@@ -168,7 +126,7 @@ def averaged_approximate_total(
     """
 
     def bound(load_delta: float) -> float:
-        theorem = _averaged(clients=clients, slots=slots, load_delta=load_delta)
+        theorem = averaged(load_delta=load_delta, clients=clients, slots=slots)
         return theorem.approximate_total(
             local_epsilon=local_epsilon, local_delta=local_delta, delta=delta - load_delta
         )
@@ -176,87 +134,101 @@ def averaged_approximate_total(
     return best_split(bound, delta=delta)
 
 
-def sliding_window(*, local_epsilon: float, delta: float, window: int) -> float:
-    """ε of check-ins into a window of m slots that slides with the client's own time.
+def replacement(*, slots: int, largest_weight: float) -> Amplification:
+    """m adaptive randomizers, one of which sees the first record with weight at most w.
 
-        ε = e^ε₀(e^ε₀ − 1)²/(2m) + (e^ε₀ − 1) √(2 e^ε₀ log(1/δ)/m)
+        x = w (e^ε₀ − 1) √(e^ε₀/m)
 
-    Theorem:     [BKMTT20, Thm 4.3], arXiv:2007.06605v2. Participation 1.
-    Neighbours:  replace-one.
+    Theorem:     [BKMTT20, Thm A.4], arXiv:2007.06605v2.
+    Neighbours:  replace-one, at index 1.
     Rounding:    up.
-    Differs:     the server makes n − m + 1 updates, not n, and the pure case has no m δ₀.
 
-    >>> round(sliding_window(local_epsilon=1.0, delta=1e-6, window=1000), 4)
+    >>> theorem = replacement(slots=1000, largest_weight=1.0)
+    >>> round(theorem.epsilon(local_epsilon=1.0, delta=1e-6), 4)
     0.4749
     """
-    return _sliding(window).epsilon(local_epsilon=local_epsilon, delta=delta)
+    validate.count(slots=slots)
+    validate.probability(largest_weight=largest_weight)
+    return Amplification(power=0.5, scale=largest_weight / math.sqrt(slots), randomizers=slots)
 
 
-def sliding_window_simplified(*, local_epsilon: float, delta: float, window: int) -> float:
-    """7 ε₀ √(log(1/δ)/m), for ε₀ ≤ 1 and δ ≤ 1/100.
+def swapping(*, clients: int) -> Amplification:
+    """n adaptive randomizers after the first record is swapped with a random one.
 
-    Theorem:     [BKMTT20, Thm 4.3], arXiv:2007.06605v2. Participation 1.
+        x = e^(3ε₀/2) (e^ε₀ − 1) / √n
+
+    Theorem:     [BKMTT20, Thm A.7], arXiv:2007.06605v2.
+    Neighbours:  replace-one, at index 1.
+    Rounding:    up.
+
+    >>> round(swapping(clients=1000).epsilon(local_epsilon=1.0, delta=1e-6), 4)
+    1.3097
+    """
+    validate.count(clients=clients)
+    return Amplification(power=1.5, scale=1.0 / math.sqrt(clients), randomizers=clients)
+
+
+def bins(*, loads: Loads) -> Amplification:
+    """Averages within bins of given sizes ℓ, after one random swap.
+
+        x = e^(2ε₀) (e^ε₀ − 1) ‖ℓ‖₂ / n,     n = Σ ℓ
+
+    Theorem:     [BKMTT20, Thm A.5], arXiv:2007.06605v2.
+    Neighbours:  replace-one, at index 1, given the loads.
+    Rounding:    up.
+
+    >>> round(bins(loads=[10] * 1000).epsilon(local_epsilon=1.0, delta=1e-6), 4)
+    2.1911
+    """
+    sizes = checked_loads(loads)
+    clients = float(sizes.sum())
+    scale = float(np.linalg.norm(sizes)) / clients
+    return Amplification(power=2.0, scale=scale, randomizers=int(clients))
+
+
+def checked_loads(loads: Loads) -> NDArray[np.float64]:
+    """The loads as floats, checked: integers of at least 0 with a positive sum."""
+    sizes = np.asarray(loads)
+    if sizes.ndim != 1 or sizes.size == 0 or not np.issubdtype(sizes.dtype, np.integer):
+        raise InvalidValue("loads", loads, "must be a non-empty sequence of integers")
+    if sizes.min() < 0 or not 1 <= sizes.sum() <= validate.MOST_SLOTS:
+        raise InvalidValue("loads", loads, "must be at least 0 each, and not all 0")
+    return sizes.astype(np.float64)
+
+
+def shuffling(*, clients: int) -> Amplification:
+    """n adaptive randomizers applied to the records in random order.
+
+        ε = e^(3ε₀)(e^ε₀ − 1)²/(2n) + e^(3ε₀/2)(e^ε₀ − 1) √(2 log(1/δ)/n)
+
+    Theorem:     [BKMTT20, Thm 5.1], arXiv:2007.06605v2.
+    Neighbours:  replace-one, at any index.
+    Rounding:    up.
+
+    >>> round(shuffling(clients=10_000).epsilon(local_epsilon=1.0, delta=1e-6), 4)
+    0.4078
+    """
+    return swapping(clients=clients)
+
+
+def shuffling_earlier(*, local_epsilon: float, delta: float, clients: int) -> float:
+    """ε of shuffling by the bound the paper improves on: n-fold advanced composition.
+
+        ε = n ε₁ (e^ε₁ − 1) + ε₁ √(2 n log(1/δ)),     ε₁ = 2 e^(2ε₀)(e^ε₀ − 1)/n
+
+    Theorem:     [EFMRTT19, Thm 7], as restated in [BKMTT20, section 5], arXiv:2007.06605v2.
     Neighbours:  replace-one.
     Rounding:    up.
 
-    >>> given = dict(local_epsilon=0.05, delta=1e-6)
-    >>> round(sliding_window_simplified(window=1000, **given), 4)
-    0.0411
+    >>> round(shuffling_earlier(local_epsilon=1.0, delta=1e-6, clients=10_000), 4)
+    1.3993
     """
-    validate.count(window=window)
-    return fixed_window_simplified(
-        local_epsilon=local_epsilon, delta=delta, slots=window, participation=1.0
-    )
-
-
-def sliding_window_approximate(
-    *, local_epsilon: float, local_delta: float, delta: float, window: int
-) -> ApproximateBound:
-    """(ε′, δ′) of the sliding window with an (ε₀, δ₀)-DP randomizer: 8ε₀, δ + m(e^ε′ + 1)δ₁.
-
-    Theorem:     [BKMTT20, Thm 4.3], arXiv:2007.06605v2, "furthermore". Participation 1.
-    Neighbours:  replace-one.
-    Rounding:    both up; δ₁ is the smallest that admits δ₀.
-
-    >>> given = dict(local_epsilon=0.05, local_delta=1e-20, delta=1e-6)
-    >>> found = sliding_window_approximate(window=1000, **given)
-    >>> round(found.epsilon, 4), f"{found.delta:.4e}"
-    (0.1, '1.0000e-06')
-    """
-    theorem = _sliding(window)
-    return theorem.approximate(local_epsilon=local_epsilon, local_delta=local_delta, delta=delta)
-
-
-def sliding_window_approximate_total(
-    *, local_epsilon: float, local_delta: float, delta: float, window: int
-) -> float:
-    """Smallest ε′ of ``sliding_window_approximate`` whose total δ′ is at most ``delta``.
-
-    Theorem:     [BKMTT20, Thm 4.3], arXiv:2007.06605v2, "furthermore". Participation 1.
-    Neighbours:  replace-one.
-    Rounding:    up.
-
-    >>> given = dict(local_epsilon=0.05, local_delta=1e-20, delta=1e-6)
-    >>> round(sliding_window_approximate_total(window=1000, **given), 4)
-    0.1
-    """
-    theorem = _sliding(window)
-    return theorem.approximate_total(
-        local_epsilon=local_epsilon, local_delta=local_delta, delta=delta
-    )
-
-
-def _fixed(slots: int, participation: float) -> Amplification:
-    validate.probability(participation=participation)
-    return mechanisms.replacement_theorem(slots=slots, largest_weight=participation)
-
-
-def _sliding(window: int) -> Amplification:
-    validate.count(window=window)
-    return _fixed(window, 1.0)
-
-
-def _averaged(*, clients: int, slots: int, load_delta: float) -> Amplification:
-    validate.open_unit(load_delta=load_delta)
-    norm = occupancy.load_norm(clients=clients, slots=slots, delta=load_delta)
-    return Amplification(power=2.0, scale=norm / clients, randomizers=clients)
+    validate.non_negative(local_epsilon=local_epsilon)
+    validate.open_unit(delta=delta)
+    validate.count(clients=clients)
+    all_steps = 2.0 * exponential(2.0 * local_epsilon + log_gap(local_epsilon))
+    step = all_steps / clients
+    if math.isinf(all_steps) or step > 700.0:
+        return math.inf
+    tail = all_steps * math.sqrt(2.0 * log_inverse(delta) / clients)
+    return (all_steps * math.expm1(step) + tail) * UP

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,16 @@ from checkins import validate
 from checkins.accounting.paper import (
     amplification,
     kov_composition,
-    mechanisms,
     occupancy,
     repetition,
     statements,
     utility,
 )
-from checkins.accounting.paper.amplification import ApproximateBound, held_locally
+from checkins.accounting.paper.amplification import (
+    Amplification,
+    ApproximateBound,
+    held_locally,
+)
 from checkins.errors import InvalidValue
 
 FIGURE_DELTA = 1e-6
@@ -63,13 +67,13 @@ def table1(*, clients: int, slots: int, local_epsilon: float, delta: float) -> t
         TableRow(
             "shuffling, earlier",
             "O(e^3ε₀/√n)",
-            mechanisms.shuffling_earlier(clients=clients, **given),
+            statements.shuffling_earlier(clients=clients, **given),
             "[EFMRTT19, Thm 7]",
         ),
         TableRow(
             "shuffling, this paper",
             "O(e^2.5ε₀/√n)",
-            mechanisms.shuffling(clients=clients, **given),
+            statements.shuffling(clients=clients).epsilon(**given),
             "[BKMTT20, Thm 5.1]",
         ),
         TableRow(
@@ -128,16 +132,15 @@ def figure2(
     if grid.ndim != 1 or grid.size == 0:
         raise InvalidValue("local_epsilons", local_epsilons, "must be a non-empty sequence")
 
-    def along(bound: Callable[..., float], count: int) -> NDArray[np.float64]:
-        found = [bound(local_epsilon=float(e), delta=delta, clients=count) for e in grid]
-        return np.array(found, dtype=np.float64)
+    def along(bound: Callable[..., float]) -> NDArray[np.float64]:
+        return np.array([bound(local_epsilon=float(e), delta=delta) for e in grid])
 
     return tuple(
         Curve(
             clients=count,
             local_epsilons=grid,
-            this_paper=along(mechanisms.shuffling, count),
-            earlier=along(mechanisms.shuffling_earlier, count),
+            this_paper=along(statements.shuffling(clients=count).epsilon),
+            earlier=along(partial(statements.shuffling_earlier, clients=count)),
         )
         for count in clients
     )
@@ -209,13 +212,19 @@ _DERIVED: dict[str, Callable[[Setting], float]] = {
 }
 """Arguments that are not fields of a setting, and what the sheet passes for them."""
 
-_Statement = tuple[str, str, Callable[..., object]]
+_PURE, _SIMPLIFIED = Amplification.epsilon, Amplification.simplified
+_APPROXIMATE, _TOTAL = Amplification.approximate, Amplification.approximate_total
+_Statement = (
+    tuple[str, str, Callable[..., object]]
+    | tuple[str, str, Callable[..., Amplification], Callable[..., object]]
+)
+"""Id, statement and bound; or id, statement, theorem, and the form in which it is evaluated."""
 
 _STATEMENTS: tuple[_Statement, ...] = (
-    ("A1", "Thm 3.2: fixed window", statements.fixed_window),
-    ("A1", "Thm 3.2: fixed window, simplified", statements.fixed_window_simplified),
-    ("A1", "Thm 3.2: fixed window, approximate", statements.fixed_window_approximate),
-    ("A1", "Thm 3.2: the same at total δ", statements.fixed_window_approximate_total),
+    ("A1", "Thm 3.2: fixed window", statements.fixed_window, _PURE),
+    ("A1", "Thm 3.2: fixed window, simplified", statements.fixed_window, _SIMPLIFIED),
+    ("A1", "Thm 3.2: fixed window, approximate", statements.fixed_window, _APPROXIMATE),
+    ("A1", "Thm 3.2: the same at total δ", statements.fixed_window, _TOTAL),
     ("A2", "Cor 3.3: ε₁ of one run", repetition.one_run),
     ("A2", "Cor 3.3: closed bound on ε₁", repetition.one_run_bound),
     ("A2", "Cor 3.3: total δ of all runs", repetition.total_delta),
@@ -223,28 +232,28 @@ _STATEMENTS: tuple[_Statement, ...] = (
     ("A2", "Cor 3.3: advanced composition at total δ", repetition.repeated_total),
     ("A2", "Cor 3.3: explicit", repetition.repeated_explicit),
     ("A2", "Cor 3.3: explicit at total δ", repetition.repeated_explicit_total),
-    ("A3", "Thm 4.1: averaged", statements.averaged),
+    ("A3", "Thm 4.1: averaged", statements.averaged, _PURE),
     ("A3", "Thm 4.1: averaged at total δ", statements.averaged_total),
-    ("A3", "Thm 4.1: averaged, approximate", statements.averaged_approximate),
+    ("A3", "Thm 4.1: averaged, approximate", statements.averaged, _APPROXIMATE),
     ("A3", "Thm 4.1: the same at total δ", statements.averaged_approximate_total),
-    ("A4", "Thm 4.3: sliding window", statements.sliding_window),
-    ("A4", "Thm 4.3: sliding window, simplified", statements.sliding_window_simplified),
-    ("A4", "Thm 4.3: sliding window, approximate", statements.sliding_window_approximate),
-    ("A4", "Thm 4.3: the same at total δ", statements.sliding_window_approximate_total),
-    ("A5", "Thm 5.1: shuffling", mechanisms.shuffling),
-    ("A5", "Thm 5.1: shuffling, approximate", mechanisms.shuffling_approximate),
-    ("A5", "Thm 5.1: the same at total δ", mechanisms.shuffling_approximate_total),
-    ("A5", "EFMRTT19 Thm 7: shuffling", mechanisms.shuffling_earlier),
-    ("A6", "Thm A.4: random replacement", mechanisms.random_replacement),
-    ("A6", "Thm A.4: simplified", mechanisms.random_replacement_simplified),
-    ("A6", "Thm A.4: approximate", mechanisms.random_replacement_approximate),
-    ("A6", "Thm A.4: the same at total δ", mechanisms.random_replacement_approximate_total),
-    ("A6", "Thm A.7: swapping", mechanisms.swapping),
-    ("A6", "Thm A.7: swapping, approximate", mechanisms.swapping_approximate),
-    ("A6", "Thm A.7: the same at total δ", mechanisms.swapping_approximate_total),
-    ("A6", "Thm A.5: bins of even loads", mechanisms.bins),
-    ("A6", "Thm A.5: bins, approximate", mechanisms.bins_approximate),
-    ("A6", "Thm A.5: the same at total δ", mechanisms.bins_approximate_total),
+    ("A4", "Thm 4.3: sliding window", statements.sliding_window, _PURE),
+    ("A4", "Thm 4.3: sliding window, simplified", statements.sliding_window, _SIMPLIFIED),
+    ("A4", "Thm 4.3: sliding window, approximate", statements.sliding_window, _APPROXIMATE),
+    ("A4", "Thm 4.3: the same at total δ", statements.sliding_window, _TOTAL),
+    ("A5", "Thm 5.1: shuffling", statements.shuffling, _PURE),
+    ("A5", "Thm 5.1: shuffling, approximate", statements.shuffling, _APPROXIMATE),
+    ("A5", "Thm 5.1: the same at total δ", statements.shuffling, _TOTAL),
+    ("A5", "EFMRTT19 Thm 7: shuffling", statements.shuffling_earlier),
+    ("A6", "Thm A.4: random replacement", statements.replacement, _PURE),
+    ("A6", "Thm A.4: simplified", statements.replacement, _SIMPLIFIED),
+    ("A6", "Thm A.4: approximate", statements.replacement, _APPROXIMATE),
+    ("A6", "Thm A.4: the same at total δ", statements.replacement, _TOTAL),
+    ("A6", "Thm A.7: swapping", statements.swapping, _PURE),
+    ("A6", "Thm A.7: swapping, approximate", statements.swapping, _APPROXIMATE),
+    ("A6", "Thm A.7: the same at total δ", statements.swapping, _TOTAL),
+    ("A6", "Thm A.5: bins of even loads", statements.bins, _PURE),
+    ("A6", "Thm A.5: bins, approximate", statements.bins, _APPROXIMATE),
+    ("A6", "Thm A.5: the same at total δ", statements.bins, _TOTAL),
     ("A7", "Lem A.3: rejection rounds T", amplification.rejection_rounds),
     ("A7", "Lem A.3: largest δ₀", amplification.largest_local_delta),
     ("A7", "Lem A.3: smallest δ₁", amplification.smallest_distance),
@@ -273,8 +282,17 @@ _STATEMENTS: tuple[_Statement, ...] = (
 )
 
 
-def _row(setting: Setting, id_: str, statement: str, bound: Callable[..., object]) -> SheetRow:
-    arguments = {name: _argument(setting, name) for name in inspect.signature(bound).parameters}
+def _row(
+    setting: Setting,
+    id_: str,
+    statement: str,
+    bound: Callable[..., object],
+    form: Callable[..., object] | None = None,
+) -> SheetRow:
+    own = {name: _argument(setting, name) for name in inspect.signature(bound).parameters}
+    formed = [] if form is None else list(inspect.signature(form).parameters)[1:]
+    common = {name: _argument(setting, name) for name in formed}
+    arguments = {**common, **own}
     inputs: dict[str, float] = {}
     for name, value in arguments.items():
         if isinstance(value, np.ndarray):
@@ -282,7 +300,7 @@ def _row(setting: Setting, id_: str, statement: str, bound: Callable[..., object
         else:
             inputs[name] = value
     try:
-        found = bound(**arguments)
+        found = bound(**own) if form is None else form(bound(**own), **common)
     except InvalidValue as error:
         return SheetRow(id_, statement, inputs, None, None, str(error))
     if isinstance(found, ApproximateBound):
