@@ -24,6 +24,7 @@ from checkins.accounting.accountant import (
     certify_heterogeneous,
     loss_distribution,
 )
+from checkins.accounting.bounds import covers, local_epsilon, paper_epsilon
 from checkins.accounting.certificate import Alternative, Certificate
 from checkins.accounting.design import (
     Adjacency,
@@ -35,7 +36,6 @@ from checkins.accounting.design import (
     Protocol,
 )
 from checkins.accounting.exact import campaign_divergence, pure
-from checkins.accounting.paper_bounds import covers, local_epsilon, paper_epsilon
 from checkins.errors import InvalidValue, NotCovered
 from checkins.validate import MOST_CAMPAIGNS
 from tests import strategies

@@ -14,10 +14,9 @@ from checkins.accounting import (
     Population,
     Protocol,
     certify,
-    coarse_calibration,
+    precision,
 )
-from checkins.accounting.coarse_calibration import Target
-from checkins.accounting.precision import Precision, delta_at
+from checkins.accounting.precision import Precision, Target, delta_at
 from checkins.campaign import RandomizerKind
 from checkins.planning.candidate import DesignCandidate
 from checkins.planning.search import round_level
@@ -183,7 +182,7 @@ def test_a_level_is_found_after_a_few_evaluations(
         looks.append(delta_at(*args, **more))  # type: ignore[arg-type]
         return looks[-1]
 
-    monkeypatch.setattr(coarse_calibration, "delta_at", watched)
+    monkeypatch.setattr(precision, "delta_at", watched)
     level = SHAPES[name].proven_level(Target(epsilon, delta, ADD_REMOVE), QUICK)
     assert level is not None
     assert len(looks) <= 12

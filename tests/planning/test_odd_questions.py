@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checkins.accounting import Adjacency, Design, NoiseAt, Protocol, coarse_calibration
+from checkins.accounting import Adjacency, Design, NoiseAt, Protocol, precision
 from checkins.accounting.precision import delta_at
 from checkins.campaign import RandomizerKind
 from checkins.errors import InvalidValue
@@ -51,7 +51,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Design]:
         seen.append(design)
         return delta_at(design, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(coarse_calibration, "delta_at", counted)
+    monkeypatch.setattr(precision, "delta_at", counted)
     return seen
 
 

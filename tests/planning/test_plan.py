@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol, certify
-from checkins.accounting.coarse_calibration import Target
+from checkins.accounting.precision import Target
 from checkins.campaign import PartialRun, RandomizerKind, certify_runs, parse_campaign
 from checkins.planning import Constraints, Devices, Question, Server, make_plan
 from checkins.planning.cost_model import dominates

@@ -19,13 +19,15 @@ from checkins.accounting import (
     Population,
     Protocol,
 )
-from checkins.accounting.coarse_calibration import (
+from checkins.accounting.precision import (
+    Method,
+    Precision,
     Target,
     calibrate_at,
     estimated_level,
+    method_at,
     seems_out_of_reach,
 )
-from checkins.accounting.precision import Method, Precision, method_at
 from checkins.campaign import RandomizerKind
 from checkins.planning.question import Question
 from checkins.randomizers import Laplace, PrivUnit

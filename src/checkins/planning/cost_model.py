@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from checkins.accounting import NoiseAt, Protocol
-from checkins.accounting.coarse_calibration import Target
 from checkins.accounting.paper.occupancy import expected_inverse_load
 from checkins.accounting.paper.utility import averaged_risk, fixed_window_risk
+from checkins.accounting.precision import Target
 from checkins.campaign import RandomizerKind
 from checkins.errors import InvalidValue
 from checkins.planning.candidate import DesignCandidate, SlotLoad, slot_load

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 from checkins.accounting import Adjacency, Certificate, Protocol, total_variation
 from checkins.accounting.certificate import versions
-from checkins.accounting.coarse_calibration import Target
-from checkins.accounting.precision import Method, Precision, certify_at
+from checkins.accounting.precision import Method, Precision, Target, certify_at
 from checkins.campaign import Campaign, PartialRun, certify_runs
 from checkins.errors import NotCovered
 from checkins.planning.campaign import campaign_file_text, campaign_of

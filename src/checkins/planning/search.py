@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from checkins.accounting import Protocol, total_variation
-from checkins.accounting.coarse_calibration import Target
-from checkins.accounting.precision import Precision
+from checkins.accounting.precision import Precision, Target
 from checkins.campaign import PartialRun, RandomizerKind
 from checkins.errors import InvalidValue
 from checkins.planning.campaign import campaign_of

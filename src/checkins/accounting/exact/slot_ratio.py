@@ -71,14 +71,7 @@ class Shifted:
     """
 
     shift: float
-
-    @property
-    def mean(self) -> float:
-        return 1.0
-
-    @property
-    def floor(self) -> float:
-        return 0.0
+    mean, floor = 1.0, 0.0
 
     @property
     def typical(self) -> FloatArray:
@@ -190,14 +183,11 @@ class Antipodal:
 
     shift: float
     epsilon: float
+    floor = -math.inf
 
     @property
     def mean(self) -> float:
         return -math.expm1(self.epsilon)
-
-    @property
-    def floor(self) -> float:
-        return -math.inf
 
     @property
     def typical(self) -> FloatArray:
@@ -250,14 +240,11 @@ class Displaced:
     shift: float
     epsilon: float
     weight: float
+    floor = -math.inf
 
     @property
     def mean(self) -> float:
         return -math.expm1(self.epsilon)
-
-    @property
-    def floor(self) -> float:
-        return -math.inf
 
     @property
     def typical(self) -> FloatArray:
