@@ -104,36 +104,21 @@ def theorem_risk(
     """
     if candidate.repeats > 1 or candidate.minibatch > 1:
         return None
+    crowd = {"clients": question.clients, "slots": candidate.slots}
+    problem = {"lipschitz": 1.0, "diameter": 1.0, "dimension": question.dimension}
+    local_noise = candidate.is_gaussian and candidate.noise_at is NoiseAt.CLIENT
     try:
         if candidate.protocol is Protocol.AVERAGED:
             std = math.sqrt(candidate.report_variance(level, dimension=question.dimension))
-            risk = averaged_risk(
-                clients=question.clients,
-                slots=candidate.slots,
-                lipschitz=1.0,
-                diameter=1.0,
-                dimension=question.dimension,
-                noise_std=std,
+            return TheoremRisk(
+                averaged_risk(**crowd, **problem, noise_std=std), "paper, Theorem 4.2"
             )
-            return TheoremRisk(risk, "paper, Theorem 4.2")
-        alone = (
-            candidate.is_gaussian
-            and candidate.noise_at is NoiseAt.CLIENT
-            and candidate.capacity == 1
-        )
-        if candidate.protocol is Protocol.FIXED and alone:
-            risk = fixed_window_risk(
-                clients=question.clients,
-                slots=candidate.slots,
-                participation=candidate.participation,
-                lipschitz=1.0,
-                diameter=1.0,
-                dimension=question.dimension,
-                noise_std=level,
-            )
+        if candidate.protocol is Protocol.FIXED and local_noise and candidate.capacity == 1:
+            share = candidate.participation
+            risk = fixed_window_risk(**crowd, **problem, participation=share, noise_std=level)
             return TheoremRisk(risk, "paper, Theorem 3.5")
     except InvalidValue:
-        return None
+        pass
     return None
 
 
@@ -199,9 +184,7 @@ class CalibratedDesign:
             words.append(f"window {candidate.window:,}")
         if candidate.participation < 1.0:
             words.append(f"p {candidate.participation:g}")
-        words.append(
-            str(candidate.noise_at) if candidate.is_gaussian else str(candidate.randomizer)
-        )
+        words.append(str(candidate.noise_at if candidate.is_gaussian else candidate.randomizer))
         return ", ".join(words)
 
     def as_json(self) -> dict[str, object]:
@@ -242,11 +225,6 @@ class CalibratedDesign:
         }
 
 
-def at_server(candidate: DesignCandidate) -> bool:
-    """Return whether the server adds the noise, once per slot."""
-    return candidate.is_gaussian and candidate.noise_at is NoiseAt.SERVER
-
-
 MOST_SHOWN = 12
 
 
@@ -262,23 +240,16 @@ def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
 
 def pareto(designs: Sequence[CalibratedDesign]) -> list[CalibratedDesign]:
     """Return the designs that no other dominates, best proxy first, equal ones once."""
-    kept: dict[tuple[float, ...], CalibratedDesign] = {}
-    for design in designs:
-        kept.setdefault(design.axes, design)
-    free = [
-        design
-        for axes, design in kept.items()
-        if not any(dominates(others, axes) for others in kept)
-    ]
-    return sorted(free, key=lambda design: design.axes)
+    distinct = {design.axes: design for design in reversed(designs)}
+    front = (axes for axes in distinct if not any(dominates(other, axes) for other in distinct))
+    return [distinct[axes] for axes in sorted(front)]
 
 
 def thinned(front: Sequence[CalibratedDesign], always: CalibratedDesign) -> list[CalibratedDesign]:
     """Return at most ``MOST_SHOWN`` designs of a front, ``always`` among them."""
     if len(front) <= MOST_SHOWN:
         return list(front)
-    spread = [
-        front[round(place * (len(front) - 1) / (MOST_SHOWN - 2))] for place in range(MOST_SHOWN - 1)
-    ]
+    step = (len(front) - 1) / (MOST_SHOWN - 2)
+    spread = [front[round(place * step)] for place in range(MOST_SHOWN - 1)]
     chosen = {id(design): design for design in (*spread, always)}
     return sorted(chosen.values(), key=lambda design: design.axes)

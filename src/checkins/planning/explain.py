@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from checkins import formatting
-from checkins.accounting import Population, Protocol
+from checkins.accounting import NoiseAt, Population, Protocol
 from checkins.accounting.precision import Method, Precision, epsilon_at
 from checkins.campaign import RandomizerKind
 from checkins.errors import CheckinsError
-from checkins.planning.candidate import DesignCandidate
-from checkins.planning.cost_model import CalibratedDesign, at_server, design_metrics
+from checkins.planning.cost_model import CalibratedDesign, design_metrics
 from checkins.planning.search import WORTH
 from checkins.planning.search_space import capacity_without_overflow, contributors
 
@@ -57,79 +56,64 @@ def _row(design: CalibratedDesign, factor: float) -> SensitivityRow:
     question, candidate = design.question, design.candidate
     clients = max(1, round(question.clients * factor))
     slot_s = design.metrics.slot_load.slot_s
-    worth = design_metrics(candidate, design.level, question, clients=clients, slot_s=slot_s)
-    epsilon = _epsilon(design, factor)
-    seen = worth.slot_load
-    words = _words(design, factor, clients, epsilon)
-    noise = worth.noise_per_step / design.metrics.noise_per_step
-    change = f"noise per step {noise:.2f} times as large, dummies {seen.dummies_share:.1%}"
-    if factor == 1.0:
-        change = (
-            f"noise per step {worth.noise_per_step:.3g} clips, dummies {seen.dummies_share:.1%}"
-        )
-    late = seen.server_updates_per_s > question.server.updates_per_s * (1.0 + 1e-9)
-    busy = (
-        f" Reports come at {seen.server_updates_per_s:,.0f} a second, more than the server takes:"
-        f" those that are late {'are lost' if candidate.capacity is None else 'become dummies'}."
-        if late
-        else ""
+    metrics = design_metrics(candidate, design.level, question, clients=clients, slot_s=slot_s)
+    load, epsilon = metrics.slot_load, _epsilon(design, factor)
+    noise = f"{metrics.noise_per_step:.3g} clips"
+    if factor != 1.0:
+        ratio = metrics.noise_per_step / design.metrics.noise_per_step
+        noise = f"{ratio:.2f} times as large"
+    sentence = (
+        f"{_words(design, factor, clients, epsilon)}; noise per step {noise},"
+        f" dummies {load.dummies_share:.1%}."
     )
+    if load.server_updates_per_s > question.server.updates_per_s * (1.0 + 1e-9):
+        late = "are lost" if candidate.capacity is None else "become dummies"
+        sentence += (
+            f" Reports come at {load.server_updates_per_s:,.0f} a second, more than the server"
+            f" takes: those that are late {late}."
+        )
     return SensitivityRow(
         factor=factor,
         population=clients,
-        proxy=worth.proxy,
-        noise_per_step=worth.noise_per_step,
-        dummies_share=seen.dummies_share,
-        server_updates_per_s=seen.server_updates_per_s,
+        proxy=metrics.proxy,
+        noise_per_step=metrics.noise_per_step,
+        dummies_share=load.dummies_share,
+        server_updates_per_s=load.server_updates_per_s,
         epsilon=epsilon,
-        sentence=f"{words}; {change}.{busy}",
+        sentence=sentence,
     )
 
 
 def _words(design: CalibratedDesign, factor: float, clients: int, epsilon: float) -> str:
     how = {0.5: "half as many clients", 1.0: "the planned clients", 2.0: "twice as many clients"}
     start = f"With {how[factor]} ({clients:,})"
-    moved = epsilon > design.epsilon * (1.0 + 1e-9)
     if not math.isfinite(epsilon):
         return f"{start} no epsilon is proved: the campaign must not run"
     if not depends_on_population(design):
         return f"{start} epsilon is the same: the certificate needs no population"
-    if not moved:
+    if epsilon <= design.epsilon * (1.0 + 1e-9):
         return f"{start} epsilon still holds: the declared population covers them"
-    why = (
-        "averaged updates hide a client among those who contribute"
-        if design.candidate.protocol is Protocol.AVERAGED
-        else "slots overflow, and one client may displace another"
-    )
+    why = "slots overflow, and one client may displace another"
+    if design.candidate.protocol is Protocol.AVERAGED:
+        why = "averaged updates hide a client among those who contribute"
     return f"{start} epsilon becomes {formatting.up(epsilon, 3)}: {why}"
 
 
 def _epsilon(design: CalibratedDesign, factor: float) -> float:
     """Return a proven epsilon with this many times the clients at both ends of the range."""
-    if factor == 1.0 or not depends_on_population(design):
+    candidate, target = design.candidate, design.target
+    declared, population = candidate.population, _scaled(design, factor)
+    if not depends_on_population(design) or declared is None or population is None:
         return design.epsilon
-    candidate = design.candidate
-    other = replace(candidate, population=_scaled(design, factor))
-    if other.population is None or candidate.population is None:
+    averaged = candidate.protocol is Protocol.AVERAGED
+    covered = factor >= 1.0 if averaged else population.most <= declared.most
+    if factor == 1.0 or covered:
         return design.epsilon
-    if (
-        candidate.protocol is not Protocol.AVERAGED
-        and other.population.most <= candidate.population.most
-    ):
-        return design.epsilon
-    if candidate.protocol is Protocol.AVERAGED and factor >= 1.0:
-        return design.epsilon
-    return max(design.epsilon, _proven(other, design))
-
-
-def _proven(candidate: DesignCandidate, design: CalibratedDesign) -> float:
-    """Return the smallest epsilon that is proved at the planner's precision."""
-    target = design.target
     try:
-        other = candidate.design(design.level)
+        other = replace(candidate, population=population).design(design.level)
     except CheckinsError:
         return math.inf
-    return epsilon_at(
+    proven = epsilon_at(
         other,
         delta=target.delta,
         adjacency=target.adjacency,
@@ -137,6 +121,7 @@ def _proven(candidate: DesignCandidate, design: CalibratedDesign) -> float:
         campaigns=candidate.repeats,
         guess=2.0 * target.epsilon,
     )
+    return max(design.epsilon, proven)
 
 
 def _scaled(design: CalibratedDesign, factor: float) -> Population | None:
@@ -174,91 +159,50 @@ def reasons(
 ) -> list[Reason]:
     """Return the reasons for a design, from its protocol to its duration."""
     return [
-        *_protocol(design),
+        _protocol(design),
         *_noise(design),
-        *_slots(design, curve),
+        _slots(design, curve),
         *_participation(design),
-        *_repeats(design),
-        *_clock(design),
-        *_choice(design, [*front, *curve]),
+        _repeats(design),
+        _clock(design),
+        _choice(design, [*front, *curve]),
     ]
 
 
-def _protocol(design: CalibratedDesign) -> Iterator[Reason]:
+def _protocol(design: CalibratedDesign) -> Reason:
     candidate = design.candidate
     if candidate.protocol is Protocol.AVERAGED and candidate.is_gaussian:
-        yield Reason(
+        return Reason(
             "Averaged updates waste no report; they are proved for neighbours that replace one"
             " client's data.",
             "Theorem 4.1",
         )
-    elif candidate.protocol is Protocol.AVERAGED:
-        yield Reason(
+    if candidate.protocol is Protocol.AVERAGED:
+        return Reason(
             "Averaged updates waste no report, and hide each client among all who contribute; they"
             " are proved for neighbours that replace one client's data, and need to know how many"
             " contribute.",
             SHUFFLED,
         )
-    elif candidate.protocol is Protocol.SLIDING:
-        reach = duration_text(design.question.availability_s)
-        yield Reason(
-            f"Devices stay reachable for {reach}: each draws one of"
-            f" the {candidate.window:,} slots after it wakes, and is hidden among those only; the"
-            f" first {(candidate.window or 1) - 1:,} slots warm up and release nothing.",
+    if candidate.window is not None:
+        return Reason(
+            f"Devices stay reachable for {duration_text(design.question.availability_s)}: each"
+            f" draws one of the {candidate.window:,} slots after it wakes, and is hidden among"
+            f" those only; the first {candidate.window - 1:,} slots warm up and release nothing.",
             f"{WINDOWS}; Theorem 4.3",
         )
-    else:
-        yield Reason(
-            f"Each client draws one of {candidate.slots:,} slots by itself, so no client is called,"
-            " and the privacy loss of all releases is bounded by one likelihood ratio whatever the"
-            " other clients do.",
-            f"{RATIO}; Theorem 3.2",
-        )
+    return Reason(
+        f"Each client draws one of {candidate.slots:,} slots by itself, so no client is called,"
+        " and the privacy loss of all releases is bounded by one likelihood ratio whatever the"
+        " other clients do.",
+        f"{RATIO}; Theorem 3.2",
+    )
 
 
 def _noise(design: CalibratedDesign) -> Iterator[Reason]:
-    candidate, asked = design.candidate, design.question
-    if at_server(candidate):
-        level = f"{design.level:g} clips"
-        if candidate.capacity is None:
-            yield Reason(
-                f"The server adds noise of {level} once to the sum of a slot: no dummies, no"
-                " dismissed or displaced client, and the certificate needs no population.",
-                f"{WINDOWS}, Noise at the server",
-            )
-            room = capacity_without_overflow(candidate, asked)
-            yield Reason(
-                f"The same noise carried by the reports themselves would take {room:,} places a"
-                " slot, filled with dummies, and a promise that no more than"
-                f" {asked.population.most:,} clients exist, for the same trust in the server.",
-                f"{WINDOWS}, Capacity",
-            )
-        else:
-            yield Reason(
-                f"The server adds noise of {level} once to the sum of a slot. A capacity of"
-                f" {candidate.capacity:,} lets one client displace another, which needs more noise"
-                " than no capacity.",
-                GAUSSIAN,
-            )
-    elif candidate.is_gaussian and candidate.protocol is not Protocol.AVERAGED:
-        without_overflow = candidate.method(design.target) is Method.EXACT_POPULATION
-        yield Reason(
-            f"Each of {candidate.capacity:,} places a slot carries noise of {design.level:g} clips,"
-            " dummies included, so a sum has the same noise whoever comes"
-            + (
-                f"; with at most {asked.population.most:,} clients a slot hardly ever overflows."
-                if without_overflow
-                else "; a full slot lets one client displace another, which is accounted for."
-            ),
-            f"{GAUSSIAN}; {DUMMIES}",
-        )
-    elif candidate.is_gaussian:
-        yield Reason(
-            "The theorem for an average of Gaussian reports proves nothing smaller here: each"
-            f" report is private by itself, with noise of {design.level:g} clips.",
-            WINDOWS,
-        )
-    else:
+    candidate, level = design.candidate, f"{design.level:g} clips"
+    most = f"{design.question.population.most:,} clients"
+    if not candidate.is_gaussian:
         simulated = candidate.randomizer is RandomizerKind.PRIVUNIT
         yield Reason(
             f"Each report is {design.level:g}-DP by itself, even against the server; the random"
@@ -266,87 +210,115 @@ def _noise(design: CalibratedDesign) -> Iterator[Reason]:
             + (" PrivUnit has no exact sampler for devices: simulate only." if simulated else ""),
             PURE,
         )
+    elif candidate.noise_at is NoiseAt.SERVER and candidate.capacity is None:
+        yield Reason(
+            f"The server adds noise of {level} once to the sum of a slot: no dummies, no dismissed"
+            " or displaced client, and the certificate needs no population.",
+            f"{WINDOWS}, Noise at the server",
+        )
+        places = capacity_without_overflow(candidate, design.question)
+        yield Reason(
+            f"The same noise carried by the reports themselves would take {places:,} places a slot,"
+            f" filled with dummies, and a promise that no more than {most} exist, for the same"
+            " trust in the server.",
+            f"{WINDOWS}, Capacity",
+        )
+    elif candidate.noise_at is NoiseAt.SERVER:
+        yield Reason(
+            f"The server adds noise of {level} once to the sum of a slot. A capacity of"
+            f" {candidate.capacity:,} lets one client displace another, which needs more noise"
+            " than no capacity.",
+            GAUSSIAN,
+        )
+    elif candidate.protocol is Protocol.AVERAGED:
+        yield Reason(
+            "The theorem for an average of Gaussian reports proves nothing smaller here: each"
+            f" report is private by itself, with noise of {level}.",
+            WINDOWS,
+        )
+    else:
+        full = "a full slot lets one client displace another, which is accounted for."
+        if candidate.method(design.target) is Method.EXACT_POPULATION:
+            full = f"with at most {most} a slot hardly ever overflows."
+        yield Reason(
+            f"Each of {candidate.capacity:,} places a slot carries noise of {level}, dummies"
+            f" included, so a sum has the same noise whoever comes; {full}",
+            f"{GAUSSIAN}; {DUMMIES}",
+        )
 
 
-def _slots(design: CalibratedDesign, curve: Sequence[CalibratedDesign]) -> Iterator[Reason]:
-    candidate, worth = design.candidate, design.metrics
+def _slots(design: CalibratedDesign, curve: Sequence[CalibratedDesign]) -> Reason:
+    candidate, proxy = design.candidate, design.metrics.proxy
     fewer = [one for one in curve if one.candidate.slots <= 0.55 * candidate.slots]
     more = [one for one in curve if one.candidate.slots >= 1.9 * candidate.slots]
+    words = f"{candidate.slots:,} slots balance steps against noise: the proxy is {proxy:.3g}"
     if design.question.fixed.slots is not None:
-        start = f"The {candidate.slots:,} slots were asked for"
-    else:
-        start = f"{candidate.slots:,} slots balance steps against noise"
-    words = f"{start}: the proxy is {worth.proxy:.3g}"
+        words = f"The {candidate.slots:,} slots were asked for: the proxy is {proxy:.3g}"
     if fewer:
         one = max(fewer, key=lambda one: one.candidate.slots)
         words += f", with {one.candidate.slots:,} it is {one.metrics.proxy:.3g}"
-        words += " (fewer steps)" if one.metrics.proxy > worth.proxy else ""
+        words += " (fewer steps)" if one.metrics.proxy > proxy else ""
     if more:
         one = min(more, key=lambda one: one.candidate.slots)
         words += f", with {one.candidate.slots:,} {one.metrics.proxy:.3g}"
-        words += " (more noise in all)" if one.metrics.proxy > worth.proxy else ""
-    yield Reason(
-        f"{words}; smaller is better.", f"{GAUSSIAN if candidate.is_gaussian else PURE}; {PROXY}"
-    )
+        words += " (more noise in all)" if one.metrics.proxy > proxy else ""
+    theory = GAUSSIAN if candidate.is_gaussian else PURE
+    return Reason(f"{words}; smaller is better.", f"{theory}; {PROXY}")
 
 
 def _participation(design: CalibratedDesign) -> Iterator[Reason]:
-    candidate, asked = design.candidate, design.question
-    if candidate.participation == 1.0:
+    participation = design.candidate.participation
+    if participation == 1.0:
         return
-    if asked.fixed.participation is not None:
-        why = "was asked for"
-    else:
-        why = "keeps the server's and the devices' load down"
+    asked = design.question.fixed.participation is not None
+    why = "was asked for" if asked else "keeps the server's and the devices' load down"
     yield Reason(
-        f"A participation of {candidate.participation:g} {why}, and amplifies privacy: clients that"
-        " sit out reveal nothing.",
+        f"A participation of {participation:g} {why}, and amplifies privacy: clients that sit out"
+        " reveal nothing.",
         f"{RATIO}; Theorem 3.2",
     )
 
 
-def _repeats(design: CalibratedDesign) -> Iterator[Reason]:
-    candidate = design.candidate
-    if candidate.repeats == 1:
-        yield Reason(
+def _repeats(design: CalibratedDesign) -> Reason:
+    repeats = design.candidate.repeats
+    if repeats == 1:
+        return Reason(
             "One run: a client is used once at most; more runs would give more steps at about the"
             " same noise in all, for as many more uploads.",
             f"{WINDOWS}, Several campaigns; docs/planning.md, The proxy",
         )
-        return
-    yield Reason(
-        f"{candidate.repeats:,} runs with independent randomness are composed as privacy losses,"
-        f" not by adding epsilons: {design.metrics.steps:,} steps with less noise in all than one"
-        f" run of so many slots, for {candidate.repeats:,} check-ins of each client.",
+    return Reason(
+        f"{repeats:,} runs with independent randomness are composed as privacy losses, not by"
+        f" adding epsilons: {design.metrics.steps:,} steps with less noise in all than one run of"
+        f" so many slots, for {repeats:,} check-ins of each client.",
         f"{WINDOWS}, Several campaigns; Corollary 3.3",
     )
 
 
-def _clock(design: CalibratedDesign) -> Iterator[Reason]:
-    seen = design.metrics.slot_load
-    yield Reason(
-        f"A slot of {seen.slot_s:g} s leaves time for a report of {seen.upload_bytes:,} bytes and"
-        f" for {seen.server_updates_per_s:,.3g} reports a second; all of it takes"
-        f" {duration_text(seen.duration_s)}. The schedule does not affect epsilon.",
+def _clock(design: CalibratedDesign) -> Reason:
+    load = design.metrics.slot_load
+    return Reason(
+        f"A slot of {load.slot_s:g} s leaves time for a report of {load.upload_bytes:,} bytes and"
+        f" for {load.server_updates_per_s:,.3g} reports a second; all of it takes"
+        f" {duration_text(load.duration_s)}. The schedule does not affect epsilon.",
         "docs/planning.md, Time and load",
     )
 
 
-def _choice(design: CalibratedDesign, front: Sequence[CalibratedDesign]) -> Iterator[Reason]:
+def _choice(design: CalibratedDesign, front: Sequence[CalibratedDesign]) -> Reason:
     rivals = [one for one in front if one.epsilon >= design.epsilon * 0.9 and one is not design]
     better = [one for one in rivals if one.metrics.proxy < design.metrics.proxy]
     if not better:
-        yield Reason("No design that was looked at has a better proxy at this budget.", PROXY)
-        return
+        return Reason("No design that was looked at has a better proxy at this budget.", PROXY)
     best = min(better, key=lambda one: one.metrics.proxy)
     gain = 1.0 - best.metrics.proxy / design.metrics.proxy
-    costs = []
+    needs = []
     if best.load > 1.01 * design.load:
-        costs.append(f"{best.load / design.load:.1f} times the uploads")
+        needs.append(f"{best.load / design.load:.1f} times the uploads")
     if best.metrics.duration_s > 1.01 * design.metrics.duration_s:
-        costs.append(f"{best.metrics.duration_s / design.metrics.duration_s:.1f} times the time")
-    extra = " and ".join(costs) or "about the same load"
-    yield Reason(
+        needs.append(f"{best.metrics.duration_s / design.metrics.duration_s:.1f} times the time")
+    extra = " and ".join(needs) or "about the same load"
+    return Reason(
         f"The best proxy found is {gain:.0%} smaller ({best.label}), for {extra}; twice the uploads"
         f" must improve the proxy by {2**WORTH - 1:.1%} to be recommended.",
         PROXY,

@@ -7,6 +7,7 @@ wrong guess there costs time or accuracy, never privacy.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
 from checkins import validate
@@ -47,8 +48,8 @@ class Learning:
     @classmethod
     def of(cls, task: Task, *, name: str | None = None) -> Learning:
         """Return the constants of a task: tuned for the tasks of this package, else defaults."""
-        known = _KNOWN.get((str(task.data), task.model, task.features), {})
-        return cls(name=name, task=task, **known)
+        known = _KNOWN.get((str(task.data), task.model, task.features), ())
+        return cls(name, *known, task=task)
 
     def memory(self, steps: float) -> float:
         """Return the largest 1/(1 − momentum) for so many steps."""
@@ -77,26 +78,12 @@ class Learning:
         return math.ceil(100.0 * (1.0 - self.steepest / step)) / 100.0
 
 
-_KNOWN: dict[tuple[str, str, Features | None], dict[str, float]] = {
-    (DataSet.PATIENTS, Model.LOGISTIC, None): {
-        "clip": 1.0,
-        "radius": 3.3,
-        "steepest": 20.0,
-        "spread": 0.1,
-    },
-    (DataSet.FASHION_MNIST, Model.SOFTMAX, Features.SCATTERING): {
-        "clip": 0.1,
-        "radius": 16.0,
-        "steepest": 6.0,
-        "spread": 0.4,
-    },
-    (DataSet.SYNTHETIC, Model.LOGISTIC, None): {
-        "clip": 1.0,
-        "radius": 1.7,
-        "steepest": 40.0,
-        "spread": 0.5,
-    },
+_KNOWN = {
+    (DataSet.PATIENTS, Model.LOGISTIC, None): (1.0, 3.3, 20.0, 0.1),
+    (DataSet.FASHION_MNIST, Model.SOFTMAX, Features.SCATTERING): (0.1, 16.0, 6.0, 0.4),
+    (DataSet.SYNTHETIC, Model.LOGISTIC, None): (1.0, 1.7, 40.0, 0.5),
 }
+"""Clip, radius, steepest and spread of the tasks of this package."""
 
 
 ALL = "all"
@@ -165,17 +152,14 @@ class Constraints:
     randomizer: RandomizerKind | None = None
 
     def __post_init__(self) -> None:
-        if self.protocol is not None:
-            validate.one_of(Protocol, protocol=self.protocol)
-        if self.noise_at is not None:
-            validate.one_of(NoiseAt, noise_at=self.noise_at)
-        if self.slots is not None:
-            validate.count(most=MOST_PLANNED_SLOTS, slots=self.slots)
-        if self.repeats is not None:
-            validate.count(most=MOST_REPEATS, repeats=self.repeats)
-        for name in ("window", "minibatch"):
+        validate.one_of((Protocol, type(None)), protocol=self.protocol)
+        validate.one_of((NoiseAt, type(None)), noise_at=self.noise_at)
+        validate.one_of((RandomizerKind, type(None)), randomizer=self.randomizer)
+        limits = {"slots": MOST_PLANNED_SLOTS, "repeats": MOST_REPEATS}
+        limits |= {"window": MOST_PLANNED_SLOTS, "minibatch": MOST_PLANNED_SLOTS}
+        for name, most in limits.items():
             if getattr(self, name) is not None:
-                validate.count(most=MOST_PLANNED_SLOTS, **{name: getattr(self, name)})
+                validate.count(most=most, **{name: getattr(self, name)})
         if self.capacity is not None and self.capacity != ALL:
             validate.count(capacity=self.capacity)
         if self.participation is not None:
@@ -184,44 +168,38 @@ class Constraints:
                 raise InvalidValue(
                     "participation", 0.0, "must be above 0: no client would take part"
                 )
-        if self.randomizer is not None:
-            validate.one_of(RandomizerKind, randomizer=self.randomizer)
-            if self.randomizer not in SEARCHED:
-                raise InvalidValue(
-                    "randomizer", str(self.randomizer), "must be gaussian, laplace or privunit"
-                )
-        self._check_pairs()
+        if self.randomizer not in (None, *SEARCHED):
+            raise InvalidValue(
+                "randomizer", str(self.randomizer), "must be gaussian, laplace or privunit"
+            )
+        for refused, name, value, expected in self._conflicts():
+            if refused:
+                raise InvalidValue(name, value, expected)
 
-    def _check_pairs(self) -> None:
+    def _conflicts(self) -> Iterator[tuple[bool, str, object, str]]:
+        """Yield whether two values do not go together, and the error if so."""
         pure = self.randomizer in (RandomizerKind.LAPLACE, RandomizerKind.PRIVUNIT)
         averaged = self.protocol is Protocol.AVERAGED
-        server = self.noise_at is NoiseAt.SERVER
-        if pure and server:
-            raise InvalidValue(
-                "noise_at", "server", f"{self.randomizer} reports carry their noise themselves"
-            )
-        if averaged and server:
-            raise InvalidValue(
-                "noise_at", "server", "averaged updates divide by a count that shows: use fixed"
-            )
-        if averaged and self.participation not in (None, 1.0):
-            raise InvalidValue(
-                "participation", self.participation, "averaged updates are proved for 1 only"
-            )
-        if averaged and self.capacity is not None:
-            raise InvalidValue(
-                "capacity", self.capacity, "averaged updates use every report: leave it out"
-            )
-        if averaged and self.minibatch not in (None, 1):
-            raise InvalidValue("minibatch", self.minibatch, "averaged updates step in every slot")
-        if self.window is not None and self.protocol not in (None, Protocol.SLIDING):
-            raise InvalidValue("window", self.window, "goes with the sliding protocol only")
-        if self.window is not None and self.slots is not None and self.window > self.slots:
-            raise InvalidValue("window", self.window, f"must be at most slots = {self.slots}")
-        if self.minibatch is not None and self.slots is not None and self.minibatch > self.slots:
-            raise InvalidValue("minibatch", self.minibatch, f"must be at most slots = {self.slots}")
-        if self.capacity == ALL and (pure or self.noise_at is NoiseAt.CLIENT):
-            raise InvalidValue("capacity", ALL, "goes with Gaussian noise at the server only")
+        server, client = self.noise_at is NoiseAt.SERVER, self.noise_at is NoiseAt.CLIENT
+        slots = math.inf if self.slots is None else self.slots
+        own = f"{self.randomizer} reports carry their noise themselves"
+        yield pure and server, "noise_at", "server", own
+        count = "averaged updates divide by a count that shows: use fixed"
+        yield averaged and server, "noise_at", "server", count
+        part = averaged and self.participation not in (None, 1.0)
+        yield part, "participation", self.participation, "averaged updates are proved for 1 only"
+        capped = averaged and self.capacity is not None
+        yield capped, "capacity", self.capacity, "averaged updates use every report: leave it out"
+        batched = averaged and self.minibatch not in (None, 1)
+        yield batched, "minibatch", self.minibatch, "averaged updates step in every slot"
+        sliding = self.protocol in (None, Protocol.SLIDING)
+        misplaced = self.window is not None and not sliding
+        yield misplaced, "window", self.window, "goes with the sliding protocol only"
+        for name in ("window", "minibatch"):
+            value = getattr(self, name)
+            yield (value or 1) > slots, name, value, f"must be at most slots = {self.slots}"
+        everyone = self.capacity == ALL and (pure or client)
+        yield everyone, "capacity", ALL, "goes with Gaussian noise at the server only"
 
     def named(self) -> dict[str, object]:
         """Return the fixed parameters as plain values."""
