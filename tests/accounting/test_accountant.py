@@ -309,7 +309,7 @@ def test_campaigns_cost_at_least_one_and_at_most_their_sum(ask: Asked, campaigns
 def test_one_campaign_composed_is_the_campaign(ask: Asked) -> None:
     what, adjacency = ask
     alone = campaign_divergence.divergence(what, adjacency, delta=DELTA).epsilon(DELTA)
-    composed = composition.composed((what,), adjacency, campaigns=1, delta=DELTA)
+    composed = composition.Composition((what,), adjacency, 1).epsilon(DELTA)
     assert alone.lower <= composed.upper * (1 + 1e-6)
     assert composed.lower <= alone.upper * (1 + 1e-6)
     close = 0.01 if adjacency is ADD_REMOVE else 0.05
@@ -323,8 +323,8 @@ def test_one_campaign_composed_is_the_campaign(ask: Asked) -> None:
 def test_replacing_is_never_cheaper_than_adding_or_removing_for_sure(
     what: Design, campaigns: int
 ) -> None:
-    replaced = composition.composed((what,), REPLACE_ONE, campaigns=campaigns, delta=DELTA)
-    added = composition.composed((what,), ADD_REMOVE, campaigns=campaigns, delta=DELTA)
+    replaced = composition.Composition((what,), REPLACE_ONE, campaigns).epsilon(DELTA)
+    added = composition.Composition((what,), ADD_REMOVE, campaigns).epsilon(DELTA)
     assert replaced.upper >= added.lower * (1 - 1e-6)
     assert replaced.lower <= added.upper * (1 + 1e-6)  # the same witness
 
@@ -342,7 +342,7 @@ def test_few_slots_and_strong_losses_compose_to_no_more_than_their_sum(
     """The grid must reach the highest losses, and e^epsilon must not magnify what cancels."""
     assume(epsilon * campaigns < 400.0)
     what = local(epsilon, slots=slots)
-    found = composition.composed((what,), adjacency, campaigns=campaigns, delta=DELTA)
+    found = composition.Composition((what,), adjacency, campaigns).epsilon(DELTA)
     assert found.lower <= campaigns * epsilon * (1 + 1e-6)
     assert found.upper <= campaigns * epsilon * 1.1
 
@@ -352,9 +352,7 @@ def test_few_slots_and_strong_losses_compose_to_no_more_than_their_sum(
 def test_strong_reports_in_two_slots_compose_within_bounds(
     campaigns: int, adjacency: Adjacency
 ) -> None:
-    found = composition.composed(
-        (local(4.0, slots=2),), adjacency, campaigns=campaigns, delta=DELTA
-    )
+    found = composition.Composition((local(4.0, slots=2),), adjacency, campaigns).epsilon(DELTA)
     assert found.lower <= 4.0 * campaigns * (1 + 1e-6)
     assert found.upper <= 4.2 * campaigns
 
@@ -362,8 +360,8 @@ def test_strong_reports_in_two_slots_compose_within_bounds(
 def test_gaussian_campaigns_compose_between_one_and_their_sum_replacing_too() -> None:
     what = SLOW[0]
     one = price(what, REPLACE_ONE)
-    several = composition.composed((what,), REPLACE_ONE, campaigns=3, delta=DELTA)
-    added = composition.composed((what,), ADD_REMOVE, campaigns=3, delta=DELTA)
+    several = composition.Composition((what,), REPLACE_ONE, 3).epsilon(DELTA)
+    added = composition.Composition((what,), ADD_REMOVE, 3).epsilon(DELTA)
     assert one.epsilon <= several.upper * ROUNDING
     assert several.upper <= 3 * price(what, REPLACE_ONE, delta=DELTA / 3).epsilon
     assert added.upper <= several.upper * ROUNDING

@@ -58,7 +58,7 @@ def local(epsilon: float, slots: int = 1, participation: float = 1.0) -> Design:
 
 
 def curve_of(design: Design, slack: float, adjacency: Adjacency = ADD_REMOVE) -> DeltaCurve:
-    found = composition.composed_curve((design,), adjacency, campaigns=1, delta=slack)
+    found = composition.Composition((design,), adjacency, 1).curve(slack)
     return DeltaCurve.of(found, slack=slack)
 
 
@@ -88,8 +88,8 @@ def test_the_gaussian_filter_with_half_of_delta_as_slack(
     charge = campaigns * GAUSSIAN.charge(curve_of(design, slack))
     found = GAUSSIAN.epsilon(charge, delta=DELTA / 2)
     assert found == pytest.approx(filtered, rel=2e-3)
-    assert composition.composed_upper(
-        (design,), ADD_REMOVE, campaigns=campaigns, delta=DELTA
+    assert composition.Composition((design,), ADD_REMOVE, campaigns).upper_epsilon(
+        DELTA
     ) == pytest.approx(fixed, rel=1e-3)
 
 
@@ -137,7 +137,7 @@ def test_the_profile_and_the_slack_are_above_what_is_true_between_nodes_too(
     design: Design, adjacency: Adjacency
 ) -> None:
     slack = 1e-8
-    found = composition.composed_curve((design,), adjacency, campaigns=1, delta=slack)
+    found = composition.Composition((design,), adjacency, 1).curve(slack)
     curve = DeltaCurve.of(found, slack=slack)
     shift = smallest_shift(curve)
     below = campaign_divergence.divergence(
@@ -230,7 +230,7 @@ def test_a_filter_never_lowers_epsilon_than_what_was_fixed_beforehand(
     designs = [at_server(noise, slots) for noise in noises]
     blocks = [Block((design,)) for design in designs]
     filtered = filtered_epsilon(blocks, Filter(order), delta=DELTA, adjacency=ADD_REMOVE)
-    fixed = composition.composed(designs, ADD_REMOVE, campaigns=1, delta=DELTA)
+    fixed = composition.Composition(designs, ADD_REMOVE, 1).epsilon(DELTA)
     assert filtered >= fixed.lower
 
 
@@ -279,7 +279,7 @@ def test_choosing_by_the_first_release_exceeds_what_was_fixed_beforehand() -> No
     """Each of the two keeps the promise if it was fixed; the choice between them costs 1.295."""
     menu = [rare(1.01e-3), bulk(0.3507)]
     for design in menu:
-        fixed = composition.composed_upper((FIRST, design), ADD_REMOVE, campaigns=1, delta=AT)
+        fixed = composition.Composition((FIRST, design), ADD_REMOVE, 1).upper_epsilon(AT)
         assert 0.95 < fixed <= PROMISED
     truth = crossing(
         lambda epsilon: chosen_by_loss(menu, epsilon, Side.DOWN), AT, guess=1.0, precision=1e-3

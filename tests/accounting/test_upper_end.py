@@ -52,8 +52,8 @@ def test_it_is_so_where_a_population_is_declared() -> None:
 @pytest.mark.parametrize("name", DESIGNS)
 def test_it_is_so_for_several_campaigns(name: str) -> None:
     given = ((DESIGNS[name],), Adjacency.ADD_REMOVE)
-    both = composition.composed(*given, campaigns=3, delta=DELTA)
-    assert composition.composed_upper(*given, campaigns=3, delta=DELTA) == both.upper
+    both = composition.Composition(*given, 3).epsilon(DELTA)
+    assert composition.Composition(*given, 3).upper_epsilon(DELTA) == both.upper
 
 
 @pytest.mark.parametrize("name", ["gaussian", "pure"])

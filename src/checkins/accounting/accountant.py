@@ -270,16 +270,11 @@ def certify_heterogeneous(
         raise InvalidValue(
             "kinds", len(distinct), "must differ in slots, window and participation alone"
         )
-    if len(distinct) == 1:
-        return certify(
-            distinct[0],
-            delta=delta,
-            adjacency=adjacency,
-            campaigns=campaigns,
-            compare=False,
-            variation=variation,
-        )
-    mechanism = HeterogeneousClients(distinct, adjacency, campaigns)
+    mechanism = (
+        Campaigns(distinct, adjacency, campaigns)
+        if len(distinct) == 1
+        else HeterogeneousClients(distinct, adjacency, campaigns)
+    )
     found, best = _charged(mechanism, delta, variation, 0.0)
     certificate = _certificate(mechanism, found, best, delta=delta, variation=variation)
     return replace(certificate, seconds=time.perf_counter() - started)

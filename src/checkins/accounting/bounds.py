@@ -9,8 +9,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from checkins.accounting import composition
+from checkins.accounting.composition import Composition, composed_kinds
 from checkins.accounting.design import (
     MOST_LOCAL_EPSILON,
     Adjacency,
@@ -55,6 +56,10 @@ class Campaigns:
     @property
     def alone(self) -> bool:
         return len(self.designs) == 1 and self.campaigns == 1
+
+    @property
+    def composition(self) -> Composition:
+        return Composition(self.designs, self.adjacency, self.campaigns)
 
     @property
     def participation(self) -> float:
@@ -103,7 +108,7 @@ def _several_at_least(mechanism: Campaigns, delta: float) -> float:
     if mechanism.participation <= delta:
         return 0.0
     try:
-        return _composed(mechanism.designs, mechanism.adjacency, mechanism.campaigns, delta).lower
+        return _composed(mechanism, delta).lower
     except NotCovered:
         return 0.0
 
@@ -156,12 +161,20 @@ def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
     yield Bound("no-amplification", Interval(0.0, unamplified), "needs no random slots")
 
 
-def _attained_lower(design: Design, adjacency: Adjacency, delta: float) -> float:
-    """Return a lower end of epsilon that some client of the design attains."""
+def _attained_lower(
+    design: Design, adjacency: Adjacency, delta: float, *, known: float | None = None
+) -> float:
+    """Return a lower end of epsilon that some client of the design attains.
+
+    Returns 0 if a coarse grid proves that the lower end is at most ``known``.
+    """
     attaining = campaign_divergence.attaining_design(design)
     if attaining.participation <= delta:
         return 0.0
-    return campaign_divergence.divergence(attaining, adjacency, delta=delta).epsilon(delta).lower
+    divergence = partial(campaign_divergence.divergence, attaining, adjacency, delta=delta)
+    if known is not None and divergence(cells=_COARSE_CELLS).upper(known) <= delta:
+        return 0.0
+    return divergence().epsilon(delta).lower
 
 
 def _pure_lower_bound(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
@@ -179,11 +192,8 @@ def _several(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
         yield Bound("exact", Interval(0.0, 0.0), "participation is no larger than delta")
         return
     try:
-        found = _composed(designs, adjacency, campaigns, delta)
-        yield Bound("exact", found, "privacy loss distributions composed")
-        bounded = composition.composed_with_population(
-            designs, adjacency, campaigns=campaigns, delta=delta
-        )
+        yield Bound("exact", _composed(mechanism, delta), "privacy loss distributions composed")
+        bounded = mechanism.composition.upper_epsilon_with_population(delta)
         if bounded is not None:
             note = "needs the declared bound on how many clients exist"
             yield Bound("exact-population", Interval(0.0, bounded), note)
@@ -197,30 +207,14 @@ def _several(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
         yield Bound("no-amplification", Interval(0.0, bare), "needs no random slots")
 
 
-def _composed(
-    designs: Sequence[Design], adjacency: Adjacency, campaigns: int, delta: float
-) -> Interval:
+def _composed(mechanism: Campaigns, delta: float) -> Interval:
     """Compose losses; a lower end of one campaign alone is one of all of them too."""
-    found = composition.composed(designs, adjacency, campaigns=campaigns, delta=delta)
-    alone = max(_attained_lower_above(one, adjacency, delta, found.lower) for one in set(designs))
+    found = mechanism.composition.epsilon(delta)
+    alone = max(
+        _attained_lower(one, mechanism.adjacency, delta, known=found.lower)
+        for one in set(mechanism.designs)
+    )
     return replace(found, lower=min(max(found.lower, alone), found.upper))
-
-
-def _attained_lower_above(
-    design: Design, adjacency: Adjacency, delta: float, known: float
-) -> float:
-    """Return ``_attained_lower``, or 0 if a coarse grid proves that it is at most ``known``."""
-    attaining = campaign_divergence.attaining_design(design)
-    if attaining.participation <= delta:
-        return 0.0
-    if (
-        campaign_divergence.divergence(
-            attaining, adjacency, delta=delta, cells=_COARSE_CELLS
-        ).upper(known)
-        <= delta
-    ):
-        return 0.0
-    return _attained_lower(design, adjacency, delta)
 
 
 def _no_amplification(
@@ -229,23 +223,17 @@ def _no_amplification(
     """Return epsilon against an adversary who knows the client's slot; infinity if none."""
     if campaigns == 1 and isinstance(design.randomizer, LocalRandomizer):
         return local_epsilon(design, design.randomizer, delta=delta)
-    averaged = (
-        design.protocol is Protocol.AVERAGED
-    )  # the adversary sees each report with its own noise
-    window = None if design.window is None else 1
-    known = replace(
-        campaign_divergence.uncapped(design) if averaged else design, slots=1, window=window
-    )
+    known = replace(design, slots=1, window=None if design.window is None else 1)
+    if design.protocol is Protocol.AVERAGED:  # the adversary sees each report with its own noise
+        known = replace(campaign_divergence.uncapped(design), slots=1)
     added = math.inf
     if isinstance(design.randomizer, LocalRandomizer):
         added = composed_local_epsilon(design, design.randomizer, campaigns=campaigns, delta=delta)
     try:
         if campaigns == 1:
-            return campaign_divergence.divergence(known, adjacency, delta=delta).upper_epsilon(
-                delta
-            )
-        composed = composition.composed_upper((known,), adjacency, campaigns=campaigns, delta=delta)
-        return min(added, composed)
+            exact = campaign_divergence.divergence(known, adjacency, delta=delta)
+            return exact.upper_epsilon(delta)
+        return min(added, Composition((known,), adjacency, campaigns).upper_epsilon(delta))
     except NotCovered:
         return added
 
@@ -262,9 +250,7 @@ class HeterogeneousClients:
         """Bound one campaign by the worst kind, several by the largest divergence, composed."""
         if self.campaigns == 1:
             return [self._worst_kind(delta)]
-        upper = composition.composed_kinds(
-            self.designs, self.adjacency, campaigns=self.campaigns, delta=delta
-        )
+        upper = composed_kinds(self.designs, self.adjacency, campaigns=self.campaigns, delta=delta)
         lower = self.too_small(delta, at_most=upper)
         note = "the largest divergence of all kinds of clients, composed"
         return [Bound("exact", Interval(lower, upper), note)]

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from checkins import validate
-from checkins.accounting import composition, total_variation
+from checkins.accounting import total_variation
 from checkins.accounting.accountant import certify, check
 from checkins.accounting.adversaries import against_curious
 from checkins.accounting.certificate import Certificate
+from checkins.accounting.composition import Composition
 from checkins.accounting.design import (
     LEAST_NOISE,
     MOST_LOCAL_EPSILON,
@@ -61,7 +62,7 @@ class _Target:
     delta: float
     adjacency: Adjacency
     campaigns: int
-    curious: int = 0
+    curious: int
 
     def spent(self, design: Design, *, cells: int) -> float:
         """Return the delta at the target's epsilon; 1 or 0 if no exact accountant covers it."""
@@ -76,38 +77,31 @@ class _Target:
             charge = total_variation.charge(epsilon=self.epsilon, variation=0.0, exposure=exposure)
             return self._exactly(left, cells) + charge
         except NotCovered:
-            return self._otherwise(design)
-
-    def _otherwise(self, design: Design) -> float:
+            pass
         try:
-            epsilon = certify(
-                design,
-                delta=self.delta,
-                adjacency=self.adjacency,
-                campaigns=self.campaigns,
-                compare=False,
-                curious=self.curious,
-            ).epsilon
+            found = self.certify(design, delta=self.delta).epsilon
         except InvalidValue:  # not covered, or nothing is left of delta
             return 1.0
-        return 0.0 if epsilon <= self.epsilon else 1.0
+        return 0.0 if found <= self.epsilon else 1.0
+
+    def certify(self, design: Design, *, delta: float, variation: float = 0.0) -> Certificate:
+        return certify(
+            design,
+            delta=delta,
+            adjacency=self.adjacency,
+            campaigns=self.campaigns,
+            compare=False,
+            variation=variation,
+            curious=self.curious,
+        )
 
     def _exactly(self, design: Design, cells: int) -> float:
         if self.campaigns > 1:
-            return composition.composed_delta(
-                (design,),
-                self.adjacency,
-                campaigns=self.campaigns,
-                epsilon=self.epsilon,
-                delta=self.delta,
-                cells=cells,
-            )
-        given = (design, self.adjacency)
-        spent = campaign_divergence.divergence(*given, delta=self.delta, cells=cells).upper(
-            self.epsilon
-        )
-        bounded = campaign_divergence.with_population(*given, delta=self.delta, cells=cells)
-        return spent if bounded is None else min(spent, bounded.upper(self.epsilon))
+            composed = Composition((design,), self.adjacency, self.campaigns)
+            return composed.curve(self.delta, cells)(self.epsilon)
+        bounds = (campaign_divergence.divergence, campaign_divergence.with_population)
+        known = (bound(design, self.adjacency, delta=self.delta, cells=cells) for bound in bounds)
+        return min(one.upper(self.epsilon) for one in known if one is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +112,7 @@ class _SearchRange:
     with_value: Callable[[float], Design]
     tightest: float
     loosest: float
-    is_integer: bool
+    is_integer: bool = False
     start: float = 1.0
     is_package_limit: bool = False
     """Whether the loosest value is a limit of this package, and not of the parameter."""
@@ -180,24 +174,13 @@ def calibrate(
     search = _search_range(design, parameter)
     target = _Target(epsilon, left, adjacency, campaigns, curious)
     value = _integer(search, target) if search.is_integer else _real(search, target)
-
-    def certified(design: Design) -> Certificate:
-        return certify(
-            design,
-            delta=delta,
-            adjacency=adjacency,
-            campaigns=campaigns,
-            compare=False,
-            variation=variation,
-            curious=curious,
-        )
-
-    certificate = certified(search.with_value(value))
-    while certificate.epsilon > epsilon:  # two searches ended on two sides of the target
-        value = search.more_private(value, target)
-        certificate = certified(search.with_value(value))
-    settled = search.with_value(value)
-    return Calibration(parameter, int(value) if search.is_integer else value, settled, certificate)
+    while True:
+        found = search.with_value(value)
+        certificate = target.certify(found, delta=delta, variation=variation)
+        if certificate.epsilon <= epsilon:
+            break
+        value = search.more_private(value, target)  # two searches ended on two sides of the target
+    return Calibration(parameter, int(value) if search.is_integer else value, found, certificate)
 
 
 def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
@@ -210,7 +193,6 @@ def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
                 lambda x: replace(design, randomizer=replace(randomizer, noise_multiplier=x)),
                 MOST_NOISE / per_slot * (1 - 1e-12),
                 LEAST_NOISE / per_slot * (1 + 1e-12),
-                is_integer=False,
                 is_package_limit=True,
             )
         case Parameter.LOCAL_EPSILON, LocalRandomizer():
@@ -219,31 +201,22 @@ def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
                 lambda x: replace(design, randomizer=replace(randomizer, local_epsilon=x)),
                 1e-9,
                 MOST_LOCAL_EPSILON,
-                is_integer=False,
                 is_package_limit=True,
             )
         case Parameter.PARTICIPATION, _ if design.protocol is not Protocol.AVERAGED:
             return _SearchRange(
-                "participation",
-                lambda x: replace(design, participation=x),
-                1e-12,
-                1.0,
-                is_integer=False,
-                start=0.5,
+                "participation", lambda x: replace(design, participation=x), 1e-12, 1.0, start=0.5
             )
         case Parameter.SLOTS, _ if design.protocol is Protocol.FIXED:
             return _SearchRange(
                 "slots", lambda x: replace(design, slots=int(x)), MOST_SLOTS, 1, is_integer=True
             )
         case Parameter.CAPACITY, GaussianNoise(at=NoiseAt.CLIENT) if design.capacity is not None:
-            most = int((MOST_NOISE / randomizer.noise_multiplier) ** 2 * (1 - 1e-12))
-            least = max(1, math.ceil((LEAST_NOISE / randomizer.noise_multiplier) ** 2))
+            noise = randomizer.noise_multiplier
+            most = min(int((MOST_NOISE / noise) ** 2 * (1 - 1e-12)), MOST_SLOTS)
+            least = max(1, math.ceil((LEAST_NOISE / noise) ** 2))
             return _SearchRange(
-                "capacity",
-                lambda x: replace(design, capacity=int(x)),
-                min(most, MOST_SLOTS),
-                least,
-                is_integer=True,
+                "capacity", lambda x: replace(design, capacity=int(x)), most, least, is_integer=True
             )
     raise InvalidValue("solve", str(parameter), _WHY_NOT[parameter])
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from checkins.accounting.design import Adjacency, Design, Protocol
@@ -27,27 +28,90 @@ Delta = Callable[[float], float]
 """An upper bound on delta as a function of epsilon."""
 
 
-def composed(
-    designs: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
-) -> Interval:
-    """Bound epsilon of all ``designs``, one after the other, ``campaigns`` times over."""
-    high = composed_upper(designs, adjacency, campaigns=campaigns, delta=delta)
-    below = _pair(designs, adjacency, campaigns=campaigns, delta=delta, side=Side.DOWN)
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """The exact accountant for ``designs``, one after the other, ``campaigns`` times over."""
 
-    def lower(epsilon: float) -> float:
-        return max(below.remove(epsilon), below.add(epsilon)) * (1 - ROUND_OFF)
+    designs: tuple[Design, ...]
+    adjacency: Adjacency
+    campaigns: int
 
-    start = high if 0 < high < math.inf else 1.0
-    low = crossing(lower, delta, guess=start, precision=1e-9).lower
-    return Interval(min(low, high), high)
+    def epsilon(self, delta: float) -> Interval:
+        """Return the ends between which epsilon lies."""
+        high, below = self.upper_epsilon(delta), self._pair(self.adjacency, delta, Side.DOWN)
 
+        def lower(epsilon: float) -> float:
+            return max(below.remove(epsilon), below.add(epsilon)) * (1 - ROUND_OFF)
 
-def composed_upper(
-    designs: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
-) -> float:
-    """Return the upper end of ``composed``, for half the work."""
-    upper = _upper(designs, adjacency, campaigns=campaigns, delta=delta)
-    return crossing(upper, delta, guess=1.0, precision=1e-9).upper
+        start = high if 0 < high < math.inf else 1.0
+        low = crossing(lower, delta, guess=start, precision=1e-9).lower
+        return Interval(min(low, high), high)
+
+    def upper_epsilon(self, delta: float) -> float:
+        """Return the upper end of ``epsilon``, for half the work."""
+        return crossing(self._curve(delta), delta, guess=1.0, precision=1e-9).upper
+
+    def upper_epsilon_with_population(self, delta: float) -> float | None:
+        """Return epsilon by a declared population; None if none is, or slots overflow too often.
+
+        Theorem:     docs/theory/gaussian.md: delta grows by at most the overflow probability.
+        Rounding:    up.
+        """
+        uncapped, overflow = self._without_overflow()
+        if uncapped is None or overflow >= delta:
+            return None
+        return uncapped.upper_epsilon(delta - overflow)
+
+    def curve(self, delta: float, cells: int = campaign_divergence.CELLS) -> Delta:
+        """Return an upper bound on delta for every epsilon >= 0, sharp down to ``delta``."""
+        plain = self._curve(delta, cells)
+        uncapped, overflow = self._without_overflow()
+        if uncapped is None or overflow >= delta:
+            return plain
+        without = uncapped._curve(delta, cells)
+        return lambda epsilon: min(plain(epsilon), without(epsilon) + overflow)
+
+    def triangle_curve(self, delta: float, cells: int) -> Delta:
+        """Return a bound as ``curve`` does, replace-one by way of the absent client alone.
+
+        Many times quicker than composing curves, and a little looser at most. The population is
+        not used; averaged updates are not covered.
+        """
+        both = self._pair(Adjacency.ADD_REMOVE, delta, Side.UP, cells)
+        return worse(both) if self.adjacency is Adjacency.ADD_REMOVE else triangle_bound(both)
+
+    def _without_overflow(self) -> tuple[Composition | None, float]:
+        """Return the campaigns in which no client is displaced, and the overflow probability.
+
+        None if no design has both Gaussian noise with a capacity and a declared population.
+        """
+        known = [campaign_divergence.overflow_probability_of(design) for design in self.designs]
+        if all(probability is None for probability in known):
+            return None, 0.0
+        uncapped = tuple(
+            design if probability is None else campaign_divergence.uncapped(design)
+            for design, probability in zip(self.designs, known, strict=True)
+        )
+        overflow = self.campaigns * math.fsum(probability or 0.0 for probability in known)
+        return replace(self, designs=uncapped), overflow
+
+    def _curve(self, delta: float, cells: int = campaign_divergence.CELLS) -> Delta:
+        def pair(between: Adjacency) -> DominatingPair:
+            return self._pair(between, delta, Side.UP, cells)
+
+        return _between(pair, self.adjacency, self.designs)
+
+    def _pair(
+        self, adjacency: Adjacency, delta: float, side: Side, cells: int = campaign_divergence.CELLS
+    ) -> DominatingPair:
+        runs = len(self.designs) * self.campaigns
+        rounding = Rounding(side=side, cells=cells, tolerance=max(_TAIL * delta / runs, SMALLEST))
+        known = {
+            one: campaign_divergence.pair(one, adjacency, rounding, delta=delta)
+            for one in dict.fromkeys(self.designs)
+        }
+        once = reduce(lambda a, b: a.compose(b, rounding), (known[one] for one in self.designs))
+        return once.repeat(self.campaigns, rounding)
 
 
 def composed_kinds(
@@ -60,11 +124,8 @@ def composed_kinds(
     Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
     Rounding:    up.
     """
-    rounding = Rounding(
-        side=Side.UP,
-        cells=campaign_divergence.CELLS,
-        tolerance=max(_TAIL * delta / campaigns, SMALLEST),
-    )
+    tolerance = max(_TAIL * delta / campaigns, SMALLEST)
+    rounding = Rounding(side=Side.UP, cells=campaign_divergence.CELLS, tolerance=tolerance)
 
     def pair(between: Adjacency) -> DominatingPair:
         known = [campaign_divergence.pair(kind, between, rounding, delta=delta) for kind in kinds]
@@ -72,95 +133,6 @@ def composed_kinds(
 
     upper = _between(pair, adjacency, kinds)
     return crossing(upper, delta, guess=1.0, precision=1e-9).upper
-
-
-def composed_with_population(
-    designs: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
-) -> float | None:
-    """Return epsilon by a declared population; None if none is, or slots overflow too often.
-
-    Theorem:     docs/theory/gaussian.md: delta grows by at most the overflow probability.
-    Rounding:    up.
-    """
-    without = without_overflow(designs, campaigns=campaigns)
-    if without is None or without[1] >= delta:
-        return None
-    return composed_upper(without[0], adjacency, campaigns=campaigns, delta=delta - without[1])
-
-
-def composed_delta(
-    designs: Sequence[Design],
-    adjacency: Adjacency,
-    *,
-    campaigns: int,
-    epsilon: float,
-    delta: float,
-    cells: int,
-) -> float:
-    """Return an upper bound on delta of all campaigns at ``epsilon``, sharp around ``delta``."""
-
-    def spent(run: Sequence[Design]) -> float:
-        return _upper(run, adjacency, campaigns=campaigns, delta=delta, cells=cells)(epsilon)
-
-    without = without_overflow(designs, campaigns=campaigns)
-    if without is None or without[1] >= delta:
-        return spent(designs)
-    return min(spent(designs), spent(without[0]) + without[1])
-
-
-def composed_delta_quickly(
-    designs: Sequence[Design],
-    adjacency: Adjacency,
-    *,
-    campaigns: int,
-    epsilon: float,
-    delta: float,
-    cells: int,
-) -> float:
-    """Bound delta as ``composed_delta`` does, replace-one by way of the absent client alone.
-
-    Many times quicker than composing curves, and a little looser at most. The population is not
-    used; averaged updates are not covered.
-    """
-    both = _pair(
-        designs, Adjacency.ADD_REMOVE, campaigns=campaigns, delta=delta, side=Side.UP, cells=cells
-    )
-    bound = worse if adjacency is Adjacency.ADD_REMOVE else triangle_bound
-    return bound(both)(epsilon)
-
-
-def composed_curve(
-    designs: Sequence[Design],
-    adjacency: Adjacency,
-    *,
-    campaigns: int,
-    delta: float,
-    cells: int = campaign_divergence.CELLS,
-) -> Delta:
-    """Return an upper bound on delta for every epsilon >= 0, sharp down to ``delta``."""
-    plain = _upper(designs, adjacency, campaigns=campaigns, delta=delta, cells=cells)
-    without = without_overflow(designs, campaigns=campaigns)
-    if without is None or without[1] >= delta:
-        return plain
-    uncapped = _upper(without[0], adjacency, campaigns=campaigns, delta=delta, cells=cells)
-    return lambda epsilon: min(plain(epsilon), uncapped(epsilon) + without[1])
-
-
-def without_overflow(
-    designs: Sequence[Design], *, campaigns: int
-) -> tuple[list[Design], float] | None:
-    """Return the designs in which no client is displaced, and the probability of an overflow.
-
-    None if no design has both Gaussian noise with a capacity and a declared population.
-    """
-    probabilities = [campaign_divergence.overflow_probability_of(design) for design in designs]
-    if all(probability is None for probability in probabilities):
-        return None
-    without = [
-        design if probability is None else campaign_divergence.uncapped(design)
-        for design, probability in zip(designs, probabilities, strict=True)
-    ]
-    return without, campaigns * math.fsum(probability or 0.0 for probability in probabilities)
 
 
 def worse(both: DominatingPair) -> Delta:
@@ -179,20 +151,6 @@ def triangle_bound(both: DominatingPair) -> Delta:
         return min(1.0, min(sums) * (1 + ROUND_OFF))
 
     return delta
-
-
-def _upper(
-    designs: Sequence[Design],
-    adjacency: Adjacency,
-    *,
-    campaigns: int,
-    delta: float,
-    cells: int = campaign_divergence.CELLS,
-) -> Delta:
-    def pair(between: Adjacency) -> DominatingPair:
-        return _pair(designs, between, campaigns=campaigns, delta=delta, side=Side.UP, cells=cells)
-
-    return _between(pair, adjacency, designs)
 
 
 def _between(
@@ -214,22 +172,3 @@ def _between(
 def _replaced(curve: DominatingPair) -> Delta:
     """Return delta of the pair of a curve, which bounds both directions."""
     return lambda epsilon: curve.remove(epsilon) * (1 + ROUND_OFF)
-
-
-def _pair(
-    designs: Sequence[Design],
-    adjacency: Adjacency,
-    *,
-    campaigns: int,
-    delta: float,
-    side: Side,
-    cells: int = campaign_divergence.CELLS,
-) -> DominatingPair:
-    runs = len(designs) * campaigns
-    rounding = Rounding(side=side, cells=cells, tolerance=max(_TAIL * delta / runs, SMALLEST))
-    known = {
-        one: campaign_divergence.pair(one, adjacency, rounding, delta=delta)
-        for one in dict.fromkeys(designs)
-    }
-    once = reduce(lambda a, b: a.compose(b, rounding), (known[one] for one in designs))
-    return once.repeat(campaigns, rounding)

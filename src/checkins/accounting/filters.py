@@ -27,7 +27,7 @@ from scipy.special import ndtr
 
 from checkins import validate
 from checkins.accounting import total_variation
-from checkins.accounting.composition import Delta, composed_curve
+from checkins.accounting.composition import Composition, Delta
 from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, Protocol
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import ROUND_OFF
@@ -305,9 +305,7 @@ def _delta_of(
 ) -> Delta:
     """Return the curve of the block; of averaged Gaussian reports, as if slots were known."""
     try:
-        return composed_curve(
-            block.designs, adjacency, campaigns=block.campaigns, delta=slack, cells=cells
-        )
+        return Composition(block.designs, adjacency, block.campaigns).curve(slack, cells)
     except NotCovered:
         known = tuple(
             replace(campaign_divergence.uncapped(one), slots=1)
@@ -317,7 +315,7 @@ def _delta_of(
         )
         if known == block.designs:
             raise
-        return composed_curve(known, adjacency, campaigns=block.campaigns, delta=slack, cells=cells)
+        return Composition(known, adjacency, block.campaigns).curve(slack, cells)
 
 
 def _main_share(delta: float) -> float:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 
-from checkins.accounting import composition
 from checkins.accounting.adversaries import against_server
 from checkins.accounting.certificate import (
     Alternative,
@@ -31,6 +30,7 @@ from checkins.accounting.certificate import (
     charged_to_delta,
     versions,
 )
+from checkins.accounting.composition import Composition
 from checkins.accounting.design import (
     LEAST_NOISE,
     MOST_NOISE,
@@ -87,15 +87,10 @@ def delta_at(
     if campaigns == 1:
         found = campaign_divergence.divergence(accounted, adjacency, delta=delta, cells=precision)
         return min(1.0, found.upper(epsilon) + overflow)
-    compose = (
-        composition.composed_delta
-        if accounted.protocol is Protocol.AVERAGED
-        else composition.composed_delta_quickly
-    )
-    composed = compose(
-        (accounted,), adjacency, campaigns=campaigns, epsilon=epsilon, delta=delta, cells=precision
-    )
-    return min(1.0, composed + overflow)
+    composed = Composition((accounted,), adjacency, campaigns)
+    averaged = accounted.protocol is Protocol.AVERAGED
+    curve = (composed.curve if averaged else composed.triangle_curve)(delta, precision)
+    return min(1.0, curve(epsilon) + overflow)
 
 
 def epsilon_at(

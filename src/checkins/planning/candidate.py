@@ -88,15 +88,12 @@ class DesignCandidate:
 
     def design(self, level: float) -> Design:
         """Return the design at this noise multiplier or local epsilon."""
-        if self.is_gaussian:
-            promise: LocalRandomizer | GaussianNoise = GaussianNoise(level, self.noise_at)
-        else:
-            promise = LocalRandomizer(level)
+        gaussian = self.is_gaussian
         return Design(
             self.protocol,
             slots=self.slots,
             participation=self.participation,
-            randomizer=promise,
+            randomizer=GaussianNoise(level, self.noise_at) if gaussian else LocalRandomizer(level),
             capacity=self.capacity,
             window=self.window,
             population=self.population,
@@ -208,8 +205,9 @@ def slot_load(
     upload_bytes = BYTES_PER_NUMBER * question.dimension
     seconds = shortest_slot_s(candidate, question) if slot_s is None else slot_s
     run_s = candidate.slots * seconds
-    kept = _kept(candidate, question, run_s=run_s, slot_s=seconds)
-    check_ins = clients * candidate.participation / candidate.slots * kept
+    spread_s = run_s if candidate.window is None else candidate.window * seconds
+    available = min(1.0, question.availability_s / spread_s)  # at the slots that clients drew
+    check_ins = clients * candidate.participation / candidate.slots * available
     used = _used(check_ins, candidate.capacity) * (1.0 - question.devices.dropout)
     empty = math.exp(-min(used, 700.0))
     dummies = empty
@@ -235,15 +233,6 @@ def shortest_slot_s(candidate: DesignCandidate, question: Question) -> float:
     busy_s = reports / question.server.updates_per_s
     needed = max(SAFETY * upload_s, busy_s) / (1.0 - CHOOSE_SHARE)
     return _rounded_up(max(LEAST_SLOT_S, needed))
-
-
-def _kept(candidate: DesignCandidate, question: Question, *, run_s: float, slot_s: float) -> float:
-    """Return the share of drawn slots at which devices are still available.
-
-    A fixed window spreads slots over a whole run; a sliding one over ``window`` slots.
-    """
-    spread_s = run_s if candidate.window is None else candidate.window * slot_s
-    return min(1.0, question.availability_s / spread_s)
 
 
 def _used(check_ins: float, capacity: int | None) -> float:

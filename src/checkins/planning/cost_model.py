@@ -104,18 +104,29 @@ def theorem_risk(
     """
     if candidate.repeats > 1 or candidate.minibatch > 1:
         return None
-    crowd = {"clients": question.clients, "slots": candidate.slots}
-    problem = {"lipschitz": 1.0, "diameter": 1.0, "dimension": question.dimension}
+    clients, slots, dimension = question.clients, candidate.slots, question.dimension
     local_noise = candidate.is_gaussian and candidate.noise_at is NoiseAt.CLIENT
     try:
         if candidate.protocol is Protocol.AVERAGED:
-            std = math.sqrt(candidate.report_variance(level, dimension=question.dimension))
-            return TheoremRisk(
-                averaged_risk(**crowd, **problem, noise_std=std), "paper, Theorem 4.2"
+            risk = averaged_risk(
+                clients=clients,
+                slots=slots,
+                lipschitz=1.0,
+                diameter=1.0,
+                dimension=dimension,
+                noise_std=math.sqrt(candidate.report_variance(level, dimension=dimension)),
             )
+            return TheoremRisk(risk, "paper, Theorem 4.2")
         if candidate.protocol is Protocol.FIXED and local_noise and candidate.capacity == 1:
-            share = candidate.participation
-            risk = fixed_window_risk(**crowd, **problem, participation=share, noise_std=level)
+            risk = fixed_window_risk(
+                clients=clients,
+                slots=slots,
+                participation=candidate.participation,
+                lipschitz=1.0,
+                diameter=1.0,
+                dimension=dimension,
+                noise_std=level,
+            )
             return TheoremRisk(risk, "paper, Theorem 3.5")
     except InvalidValue:
         pass

@@ -49,12 +49,9 @@ def budget_curve(design: CalibratedDesign) -> list[dict[str, object]]:
     proven = CachedCalibrator(design.question, Precision.DRAFT)
     proven.learn(design)
     target = design.target
-    found: list[CalibratedDesign] = [design]
-    for times in BUDGETS:
-        epsilon = times * target.epsilon
-        if epsilon <= MOST_EPSILON:
-            other = proven(design.candidate, Target(epsilon, target.delta, target.adjacency))
-            found += [] if other is None else [other]
+    budgets = [replace(target, epsilon=times * target.epsilon) for times in BUDGETS]
+    others = [proven(design.candidate, one) for one in budgets if one.epsilon <= MOST_EPSILON]
+    found = [design, *(one for one in others if one is not None)]
     return [
         {
             "epsilon": one.target.epsilon,
@@ -120,22 +117,23 @@ def _calibrated(
         if level is None:
             break
         found, run = _at(CalibratedDesign.of(candidate, level, target, design.question), level)
-        hoped, left = left, _left(target, run) if charged else left
-        if left >= hoped:
+        if not charged:
+            return found, run
+        assumed, left = (
+            left,
+            total_variation.share(
+                delta=target.delta, epsilon=target.epsilon, variation=run.variation
+            ),
+        )
+        if left >= assumed:
             return found, run
     raise _disagreement(target)
 
 
 def _at(design: CalibratedDesign, level: float) -> tuple[CalibratedDesign, PartialRun]:
-    kept = round_level(design.candidate, level)
-    found = CalibratedDesign.of(design.candidate, kept, design.target, design.question)
+    rounded = round_level(design.candidate, level)
+    found = CalibratedDesign.of(design.candidate, rounded, design.target, design.question)
     return found, PartialRun.whole(campaign_of(found))
-
-
-def _left(target: Target, run: PartialRun) -> float:
-    return total_variation.share(
-        delta=target.delta, epsilon=target.epsilon, variation=run.variation
-    )
 
 
 def precision_for(candidate: DesignCandidate, target: Target) -> Precision:
@@ -163,12 +161,9 @@ def is_quick(campaign: Campaign) -> bool:
     """Return whether the full certificate takes about a second."""
     if campaign.budget.adjacency is Adjacency.ADD_REMOVE:
         return True
-    design = campaign.design
-    gaussian = campaign.noise_multiplier is not None
-    if not gaussian:
+    if campaign.repeats > 1 or campaign.noise_multiplier is None:
         return campaign.repeats == 1
-    alone = campaign.repeats == 1 and design.slots <= FULL_SLOTS
-    return alone and design.capacity is None
+    return campaign.design.slots <= FULL_SLOTS and campaign.design.capacity is None
 
 
 def _coarse(design: CalibratedDesign, run: PartialRun, started: float) -> Certificate:

@@ -48,8 +48,8 @@ class Learning:
     @classmethod
     def of(cls, task: Task, *, name: str | None = None) -> Learning:
         """Return the constants of a task: tuned for the tasks of this package, else defaults."""
-        known = _KNOWN.get((str(task.data), task.model, task.features), ())
-        return cls(name, *known, task=task)
+        known = _KNOWN.get((str(task.data), task.model, task.features))
+        return cls(name=name, task=task) if known is None else cls(name, *known, task)
 
     def memory(self, steps: float) -> float:
         """Return the largest 1/(1 − momentum) for so many steps."""
@@ -78,7 +78,7 @@ class Learning:
         return math.ceil(100.0 * (1.0 - self.steepest / step)) / 100.0
 
 
-_KNOWN = {
+_KNOWN: dict[tuple[str, str, Features | None], tuple[float, float, float, float]] = {
     (DataSet.PATIENTS, Model.LOGISTIC, None): (1.0, 3.3, 20.0, 0.1),
     (DataSet.FASHION_MNIST, Model.SOFTMAX, Features.SCATTERING): (0.1, 16.0, 6.0, 0.4),
     (DataSet.SYNTHETIC, Model.LOGISTIC, None): (1.0, 1.7, 40.0, 0.5),

@@ -77,10 +77,10 @@ def search(question: Question) -> SearchResult:
     ]
     parts = [replace(target, epsilon=share * target.epsilon) for share in SHARES]
     wanted = [
-        *_cheaper(estimates, chosen),
+        *((target, candidate) for candidate in _lighter(estimates, chosen)),
         *((part, _best_at(part, light or [chosen.candidate], question)) for part in parts),
     ]
-    others = [proven(candidate, goal or target) for goal, candidate in wanted]
+    others = [proven(candidate, goal) for goal, candidate in wanted]
     known = [chosen, *(one for one in others if one is not None)]
     better = [one for one in known if dominates(one.axes, chosen.axes)]
     if better:  # the estimates were off: another design dominates
@@ -97,12 +97,8 @@ Family = tuple[Protocol, RandomizerKind, bool, bool]
 
 def family(candidate: DesignCandidate) -> Family:
     """Return the family of a candidate, within which estimates have similar errors."""
-    return (
-        candidate.protocol,
-        candidate.randomizer,
-        candidate.repeats > 1,
-        candidate.capacity is None,
-    )
+    repeated, uncapped = candidate.repeats > 1, candidate.capacity is None
+    return candidate.protocol, candidate.randomizer, repeated, uncapped
 
 
 class CachedCalibrator:
@@ -110,16 +106,16 @@ class CachedCalibrator:
 
     def __init__(self, question: Question, precision: Precision = Precision.FINE) -> None:
         self.question, self.precision = question, precision
-        self._known: dict[tuple[DesignCandidate, Target], CalibratedDesign | None] = {}
+        self._designs: dict[tuple[DesignCandidate, Target], CalibratedDesign | None] = {}
         self._levels: dict[tuple[DesignCandidate, Target], float | None] = {}
         self._off: dict[Family, float] = {}
 
     def __call__(self, candidate: DesignCandidate, target: Target) -> CalibratedDesign | None:
         """Return the design at the least proven noise; None if no noise meets the target."""
         key = candidate, target
-        if key not in self._known:
-            self._known[key] = self._proven(candidate, target)
-        return self._known[key]
+        if key not in self._designs:
+            self._designs[key] = self._calibrate(candidate, target)
+        return self._designs[key]
 
     def learn(self, design: CalibratedDesign) -> None:
         """Record the error of the estimate, to correct those of the same family."""
@@ -127,7 +123,7 @@ class CachedCalibrator:
             design.target
         )
 
-    def _proven(self, candidate: DesignCandidate, target: Target) -> CalibratedDesign | None:
+    def _calibrate(self, candidate: DesignCandidate, target: Target) -> CalibratedDesign | None:
         like = candidate.equivalent, target
         if like not in self._levels:
             guess = candidate.estimated_level(target) * self._off.get(family(candidate), 1.0)
@@ -155,20 +151,17 @@ def round_level(candidate: DesignCandidate, level: float) -> float:
 def _estimates(
     space: Sequence[DesignCandidate], target: Target, question: Question
 ) -> list[Estimate]:
-    found = []
-    for candidate in space:
-        level = candidate.estimated_level(target)
-        found.append(Estimate(candidate, level, design_metrics(candidate, level, question)))
-    return found
+    levels = ((candidate, candidate.estimated_level(target)) for candidate in space)
+    return [Estimate(one, level, design_metrics(one, level, question)) for one, level in levels]
 
 
 def _ranked(
     estimates: Sequence[Estimate], target: Target, question: Question
 ) -> list[DesignCandidate]:
     """Return candidates by score, those that seem out of reach last."""
-    able = [one for one in estimates if _may_be_recommended(one.candidate, question)] or list(
-        estimates
-    )
+    able = list(estimates)
+    if question.fixed.randomizer is not RandomizerKind.PRIVUNIT:
+        able = [one for one in estimates if not _is_privunit(one.candidate)] or able
     able.sort(key=lambda one: score(one.metrics.proxy, one.load))
     ranked = [one.candidate for one in able]
     return sorted(ranked, key=lambda candidate: candidate.seems_out_of_reach(target))
@@ -177,14 +170,6 @@ def _ranked(
 def score(proxy: float, load: float) -> float:
     """Return the score to minimise: the proxy, weighted slightly by the uploads."""
     return proxy * float(load**WORTH)
-
-
-def _may_be_recommended(candidate: DesignCandidate, question: Question) -> bool:
-    return candidate.randomizer is not RandomizerKind.PRIVUNIT or _wants_privunit(question)
-
-
-def _wants_privunit(question: Question) -> bool:
-    return question.fixed.randomizer is RandomizerKind.PRIVUNIT
 
 
 def _best(
@@ -265,22 +250,23 @@ def _better(chosen: CalibratedDesign, question: Question) -> Callable[[Calibrate
     return rank
 
 
-def _cheaper(
-    estimates: Sequence[Estimate], chosen: CalibratedDesign
-) -> list[tuple[Target | None, DesignCandidate]]:
+def _lighter(estimates: Sequence[Estimate], chosen: CalibratedDesign) -> list[DesignCandidate]:
     """Return the most accurate candidates: of all, within less time, and within less load."""
-    limits: list[Callable[[Estimate], bool]] = [lambda one: True]
+    load, duration_s = chosen.load, chosen.metrics.duration_s
+    limits = [(math.inf, math.inf)]
     for cut in CUTS:
-        limits.append(lambda one, cut=cut: one.load <= chosen.load / cut)  # type: ignore[misc]
-        limits.append(
-            lambda one, cut=cut: one.metrics.duration_s <= chosen.metrics.duration_s / cut  # type: ignore[misc]
-        )
-    found: list[tuple[Target | None, DesignCandidate]] = []
-    for within in limits:
-        fitting = [one for one in estimates if within(one) and not _is_privunit(one.candidate)]
+        limits += [(load / cut, math.inf), (math.inf, duration_s / cut)]
+    found = []
+    for most_load, most_s in limits:
+        fitting = [
+            one
+            for one in estimates
+            if one.load <= most_load
+            and one.metrics.duration_s <= most_s
+            and not _is_privunit(one.candidate)
+        ]
         if fitting:
-            best = min(fitting, key=lambda one: (one.metrics.proxy, one.load))
-            found.append((None, best.candidate))
+            found.append(min(fitting, key=lambda one: (one.metrics.proxy, one.load)).candidate)
     return found
 
 

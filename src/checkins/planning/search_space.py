@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
 from checkins.campaign import RandomizerKind
@@ -72,27 +73,17 @@ def _all(question: Question) -> Iterator[DesignCandidate]:
         gaussian = randomizer is RandomizerKind.GAUSSIAN
         for protocol in _protocols(question):
             if protocol is Protocol.AVERAGED:
-                if noise_at is NoiseAt.CLIENT and (not gaussian or _only(question, "averaged")):
+                asked = question.fixed.protocol is Protocol.AVERAGED
+                if noise_at is NoiseAt.CLIENT and (asked or not gaussian):
                     yield from _averaged(question, randomizer)
                 continue
-            few = not gaussian or protocol is Protocol.SLIDING
+            few, batch = not gaussian or protocol is Protocol.SLIDING, question.fixed.minibatch or 1
             for slots in _slots(question):
-                for repeats in _repeats(question, slots, few=few):
-                    for participation in _participations(question, few=few):
-                        yield from _one(
-                            question,
-                            DesignCandidate(
-                                protocol,
-                                slots,
-                                participation,
-                                None,
-                                None,
-                                question.fixed.minibatch or 1,
-                                repeats,
-                                randomizer,
-                                noise_at,
-                            ),
-                        )
+                for repeats, share in product(
+                    _repeats(question, slots, few=few), _participations(question, few=few)
+                ):
+                    shape = protocol, slots, share, None, None, batch, repeats
+                    yield from _one(question, DesignCandidate(*shape, randomizer, noise_at))
 
 
 def _one(question: Question, bare: DesignCandidate) -> Iterator[DesignCandidate]:
@@ -103,25 +94,17 @@ def _one(question: Question, bare: DesignCandidate) -> Iterator[DesignCandidate]
         candidate = replace(bare, window=window)
         fixed = question.fixed.capacity
         if candidate.noise_at is NoiseAt.SERVER:
-            if fixed is None or fixed == ALL:
-                yield candidate
-            else:
-                yield replace(candidate, capacity=int(fixed))
+            yield replace(candidate, capacity=None if fixed in (None, ALL) else int(fixed or 0))
+        elif fixed == ALL:
             continue
-        if fixed == ALL:
-            continue
-        if candidate.is_gaussian:
-            without_overflow = capacity_without_overflow(candidate, question)
-            yield replace(
-                candidate,
-                capacity=without_overflow if fixed is None else int(fixed),
-                population=question.population,
-            )
-            continue
-        load = question.clients * candidate.participation / candidate.slots
-        wanted = {max(1, round(load * part)) for part in (0.7, 1.0, 1.4)}
-        for capacity in sorted(wanted) if fixed is None else [int(fixed)]:
-            yield replace(candidate, capacity=capacity)
+        elif candidate.is_gaussian:
+            capacity = int(fixed or capacity_without_overflow(candidate, question))
+            yield replace(candidate, capacity=capacity, population=question.population)
+        else:
+            load = question.clients * candidate.participation / candidate.slots
+            wanted = {max(1, round(load * part)) for part in (0.7, 1.0, 1.4)}
+            for capacity in sorted(wanted) if fixed is None else [int(fixed)]:
+                yield replace(candidate, capacity=capacity)
 
 
 def _averaged(question: Question, randomizer: RandomizerKind) -> Iterator[DesignCandidate]:
@@ -177,10 +160,6 @@ def _protocols(question: Question) -> list[Protocol]:
     return found
 
 
-def _only(question: Question, protocol: str) -> bool:
-    return question.fixed.protocol == protocol
-
-
 def _slots(question: Question) -> list[int]:
     if question.fixed.slots is not None:
         return [question.fixed.slots]
@@ -219,10 +198,8 @@ def _windows(question: Question, candidate: DesignCandidate) -> Sequence[int | N
         return []
     slot_s = shortest_slot_s(candidate, question)
     reach = max(1, math.floor(question.availability_s / slot_s))
-    wanted = {
-        min(reach, max(1, round(candidate.slots * part))) for part in (0.05, 0.1, 0.2, 0.35, 0.5)
-    }
-    return sorted(wanted)
+    shares = (0.05, 0.1, 0.2, 0.35, 0.5)
+    return sorted({min(reach, max(1, round(candidate.slots * share))) for share in shares})
 
 
 def _fits(candidate: DesignCandidate, question: Question) -> bool:
