@@ -54,9 +54,6 @@ METHODS = {
 }
 """The methods that a certificate names, and what each of them is."""
 
-_Found = tuple[list[Bound], Bound]
-"""Every bound, and the best of them."""
-
 
 def certify(
     design: Design | Sequence[Design],
@@ -74,7 +71,7 @@ def certify(
     ``compare=False`` leaves out the comparisons that prove nothing about the design. ``variation``
     bounds the total variation between what runs, all releases together, and some function of the
     design's releases, such as their rounding; it is charged to delta. ``epsilon_lower`` is about
-    the design: what is rounded may be a little more private. ``curious`` is the number of clients
+    the design: rounded releases may be a little more private. ``curious`` is the number of clients
     that follow the protocol and disclose what they see (``adversaries.against_curious``).
 
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
@@ -140,7 +137,7 @@ def _certificate(
             *_assumed(mechanism, best, curious),
             *charged_to_delta(variation=variation, epsilon=epsilon, exposure=exposure),
         ),
-        alternatives=tuple(_alternative(bound) for bound in found),
+        alternatives=tuple(bound.as_alternative() for bound in found),
         campaigns=mechanism.campaigns,
         curious=curious,
         variation=variation,
@@ -186,8 +183,8 @@ def smallest_epsilon(
 
 def _charged(
     mechanism: Campaigns | HeterogeneousClients, delta: float, variation: float, exposure: float
-) -> _Found:
-    """Return every bound at the largest share of delta that leaves enough for the charges."""
+) -> tuple[list[Bound], Bound]:
+    """Return every bound, and the best, at the largest share of delta that fits the charges."""
     if variation == 0.0 and exposure == 0.0:
         found = mechanism.bounds(delta)
         return found, _best(found, mechanism.designs, delta)
@@ -215,11 +212,11 @@ def _charged(
 
 def _refined(
     mechanism: Campaigns | HeterogeneousClients,
-    known: _Found,
+    known: tuple[list[Bound], Bound],
     delta: float,
     variation: float,
     exposure: float,
-) -> _Found:
+) -> tuple[list[Bound], Bound]:
     """Bound epsilon at all of delta that the charges at a proved epsilon leave, twice over."""
     for _ in range(2):
         epsilon = known[1].epsilon.upper
@@ -323,32 +320,23 @@ def check(designs: Sequence[Design], *, delta: float, adjacency: Adjacency, camp
         design.check_adjacency(adjacency)
 
 
-def _alternative(bound: Bound) -> Alternative:
-    bounded = math.isfinite(bound.epsilon.upper)
-    note = bound.note if bounded else "no bound here"
-    return Alternative(bound.method, bound.epsilon.upper, note, proves=bounded)
-
-
 def _assumed(
     mechanism: Campaigns | HeterogeneousClients, best: Bound, curious: int
 ) -> tuple[str, ...]:
-    uses_population = best.method == "exact-population"
     together = isinstance(mechanism, Campaigns)
-    lines = [
+    runs = mechanism.campaigns * (len(mechanism.designs) if together else 1)
+    lines = (
         line
         for design in mechanism.designs
         for line in assumptions(
             design,
             adjacency=mechanism.adjacency,
-            uses_population=uses_population,
-            campaigns=mechanism.campaigns,
-            designs=len(mechanism.designs) if together else 1,
+            uses_population=best.method == "exact-population",
+            campaigns=runs,
             curious=curious,
         )
-    ]
-    if not together:
-        lines.append(OF_KINDS)
-    return tuple(dict.fromkeys(lines))
+    )
+    return tuple(dict.fromkeys((*lines, *(() if together else (OF_KINDS,)))))
 
 
 def _uncovered(designs: Sequence[Design], delta: float) -> NotCovered:

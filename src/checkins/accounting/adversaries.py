@@ -77,33 +77,24 @@ def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 
         else:
             precision += campaigns / randomizer.noise_multiplier**2
     left = delta - math.fsum(one.local_delta * times for one, times in local.items())
+    added = math.fsum(one.local_epsilon * times for one, times in local.items())
     if left == 0.0 and not precision:  # basic composition spends exactly the local deltas
-        return AgainstServer(_summed(local), OF_CONTENT)
+        return AgainstServer(added, OF_CONTENT)
     if not left > 0.0:
         return AgainstServer(math.inf, NO_BOUND)
     share = left / 2 if precision and local else left
     epsilon = 0.0
     if precision:
         epsilon += report_epsilon(1.0 / math.sqrt(precision), share)
-    if local:
-        epsilon += _composed(local, share)
+    if len(local) == 1 and local.total() > 1:
+        [(one, times)] = local.items()
+        composed = kov_composition.homogeneous_composition(
+            epsilon=one.local_epsilon, steps=times, delta=share
+        )
+        epsilon += min(added, composed)
+    elif local:  # a single report spends no delta
+        epsilon += added
     return AgainstServer(epsilon * (1.0 + 1e-12) if len(designs) > 1 else epsilon, OF_CONTENT)
-
-
-def _summed(local: Counter[LocalRandomizer]) -> float:
-    return math.fsum(one.local_epsilon * times for one, times in local.items())
-
-
-def _composed(local: Counter[LocalRandomizer], delta: float) -> float:
-    """Return epsilon of all reports together, at most their sum; a single one spends no delta."""
-    added = _summed(local)
-    if local.total() == 1 or len(local) > 1:
-        return added
-    [(one, times)] = local.items()
-    composed = kov_composition.homogeneous_composition(
-        epsilon=one.local_epsilon, steps=times, delta=delta
-    )
-    return min(added, composed)
 
 
 _SHARE = 0.01
@@ -148,8 +139,10 @@ def chooses(design: Design) -> bool:
 
 def _in_one_slot(design: Design, curious: int, *, most: float) -> tuple[int, float]:
     """Return how many curious clients a slot allows for, and the probability that more meet."""
-    if not _noise_is_shared(design):
-        return 0, 0.0
+    noise = design.randomizer
+    local_noise = isinstance(noise, GaussianNoise) and noise.at is NoiseAt.CLIENT
+    if not local_noise or design.protocol is Protocol.AVERAGED:
+        return 0, 0.0  # no part of the noise that hides a report is that of other clients
     slots, probability = design.choices, design.participation / design.choices
     for met in range(min(curious, (design.capacity or 1) - 1) + 1):
         more = slots * float(bdtrc(met, curious, probability)) * (1.0 + 1e-6)
@@ -160,16 +153,6 @@ def _in_one_slot(design: Design, curious: int, *, most: float) -> tuple[int, flo
         curious,
         f"could hold every place of a slot: with noise at the clients use a capacity far above"
         f" {curious * probability:.3g}, or noise at the server",
-    )
-
-
-def _noise_is_shared(design: Design) -> bool:
-    """Return whether part of the noise that hides a report is that of other clients."""
-    noise = design.randomizer
-    return (
-        isinstance(noise, GaussianNoise)
-        and noise.at is NoiseAt.CLIENT
-        and design.protocol is not Protocol.AVERAGED
     )
 
 
@@ -185,7 +168,12 @@ def _without(design: Design, curious: int, met: int) -> Design:
             "curious", curious, "no theorem covers it for averages of Gaussian reports"
         )
     if design.protocol is Protocol.AVERAGED and design.population is not None:
-        return replace(design, population=_fewer(design.population, curious))
+        fewest, most = design.population.fewest, design.population.most
+        if curious >= fewest:
+            raise InvalidValue(
+                "curious", curious, f"must be fewer than the {fewest:,} who contribute"
+            )
+        return replace(design, population=Population(fewest - curious, most))
     if met and isinstance(randomizer, GaussianNoise) and design.capacity is not None:
         share = math.sqrt((design.capacity - met) / design.capacity) * (1.0 - 1e-12)
         if design.slot_noise(randomizer) * share < LEAST_NOISE:
@@ -193,11 +181,3 @@ def _without(design: Design, curious: int, met: int) -> Design:
         noise = replace(randomizer, noise_multiplier=randomizer.noise_multiplier * share)
         return replace(design, randomizer=noise)
     return design
-
-
-def _fewer(population: Population, curious: int) -> Population:
-    if curious >= population.fewest:
-        raise InvalidValue(
-            "curious", curious, f"must be fewer than the {population.fewest:,} who contribute"
-        )
-    return Population(population.fewest - curious, population.most)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from checkins.accounting.certificate import Alternative
 from checkins.accounting.composition import Composition, composed_kinds
 from checkins.accounting.design import (
     MOST_LOCAL_EPSILON,
@@ -41,6 +42,11 @@ class Bound:
     method: str
     epsilon: Interval
     note: str
+
+    def as_alternative(self) -> Alternative:
+        bounded = math.isfinite(self.epsilon.upper)
+        note = self.note if bounded else "no bound here"
+        return Alternative(self.method, self.epsilon.upper, note, proves=bounded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +106,12 @@ class Campaigns:
                 if any(bound.lower(epsilon) > delta for bound in known):
                     return epsilon
             return min(at_most, max(one.epsilon.lower for one in self.bounds(delta)))
-        return min(at_most, _several_at_least(self, delta))
-
-
-def _several_at_least(mechanism: Campaigns, delta: float) -> float:
-    """Return the largest lower end that is proved for several campaigns; 0 if none is."""
-    if mechanism.participation <= delta:
-        return 0.0
-    try:
-        return _composed(mechanism, delta).lower
-    except NotCovered:
-        return 0.0
+        if self.participation <= delta:
+            return 0.0
+        try:
+            return min(at_most, _composed(self, delta).lower)
+        except NotCovered:
+            return 0.0
 
 
 def _lower_bounds(
@@ -141,10 +142,9 @@ def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
         if not is_attained:
             lower = _attained_lower(design, adjacency, delta)
             found = replace(found, lower=min(lower, found.upper))
-        averaged = design.protocol is Protocol.AVERAGED
-        needs = (
-            "how many clients contribute" if averaged else "neither the population nor the model"
-        )
+        needs = "neither the population nor the model"
+        if design.protocol is Protocol.AVERAGED:
+            needs = "how many clients contribute"
         yield Bound("exact", found, f"needs {needs}")
         bounded = campaign_divergence.with_population(design, adjacency, delta=delta)
         if bounded is not None and design.population is not None:
@@ -153,8 +153,11 @@ def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
             yield Bound(
                 "exact-population", found if is_attained else replace(found, lower=0.0), note
             )
-    except NotCovered:
-        yield from _pure_lower_bound(design, adjacency, delta)
+    except NotCovered:  # a pure randomizer is approximate too: a lower bound
+        if isinstance(design.randomizer, LocalRandomizer):
+            pure = replace(design, randomizer=LocalRandomizer(design.randomizer.local_epsilon))
+            lower = _attained_lower(pure, adjacency, delta)
+            yield Bound("exact", Interval(lower, math.inf), "a pure randomizer attains it")
     if covers(design):
         yield Bound("paper", Interval(0.0, paper_epsilon(design, delta=delta)), "as published")
     unamplified = _no_amplification(design, adjacency, campaigns=1, delta=delta)
@@ -175,14 +178,6 @@ def _attained_lower(
     if known is not None and divergence(cells=_COARSE_CELLS).upper(known) <= delta:
         return 0.0
     return divergence().epsilon(delta).lower
-
-
-def _pure_lower_bound(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
-    """Yield a lower bound if no exact upper one exists: a pure randomizer is approximate too."""
-    if isinstance(design.randomizer, LocalRandomizer):
-        pure = replace(design, randomizer=LocalRandomizer(design.randomizer.local_epsilon))
-        lower = _attained_lower(pure, adjacency, delta)
-        yield Bound("exact", Interval(lower, math.inf), "a pure randomizer attains it")
 
 
 def _several(mechanism: Campaigns, delta: float) -> Iterator[Bound]:

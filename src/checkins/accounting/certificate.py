@@ -85,9 +85,7 @@ class Certificate:
             "campaigns": self.campaigns,
             "curious": self.curious,
             "variation": self.variation,
-            "against_server": None
-            if self.against_server is None
-            else self.against_server.as_dict(),
+            "against_server": self.against_server and self.against_server.as_dict(),
             "assumptions": list(self.assumptions),
             "alternatives": [alternative.as_dict() for alternative in self.alternatives],
             "seconds": round(self.seconds, 3),
@@ -96,15 +94,7 @@ class Certificate:
 
 
 CERTIFICATE_FIELDS = frozenset(
-    Certificate(
-        epsilon=0.0,
-        epsilon_lower=0.0,
-        delta=0.5,
-        adjacency=Adjacency.REPLACE_ONE,
-        method="",
-        assumptions=(),
-        alternatives=(),
-    ).as_dict()
+    Certificate(0.0, 0.0, 0.5, Adjacency.REPLACE_ONE, "", (), ()).as_dict()
 )
 """The keys of a certificate in JSON."""
 
@@ -129,12 +119,11 @@ def assumptions(
     adjacency: Adjacency,
     uses_population: bool,
     campaigns: int = 1,
-    designs: int = 1,
     curious: int = 0,
 ) -> tuple[str, ...]:
     """Return the assumptions of every method for the design, and those that its population adds."""
     return (
-        *_common(design, campaigns * designs, curious),
+        *_common(design, campaigns, curious),
         *_noise(design, curious),
         *_slots(design, adjacency, curious),
         *_population(design, uses_population),
@@ -168,10 +157,12 @@ def _exactly(value: float) -> str:
 
 
 def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
+    # A client learns of another, unless all reports are summed under the noise of the server.
+    others_matter = design.protocol is Protocol.AVERAGED or chooses(design)
     yield (
         "the server is trusted, clients follow the protocol, channels are hidden; the adversary"
         " sees every release"
-        + (" and is none of the clients" if not curious and _others_matter(design) else "")
+        + (" and is none of the clients" if not curious and others_matter else "")
     )
     if curious:
         yield (
@@ -185,11 +176,6 @@ def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
     )
     if runs > 1:
         yield f"{runs:,} campaigns: fresh randomness in each, parameters fixed beforehand"
-
-
-def _others_matter(design: Design) -> bool:
-    """Return whether a client could learn of another: not if all are summed under server noise."""
-    return design.protocol is Protocol.AVERAGED or chooses(design)
 
 
 def _noise(design: Design, curious: int) -> Iterator[str]:

@@ -136,7 +136,8 @@ class Filter:
     def charge(self, curve: DeltaCurve) -> float:
         """Return the charge of a block with this curve; infinite if nothing is proved."""
         if self.order is None:
-            return _squared(smallest_shift(curve))
+            shift = smallest_shift(curve)
+            return math.nextafter(shift * shift, math.inf) if shift else 0.0
         return log_moment(curve, order=self.order)
 
     def epsilon(self, charged: float, *, delta: float) -> float:
@@ -149,12 +150,11 @@ class Filter:
             shift = max(math.sqrt(charged) * (1 + 1e-15), _LEAST_SHIFT)
             if shift > MOST_SHIFT:
                 return math.inf
-            return crossing(
-                lambda epsilon: _profile(shift, epsilon) * (1 + ROUND_OFF),
-                delta,
-                guess=shift,
-                precision=1e-9,
-            ).upper
+
+            def profile(epsilon: float) -> float:
+                return float(shifted_delta(shift, np.array([epsilon]))[0]) * (1 + ROUND_OFF)
+
+            return crossing(profile, delta, guess=shift, precision=1e-9).upper
         needed = (charged + _log_tail(self.order) - math.log(delta)) / (self.order - 1)
         found = max(0.0, needed + 1e-12 * abs(needed))
         return found if found <= MOST_EPSILON else math.inf
@@ -321,14 +321,6 @@ def _delta_of(
 def _main_share(delta: float) -> float:
     """Return the share of delta for the filter's own bound."""
     return delta * (1.0 - SLACK_SHARE - VARIATION_SHARE) * (1.0 - 1e-12)
-
-
-def _profile(shift: float, epsilon: float) -> float:
-    return float(shifted_delta(shift, np.array([epsilon]))[0])
-
-
-def _squared(shift: float) -> float:
-    return math.nextafter(shift * shift, math.inf) if shift else 0.0
 
 
 def _log_tail(order: int) -> float:

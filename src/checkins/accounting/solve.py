@@ -1,8 +1,8 @@
 """Every search of the accountant: the place where a falling function, or a condition, changes side.
 
-The hockey-stick divergence of what is released with a client against without it decides both
-questions that people ask: the delta of an epsilon, and the epsilon of a delta. It is never known
-exactly. ``DeltaBounds`` brackets it, and every search returns the side that claims less.
+The hockey-stick divergence between all releases with a client and without it gives the delta of an
+epsilon, and the epsilon of a delta. The divergence is never known exactly: ``DeltaBounds`` brackets
+it, and every search returns the side that claims less.
 """
 
 from __future__ import annotations

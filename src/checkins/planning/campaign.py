@@ -81,10 +81,10 @@ def optimizer_of(design: CalibratedDesign) -> Optimizer:
 
     A slot's sum is divided by the expected number of reports, a public number.
     """
-    learning, candidate, worth = design.question.learning, design.candidate, design.metrics
-    step = learning.step(steps=worth.steps, variance=worth.variance)
-    momentum = learning.momentum(steps=worth.steps, step=step)
-    count: int | None = max(1, round(worth.slot_load.reports))
+    learning, candidate, metrics = design.question.learning, design.candidate, design.metrics
+    step = learning.step(steps=metrics.steps, variance=metrics.variance)
+    momentum = learning.momentum(steps=metrics.steps, step=step)
+    count: int | None = max(1, round(metrics.slot_load.reports))
     if candidate.protocol is Protocol.AVERAGED:
         count = None
     return Optimizer(

@@ -71,18 +71,18 @@ def design_metrics(
     ``clients`` None means the number to plan for; ``slot_s`` None the shortest slot.
     """
     count = question.clients if clients is None else clients
-    seen = slot_load(candidate, question, clients=count, slot_s=slot_s)
+    load = slot_load(candidate, question, clients=count, slot_s=slot_s)
     dimension, batch, steps = question.dimension, candidate.minibatch, candidate.steps
-    reports = max(seen.reports, 1e-12)
+    reports = max(load.reports, 1e-12)
     working = float(steps)
     if candidate.protocol is Protocol.AVERAGED:
         one = candidate.report_variance(level, dimension=dimension)
         square = one * _inverse_load(reports)
-        working *= max(1.0 - seen.empty, 1e-12)
+        working *= max(1.0 - load.empty, 1e-12)
     else:
         slot = candidate.slot_variance(level, dimension=dimension, reports=reports)
         square = slot / (batch * reports * reports)
-    people = max(min(reports * batch * working, seen.share_that_uploads(candidate) * count), 1e-12)
+    people = max(min(reports * batch * working, load.share_that_uploads(candidate) * count), 1e-12)
     variance = question.learning.spread / people + dimension * square / working
     proxy = question.learning.bias(working) + math.sqrt(variance)
     return DesignMetrics(
@@ -90,8 +90,8 @@ def design_metrics(
         noise_per_step=math.sqrt(square),
         variance=variance,
         steps=steps,
-        clients_per_step=seen.reports * batch,
-        slot_load=seen,
+        clients_per_step=load.reports * batch,
+        slot_load=load,
     )
 
 
@@ -160,8 +160,8 @@ class CalibratedDesign:
         cls, candidate: DesignCandidate, level: float, target: Target, question: Question
     ) -> CalibratedDesign:
         """Return the design at a level that was proven to meet the target."""
-        worth = design_metrics(candidate, level, question)
-        return cls(candidate, level, target.epsilon, target, worth, question)
+        metrics = design_metrics(candidate, level, question)
+        return cls(candidate, level, target.epsilon, target, metrics, question)
 
     @property
     def load(self) -> float:
@@ -199,7 +199,7 @@ class CalibratedDesign:
         return ", ".join(words)
 
     def as_json(self) -> dict[str, object]:
-        candidate, worth, seen = self.candidate, self.metrics, self.metrics.slot_load
+        candidate, metrics, load = self.candidate, self.metrics, self.metrics.slot_load
         proved = theorem_risk(candidate, self.level, self.question)
         return {
             "label": self.label,
@@ -219,19 +219,19 @@ class CalibratedDesign:
             "adjacency": str(self.target.adjacency),
             "method": str(candidate.method(self.target)),
             "rounding": "epsilon is rounded up",
-            "proxy": worth.proxy,
+            "proxy": metrics.proxy,
             "proxy_kind": EFFECTIVE_NOISE,
             "theorem_risk": None if proved is None else proved.risk,
             "theorem": None if proved is None else proved.theorem,
-            "noise_per_step": worth.noise_per_step,
-            "steps": worth.steps,
-            "clients_per_step": worth.clients_per_step,
-            "dummies_share": seen.dummies_share,
-            "duration_s": seen.duration_s,
-            "slot_s": seen.slot_s,
+            "noise_per_step": metrics.noise_per_step,
+            "steps": metrics.steps,
+            "clients_per_step": metrics.clients_per_step,
+            "dummies_share": load.dummies_share,
+            "duration_s": load.duration_s,
+            "slot_s": load.slot_s,
             "upload_bytes_per_client": self.load,
-            "share_of_clients_that_upload": seen.share_that_uploads(candidate),
-            "server_updates_per_s": seen.server_updates_per_s,
+            "share_of_clients_that_upload": load.share_that_uploads(candidate),
+            "server_updates_per_s": load.server_updates_per_s,
             "can_run_on_devices": self.can_run,
         }
 

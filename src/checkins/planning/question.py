@@ -1,7 +1,7 @@
 """The question to a planner: population, budget, model, and capabilities of devices and server.
 
 Nothing that privacy depends on has a default. The capabilities of devices and server have one: a
-wrong guess there costs time or accuracy, never privacy.
+wrong guess there wastes time or accuracy, never privacy.
 """
 
 from __future__ import annotations

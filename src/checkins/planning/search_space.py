@@ -125,9 +125,9 @@ def _counted(candidate: DesignCandidate, question: Question) -> DesignCandidate:
 def contributors(candidate: DesignCandidate, question: Question) -> int:
     """Return how many clients contribute at the smallest population, less six deviations."""
     run_s = candidate.slots * shortest_slot_s(candidate, question)
-    kept = min(1.0, question.availability_s / run_s) * (1.0 - question.devices.dropout)
-    mean = question.population.fewest * kept
-    return max(1, math.floor(mean - 6.0 * math.sqrt(mean * (1.0 - kept))))
+    available = min(1.0, question.availability_s / run_s) * (1.0 - question.devices.dropout)
+    mean = question.population.fewest * available
+    return max(1, math.floor(mean - 6.0 * math.sqrt(mean * (1.0 - available))))
 
 
 def _places(question: Question) -> Iterator[tuple[RandomizerKind, NoiseAt]]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from checkins.accounting.exact.grid_distribution import Grid, Rounding, Side, blocks, runs
 from checkins.accounting.exact.slot_ratio import FloatArray
@@ -24,7 +23,7 @@ from checkins.accounting.exact.slot_ratio import FloatArray
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-_MOST_LOSS = 600.0  # e^600: what is surer than that counts as certain
+_MOST_LOSS = 600.0  # outcomes with a larger loss count as certain
 _CLOSEST = 1e-5  # outcomes of an envelope nearer to each other, relatively, are joined
 _BETWEEN = 1024  # points of an envelope in addition to the outcomes
 _DRIFT = 1e-11  # by how much masses may miss 1 from round-off alone
@@ -130,23 +129,17 @@ class DominatingPair:
         cells = max(math.ceil(losses[-1] / interval) - first, 1)
         edges = interval * np.arange(first, first + cells + 1)
         where = 1 + np.clip((losses / interval - first).astype(np.intp), 0, cells - 1)
-        binned = DominatingPair(
-            _binned(where, self.absent, cells + 2),
-            _binned(where, self.present, cells + 2),
-            _binned(where, self.gains, cells + 2),
-            self.only_present,
-            self.only_absent,
+        absent, present, gains = (
+            np.bincount(where, weights, cells + 2).astype(np.float64)
+            for weights in (self.absent, self.present, self.gains)
         )
+        binned = DominatingPair(absent, present, gains, self.only_present, self.only_absent)
         pair = _spread(binned, edges)
         remove = DensePLDPmf(interval, first, pair.present, _missing(pair.present), True)
         add = DensePLDPmf(
             interval, -(first + cells), pair.absent[::-1].copy(), _missing(pair.absent), True
         )
         return PrivacyLossDistribution(remove, add)
-
-
-def _binned(where: npt.NDArray[np.intp], weights: FloatArray, size: int) -> FloatArray:
-    return np.asarray(np.bincount(where, weights, size), dtype=np.float64)
 
 
 def _either(one: float, other: float) -> float:
