@@ -319,32 +319,27 @@ def covers(design: Design) -> bool:
 
 
 def _local(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
+    """Return epsilon by the theorem for this local guarantee; infinity if it is refused."""
+    pure = {"local_epsilon": randomizer.local_epsilon, "delta": delta}
+    approximate = {**pure, "local_delta": randomizer.local_delta}
     try:
-        return _by_theorem(design, randomizer, delta)
+        if design.protocol is Protocol.AVERAGED:
+            clients = design.population.fewest if design.population else 1
+            if randomizer.is_pure:
+                return statements.averaged_total(clients=clients, slots=design.slots, **pure)
+            return statements.averaged_approximate_total(
+                clients=clients, slots=design.slots, **approximate
+            )
+        theorem = (
+            statements.sliding_window(window=design.choices)
+            if design.protocol is Protocol.SLIDING
+            else statements.fixed_window(slots=design.slots, participation=design.participation)
+        )
+        if randomizer.is_pure:
+            return theorem.epsilon(**pure)
+        return theorem.approximate_total(**approximate)
     except NotCovered:
         return math.inf
-
-
-def _by_theorem(design: Design, randomizer: LocalRandomizer, delta: float) -> float:
-    local_epsilon, local_delta = randomizer.local_epsilon, randomizer.local_delta
-    if design.protocol is Protocol.AVERAGED:
-        clients = design.population.fewest if design.population else 1
-        given = {"local_epsilon": local_epsilon, "delta": delta}
-        if randomizer.is_pure:
-            return statements.averaged_total(clients=clients, slots=design.slots, **given)
-        return statements.averaged_approximate_total(
-            local_delta=local_delta, clients=clients, slots=design.slots, **given
-        )
-    theorem = (
-        statements.sliding_window(window=design.choices)
-        if design.protocol is Protocol.SLIDING
-        else statements.fixed_window(slots=design.slots, participation=design.participation)
-    )
-    if randomizer.is_pure:
-        return theorem.epsilon(local_epsilon=local_epsilon, delta=delta)
-    return theorem.approximate_total(
-        local_epsilon=local_epsilon, local_delta=local_delta, delta=delta
-    )
 
 
 def local_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 from checkins import formatting
@@ -37,12 +37,7 @@ class Alternative:
     proves: bool
 
     def as_dict(self) -> dict[str, object]:
-        return {
-            "method": self.method,
-            "epsilon": formatting.finite(self.epsilon),
-            "note": self.note,
-            "proves": self.proves,
-        }
+        return {**asdict(self), "epsilon": formatting.finite(self.epsilon)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,10 @@ def just_enough(
     above the target, or no x is found. A ``CheckinsError`` counts as above the target. The log odds
     of the probability fall with log x at a rate of about ``slope``, apart from the rounding of a
     grid, which differs between values of x: the tolerated difference grows with every evaluation.
+
+    >>> search = dict(start=1.0, least=1e-3, most=1e6, slack=1e-3, slope=1.0)
+    >>> round(just_enough(lambda x: 1.0 / (1.0 + x), 0.01, **search), 1)
+    99.1
     """
     allowed, floor, ceiling = _log_odds(target), math.log(least), math.log(most)
 

@@ -63,6 +63,9 @@ def largest_shift(epsilon: float, delta: float) -> float:
     Theorem:     [BW18, Thm 8], arXiv:1805.06530v2.
     Neighbours:  any relation under which the means differ by the shift.
     Rounding:    down.
+
+    >>> round(largest_shift(1.0, 1e-6), 4)
+    0.2367
     """
     at = np.array([epsilon])
     return first_true(
