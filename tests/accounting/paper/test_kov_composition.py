@@ -19,6 +19,10 @@ counts = st.integers(1, 10**9)
 shares = st.floats(0.0, 1.0)
 
 
+def composed(steps, *, delta, **setting):
+    return steps(**setting).composed(delta=delta)
+
+
 def bound(theorem, *, local_epsilon, delta, **setting):
     return theorem(**setting).epsilon(local_epsilon=local_epsilon, delta=delta)
 
@@ -67,14 +71,14 @@ def test_composition_of_huge_steps_is_their_sum_and_no_warning():
 @given(epsilon=epsilons, delta=deltas, slots=counts, weight=shares)
 def test_replacement_unrelaxed_is_never_above_the_theorem(epsilon, delta, slots, weight):
     values = {"local_epsilon": epsilon, "delta": delta, "slots": slots, "largest_weight": weight}
-    unrelaxed = kov_composition.replacement_unrelaxed(**values)
+    unrelaxed = composed(kov_composition.replacement_steps, **values)
     assert 0.0 <= unrelaxed <= bound(statements.replacement, **values)
 
 
 @given(epsilon=epsilons, delta=deltas, clients=counts)
 def test_swapping_unrelaxed_is_never_above_the_theorem(epsilon, delta, clients):
     values = {"local_epsilon": epsilon, "delta": delta, "clients": clients}
-    unrelaxed = kov_composition.swapping_unrelaxed(**values)
+    unrelaxed = composed(kov_composition.swapping_steps, **values)
     assert 0.0 <= unrelaxed <= bound(statements.swapping, **values)
 
 
@@ -94,21 +98,25 @@ def test_bins_unrelaxed_is_never_above_the_theorem(epsilon, delta, loads):
 )
 def test_blocks_lie_just_above_the_full_sum(epsilon, weight, count):
     """Beyond 2¹⁷ steps trapezoids replace the sum: above it, by less than 1e-7."""
-    blocks = kov_composition.replacement_unrelaxed(
-        local_epsilon=epsilon, delta=1e-6, slots=count, largest_weight=weight
+    blocks = composed(
+        kov_composition.replacement_steps,
+        local_epsilon=epsilon,
+        delta=1e-6,
+        slots=count,
+        largest_weight=weight,
     )
-    listed = kov_composition.replacement_epsilons(
+    listed = kov_composition.replacement_steps(
         local_epsilon=epsilon, slots=count, largest_weight=weight
-    )
+    ).epsilons()
     full = kov_composition.composition(epsilons=listed, delta=1e-6)
     assert full * (1 - 1e-12) <= blocks <= full * (1 + 1e-7)
 
 
 @given(epsilon=epsilons, slots=st.integers(1, 500), weight=shares)
 def test_replacement_steps_are_the_printed_ones(epsilon, slots, weight):
-    found = kov_composition.replacement_epsilons(
+    found = kov_composition.replacement_steps(
         local_epsilon=epsilon, slots=slots, largest_weight=weight
-    )
+    ).epsilons()
     b, i = math.exp(epsilon), np.arange(1, slots + 1)
     np.testing.assert_allclose(
         found,
@@ -120,7 +128,7 @@ def test_replacement_steps_are_the_printed_ones(epsilon, slots, weight):
 
 @given(epsilon=epsilons, clients=st.integers(1, 500))
 def test_swapping_steps_are_the_printed_ones(epsilon, clients):
-    found = kov_composition.swapping_epsilons(local_epsilon=epsilon, clients=clients)
+    found = kov_composition.swapping_steps(local_epsilon=epsilon, clients=clients).epsilons()
     b, i = math.exp(epsilon), np.arange(1, clients + 1)
     printed = np.log1p(b * b * (b - 1) / (b * b + (i - 1) + (clients - i) * b))
     np.testing.assert_allclose(found, printed, rtol=1e-8)
@@ -129,7 +137,7 @@ def test_swapping_steps_are_the_printed_ones(epsilon, clients):
 @given(epsilon=epsilons, clients=st.integers(1, 200))
 def test_bins_of_one_record_are_the_steps_of_swapping(epsilon, clients):
     bins = kov_composition.bins_epsilons(local_epsilon=epsilon, loads=[1] * clients)
-    swap = kov_composition.swapping_epsilons(local_epsilon=epsilon, clients=clients)
+    swap = kov_composition.swapping_steps(local_epsilon=epsilon, clients=clients).epsilons()
     np.testing.assert_allclose(bins, swap, rtol=1e-8)
 
 
@@ -152,7 +160,7 @@ def test_the_lemma_and_the_replacement_theorem_agree(epsilon, slots, weight, del
 def test_the_unrelaxed_bound_is_monotone(epsilon, delta, slots, more):
     def bound(**change):
         values = {"local_epsilon": epsilon, "delta": delta, "slots": slots, "largest_weight": 0.3}
-        return kov_composition.replacement_unrelaxed(**(values | change))
+        return composed(kov_composition.replacement_steps, **(values | change))
 
     slack = 1 + 1e-6
     assert bound(local_epsilon=epsilon * more) * slack >= bound()
@@ -163,15 +171,17 @@ def test_the_unrelaxed_bound_is_monotone(epsilon, delta, slots, more):
 @pytest.mark.parametrize("local_epsilon", [650.0, 800.0])
 def test_a_huge_local_epsilon_gives_a_vacuous_bound_and_no_warning(local_epsilon):
     values = {"local_epsilon": local_epsilon, "delta": 1e-6}
-    assert kov_composition.swapping_unrelaxed(clients=10**6, **values) > 1e6
+    assert composed(kov_composition.swapping_steps, clients=10**6, **values) > 1e6
     assert kov_composition.bins_unrelaxed(loads=[1, 0, 2], **values) >= local_epsilon
-    steps = kov_composition.swapping_epsilons(local_epsilon=local_epsilon, clients=5)
+    steps = kov_composition.swapping_steps(local_epsilon=local_epsilon, clients=5).epsilons()
     assert steps.max() <= local_epsilon
 
 
 def test_listing_refuses_what_would_not_fit_in_memory():
     with pytest.raises(InvalidValue, match="slots = 1000000000"):
-        kov_composition.replacement_epsilons(local_epsilon=1.0, slots=10**9, largest_weight=1.0)
+        kov_composition.replacement_steps(
+            local_epsilon=1.0, slots=10**9, largest_weight=1.0
+        ).epsilons()
 
 
 @pytest.mark.parametrize("sequence", [[], [-0.1], [math.nan], [math.inf]])

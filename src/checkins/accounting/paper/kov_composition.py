@@ -91,67 +91,58 @@ def homogeneous_composition(*, epsilon: float, steps: int, delta: float) -> floa
     return _Sums.over(np.array([epsilon]), steps).composed(delta)
 
 
-def replacement_epsilons(
-    *, local_epsilon: float, slots: int, largest_weight: float
-) -> NDArray[np.float64]:
-    """εᵢ = log(1 + w e^ε₀(e^ε₀ − 1)/(i − 1 + e^ε₀(m − i + 1))), i = 1..m, of random replacement.
+def replacement_steps(*, local_epsilon: float, slots: int, largest_weight: float) -> Steps:
+    """Random replacement (fixed window: w = p₀; sliding: w = 1), step by step.
 
-    Theorem:     proof of [BKMTT20, Thm A.4], arXiv:2007.06605v2.
-    Neighbours:  replace-one, at index 1.
-    Rounding:    to nearest.
-
-    >>> replacement_epsilons(local_epsilon=1.0, slots=3, largest_weight=1.0).round(3).tolist()
-    [0.453, 0.546, 0.688]
-    """
-    validate.count(most=_MOST_LISTED, slots=slots)
-    steps = _replacement(local_epsilon, slots, largest_weight)
-    return np.minimum(steps.listed(), local_epsilon)
-
-
-def replacement_unrelaxed(
-    *, local_epsilon: float, delta: float, slots: int, largest_weight: float
-) -> float:
-    """ε of random replacement (fixed window: w = p₀; sliding: w = 1), composed step by step.
+        εᵢ = log(1 + w e^ε₀(e^ε₀ − 1)/(i − 1 + e^ε₀(m − i + 1))),     i = 1..m
 
     Theorem:     proof of [BKMTT20, Thm A.4], arXiv:2007.06605v2; [KOV17, Thm 3.5].
     Neighbours:  replace-one, at index 1.
-    Rounding:    up; steps further than 2¹⁷ from the end are summed by trapezoids over a convex
-                 function, which exceed the sum by less than 1e-7 relative.
+    Rounding:    steps to nearest, their composition up.
 
-    >>> given = dict(delta=1e-6, slots=1000, largest_weight=1.0)
-    >>> round(replacement_unrelaxed(local_epsilon=1.0, **given), 4)
+    >>> replacement_steps(local_epsilon=1.0, slots=3, largest_weight=1.0).epsilons().round(3)
+    array([0.453, 0.546, 0.688])
+    >>> steps = replacement_steps(local_epsilon=1.0, slots=1000, largest_weight=1.0)
+    >>> round(steps.composed(delta=1e-6), 4)
     0.4308
     """
-    validate.open_unit(delta=delta)
-    return _replacement(local_epsilon, slots, largest_weight).composed(delta)
+    validate.count(slots=slots)
+    validate.probability(largest_weight=largest_weight)
+    gap = _gap(local_epsilon)
+    return Steps(
+        local_epsilon,
+        gap=gap * largest_weight if largest_weight > 0.0 else 0.0,
+        last=1.0 + (slots - 1) * math.exp(-local_epsilon),
+        slope=-math.expm1(-local_epsilon),
+        count=slots,
+        counted="slots",
+    )
 
 
-def swapping_epsilons(*, local_epsilon: float, clients: int) -> NDArray[np.float64]:
-    """εᵢ = log(1 + e^2ε₀(e^ε₀ − 1)/(e^2ε₀ + (i − 1) + (n − i)e^ε₀)), i = 1..n, of swapping.
+def swapping_steps(*, local_epsilon: float, clients: int) -> Steps:
+    """Swapping, hence shuffling of n adaptive reports, step by step.
 
-    Theorem:     proof of [BKMTT20, Thm A.7], arXiv:2007.06605v2.
-    Neighbours:  replace-one, at index 1.
-    Rounding:    to nearest.
-
-    >>> swapping_epsilons(local_epsilon=1.0, clients=3).round(3).tolist()
-    [0.688, 0.762, 0.855]
-    """
-    validate.count(most=_MOST_LISTED, clients=clients)
-    return np.minimum(_swapping(local_epsilon, clients).listed(), local_epsilon)
-
-
-def swapping_unrelaxed(*, local_epsilon: float, delta: float, clients: int) -> float:
-    """ε of swapping, hence of shuffling n adaptive reports, composed step by step.
+        εᵢ = log(1 + e^2ε₀(e^ε₀ − 1)/(e^2ε₀ + (i − 1) + (n − i)e^ε₀)),     i = 1..n
 
     Theorem:     proof of [BKMTT20, Thm A.7], arXiv:2007.06605v2; [KOV17, Thm 3.5].
     Neighbours:  replace-one, at index 1 (any index after a shuffle).
-    Rounding:    up, as ``replacement_unrelaxed``.
+    Rounding:    steps to nearest, their composition up.
 
-    >>> round(swapping_unrelaxed(local_epsilon=1.0, delta=1e-6, clients=1000), 4)
+    >>> swapping_steps(local_epsilon=1.0, clients=3).epsilons().round(3)
+    array([0.688, 0.762, 0.855])
+    >>> round(swapping_steps(local_epsilon=1.0, clients=1000).composed(delta=1e-6), 4)
     1.2319
     """
-    validate.open_unit(delta=delta)
-    return _swapping(local_epsilon, clients).composed(delta)
+    validate.count(clients=clients)
+    away = math.exp(-local_epsilon)
+    return Steps(
+        local_epsilon,
+        gap=_gap(local_epsilon),
+        last=1.0 + (clients - 1) * away * away,
+        slope=-away * math.expm1(-local_epsilon),
+        count=clients,
+        counted="clients",
+    )
 
 
 def bins_epsilons(*, local_epsilon: float, loads: Loads) -> NDArray[np.float64]:
@@ -217,29 +208,45 @@ class _Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
-    """Steps εᵢ = log(1 + gap/tᵢ), tᵢ = last + slope · (count − i), i = 1..count."""
+class Steps:
+    """Steps εᵢ = log(1 + gap/tᵢ), tᵢ = last + slope · (count − i), i = 1..count, at most ε₀.
 
+    ``counted`` names the argument that ``count`` was given as.
+    """
+
+    local_epsilon: float
     gap: float
     last: float
     slope: float
     count: int
+    counted: str
 
-    def at(self, from_end: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.log1p(self.gap / (self.last + self.slope * from_end))
+    def epsilons(self) -> NDArray[np.float64]:
+        """Return every step, the first one first."""
+        validate.count(most=_MOST_LISTED, **{self.counted: self.count})
+        return np.minimum(self._listed(), self.local_epsilon)
 
-    def listed(self) -> NDArray[np.float64]:
-        return self.at(np.arange(self.count - 1, -1, -1, dtype=np.float64))
+    def composed(self, *, delta: float) -> float:
+        """Return ε of all steps together, rounded up.
 
-    def composed(self, delta: float) -> float:
+        Steps further than 2¹⁷ from the end are summed by trapezoids over a convex function, which
+        exceed the sum by less than 1e-7 relative.
+        """
+        validate.open_unit(delta=delta)
         if math.isinf(self.gap):
             return math.inf
         if self.count <= _MOST_SUMMED:
-            return _Sums.over(self.listed()).composed(delta)
-        ends = self.at(np.arange(_MOST_SUMMED, dtype=np.float64))
+            return _Sums.over(self._listed()).composed(delta)
+        ends = self._at(np.arange(_MOST_SUMMED, dtype=np.float64))
         values, widths = self._above(_MOST_SUMMED)
         both = np.concatenate((ends, values)), np.concatenate((np.ones_like(ends), widths))
         return _Sums.over(*both).composed(delta)
+
+    def _at(self, from_end: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.log1p(self.gap / (self.last + self.slope * from_end))
+
+    def _listed(self) -> NDArray[np.float64]:
+        return self._at(np.arange(self.count - 1, -1, -1, dtype=np.float64))
 
     def _above(self, start: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Trapezoids above the sum over all steps that are ``start`` or more from the end.
@@ -256,33 +263,9 @@ class _Steps:
         nodes = share * (self.count - start) + (start - 0.5)
         halves = np.diff(nodes) / 2.0
         widths = np.concatenate((halves, [0.0])) + np.concatenate(([0.0], halves))
-        return self.at(nodes), widths
+        return self._at(nodes), widths
 
 
 def _gap(local_epsilon: float) -> float:
     validate.non_negative(local_epsilon=local_epsilon)
     return math.inf if local_epsilon > _LARGEST_EXPONENT else math.expm1(local_epsilon)
-
-
-def _replacement(local_epsilon: float, slots: int, largest_weight: float) -> _Steps:
-    validate.count(slots=slots)
-    validate.probability(largest_weight=largest_weight)
-    gap = _gap(local_epsilon)
-    away = math.exp(-local_epsilon)
-    return _Steps(
-        gap=gap * largest_weight if largest_weight > 0.0 else 0.0,
-        last=1.0 + (slots - 1) * away,
-        slope=-math.expm1(-local_epsilon),
-        count=slots,
-    )
-
-
-def _swapping(local_epsilon: float, clients: int) -> _Steps:
-    validate.count(clients=clients)
-    away = math.exp(-local_epsilon)
-    return _Steps(
-        gap=_gap(local_epsilon),
-        last=1.0 + (clients - 1) * away * away,
-        slope=-away * math.expm1(-local_epsilon),
-        count=clients,
-    )

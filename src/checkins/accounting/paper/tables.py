@@ -213,9 +213,10 @@ _DERIVED: dict[str, Callable[[Setting], float]] = {
 
 _PURE, _SIMPLIFIED = Amplification.epsilon, Amplification.simplified
 _APPROXIMATE, _TOTAL = Amplification.approximate, Amplification.approximate_total
+_LISTED, _COMPOSED = kov_composition.Steps.epsilons, kov_composition.Steps.composed
 _Statement = (
     tuple[str, str, Callable[..., object]]
-    | tuple[str, str, Callable[..., Amplification], Callable[..., object]]
+    | tuple[str, str, Callable[..., object], Callable[..., object]]
 )
 """Id, statement and bound; or id, statement, theorem, and the form in which it is evaluated."""
 
@@ -258,10 +259,10 @@ _STATEMENTS: tuple[_Statement, ...] = (
     ("A7", "Lem A.3: smallest δ₁", amplification.smallest_distance),
     ("A8", "Lem A.1: likelihood ratio", kov_composition.biased_sampling_ratio),
     ("A8", "Lem A.2: relaxed composition", kov_composition.relaxed_composition),
-    ("A8", "Thm A.4: largest step", kov_composition.replacement_epsilons),
-    ("A8", "Thm A.4: unrelaxed", kov_composition.replacement_unrelaxed),
-    ("A8", "Thm A.7: largest step", kov_composition.swapping_epsilons),
-    ("A8", "Thm A.7: unrelaxed", kov_composition.swapping_unrelaxed),
+    ("A8", "Thm A.4: largest step", kov_composition.replacement_steps, _LISTED),
+    ("A8", "Thm A.4: unrelaxed", kov_composition.replacement_steps, _COMPOSED),
+    ("A8", "Thm A.7: largest step", kov_composition.swapping_steps, _LISTED),
+    ("A8", "Thm A.7: unrelaxed", kov_composition.swapping_steps, _COMPOSED),
     ("A8", "Thm A.5: largest step", kov_composition.bins_epsilons),
     ("A8", "Thm A.5: unrelaxed", kov_composition.bins_unrelaxed),
     ("A9", "Prop 3.4: dummies, fixed window", occupancy.dummies_fixed),
@@ -292,6 +293,8 @@ def _row(
     formed = [] if form is None else list(inspect.signature(form).parameters)[1:]
     common = {name: _argument(setting, name) for name in formed}
     arguments = {**common, **own}
+    if "local_epsilon" in own and common:  # shown first for every statement
+        arguments = {"local_epsilon": own["local_epsilon"], **arguments}
     inputs: dict[str, float] = {}
     for name, value in arguments.items():
         if isinstance(value, np.ndarray):
