@@ -295,14 +295,14 @@ def _grid(one: DominatingPair, other: DominatingPair, rounding: Rounding) -> Gri
     """Lay a grid over the composition's losses from a coarse estimate; None if there is none."""
     if not len(one.absent) or not len(other.absent):
         return None
-    a, b = _coarse(one), _coarse(other)
-    losses = np.add.outer(a.first, b.first).ravel()
+    firsts, ends, absents, presents = zip(_coarse(one), _coarse(other), strict=True)
+    losses = np.add.outer(*firsts).ravel()
     order = np.argsort(losses)
     losses = losses[order]
-    absent = np.multiply.outer(a.absent, b.absent).ravel()[order]
-    lasts = np.add.outer(a.last, b.last).ravel()
+    absent = np.multiply.outer(*absents).ravel()[order]
+    lasts = np.add.outer(*ends).ravel()
     from_top = np.argsort(-lasts)
-    present = np.multiply.outer(a.present, b.present).ravel()[from_top]
+    present = np.multiply.outer(*presents).ravel()[from_top]
     lowest = int(np.count_nonzero(np.cumsum(absent[:-1]) < rounding.tolerance))
     highest = int(np.count_nonzero(np.cumsum(present[:-1]) < rounding.tolerance))
     low, high = losses[lowest], lasts[from_top][highest]
@@ -320,20 +320,8 @@ def _grid(one: DominatingPair, other: DominatingPair, rounding: Rounding) -> Gri
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Coarse:
-    first: FloatArray
-    last: FloatArray
-    absent: FloatArray
-    present: FloatArray
-
-
-def _coarse(pair: DominatingPair) -> _Coarse:
-    starts, ends = runs(len(pair.absent))
-    losses = pair.losses
-    return _Coarse(
-        losses[starts],
-        losses[ends],
-        np.add.reduceat(pair.absent, starts),
-        np.add.reduceat(pair.present, starts),
-    )
+def _coarse(pair: DominatingPair) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return the first and last loss of each of at most 80 runs of outcomes, and its masses."""
+    losses, (starts, ends) = pair.losses, runs(len(pair.absent))
+    absent, present = (np.add.reduceat(one, starts) for one in (pair.absent, pair.present))
+    return losses[starts], losses[ends], absent, present
