@@ -13,9 +13,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from checkins.protocol import wire
 from checkins.service import metrics
 from checkins.service.app import create_app
-from checkins.service.http.problems import KINDS, MEDIA_TYPE
+from checkins.service.http.problems import KINDS
 from checkins.service.settings import Enrolment, Settings
 
 OPERATIONS = ("get", "put", "post", "delete")
@@ -68,10 +69,10 @@ def anywhere(api: Mapping[str, Any]) -> list[str]:
 def slugs_of(operation: Mapping[str, Any]) -> list[str]:
     """The problems that a route names."""
     return [
-        kind.removeprefix("urn:checkins:")
+        kind.removeprefix(wire.PROBLEM_URN)
         for answer in operation["responses"].values()
-        if MEDIA_TYPE in answer.get("content", {})
-        for kind in answer["content"][MEDIA_TYPE]["schema"]["properties"]["type"]["enum"]
+        if wire.PROBLEM in answer.get("content", {})
+        for kind in answer["content"][wire.PROBLEM]["schema"]["properties"]["type"]["enum"]
     ]
 
 
@@ -102,7 +103,7 @@ def _route(
         # "Successful Response" is what FastAPI says where nobody said anything.
         (status, _content(content), answer["description"].replace("Successful Response", ""))
         for status, answer in sorted(operation["responses"].items())
-        if MEDIA_TYPE not in (content := answer.get("content", {}))
+        if wire.PROBLEM not in (content := answer.get("content", {}))
     ]
     problems = [
         (f"`{slug}`", str(KINDS[slug].status), KINDS[slug].title)

@@ -74,7 +74,7 @@ def test_a_response_within_its_limits_is_accepted(way: Way) -> None:
     with on_a_socket(service) as url:
         answer = way(url, request)
     assert isinstance(answer, Response)
-    assert answer.value()["id"] == service.id
+    assert json.loads(answer.body)["id"] == service.id
 
 
 def test_a_connection_that_was_ended_is_not_used_again() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkins.campaign import Schedule
 from checkins.client.clock import DRIFT, ServerClock, steady_s
-from checkins.client.view import Timetable
+from checkins.protocol.schedule import RunSchedule
 
 seconds = st.floats(0.0, 30.0)
 
@@ -43,8 +45,9 @@ def test_the_steady_clock_is_not_the_calendar(monkeypatch: pytest.MonkeyPatch) -
 def test_the_first_open_slot_is_the_first_whose_choice_is_to_come(
     now: float, slot_s: float, share: float
 ) -> None:
-    timetable = Timetable(0.0, slot_s=slot_s, choose_s=share * slot_s, slots=10)
+    schedule = Schedule(datetime(1970, 1, 1, tzinfo=UTC), slot_s=slot_s, choose_s=share * slot_s)
+    timetable = RunSchedule(schedule, slots=10)
     slot = timetable.first_open(now)
     assert slot >= 1
-    assert now < timetable.choice(slot)
-    assert slot == 1 or now >= timetable.choice(slot - 1)
+    assert now < timetable.chooses(slot)
+    assert slot == 1 or now >= timetable.chooses(slot - 1)

@@ -164,7 +164,7 @@ def test_a_key_is_not_shown(tmp_path: Path) -> None:
 
 def listing(*campaigns: dict[str, object]) -> httpx.Client:
     def handle(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json={"campaigns": list(campaigns)})
+        return httpx.Response(200, json={"server_time": "", "campaigns": list(campaigns)})
 
     return httpx.Client(base_url="http://x", transport=httpx.MockTransport(handle))
 

@@ -232,7 +232,7 @@ class Both:
         if due is None:
             return
         slots, rest = divmod(steps - 1, 2)
-        moment = due + slots * self.spec.slot_s + rest * self.spec.choose_s
+        moment = due + slots * self.spec.times.slot_s + rest * self.spec.times.choose_s
         self.house.run_until(self.spec, moment)
         events, self.drawn[:] = list(self.drawn), []
         self._begin_if_due()
@@ -244,7 +244,8 @@ class Both:
     def _begin_if_due(self) -> None:
         server = self.pure.server
         following = server.closed + 1
-        if server.phase is Phase.WAITING and self.house.clock.now >= self.spec.begins(following):
+        begins = self.spec.times.begins(following)
+        if server.phase is Phase.WAITING and self.house.clock.now >= begins:
             self.pure.clock(SlotBegan(following))
 
     def agree(self) -> None:

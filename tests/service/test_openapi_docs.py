@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from checkins.protocol import wire
 from checkins.service import metrics
-from checkins.service.http.problems import KINDS, MEDIA_TYPE
+from checkins.service.http.problems import KINDS
 from checkins.service.http.uvicorn_hooks import limited_protocol
 from checkins.service.routes import campaigns, clients, planning, readiness
 from checkins.service.runs import event_stream
@@ -57,7 +58,7 @@ def test_every_route_has_a_section(method: str, path: str) -> None:
     for slug in api.slugs_of(operation):
         assert f"| `{slug}` | {KINDS[slug].status} |" in section or slug in api.anywhere(DOCUMENT)
     for status, answer in operation["responses"].items():
-        assert MEDIA_TYPE in answer.get("content", {}) or f"| {status} |" in section
+        assert wire.PROBLEM in answer.get("content", {}) or f"| {status} |" in section
 
 
 def test_every_object_that_is_answered_has_a_section() -> None:

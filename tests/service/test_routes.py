@@ -163,14 +163,14 @@ def test_a_client_that_is_a_little_early_is_kept_waiting(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open()
         spec = it.live_run.spec
-        it.clock.now = spec.begins(1) - 1.9
+        it.clock.now = spec.times.begins(1) - 1.9
         check_in = asyncio.create_task(it.check_in(1))
         while not it.live_run.check_ins._waiting and not check_in.done():
             await asyncio.sleep(0.01)
-            it.clock.now = spec.begins(1)
+            it.clock.now = spec.times.begins(1)
         assert await check_in
         # and again where the slot before is not closed yet
-        it.clock.now = spec.ends(1) - 1.0
+        it.clock.now = spec.times.ends(1) - 1.0
         check_in = asyncio.create_task(it.check_in(2))
         await asyncio.sleep(0.01)
         await it.begin(2)
@@ -185,7 +185,7 @@ def test_a_client_that_waits_for_its_slot_when_the_service_stops_may_come_again(
     async def scenario(it: Living) -> None:
         await it.open()
         token = await it.enrol()
-        it.clock.now = it.live_run.spec.begins(1) - 1.0
+        it.clock.now = it.live_run.spec.times.begins(1) - 1.0
         asked = asyncio.create_task(it.ask("POST", "/slots/1/check-ins", token))
         await asyncio.sleep(0.05)
         it.runner.release_waiters()
@@ -510,7 +510,9 @@ def test_invariant_7_a_head_is_shown_no_earlier_than_its_release(here) -> None:
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
         await it.choose(1)
-        await it.turn(it.live_run.spec.ends(1), lambda: it.live_run.snapshot.state.closed == 1)
+        await it.turn(
+            it.live_run.spec.times.ends(1), lambda: it.live_run.snapshot.state.closed == 1
+        )
         assert it.live_run.public.ledger.entries == 1
         assert problem(await it.ask("GET", "/ledger/heads/2")) == (404, "unknown-entry")
         await it.show(1)
@@ -573,7 +575,7 @@ def test_invariant_7_a_release_is_shown_at_its_time_and_not_as_soon_as_it_is_dur
         for slot in (1, 2):
             await it.choose(slot)
             await it.turn(
-                it.live_run.spec.ends(slot),
+                it.live_run.spec.times.ends(slot),
                 lambda slot=slot: it.live_run.snapshot.state.closed == slot,
             )
             if slot == 2:
@@ -592,7 +594,9 @@ def test_invariant_7_progress_holds_no_release_that_is_not_shown_yet(here) -> No
     async def scenario(it: Living) -> None:
         await it.open(slots=3)
         await it.choose(1)
-        await it.turn(it.live_run.spec.ends(1), lambda: it.live_run.snapshot.state.closed == 1)
+        await it.turn(
+            it.live_run.spec.times.ends(1), lambda: it.live_run.snapshot.state.closed == 1
+        )
         assert it.live_run.public.state.closed == 0
         assert (await it.ask("GET", "/progress")).json()["releases"] == []
 
@@ -675,7 +679,7 @@ def test_a_store_that_is_away_is_busy_and_the_clock_goes_on_when_it_is_back(here
         del faults["shared"]
         assert await it.check_in(1, token)
         faults["exclusive"] = away
-        it.clock.now = it.live_run.spec.ends(1)
+        it.clock.now = it.live_run.spec.times.ends(1)
         await asyncio.sleep(0.15)
         assert it.live_run.snapshot.state.closed == 0
         del faults["exclusive"]

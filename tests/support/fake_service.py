@@ -184,7 +184,7 @@ class FakeService:
     ) -> Reply:
         if path == "/campaigns":
             summary = {"id": self.id, "run": self.run, "status": self.view()["status"]}
-            return said(200, campaigns=[summary])
+            return said(200, campaigns=[summary], server_time=self.view()["server_time"])
         rest = path.removeprefix(f"/campaigns/{self.id}")
         if rest == path:
             return problem(404, "unknown-campaign")

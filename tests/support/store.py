@@ -74,20 +74,20 @@ class House:
             snapshot = slot_transitions.advance(self.database, spec, snapshot)
 
     def begin(self, spec: RunSpec, slot: int) -> RunSnapshot:
-        """Set the clock to the begin of a slot: check-ins are taken."""
-        return self.run_until(spec, spec.begins(slot))
+        """Into a slot: check-ins are taken."""
+        return self.run_until(spec, spec.times.begins(slot))
 
     def choose(self, spec: RunSpec, slot: int) -> RunSnapshot:
-        """Set the clock past the choice of a slot."""
-        return self.run_until(spec, spec.chooses(slot))
+        """Past the choice of a slot."""
+        return self.run_until(spec, spec.times.chooses(slot))
 
     def close(self, spec: RunSpec, slot: int) -> RunSnapshot:
-        """Set the clock past the end of a slot."""
-        return self.run_until(spec, spec.ends(slot))
+        """Past the end of a slot."""
+        return self.run_until(spec, spec.times.ends(slot))
 
     def finish(self, spec: RunSpec) -> RunSnapshot:
-        """Run to the end, with the certificate."""
-        snapshot = self.run_until(spec, spec.ends(spec.rules.slots))
+        """To the end of the run, its certificate included."""
+        snapshot = self.run_until(spec, spec.times.ends(spec.rules.slots))
         return slot_transitions.finish(self.database, spec, snapshot)
 
     def enrol(self, spec: RunSpec, name: str | None = None) -> str:

@@ -37,6 +37,7 @@ from checkins.client.bounded_http import fetch_async
 from checkins.client.service_client import VIEW_BYTES
 from checkins.errors import CheckinsError
 from checkins.ledger import Ledger, SlotClosed
+from checkins.protocol import wire
 from checkins.randomizers import Gaussian
 from checkins.swarm import Swarm, Tally
 from checkins.tasks.tensors import size, unflatten
@@ -294,7 +295,9 @@ async def _play(
     return _FinishedCampaign(float(shown["certificate"]["epsilon"]), coins, scores, _ended(tally))
 
 
-async def _opened(http: httpx.AsyncClient, settings: LiveSettings, operator: str) -> dict[str, Any]:
+async def _opened(
+    http: httpx.AsyncClient, settings: LiveSettings, operator: str
+) -> wire.CampaignView:
     """Open a campaign that begins soon; later if the coordinator is slow to certify it."""
     lead_s, until = settings.lead_s, time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
@@ -302,15 +305,15 @@ async def _opened(http: httpx.AsyncClient, settings: LiveSettings, operator: str
         answer, body = await fetch_async(
             http,
             "POST",
-            "/campaigns",
+            wire.CAMPAIGNS_PATH,
             content=campaign_text(campaign).encode(),
-            headers={"Authorization": f"Bearer {operator}", "Content-Type": "application/toml"},
+            headers=wire.bearer(operator) | {"Content-Type": wire.CAMPAIGN_FILE},
             max_bytes=VIEW_BYTES,
             timeout_s=PATIENCE_S,
         )
         text = body.decode("utf-8", "replace")
         if answer.status_code == 201:
-            shown: dict[str, Any] = json.loads(text)
+            shown: wire.CampaignView = json.loads(text)
             return shown
         if answer.status_code in BUSY:
             await asyncio.sleep(1.0)
@@ -329,11 +332,11 @@ def _ended(tally: Tally) -> dict[str, int]:
 async def _over(http: httpx.AsyncClient, run: str, settings: LiveSettings) -> None:
     async with asyncio.timeout(PATIENCE_S + settings.lead_s + settings.slots * settings.slot_s):
         while True:
+            path = wire.RUN_PATH.format(run=run)
             answer, body = await fetch_async(
-                http, "GET", f"/campaigns/{run}", max_bytes=VIEW_BYTES, timeout_s=PATIENCE_S
+                http, "GET", path, max_bytes=VIEW_BYTES, timeout_s=PATIENCE_S
             )
-            over = ("completed", "stopped")
-            if answer.status_code == 200 and json.loads(body)["status"] in over:
+            if answer.status_code == 200 and json.loads(body)["status"] in wire.OVER:
                 return
             await asyncio.sleep(POLL_S)
 
@@ -343,9 +346,8 @@ async def _sums(http: httpx.AsyncClient, run: str, settings: LiveSettings) -> ND
     max_bytes = 2 * VIEW_BYTES + settings.slots * (
         LINE_BYTES + NUMBER_BYTES * (settings.canaries + 1)
     )
-    _, body = await fetch_async(
-        http, "GET", f"/campaigns/{run}/ledger", max_bytes=max_bytes, timeout_s=PATIENCE_S
-    )
+    path = wire.LEDGER_PATH.format(run=run)
+    _, body = await fetch_async(http, "GET", path, max_bytes=max_bytes, timeout_s=PATIENCE_S)
     ledger, sums = Ledger(), []
     for line in body.splitlines(keepends=True):
         ledger, entry = ledger.read(line)

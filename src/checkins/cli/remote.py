@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -16,6 +16,7 @@ import typer
 from checkins.cli.errors import UsageError, quoted
 from checkins.cli.params import GivenOptions, Texts, option, text
 from checkins.errors import InvalidValue
+from checkins.protocol import wire
 
 if TYPE_CHECKING:
     import httpx
@@ -44,7 +45,7 @@ AllowModel = Annotated[
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 ADDRESS = re.compile(r"https?://", re.IGNORECASE)
-_CAMPAIGN = re.compile(r"(https?://[^?#]+?)/campaigns/([0-9a-f]{12}-[0-9]{1,7})/?", re.IGNORECASE)
+_CAMPAIGN = re.compile(rf"(https?://[^?#]+?)/campaigns/({wire.RUN_ID})/?", re.IGNORECASE)
 TIMEOUT_S = 30.0
 """Longest time of a response; a ledger may take longer while data keep arriving."""
 LEDGER_BYTES = 64 * 2**30
@@ -103,7 +104,7 @@ def latest_model(http: httpx.Client, run: str) -> bytes:
     from checkins.ledger.entry import MOST_NUMBERS
     from checkins.protocol.report import most_model_bytes
 
-    path = f"/campaigns/{run}"
+    path = wire.RUN_PATH.format(run=run)
     try:
         tensors = _view(http, run)["tensors"]
         shapes = {str(one["name"]): tuple(int(n) for n in one["shape"]) for one in tensors}
@@ -112,7 +113,7 @@ def latest_model(http: httpx.Client, run: str) -> bytes:
     max_bytes = most_model_bytes(shapes)
     if not 0 < max_bytes <= 2 * 8 * MOST_NUMBERS:
         raise UsageError(f"{http.base_url.join(path)}: declares a model of {max_bytes:,} bytes")
-    return _fetched(http, f"{path}/models/latest", max_bytes)
+    return _fetched(http, wire.LATEST_MODEL_PATH.format(run=run), max_bytes)
 
 
 @contextmanager
@@ -120,9 +121,11 @@ def ledger(http: httpx.Client, run: str) -> Iterator[tuple[Iterator[bytes], str]
     """Stream the ledger of a run's population; yield its chunks and its address."""
     from checkins.client import bounded_http
 
-    with bounded_http.stream(
-        http, f"/campaigns/{run}/ledger", max_bytes=LEDGER_BYTES, timeout_s=TIMEOUT_S
-    ) as (response, pieces):
+    path = wire.LEDGER_PATH.format(run=run)
+    with bounded_http.stream(http, path, max_bytes=LEDGER_BYTES, timeout_s=TIMEOUT_S) as (
+        response,
+        pieces,
+    ):
         if not response.is_success:
             _check(response, b"".join(islice(pieces, 1)))
         yield pieces, str(response.url)
@@ -148,10 +151,11 @@ def _check(response: httpx.Response, body: bytes) -> None:
     raise UsageError(f"{response.url}: {response.status_code}: {detail}")
 
 
-def _view(http: httpx.Client, run: str) -> dict[str, Any]:
+def _view(http: httpx.Client, run: str) -> wire.CampaignView:
     from checkins.client.service_client import VIEW_BYTES
 
-    found: dict[str, Any] = json.loads(_fetched(http, f"/campaigns/{run}", VIEW_BYTES))
+    path = wire.RUN_PATH.format(run=run)
+    found: wire.CampaignView = json.loads(_fetched(http, path, VIEW_BYTES))
     return found
 
 
@@ -160,9 +164,9 @@ def _only_run(http: httpx.Client, url: str) -> str:
     from checkins.client.service_client import LISTING_BYTES
 
     try:
-        listed = json.loads(_fetched(http, "/campaigns", LISTING_BYTES))["campaigns"]
-        runs = [str(campaign["id"]) for campaign in listed]
-        campaigns = {run.rpartition("-")[0]: run for run in runs}
+        listed: wire.Campaigns = json.loads(_fetched(http, wire.CAMPAIGNS_PATH, LISTING_BYTES))
+        runs = [str(campaign["id"]) for campaign in listed["campaigns"]]
+        campaigns = {wire.seal_digits(run): run for run in runs}
         ledgers: set[str] = set()
         for run in islice(campaigns.values(), MOST_CAMPAIGNS):
             view = _view(http, run)
@@ -175,7 +179,7 @@ def _only_run(http: httpx.Client, url: str) -> str:
         raise UsageError(f"{quoted(url)}: has no campaign yet")
     if len(ledgers) > 1 or len(campaigns) > MOST_CAMPAIGNS:
         many = "campaigns on several populations" if len(ledgers) > 1 else "many campaigns"
-        each = ", ".join(f"/campaigns/{run}" for run in runs[:8])
+        each = ", ".join(wire.RUN_PATH.format(run=run) for run in runs[:8])
         raise UsageError(f"{quoted(url)}: has {many}; name one: {each}")
     return runs[0]
 

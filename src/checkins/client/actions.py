@@ -10,10 +10,13 @@ import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from checkins.protocol.wire import PROBLEM_URN
 from checkins.randomizers import DeviceReport
 
+Shape = TypeVar("Shape")
+"""A shape of ``checkins.protocol.wire``."""
 MAX_SHORT_RESPONSE_BYTES = 64 * 1024
 """Largest body of a short response: a token, a receipt, an outcome or a problem."""
 
@@ -57,7 +60,17 @@ class Response:
     received: float
     retry_after_s: float | None = None
 
-    def value(self) -> dict[str, Any]:
+    def read(self, shape: type[Shape], *statuses: int) -> Shape | None:
+        """Return the body if it is a JSON object with every key of ``shape``, else None.
+
+        The types of the values are not checked. ``statuses`` are those that such a body comes with.
+        """
+        if self.status not in statuses:
+            return None
+        found = self._object()
+        return cast(Shape, found) if shape.__annotations__.keys() <= found.keys() else None
+
+    def _object(self) -> dict[str, Any]:
         """Return the JSON object in the body; an empty one if the body is no JSON object."""
         try:
             found = json.loads(self.body)
@@ -68,18 +81,16 @@ class Response:
     @property
     def problem(self) -> str | None:
         """The service's problem type; None if the response is not a problem of this service."""
-        kind = self.value().get("type") if 400 <= self.status < 500 else None
-        ours = isinstance(kind, str) and kind.startswith(URN)
-        return kind.removeprefix(URN) if ours and isinstance(kind, str) else None
+        kind = str(self._object().get("type")) if 400 <= self.status < 500 else ""
+        return kind.removeprefix(PROBLEM_URN) if kind.startswith(PROBLEM_URN) else None
 
     @property
     def detail(self) -> str:
         """The service's explanation of a problem, or the status code."""
-        problem = self.value()
+        problem = self._object()
         return str(problem.get("detail") or problem.get("title") or f"status {self.status}")
 
 
-URN = "urn:checkins:"
 RETRYABLE = frozenset({"too-many", "too-slow", "too-early"})
 """Problem types for which the same request may succeed later."""
 

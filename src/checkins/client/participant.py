@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from checkins import validate
 from checkins.campaign import Campaign
@@ -19,8 +19,9 @@ from checkins.client.randomness import OS_RANDOMNESS
 from checkins.client.service_client import ServiceClient, listing_request, withdraw_request
 from checkins.client.state import WITHDRAWN, MemoryStore, SavedState, StateFile, locked, make_folder
 from checkins.client.trainer import Trainer
-from checkins.client.view import FINAL_STATUSES, CampaignView
+from checkins.client.view import CampaignView
 from checkins.errors import InvalidValue
+from checkins.protocol import wire
 from checkins.protocol.participant import Outcome
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def next_run_flow(service: ServiceClient) -> Flow[str | None]:
         view = yield from service.fetch_view(SavedState(service.campaign))
         if view.next is not None or view.run == view.campaign.repeats:
             return view.next
-        end = view.timetable.end(view.timetable.slots)
+        end = view.timetable.ends(view.timetable.slots)
         now = service.server_s()
         if view.status == "stopped" or (now >= end and polls >= POLLS_AFTER_THE_END):
             return None
@@ -240,25 +241,29 @@ def _fetch_flow(url: str, campaign: str | None, patience_s: float) -> Flow[Campa
     named = campaign
     if named is None:
         listing = ServiceClient(url, "", patience_s)
-        named = _open_run(url, (yield from listing.retry_until(listing_request(), _summaries)))
+        named = _open_run(url, (yield from listing.retry_until(listing_request(), _open_runs)))
     return (yield from ServiceClient(url, named, patience_s).fetch_view(SavedState(named)))
 
 
-def _summaries(response: Response) -> list[dict[str, Any]] | None:
-    found = response.value().get("campaigns") if response.status == 200 else None
-    well_formed = isinstance(found, list) and all(
-        isinstance(one, dict) and {"id", "run", "status"} <= one.keys() for one in found
-    )
-    return found if well_formed else None
+def _open_runs(response: Response) -> list[tuple[int, str]] | None:
+    """Return number and id of each run that is not over; None if the response is no listing."""
+    found = response.read(wire.Campaigns, 200)
+    try:
+        return found and [
+            (int(one["run"]), str(one["id"]))
+            for one in found["campaigns"]
+            if one["status"] not in wire.OVER
+        ]
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
-def _open_run(url: str, summaries: list[dict[str, Any]]) -> str:
-    """Return the first run that is not over, of the only campaign that has one."""
+def _open_run(url: str, open_runs: list[tuple[int, str]]) -> str:
+    """Return the first run of the only campaign that is open."""
     runs: dict[str, tuple[int, str]] = {}
-    for one in summaries:
-        if one["status"] not in FINAL_STATUSES:
-            seal, run = str(one["id"]).rpartition("-")[0], (int(one["run"]), str(one["id"]))
-            runs[seal] = min(run, runs.get(seal, run))
+    for run in open_runs:
+        seal = wire.seal_digits(run[1])
+        runs[seal] = min(run, runs.get(seal, run))
     if not runs:
         raise CampaignRefused("campaign", None, f"none is open at {url}")
     if len(runs) > 1:

@@ -38,13 +38,14 @@ from checkins.client.service_client import (
     model_request,
     outcome_request,
     report_request,
-    secret_in,
+    safe_secret,
 )
 from checkins.client.state import SavedState
 from checkins.client.trainer import Trainer
 from checkins.client.view import CampaignView
 from checkins.errors import OutOfOrder
 from checkins.protocol import participant as events
+from checkins.protocol import wire
 from checkins.protocol.factories import participant_of
 from checkins.protocol.machine import Effect, Event
 from checkins.protocol.participant import Outcome, Participant, Phase, step
@@ -202,9 +203,9 @@ class Participation:
     def _wake(self, slot: int) -> Flow[Event]:
         """Sleep until the slot, by the server's clock."""
         timetable, now = self._view.timetable, self._service.server_s
-        if slot > timetable.slots or self._view.over or now() >= timetable.end(slot):
+        if slot > timetable.slots or self._view.over or now() >= timetable.ends(slot):
             return events.SlotBegan(slot + 1)
-        begin = timetable.begin(slot)
+        begin = timetable.begins(slot)
         yield self._log("asleep", slot=slot, seconds=max(0.0, begin - now()))
         if begin - now() > LONG_SLEEP_S:
             soonest, latest = LOOK_AGAIN_S
@@ -215,7 +216,7 @@ class Participation:
         yield from self._sleep_until(
             begin + SPREAD * timetable.choose_s * self._randomness.jitter()
         )
-        return events.SlotBegan(slot if now() < timetable.end(slot) else slot + 1)
+        return events.SlotBegan(slot if now() < timetable.ends(slot) else slot + 1)
 
     def _refresh_view(self) -> Flow[bool]:
         """Refresh view and clock unless offline; return whether the run is over."""
@@ -256,11 +257,11 @@ class Participation:
         )
         if isinstance(response, Event):
             return response
-        if response.status == 202:
-            receipt = secret_in(response, "receipt")
-            if receipt is not None:
-                yield self._log("checked-in", slot=slot, receipt=receipt)
-                return events.Acknowledged(receipt)
+        found = response.read(wire.Receipt, 202)
+        receipt = None if found is None else safe_secret(found["receipt"])
+        if receipt is not None:
+            yield self._log("checked-in", slot=slot, receipt=receipt)
+            return events.Acknowledged(receipt)
         if response.problem == "too-early":
             yield from self._refresh_view()
         elif self._service.is_final(response):
@@ -271,7 +272,7 @@ class Participation:
     def _await_outcome(self, receipt: str) -> Flow[Event]:
         """Wait at the service for the choice; a chosen device fetches its model."""
         slot, timetable = self._slot(), self._view.timetable
-        choice = timetable.choice(slot)
+        choice = timetable.chooses(slot)
         if choice - self._service.server_s() > MAX_POLL_S:
             yield from self._sleep_until(choice - 5.0)  # the outcome is not known earlier
         left = choice - self._service.server_s()
@@ -279,15 +280,15 @@ class Participation:
         response = yield from self._in_slot(slot, outcome_request, receipt, wait_s=wait_s)
         if isinstance(response, Event):
             return response
-        values = response.value() if response.status == 200 else {}
-        match values.get("outcome"), values.get("slot"):
-            case "dismissed", about if about == slot:
+        found = response.read(wire.Outcome, 200)
+        match found and found["slot"] == slot and found["outcome"]:
+            case "dismissed":
                 yield self._log("dismissed", slot=slot, receipt=receipt)
                 return events.Dismissed(receipt)
-            case "chosen", about if about == slot:
+            case "chosen":
                 yield self._log("chosen", slot=slot, receipt=receipt)
                 return (yield from self._fetch_model(slot, receipt))
-            case "waiting", _ if response.received - response.sent > 0.5 * wait_s:
+            case "waiting" if response.received - response.sent > 0.5 * wait_s:
                 return events.RetryDue()
         return (yield from self._retry(slot, response, final=False))
 
@@ -334,7 +335,8 @@ class Participation:
         )
         if isinstance(response, Event):
             return response
-        if response.status == 200 and response.value().get("status") == "taken":
+        taken = response.read(wire.Taken, 200)
+        if taken is not None and taken["status"] == "taken":
             digest = sha256(report).hexdigest()
             yield self._log("acknowledged", slot=slot, receipt=receipt, sha256=digest)
             return events.ReportAcknowledged(receipt)
@@ -354,7 +356,7 @@ class Participation:
 
         ``request`` builds it from the campaign, the other arguments and a timeout.
         """
-        left = self._view.timetable.end(slot) - self._service.server_s()
+        left = self._view.timetable.ends(slot) - self._service.server_s()
         if left <= 0.0:
             return events.SlotBegan(slot + 1)
         # A lost request must leave time for another one.
@@ -375,7 +377,7 @@ class Participation:
 
         ``final`` is False where a refusal may come from a worker that lags behind another.
         """
-        end, slot_s = self._view.timetable.end(slot), self._view.timetable.slot_s
+        end, slot_s = self._view.timetable.ends(slot), self._view.timetable.slot_s
         now = self._service.server_s()
         backoff_s = self._service.backoff_s(response, least_s=slot_s / 20, most_s=slot_s / 4)
         if final and isinstance(response, Response) and self._service.is_final(response):

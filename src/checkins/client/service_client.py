@@ -24,7 +24,7 @@ from checkins.client.errors import CampaignRefused, ServiceFailed
 from checkins.client.randomness import OS_RANDOMNESS, DeviceRandomness
 from checkins.client.state import SavedState
 from checkins.client.view import CampaignView, MalformedView, view_from
-from checkins.protocol.report import MEDIA_TYPE
+from checkins.protocol import wire
 
 RESPONSE_TIMEOUT_S = 20.0
 """Time limit in seconds of an ordinary request."""
@@ -36,14 +36,14 @@ LISTING_BYTES = 16 * 2**20
 
 def view_request(campaign: str) -> Request:
     """Build the request for a campaign's view; it is the same for all devices."""
-    path = f"/campaigns/{campaign}"
+    path = wire.RUN_PATH.format(run=campaign)
     return Request(RequestKind.VIEW, "GET", path, RESPONSE_TIMEOUT_S, max_bytes=VIEW_BYTES)
 
 
 def listing_request() -> Request:
     """Build the request for the list of campaigns, newest first."""
     return Request(
-        RequestKind.VIEW, "GET", "/campaigns", RESPONSE_TIMEOUT_S, max_bytes=LISTING_BYTES
+        RequestKind.VIEW, "GET", wire.CAMPAIGNS_PATH, RESPONSE_TIMEOUT_S, max_bytes=LISTING_BYTES
     )
 
 
@@ -51,7 +51,7 @@ def ledger_head_request(
     campaign: str, entries: int, *, timeout_s: float = RESPONSE_TIMEOUT_S
 ) -> Request:
     """Build the request for the head of the ledger when it had ``entries`` lines."""
-    path = f"/campaigns/{campaign}/ledger/heads/{entries}"
+    path = wire.LEDGER_HEAD_PATH.format(run=campaign, entries=entries)
     return Request(RequestKind.LEDGER, "GET", path, timeout_s)
 
 
@@ -60,36 +60,35 @@ def enrol_request(campaign: str, *, idempotency: str, key: str | None) -> Reques
 
     ``key`` is the enrolment secret, None if the service asks for none.
     """
-    headers = {"Idempotency-Key": idempotency} | ({} if key is None else _bearer(key))
-    return Request(
-        RequestKind.ENROL, "POST", f"/campaigns/{campaign}/enrolments", RESPONSE_TIMEOUT_S, headers
-    )
+    headers = {"Idempotency-Key": idempotency} | ({} if key is None else wire.bearer(key))
+    path = wire.ENROLMENTS_PATH.format(run=campaign)
+    return Request(RequestKind.ENROL, "POST", path, RESPONSE_TIMEOUT_S, headers)
 
 
 def withdraw_request(campaign: str, *, token: str) -> Request:
     """Build the request that invalidates a token and erases it from the running slot."""
-    path = f"/campaigns/{campaign}/enrolments"
-    return Request(RequestKind.WITHDRAW, "DELETE", path, RESPONSE_TIMEOUT_S, _bearer(token))
+    path = wire.ENROLMENTS_PATH.format(run=campaign)
+    return Request(RequestKind.WITHDRAW, "DELETE", path, RESPONSE_TIMEOUT_S, wire.bearer(token))
 
 
 def check_in_request(campaign: str, slot: int, *, token: str, timeout_s: float) -> Request:
     """Build the request to check in; a retry gets the same receipt."""
-    path = f"/campaigns/{campaign}/slots/{slot}/check-ins"
-    return Request(RequestKind.CHECK_IN, "POST", path, timeout_s, _bearer(token))
+    path = wire.CHECK_INS_PATH.format(run=campaign, slot=slot)
+    return Request(RequestKind.CHECK_IN, "POST", path, timeout_s, wire.bearer(token))
 
 
 def outcome_request(campaign: str, receipt: str, *, wait_s: int, timeout_s: float) -> Request:
     """Build the long poll for the outcome: the service waits up to ``wait_s`` to respond."""
-    path = f"/campaigns/{campaign}/check-ins/{receipt}?wait={wait_s}"
-    return Request(RequestKind.OUTCOME, "GET", path, wait_s + timeout_s)
+    path = wire.OUTCOME_PATH.format(run=campaign, receipt=receipt)
+    return Request(RequestKind.OUTCOME, "GET", f"{path}?wait={wait_s}", wait_s + timeout_s)
 
 
 def model_request(
     campaign: str, slot: int, *, receipt: str, max_bytes: int, timeout_s: float
 ) -> Request:
     """Build the request of a chosen device for the model before its slot."""
-    path = f"/campaigns/{campaign}/slots/{slot}/model"
-    headers = _bearer(receipt)
+    path = wire.MODEL_PATH.format(run=campaign, slot=slot)
+    headers = wire.bearer(receipt)
     return Request(RequestKind.MODEL, "GET", path, timeout_s, headers, max_bytes=max_bytes)
 
 
@@ -97,13 +96,9 @@ def report_request(
     campaign: str, slot: int, *, receipt: str, report: bytes, timeout_s: float
 ) -> Request:
     """Build the request that uploads a report; a retry sends the same bytes."""
-    path = f"/campaigns/{campaign}/slots/{slot}/report"
-    headers = _bearer(receipt) | {"Content-Type": MEDIA_TYPE}
+    path = wire.REPORT_PATH.format(run=campaign, slot=slot)
+    headers = wire.bearer(receipt) | {"Content-Type": wire.BYTES}
     return Request(RequestKind.REPORT, "PUT", path, timeout_s, headers, report)
-
-
-def _bearer(secret: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {secret}"}
 
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.25, 15.0
@@ -114,10 +109,9 @@ Found = TypeVar("Found")
 _SECRET = re.compile(r"[\w.~+/=-]{1,512}", re.ASCII)
 
 
-def secret_in(response: Response, name: str) -> str | None:
-    """Return a token or receipt from a response; None unless it is safe in headers and paths."""
-    value = response.value().get(name)
-    return value if isinstance(value, str) and _SECRET.fullmatch(value) else None
+def safe_secret(secret: object) -> str | None:
+    """Return a received token or receipt; None unless it is safe in headers and paths."""
+    return secret if isinstance(secret, str) and _SECRET.fullmatch(secret) else None
 
 
 class ServiceClient:
@@ -196,11 +190,10 @@ class ServiceClient:
                 "does not show the head of its ledger at earlier entries: update the coordinator;"
                 f" {NOTHING_SENT}",
             )
-        values = response.value() if response.status == 200 else {}
-        head, entries = values.get("head"), values.get("entries")
-        if not isinstance(head, str) or entries != saved.entries:
+        place = response.read(wire.LedgerPlace, 200)
+        if place is None or place["entries"] != saved.entries or not isinstance(place["head"], str):
             return None
-        self._check_head(head, saved)
+        self._check_head(place["head"], saved)
         return True
 
     def _check_head(self, head: str, saved: SavedState) -> None:
@@ -266,7 +259,8 @@ class ServiceClient:
         return (yield from self.retry_until(request, self._token))
 
     def _token(self, response: Response) -> str | None:
-        return secret_in(response, "token") if response.status in (200, 201) else None
+        found = response.read(wire.Token, 200, 201)
+        return None if found is None else safe_secret(found["token"])
 
     def retry_until(
         self, request: Request, read: Callable[[Response], Found | None]

@@ -8,57 +8,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
 
-from checkins.campaign import Campaign, Schedule, campaign_from_canonical
+from checkins.campaign import Campaign, campaign_from_canonical
 from checkins.campaign.seal import sealed
 from checkins.client.errors import CampaignRefused
 from checkins.errors import CheckinsError
 from checkins.ledger.entry import MOST_NUMBERS, SHA256
+from checkins.protocol import wire
 from checkins.protocol.factories import sampler_of
+from checkins.protocol.schedule import RunSchedule
 from checkins.randomizers import DeviceSampler
 from checkins.tasks.tensors import size
-
-FINAL_STATUSES = ("completed", "stopped")
 
 
 class MalformedView(CheckinsError):
     """A response body that is no campaign view: a network fault, or another service."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timetable:
-    """The times of the slots of one run, in seconds of the server's clock since 1970."""
-
-    begins_s: float
-    slot_s: float
-    choose_s: float
-    slots: int
-
-    def begin(self, slot: int) -> float:
-        """Return the time at which check-ins of a slot open."""
-        return self.begins_s + (slot - 1) * self.slot_s
-
-    def choice(self, slot: int) -> float:
-        """Return the time at which check-ins of a slot close and the server chooses."""
-        return self.begin(slot) + self.choose_s
-
-    def end(self, slot: int) -> float:
-        """Return the time from which reports of a slot are refused."""
-        return self.begin(slot + 1)
-
-    def first_open(self, now_s: float) -> int:
-        """Return the first slot whose check-ins have not closed.
-
-        >>> Timetable(0.0, slot_s=10.0, choose_s=4.0, slots=3).first_open(13.9)
-        2
-        >>> Timetable(0.0, slot_s=10.0, choose_s=4.0, slots=3).first_open(14.0)
-        3
-        """
-        slot = max(1, int((now_s - self.begins_s) // self.slot_s) + 1)
-        return slot if now_s < self.choice(slot) else slot + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +41,7 @@ class CampaignView:
     seal: str
     run: int
     status: str
-    timetable: Timetable
+    timetable: RunSchedule
     shapes: dict[str, tuple[int, ...]]
     epoch: int
     slots_closed: int
@@ -88,7 +53,7 @@ class CampaignView:
     @property
     def over(self) -> bool:
         """Whether the run has no further slots."""
-        return self.status in FINAL_STATUSES
+        return self.status in wire.OVER
 
     @property
     def dimension(self) -> int:
@@ -127,7 +92,7 @@ def _campaign(text: str) -> Campaign:
 def view_from(body: bytes) -> CampaignView:
     """Parse a campaign view; refuse one whose text does not hash to its seal."""
     try:
-        values: dict[str, Any] = json.loads(body)
+        values: wire.CampaignView = json.loads(body)
         text, seal = values["campaign"], values["seal"]
         if not isinstance(text, str) or not isinstance(seal, str):
             raise TypeError("campaign and seal must be strings")
@@ -143,7 +108,7 @@ def view_from(body: bytes) -> CampaignView:
             seal=seal,
             run=int(values["run"]),
             status=str(values["status"]),
-            timetable=_timetable(campaign, int(values["run"])),
+            timetable=RunSchedule.of(campaign, int(values["run"])),
             shapes={
                 str(tensor["name"]): tuple(int(n) for n in tensor["shape"])
                 for tensor in values["tensors"]
@@ -153,17 +118,16 @@ def view_from(body: bytes) -> CampaignView:
             entries=int(values["ledger"]["entries"]),
             head=_hash(values["ledger"]["head"]),
             next=values["next"],
-            server_time_s=datetime.fromisoformat(values["server_time"]).timestamp(),
+            server_time_s=wire.parse_time(values["server_time"]),
         )
         schedule, times = values["schedule"], view.timetable
-        begins_s = datetime.fromisoformat(schedule["start"]).timestamp()
         agrees = (
-            view.id == f"{seal.removeprefix('sha256:')[:12]}-{view.run}"
+            view.id == wire.run_id(seal, view.run)
             and 1 <= view.run <= campaign.repeats
             and int(values["dimension"]) == view.dimension
             and (schedule["slot_s"], schedule["choose_s"]) == (times.slot_s, times.choose_s)
             and int(schedule["slots"]) == times.slots
-            and abs(begins_s - times.begins_s) < 1e-3
+            and abs(wire.parse_time(schedule["start"]) - times.begins(1)) < 1e-3
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise MalformedView(f"no campaign view: {type(error).__name__}: {error}") from error
@@ -184,22 +148,3 @@ def _hash(text: object) -> str:
 
 def _is_shape(shape: tuple[int, ...]) -> bool:
     return all(1 <= length <= MOST_NUMBERS for length in shape)
-
-
-def _timetable(campaign: Campaign, run: int) -> Timetable:
-    """Return the slot times of a run; run r begins where run r − 1 ends."""
-    schedule = campaign.schedule
-    if schedule is None:
-        raise CampaignRefused("campaign", campaign.name, "clients cannot join it: no [schedule]")
-    slots = campaign.design.slots
-    return Timetable(
-        run_start(schedule, run=run, slots=slots).timestamp(),
-        slot_s=schedule.slot_s,
-        choose_s=schedule.choose_s,
-        slots=slots,
-    )
-
-
-def run_start(schedule: Schedule, *, run: int, slots: int) -> datetime:
-    """Return the time at which the first slot of a run begins."""
-    return schedule.start + timedelta(seconds=(run - 1) * slots * schedule.slot_s)

@@ -136,7 +136,6 @@ def _frozen(values: ArrayLike) -> NDArray[Any]:
 
 
 REPORT = "report"
-MEDIA_TYPE = "application/octet-stream"
 MOST_HEADER_BYTES = 1024
 """Of a report: its one tensor needs about a hundred."""
 MOST_METADATA_BYTES = 64 * 1024

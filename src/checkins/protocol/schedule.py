@@ -35,6 +35,16 @@ class RunSchedule:
             raise InvalidValue("campaign", campaign.name, "has no [schedule]")
         return cls(campaign.schedule, campaign.design.slots, run)
 
+    @property
+    def slot_s(self) -> float:
+        """The length of a slot in seconds."""
+        return self.schedule.slot_s
+
+    @property
+    def choose_s(self) -> float:
+        """The seconds from the beginning of a slot to its choice."""
+        return self.schedule.choose_s
+
     def begins(self, slot: int) -> float:
         """Return when check-ins of a slot open.
 
@@ -44,11 +54,11 @@ class RunSchedule:
         30.0
         """
         before = (self.run - 1) * self.slots + slot - 1
-        return self.schedule.start.timestamp() + before * self.schedule.slot_s
+        return self.schedule.start.timestamp() + before * self.slot_s
 
     def chooses(self, slot: int) -> float:
         """Return when check-ins of a slot close and the choice is made."""
-        return self.begins(slot) + self.schedule.choose_s
+        return self.begins(slot) + self.choose_s
 
     def ends(self, slot: int) -> float:
         """Return when reports of a slot are no longer taken."""
@@ -60,11 +70,11 @@ class RunSchedule:
         The delay after the end of the slot is fixed, so that it does not depend on how long the
         model takes to be durable.
         """
-        return self.ends(slot) + min(RELEASE_DELAY_S, self.schedule.choose_s / 2)
+        return self.ends(slot) + min(RELEASE_DELAY_S, self.choose_s / 2)
 
     def slot_at(self, moment: float) -> int:
         """Return the slot of a moment: 0 before the first slot, ``slots + 1`` after the last."""
-        passed = (moment - self.begins(1)) / self.schedule.slot_s
+        passed = (moment - self.begins(1)) / self.slot_s
         return min(max(0, math.floor(passed) + 1), self.slots + 1)
 
     def first_open(self, moment: float) -> int:
@@ -76,5 +86,5 @@ class RunSchedule:
         >>> run.first_open(13.9), run.first_open(14.0)
         (2, 3)
         """
-        slot = max(1, int((moment - self.begins(1)) // self.schedule.slot_s) + 1)
+        slot = max(1, int((moment - self.begins(1)) // self.slot_s) + 1)
         return slot if moment < self.chooses(slot) else slot + 1

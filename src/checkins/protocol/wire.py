@@ -1,13 +1,16 @@
-"""What service and client exchange over HTTP: paths, media types, run ids, times, JSON shapes.
+"""Definitions of what service and client exchange over HTTP: paths, media types, ids, JSON shapes.
 
-The shapes are ``TypedDict``, so that a device needs no library to read them; the service publishes
-them as the schemas of its OpenAPI document. Reports and models are bytes (``report``).
+The shapes are ``TypedDict``, so that a device needs no library to read them. The service publishes
+them as the schemas of its OpenAPI document, with the text in ``Annotated`` as the description of a
+field. Reports and models are bytes (``report``).
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -34,11 +37,13 @@ EVENTS_PATH = "/campaigns/{run}/events"
 
 RUN_ID_DIGITS = 12
 """Number of hexadecimal digits of the seal in the id of a run."""
+RUN_ID = rf"[0-9a-f]{{{RUN_ID_DIGITS}}}-[0-9]{{1,7}}"
+"""The regular expression of the id of a run."""
 
 RunStatus = Literal["waiting", "running", "completed", "stopped"]
 OutcomeName = Literal["waiting", "chosen", "dismissed"]
 OVER: tuple[RunStatus, ...] = ("completed", "stopped")
-"""The statuses of a run of which no slot is to come."""
+"""The statuses of a run that has no further slots."""
 
 
 def run_id(seal: str, number: int) -> str:
@@ -48,6 +53,15 @@ def run_id(seal: str, number: int) -> str:
     'abababababab-2'
     """
     return f"{seal.removeprefix('sha256:')[:RUN_ID_DIGITS]}-{number}"
+
+
+def seal_digits(run: str) -> str:
+    """Return the digits of the seal in the id of a run: the same for all runs of a campaign.
+
+    >>> seal_digits("abababababab-2")
+    'abababababab'
+    """
+    return run.rpartition("-")[0]
 
 
 def format_time(moment: float) -> str:
@@ -71,10 +85,27 @@ def parse_time(text: str) -> float:
     return moment.timestamp()
 
 
-class Schedule(TypedDict):
-    """When the slots of a run are, on the server's clock; ``start`` is that of slot 1."""
+def bearer(credential: str) -> dict[str, str]:
+    """Return the header that carries a token, a receipt or a key."""
+    return {"Authorization": f"Bearer {credential}"}
 
-    start: str
+
+_ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def to_json(shape: Mapping[str, object]) -> bytes:
+    """Return a shape as the body of a response; refuse numbers that are not finite.
+
+    >>> to_json(Outcome(outcome="chosen", slot=3))
+    b'{"outcome":"chosen","slot":3}'
+    """
+    return _ENCODE(shape).encode()
+
+
+class Schedule(TypedDict):
+    """The schedule of a run, on the server's clock."""
+
+    start: Annotated[str, "When slot 1 of this run begins, in UTC"]
     slot_s: float
     choose_s: float
     slots: int
@@ -88,14 +119,14 @@ class Tensor(TypedDict):
 
 
 class LedgerPlace(TypedDict):
-    """The length of the population's ledger, and the hash of its last line."""
+    """Length and head of the ledger of the population."""
 
     entries: int
-    head: str
+    head: Annotated[str, "The hash of the last line, which depends on every line before it"]
 
 
 class Budget(TypedDict):
-    """The largest epsilon of a campaign, at which delta and between which neighbours."""
+    """The largest epsilon of a campaign, its delta and its neighbour relation."""
 
     epsilon: float
     delta: float
@@ -103,14 +134,17 @@ class Budget(TypedDict):
 
 
 class Spent(TypedDict):
-    """An upper bound on the epsilon after ``slots`` slots; null if none is proved."""
+    """An upper bound: the epsilon of the first computed slot count at or above those closed.
 
-    epsilon: float | None
+    For averaged updates under way it assumes as many contributors as the campaign declares.
+    """
+
+    epsilon: Annotated[float | None, "Rounded up; null if none is proved"]
     slots: int
 
 
 class Summary(TypedDict):
-    """One line of the list of campaigns."""
+    """One entry of the list of campaigns."""
 
     id: str
     name: str
@@ -124,38 +158,38 @@ class Summary(TypedDict):
 
 
 class Campaigns(TypedDict):
-    """The list of campaigns, newest first."""
+    """The list of campaigns."""
 
-    campaigns: list[Summary]
+    campaigns: Annotated[list[Summary], "Newest first"]
     server_time: str
 
 
-class CampaignView(Summary):
-    """One run of a campaign: everything that is public about it.
+class RunView(Summary):
+    """Everything public about one run of a campaign, without the time of the response."""
 
-    ``campaign`` is the canonical form, whose hash is ``seal``. ``epoch`` grows with each start of
-    the coordinator and never decreases. ``next`` is the id of the run that follows; null if there
-    is none. ``holding`` is the reason why no slot is closed now; null while slots close.
-    """
-
-    seal: str
+    seal: Annotated[str, "sha256: and the hash of the canonical text"]
     population_id: str | None
-    campaign: str
+    campaign: Annotated[str, "The canonical text, as JSON: every sealed parameter"]
     schedule: Schedule
-    affordable: int
+    affordable: Annotated[int, "How many slots the budget of the population allows"]
     dimension: int
     tensors: list[Tensor]
     model_hash: str
     ledger: LedgerPlace
-    epoch: int
+    epoch: Annotated[int, "Grows with each start of the coordinator; never decreases"]
     budget: Budget
     certificate: dict[str, Any]
     spent: Spent | None
     promises: list[str]
     assumptions: list[str]
-    next: str | None
-    holding: str | None
-    enrolment: Literal["open", "secret", "allow-list"]
+    next: Annotated[str | None, "The id of the run that follows this one; null if there is none"]
+    holding: Annotated[str | None, "Why no slot is closed now; null while slots close"]
+    enrolment: Annotated[Literal["open", "secret", "allow-list"], "Who may enrol"]
+
+
+class CampaignView(RunView):
+    """One run of a campaign: everything that is public about it."""
+
     server_time: str
 
 
@@ -181,23 +215,39 @@ class ReleaseMade(TypedDict):
 
 
 class Progress(TypedDict):
-    """The learning curve, the epsilon after each slot, and the latest releases."""
+    """Learning curve, epsilons and releases so far."""
 
-    curve: list[Point]
-    spending: list[Price]
-    releases: list[ReleaseMade]
+    curve: Annotated[list[Point], "Released models on a public holdout"]
+    spending: Annotated[list[Price], "Epsilon after so many slots, rounded up"]
+    releases: Annotated[list[ReleaseMade], "The latest ones, at most 200"]
+
+
+class StateEvent(TypedDict):
+    """The data of an event ``state``: the position of a run."""
+
+    slots_closed: int
+    model_hash: str
+    head: str
+    entries: int
+    spent: Spent | None
+
+
+class ReleaseEvent(StateEvent):
+    """The data of an event ``release``: the position of a run after ``slot``."""
+
+    slot: int
 
 
 class Token(TypedDict):
-    """What enrolment returns: a token for one check-in in this run."""
+    """The response to an enrolment."""
 
-    token: str
+    token: Annotated[str, "Valid for one check-in in this run"]
 
 
 class Receipt(TypedDict):
-    """What a check-in returns: a receipt to ask for the outcome, valid in its slot only."""
+    """The response to a check-in."""
 
-    receipt: str
+    receipt: Annotated[str, "Ask with it whether you were chosen; valid in its slot only"]
 
 
 class Outcome(TypedDict):
@@ -208,44 +258,30 @@ class Outcome(TypedDict):
 
 
 class Taken(TypedDict):
-    """The answer to a report that was taken."""
+    """The response to a report that was taken."""
 
     status: Literal["taken"]
 
 
 class Health(TypedDict):
-    """The answer of a coordinator that is alive."""
+    """The response of a coordinator that is alive."""
 
     status: Literal["ok"]
     epoch: int
-    holding: str | None
+    holding: Annotated[str | None, "Why no slot is closed now; null while slots close"]
 
 
 class Readiness(TypedDict):
-    """The answer of a coordinator that takes requests."""
+    """The response of a coordinator that takes requests."""
 
     status: Literal["ready"]
     epoch: int
 
 
-SHAPES: tuple[Any, ...] = (
-    Schedule,
-    Tensor,
-    LedgerPlace,
-    Budget,
-    Spent,
-    Summary,
-    Campaigns,
-    CampaignView,
-    Point,
-    Price,
-    ReleaseMade,
-    Progress,
-    Token,
-    Receipt,
-    Outcome,
-    Taken,
-    Health,
-    Readiness,
-)
-"""Every JSON shape that the service answers with."""
+class ProblemDocument(TypedDict):
+    """A refusal (RFC 9457): ``type`` is ``PROBLEM_URN`` and the name of the reason."""
+
+    type: str
+    title: str
+    status: int
+    detail: str

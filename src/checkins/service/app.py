@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from checkins import __version__
 from checkins.protocol.report import MOST_HEADER_BYTES
+from checkins.protocol.wire import CAMPAIGNS_PATH
 from checkins.service import logs
 from checkins.service.http import problems
 from checkins.service.http.problems import Problem
@@ -127,7 +128,7 @@ def _limit(runner: Runner) -> Any:
             live_run = runner.live_runs.get(run[0]) if run else None
             if live_run is not None:
                 return 8 + MOST_HEADER_BYTES + 4 * live_run.spec.dimension
-        if path == "/campaigns":
+        if path == CAMPAIGNS_PATH:
             return limits.campaign_bytes
         return limits.body_bytes
 

@@ -34,6 +34,7 @@ from typing import Any, Self, TypeVar
 
 from checkins import validate
 from checkins.errors import InvalidValue
+from checkins.protocol.wire import RUN_ID
 
 UVICORN: Mapping[str, Any] = MappingProxyType({"log_config": None, "access_log": False})
 """What ``uvicorn.Config`` must be given so that it leaves these logs alone."""
@@ -50,7 +51,7 @@ FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
         name: re.compile(shape)
         for name, shape in {
-            "campaign": r"[0-9a-f]{12}-[0-9]{1,7}",
+            "campaign": RUN_ID,
             "seal": r"[0-9a-f]{64}",
             "head": r"[0-9a-f]{64}",
             "model_hash": r"[0-9a-f]{64}",

@@ -173,8 +173,8 @@ def serve(
     given = GivenOptions.of(context)
     _require_service()
     masked = _without_password(given)
+    from checkins.protocol.wire import format_time
     from checkins.service import logs, server, startup
-    from checkins.service.runs.cached_responses import instant
 
     campaign, folder = (None, Path.cwd()) if file is None else _campaign(file)
     with masked.naming_options():
@@ -223,7 +223,7 @@ def serve(
         "url": url,
         "campaign": None if terms is None else terms.id,
         "seal": None if terms is None else terms.seal,
-        "start": None if terms is None else instant(terms.begins(1)),
+        "start": None if terms is None else format_time(terms.times.begins(1)),
         "store": settings.redacted_store,
         "witness": str(settings.witness),
         "enrolment": str(settings.enrolment.kind),

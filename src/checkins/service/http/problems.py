@@ -20,11 +20,11 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from checkins.errors import InvalidValue, ProtocolViolation
+from checkins.protocol import wire
 from checkins.protocol.report import Malformed
 from checkins.service import logs
 from checkins.service.settings import NotAdmitted
 
-MEDIA_TYPE = "application/problem+json"
 LONGEST_DETAIL = 600
 LONGEST_VALUE = 80
 MOST_FAULTS = 5
@@ -81,7 +81,7 @@ class Problem(Exception):
 
     def headers(self) -> dict[str, str]:
         """Return the headers: when to retry, or that a Bearer credential is needed."""
-        headers = {"content-type": MEDIA_TYPE}
+        headers = {"content-type": wire.PROBLEM}
         if self.retry_after is not None:
             wait_s = self.retry_after if math.isfinite(self.retry_after) else 1.0
             headers["retry-after"] = str(max(1, math.ceil(wait_s)))
@@ -158,7 +158,7 @@ def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
         here = [slug for slug in slugs if KINDS[slug].status == status]
         responses[status] = {
             "description": "; ".join(f"`{slug}`: {KINDS[slug].title}" for slug in here),
-            "content": {MEDIA_TYPE: {"schema": _schema(status, here)}},
+            "content": {wire.PROBLEM: {"schema": _schema(status, here)}},
         }
         if _WITH_RETRY & set(here):
             responses[status]["headers"] = {
@@ -174,9 +174,9 @@ def _schema(status: int, slugs: Sequence[str]) -> dict[str, Any]:
     return {
         "title": "Problem",
         "type": "object",
-        "required": ["type", "title", "status", "detail"],
+        "required": list(wire.ProblemDocument.__annotations__),
         "properties": {
-            "type": {"type": "string", "enum": [f"urn:checkins:{slug}" for slug in slugs]},
+            "type": {"type": "string", "enum": [f"{wire.PROBLEM_URN}{slug}" for slug in slugs]},
             "title": {"type": "string"},
             "status": {"type": "integer", "const": status},
             "detail": {"type": "string"},
@@ -185,7 +185,8 @@ def _schema(status: int, slugs: Sequence[str]) -> dict[str, Any]:
 
 
 def _document(slug: str, title: str, status: int, detail: str) -> bytes:
-    document = {"type": f"urn:checkins:{slug}", "title": title, "status": status, "detail": detail}
+    kind = f"{wire.PROBLEM_URN}{slug}"
+    document = wire.ProblemDocument(type=kind, title=title, status=status, detail=detail)
     return json.dumps(document).encode()  # ASCII: a lone surrogate of the input cannot break it
 
 
@@ -200,7 +201,7 @@ def _from_http(error: HTTPException) -> Response:
     title = KINDS[slug].title if slug in KINDS else phrase
     said = "" if status >= 500 or error.detail == phrase else str(error.detail)
     body = _document(slug, title, status, _cut(said or title, LONGEST_DETAIL))
-    return Response(body, status_code=status, headers={**headers, "content-type": MEDIA_TYPE})
+    return Response(body, status_code=status, headers={**headers, "content-type": wire.PROBLEM})
 
 
 def _allowed(request: Request) -> set[str]:

@@ -8,12 +8,10 @@ from fastapi import APIRouter, Request, Response, status
 from fastapi.responses import StreamingResponse
 
 from checkins.campaign import InvalidCampaign
-from checkins.protocol.report import MEDIA_TYPE
+from checkins.protocol import wire
 from checkins.service.http.problems import Problem
-from checkins.service.routes import wire
 from checkins.service.routes.requests import (
     BINARY,
-    JSON,
     PlainRoute,
     also_head,
     answer,
@@ -23,6 +21,7 @@ from checkins.service.routes.requests import (
     refusals,
     require_operator,
     runner_of,
+    schema_of,
     takes,
 )
 from checkins.service.runs import cached_responses, event_stream
@@ -31,18 +30,17 @@ from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.runner import Runner
 from checkins.service.store import ledgers
 
-router = APIRouter(prefix="/campaigns", tags=["campaigns"], route_class=PlainRoute)
-public_router = APIRouter(prefix="/campaigns/{run}", tags=["public"], route_class=PlainRoute)
+router = APIRouter(tags=["campaigns"], route_class=PlainRoute)
+public_router = APIRouter(tags=["public"], route_class=PlainRoute)
 MOST_AT_A_TIME = 4_000_000
 """Bytes of a ledger held for one reader, about."""
 LINE_BYTES, NUMBER_BYTES = 500, 11
 """Of a line without its sum; of each number of the sum."""
-LEDGER = "application/x-ndjson"
 
 
 @router.get(
-    "",
-    response_model=wire.Campaigns,
+    wire.CAMPAIGNS_PATH,
+    response_model=schema_of(wire.Campaigns),
     summary="The campaigns of this coordinator",
     responses=refusals(),
 )
@@ -50,23 +48,18 @@ LEDGER = "application/x-ndjson"
 async def campaigns(request: Request) -> Response:
     """Every run, newest first."""
     runner = runner_of(request)
+    runs = [cached_responses.summary(run) for run in reversed(runner.live_runs.values())]
     return answer(
-        {
-            "campaigns": [
-                cached_responses.summary(live_run)
-                for live_run in reversed(runner.live_runs.values())
-            ],
-            "server_time": cached_responses.instant(runner.database.now()),
-        }
+        wire.Campaigns(campaigns=runs, server_time=wire.format_time(runner.database.now()))
     )
 
 
 @router.post(
-    "",
-    response_model=wire.CampaignView,
+    wire.CAMPAIGNS_PATH,
+    response_model=schema_of(wire.CampaignView),
     status_code=status.HTTP_201_CREATED,
     summary="Open a campaign",
-    openapi_extra=takes(security="operator", body="application/toml"),
+    openapi_extra=takes(security="operator", body=wire.CAMPAIGN_FILE),
     responses=refusals("not-operator", "invalid", "refused", "too-large"),
 )
 async def open_campaign(request: Request) -> Response:
@@ -82,8 +75,8 @@ async def open_campaign(request: Request) -> Response:
 
 
 @router.get(
-    "/{run}",
-    response_model=wire.CampaignView,
+    wire.RUN_PATH,
+    response_model=schema_of(wire.CampaignView),
     summary="One run of a campaign",
     openapi_extra=takes("run"),
     responses=refusals("unknown-campaign"),
@@ -95,8 +88,8 @@ async def campaign(request: Request) -> Response:
 
 
 @router.delete(
-    "/{run}",
-    response_model=wire.CampaignView,
+    wire.RUN_PATH,
+    response_model=schema_of(wire.CampaignView),
     summary="Stop a run",
     openapi_extra=takes("run", security="operator"),
     responses=refusals("unknown-campaign", "not-operator"),
@@ -111,8 +104,8 @@ async def stop_campaign(request: Request) -> Response:
 
 
 @router.get(
-    "/{run}/progress",
-    response_model=wire.Progress,
+    wire.PROGRESS_PATH,
+    response_model=schema_of(wire.Progress),
     summary="Learning curve and epsilons",
     openapi_extra=takes("run"),
     responses=refusals("unknown-campaign"),
@@ -139,18 +132,18 @@ def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) 
         holding=runner.clock_watch.holding,
         now=runner.database.now(),
     )
-    return Response(body, status_code=code, media_type=JSON)
+    return Response(body, status_code=code, media_type=wire.JSON)
 
 
 @public_router.get(
-    "/models/latest",
+    wire.LATEST_MODEL_PATH,
     response_class=Response,
     summary="The latest release",
     openapi_extra=takes("run", "If-None-Match"),
     responses={
         200: {
             "description": "Named float64 tensors as safetensors",
-            "content": {MEDIA_TYPE: {"schema": BINARY}},
+            "content": {wire.BYTES: {"schema": BINARY}},
         },
         304: {"description": "It is still the model of If-None-Match"},
         **refusals("unknown-campaign"),
@@ -165,18 +158,18 @@ async def latest(request: Request) -> Response:
     headers = {"etag": tag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(cached_model(live_run, live_run.public), media_type=MEDIA_TYPE, headers=headers)
+    return Response(cached_model(live_run, live_run.public), media_type=wire.BYTES, headers=headers)
 
 
 @public_router.get(
-    "/ledger",
+    wire.LEDGER_PATH,
     response_class=Response,
     summary="The ledger of the population",
     openapi_extra=takes("run", "after"),
     responses={
         200: {
             "description": "ledger.jsonl, byte for byte",
-            "content": {LEDGER: {"schema": {"type": "string"}}},
+            "content": {wire.LEDGER: {"schema": {"type": "string"}}},
         },
         **refusals("unknown-campaign", "invalid"),
     },
@@ -204,12 +197,12 @@ async def ledger(request: Request) -> Response:
             found = await runner.ask(some, done) if done < last else []
 
     name = 'attachment; filename="ledger.jsonl"'
-    return StreamingResponse(lines(), media_type=LEDGER, headers={"content-disposition": name})
+    return StreamingResponse(lines(), media_type=wire.LEDGER, headers={"content-disposition": name})
 
 
 @public_router.get(
-    "/ledger/heads/{entries}",
-    response_model=wire.LedgerPlace,
+    wire.LEDGER_HEAD_PATH,
+    response_model=schema_of(wire.LedgerPlace),
     summary="The head of the ledger when it had so many entries",
     openapi_extra=takes("run", "entries"),
     responses=refusals("unknown-campaign", "unknown-entry", "invalid"),
@@ -229,11 +222,11 @@ async def head(request: Request) -> Response:
             )
 
     (there,) = await runner.ask(found)
-    return answer({"entries": entries, "head": there})
+    return answer(wire.LedgerPlace(entries=entries, head=there))
 
 
 @public_router.get(
-    "/events",
+    wire.EVENTS_PATH,
     response_class=Response,
     summary="Events as they happen",
     openapi_extra=takes("run"),

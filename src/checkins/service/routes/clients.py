@@ -6,21 +6,22 @@ import re
 
 from fastapi import APIRouter, Request, Response, status
 
-from checkins.protocol.report import MEDIA_TYPE, report_from_bytes
+from checkins.protocol import wire
+from checkins.protocol.report import report_from_bytes
 from checkins.service.http.problems import Problem
-from checkins.service.routes import wire
 from checkins.service.routes.requests import (
     BINARY,
-    JSON,
     PARAMETERS,
     RECEIPT,
     PlainRoute,
+    answer,
     bearer_of,
     credential_of,
     live_run_of,
     number_of,
     refusals,
     runner_of,
+    schema_of,
     slot_of,
     takes,
     unless_gone,
@@ -28,12 +29,12 @@ from checkins.service.routes.requests import (
 from checkins.service.runs import client_requests
 from checkins.service.runs.intake import Submission
 
-router = APIRouter(prefix="/campaigns/{run}", tags=["clients"], route_class=PlainRoute)
+router = APIRouter(tags=["clients"], route_class=PlainRoute)
 
 
 @router.post(
-    "/enrolments",
-    response_model=wire.Token,
+    wire.ENROLMENTS_PATH,
+    response_model=schema_of(wire.Token),
     status_code=status.HTTP_201_CREATED,
     summary="Enrol in a run",
     openapi_extra=takes("run", "Idempotency-Key", security="enrolment"),
@@ -43,15 +44,11 @@ async def enrol(request: Request) -> Response:
     """A token for one check-in. It says nothing about when you will come, or whether."""
     live_run, key = await live_run_of(request), _key_of(request)
     token = await client_requests.enrol(runner_of(request), live_run, credential_of(request), key)
-    return Response(
-        b'{"token":"%b"}' % token.encode(),
-        status_code=status.HTTP_201_CREATED,
-        media_type=JSON,
-    )
+    return answer(wire.Token(token=token), code=status.HTTP_201_CREATED)
 
 
 @router.delete(
-    "/enrolments",
+    wire.ENROLMENTS_PATH,
     status_code=status.HTTP_204_NO_CONTENT,
     summary="Withdraw",
     openapi_extra=takes("run", security="token"),
@@ -65,8 +62,8 @@ async def withdraw(request: Request) -> Response:
 
 
 @router.post(
-    "/slots/{slot}/check-ins",
-    response_model=wire.Receipt,
+    wire.CHECK_INS_PATH,
+    response_model=schema_of(wire.Receipt),
     status_code=status.HTTP_202_ACCEPTED,
     summary="Check in to a slot",
     openapi_extra=takes("run", "slot", security="token"),
@@ -79,16 +76,12 @@ async def check_in(request: Request) -> Response:
     who else is waiting."""
     live_run, slot, token = await live_run_of(request), slot_of(request), bearer_of(request)
     receipt = await client_requests.check_in(runner_of(request), live_run, slot, token)
-    return Response(
-        b'{"receipt":"%b"}' % receipt.encode(),
-        status_code=status.HTTP_202_ACCEPTED,
-        media_type=JSON,
-    )
+    return answer(wire.Receipt(receipt=receipt), code=status.HTTP_202_ACCEPTED)
 
 
 @router.get(
-    "/check-ins/{receipt}",
-    response_model=wire.Outcome,
+    wire.OUTCOME_PATH,
+    response_model=schema_of(wire.Outcome),
     summary="Ask whether you were chosen",
     openapi_extra=takes("run", "receipt", "wait"),
     responses=refusals("unknown-campaign", "unknown-receipt", "invalid"),
@@ -108,18 +101,18 @@ async def ask(request: Request) -> Response:
     if outcome is None:
         raise client_requests.unknown_receipt()
     runner.metrics.long_poll(outcome)
-    return Response(b'{"outcome":"%b","slot":%d}' % (outcome.encode(), slot), media_type=JSON)
+    return answer(wire.Outcome(outcome=outcome, slot=slot))
 
 
 @router.get(
-    "/slots/{slot}/model",
+    wire.MODEL_PATH,
     response_class=Response,
     summary="The model before a slot",
     openapi_extra=takes("run", "slot", security="receipt"),
     responses={
         200: {
             "description": "Named float64 tensors as safetensors",
-            "content": {MEDIA_TYPE: {"schema": BINARY}},
+            "content": {wire.BYTES: {"schema": BINARY}},
         },
         **refusals("unknown-campaign", "not-enrolled", "refused", "invalid"),
     },
@@ -128,14 +121,14 @@ async def model(request: Request) -> Response:
     """For those who were chosen, with their receipt."""
     live_run, slot, receipt = await live_run_of(request), slot_of(request), bearer_of(request)
     body = await client_requests.model(runner_of(request), live_run, slot, receipt)
-    return Response(body, media_type=MEDIA_TYPE)
+    return Response(body, media_type=wire.BYTES)
 
 
 @router.put(
-    "/slots/{slot}/report",
-    response_model=wire.Taken,
+    wire.REPORT_PATH,
+    response_model=schema_of(wire.Taken),
     summary="Hand in a report",
-    openapi_extra=takes("run", "slot", security="receipt", body=MEDIA_TYPE),
+    openapi_extra=takes("run", "slot", security="receipt", body=wire.BYTES),
     responses=refusals(
         "unknown-campaign",
         "not-enrolled",
@@ -154,7 +147,7 @@ async def report(request: Request) -> Response:
     async with client_requests.receiving_report(runner_of(request), live_run, slot, receipt):
         units = report_from_bytes(await request.body(), dimension=live_run.spec.dimension)
         await live_run.reports.submit(Submission(slot, receipt, units))
-    return Response(b'{"status":"taken"}', media_type=JSON)
+    return answer(wire.Taken(status="taken"))
 
 
 def _key_of(request: Request) -> str | None:

@@ -14,8 +14,9 @@ from pydantic import BaseModel, Field
 
 from checkins.errors import InvalidValue
 from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
+from checkins.protocol import wire
 from checkins.service.http.problems import Problem
-from checkins.service.routes.requests import JSON, hung_up, refusals, runner_of
+from checkins.service.routes.requests import hung_up, refusals, runner_of
 from checkins.service.workers.planner import Planner
 
 router = APIRouter(prefix="/plan", tags=["planning"])
@@ -300,7 +301,7 @@ async def plan(request: Request) -> Response:
         await asyncio.wait({work, *others}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             raise Problem("busy", "the service is stopping", retry_after=5)
-        return Response(work.result(), media_type=JSON)
+        return Response(work.result(), media_type=wire.JSON)
     except InvalidValue as error:
         if error.name not in {*DEVICES, *SERVER} or error.name in request.query_params:
             raise

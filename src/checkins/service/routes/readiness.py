@@ -11,14 +11,15 @@ import math
 
 from fastapi import APIRouter, Request, Response
 
+from checkins.protocol import wire
 from checkins.service.http.problems import Problem
-from checkins.service.routes import wire
 from checkins.service.routes.requests import (
     HeadRoute,
     also_head,
     refusals,
     require_operator,
     runner_of,
+    schema_of,
     takes,
 )
 from checkins.service.runs import slot_transitions
@@ -31,16 +32,26 @@ LATE_S = 5.0
 router = APIRouter(tags=["operations"], route_class=HeadRoute)
 
 
-@router.get("/healthz", summary="Is it alive", responses=refusals())
+@router.get(
+    "/healthz",
+    response_model=schema_of(wire.Health),
+    summary="Is it alive",
+    responses=refusals(),
+)
 @also_head
 async def healthz(request: Request) -> wire.Health:
     """Answers while the process works, whatever its store does: restart it only if it does not
     answer."""
     runner = runner_of(request)
-    return wire.Health(epoch=runner.epoch, holding=runner.clock_watch.holding)
+    return wire.Health(status="ok", epoch=runner.epoch, holding=runner.clock_watch.holding)
 
 
-@router.get("/readyz", summary="Is it ready", responses=refusals("not-ready"))
+@router.get(
+    "/readyz",
+    response_model=schema_of(wire.Readiness),
+    summary="Is it ready",
+    responses=refusals("not-ready"),
+)
 @also_head
 async def readyz(request: Request) -> wire.Readiness:
     """Answers 200 while slots are closed on time, the store answers and every background task runs;
@@ -48,7 +59,7 @@ async def readyz(request: Request) -> wire.Readiness:
     runner = runner_of(request)
     if found := faults(runner):
         raise Problem("not-ready", "; ".join(found), retry_after=1)
-    return wire.Readiness(epoch=runner.epoch)
+    return wire.Readiness(status="ready", epoch=runner.epoch)
 
 
 @router.get(
@@ -66,11 +77,11 @@ async def metrics(request: Request) -> Response:
     require_operator(request)
     runner = runner_of(request)
     for live_run in runner.live_runs.values():
-        spent = live_run.spent
+        spent = live_run.spent and live_run.spent["epsilon"]
         runner.metrics.campaign(
             live_run.spec.id,
             slots_closed=live_run.public.state.closed,
-            epsilon_spent=math.nan if spent is None else spent["epsilon"],
+            epsilon_spent=math.nan if spent is None else spent,
             epsilon_budget=live_run.spec.campaign.budget.epsilon,
         )
     body, media_type = runner.metrics.render()

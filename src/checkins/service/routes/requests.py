@@ -7,25 +7,28 @@ check-in. What they read is declared with ``takes`` for the OpenAPI document.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from functools import lru_cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
 from fastapi import Request, Response, status
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field, create_model
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
+from checkins.protocol import wire
 from checkins.service.http.problems import Problem, documented
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.runner import Runner
 
 MOST_SLOT = 10**12
 MOST_ENTRIES = 10**15
-RUN, SLOT, RECEIPT = r"[0-9a-f]{12}-[0-9]{1,7}", r"[1-9][0-9]{0,12}", r"[A-Za-z0-9_-]{8,64}"
-JSON = "application/json"
+SLOT, RECEIPT = r"[1-9][0-9]{0,12}", r"[A-Za-z0-9_-]{8,64}"
 T = TypeVar("T")
 
 SECURITY = {
@@ -43,7 +46,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "in": "path",
         "required": True,
         "description": "A run of a campaign: twelve digits of its seal, and its number",
-        "schema": {"type": "string", "pattern": f"^{RUN}$"},
+        "schema": {"type": "string", "pattern": f"^{wire.RUN_ID}$"},
     },
     "slot": {
         "in": "path",
@@ -98,7 +101,7 @@ def takes(*names: str, security: str | None = None, body: str | None = None) -> 
     if security is not None:
         extra["security"] = [{security: []}, {}] if security == "enrolment" else [{security: []}]
     if body is not None:
-        kind = {"type": "string"} if body == "application/toml" else BINARY
+        kind = {"type": "string"} if body == wire.CAMPAIGN_FILE else BINARY
         extra["requestBody"] = {"required": True, "content": {body: {"schema": kind}}}
     return extra
 
@@ -122,7 +125,7 @@ async def live_run_of(request: Request) -> LiveRun:
     """Return the run in the path of a request; raise ``unknown-campaign`` if there is none."""
     run = request.path_params["run"]
     live_run = runner_of(request).live_runs.get(run)
-    if live_run is None and re.fullmatch(RUN, run):
+    if live_run is None and re.fullmatch(wire.RUN_ID, run):
         live_run = await runner_of(request).find(run)  # another worker may have opened it just now
     if live_run is None:
         raise Problem("unknown-campaign", "this coordinator has no such run; see GET /campaigns")
@@ -206,10 +209,31 @@ def require_operator(request: Request) -> None:
         raise Problem("not-operator", "send the operator's token as Authorization: Bearer")
 
 
-def answer(content: dict[str, Any], *, code: int = status.HTTP_200_OK) -> Response:
-    """Return an object as a JSON response."""
-    body = json.dumps(content, allow_nan=False).encode()
-    return Response(body, status_code=code, media_type=JSON)
+def answer(shape: Mapping[str, object], *, code: int = status.HTTP_200_OK) -> Response:
+    """Return a shape of ``wire`` as a JSON response."""
+    return Response(wire.to_json(shape), status_code=code, media_type=wire.JSON)
+
+
+@lru_cache
+def schema_of(shape: type) -> type[BaseModel]:
+    """Return the model that publishes a shape of ``wire`` in the OpenAPI document."""
+    fields: dict[str, Any] = {}
+    for name, hint in get_type_hints(shape, include_extras=True).items():
+        described = get_origin(hint) is Annotated
+        kind, text = get_args(hint) if described else (hint, None)
+        fields[name] = (_with_models(kind), Field(description=text))
+    return create_model(shape.__name__, __doc__=shape.__doc__, **fields)
+
+
+def _with_models(kind: Any) -> Any:
+    """Replace every shape in a type, such as a list of shapes, by its model."""
+    if is_typeddict(kind):
+        return schema_of(kind)
+    if get_origin(kind) is list:
+        return list[_with_models(*get_args(kind))]  # type: ignore[misc]
+    if get_origin(kind) is UnionType:
+        return reduce(or_, map(_with_models, get_args(kind)))
+    return kind
 
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from checkins.formatting import up_in_full
+from checkins.protocol import wire
 from checkins.protocol.report import model_to_bytes
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.store.run_spec import RunSpec
@@ -28,12 +28,7 @@ UNPROTECTED = (
 )
 
 
-def instant(moment: float) -> str:
-    """Return a time in UTC, to the microsecond."""
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def summary(live_run: LiveRun) -> dict[str, Any]:
+def summary(live_run: LiveRun) -> wire.Summary:
     """Return the entry of a run in the list of campaigns."""
     spec = live_run.spec
     return {
@@ -44,14 +39,14 @@ def summary(live_run: LiveRun) -> dict[str, Any]:
         "repeats": spec.campaign.repeats,
         "slots": spec.rules.slots,
         "slots_closed": live_run.public.state.closed,
-        "start": instant(spec.begins(1)),
-        "slot_s": spec.slot_s,
+        "start": wire.format_time(spec.times.begins(1)),
+        "slot_s": spec.times.slot_s,
     }
 
 
 def view(
     live_run: LiveRun, *, epoch: int, enrolment: str, holding: str | None = None
-) -> dict[str, Any]:
+) -> wire.RunView:
     """Return everything public about a run, except the time."""
     spec, snapshot, campaign = live_run.spec, live_run.public, live_run.spec.campaign
     budget = campaign.budget
@@ -62,9 +57,9 @@ def view(
         "population_id": campaign.population_id,
         "campaign": campaign.canonical(),
         "schedule": {
-            "start": instant(spec.begins(1)),
-            "slot_s": spec.slot_s,
-            "choose_s": spec.choose_s,
+            "start": wire.format_time(spec.times.begins(1)),
+            "slot_s": spec.times.slot_s,
+            "choose_s": spec.times.choose_s,
             "slots": spec.rules.slots,
         },
         "affordable": spec.affordable,
@@ -76,7 +71,7 @@ def view(
         "budget": {
             "epsilon": budget.epsilon,
             "delta": budget.delta,
-            "adjacency": str(budget.adjacency),
+            "adjacency": cast(Any, str(budget.adjacency)),
         },
         "certificate": certificate,
         "spent": finite(live_run.spent),
@@ -84,7 +79,7 @@ def view(
         "assumptions": [*certificate.get("assumptions", ()), *UNPROTECTED],
         "next": live_run.next_run,
         "holding": None if snapshot.state.ending is not None else holding,
-        "enrolment": enrolment,
+        "enrolment": cast(Any, enrolment),
     }
 
 
@@ -123,7 +118,7 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
     return promised
 
 
-def state(live_run: LiveRun) -> dict[str, Any]:
+def state(live_run: LiveRun) -> wire.StateEvent:
     """Return the data of a ``state`` event."""
     snapshot = live_run.public
     return {
@@ -137,7 +132,7 @@ def state(live_run: LiveRun) -> dict[str, Any]:
 
 def release(
     live_run: LiveRun, slot: int, *, model_hash: str, head: str, entries: int
-) -> dict[str, Any]:
+) -> wire.ReleaseEvent:
     """Return the data of a ``release`` event: the same whoever was in the slot."""
     return {
         "slot": slot,
@@ -149,7 +144,7 @@ def release(
     }
 
 
-def progress(live_run: LiveRun, releases: Sequence[tuple[int, str]]) -> dict[str, Any]:
+def progress(live_run: LiveRun, releases: Sequence[tuple[int, str]]) -> wire.Progress:
     """Return the learning curve, the epsilons and the latest releases."""
     return {
         "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in live_run.public_curve],
@@ -178,7 +173,7 @@ def cached_view(
     if live_run.cached_view is None:
         content = view(live_run, epoch=epoch, enrolment=enrolment, holding=holding)
         live_run.cached_view = json.dumps(content).encode()
-    return live_run.cached_view[:-1] + b', "server_time": "%b"}' % instant(now).encode()
+    return live_run.cached_view[:-1] + b', "server_time": "%b"}' % wire.format_time(now).encode()
 
 
 def cached_model(live_run: LiveRun, snapshot: RunSnapshot) -> bytes:

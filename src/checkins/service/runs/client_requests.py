@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
 
+from checkins.protocol.wire import OutcomeName
 from checkins.service.http.problems import Problem
 from checkins.service.runs import clock_watch, intake, randomness
 from checkins.service.runs.cached_responses import cached_model
@@ -70,7 +71,7 @@ async def slot_of(runner: Runner, live_run: LiveRun, receipt: str) -> int:
 
 async def wait_for_outcome(
     runner: Runner, live_run: LiveRun, slot: int, receipt: str, *, most_s: float
-) -> str | None:
+) -> OutcomeName | None:
     """Return the outcome of a check-in once it is known, or ``waiting`` after ``most_s``.
 
     None: the slot is over.
@@ -123,18 +124,18 @@ async def _is_chosen(live_run: LiveRun, runner: Runner, slot: int, receipt: str)
 async def _until_begun(live_run: LiveRun, runner: Runner, slot: int) -> None:
     """Wait until a slot begins; raise ``too-early`` if that takes more than ``EARLY_S``."""
     loop = asyncio.get_running_loop()
-    ahead = live_run.spec.begins(slot) - runner.database.now()
+    ahead = live_run.spec.times.begins(slot) - runner.database.now()
     if ahead > EARLY_S or slot > live_run.spec.rules.slots:
         if slot > live_run.spec.rules.slots:
             raise Problem("refused", f"the run has {live_run.spec.rules.slots:,} slots")
         raise Problem("too-early", f"slot {slot} has not begun", retry_after=ahead)
-    until = loop.time() + EARLY_S + live_run.spec.choose_s
+    until = loop.time() + EARLY_S + live_run.spec.times.choose_s
     while live_run.is_early(slot) and not runner.stopping.is_set():
         left = until - loop.time()
         if left <= 0.0 or not await live_run.change(most_s=left):
             raise Problem("busy", "the slot before is not closed yet", retry_after=1)
     # However long the slot before took to close, which may depend on who was there.
-    await asyncio.sleep(max(0.0, live_run.spec.public_at(slot - 1) - runner.database.now()))
+    await asyncio.sleep(max(0.0, live_run.spec.times.releases(slot - 1) - runner.database.now()))
     if live_run.is_early(slot):
         raise Problem("busy", "this coordinator is stopping; come again", retry_after=1)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
 
+from checkins.protocol.wire import ReleaseEvent
 from checkins.service.runs import cached_responses
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.runner import Runner
@@ -45,7 +45,7 @@ class _Listener:
         self._live_run = live_run
         self._runner = runner
         self._status: dict[str, str | None] = {}
-        self._state: dict[str, Any] = {}
+        self._state: Mapping[str, object] = {}
         self._slots = live_run.public.state.closed
         self._entries = live_run.public.ledger.entries
         self._points = len(live_run.public_curve)
@@ -61,7 +61,7 @@ class _Listener:
         if now > self._slots:
             for release in await self._releases(public):
                 sent.append(_event("release", release["slot"], release))
-                self._state = {name: release[name] for name in release if name != "slot"}
+                self._state = {name: value for name, value in release.items() if name != "slot"}
             self._entries += now - self._slots
             self._slots = now
         if live_run.public is public:  # else there is another release to tell first
@@ -74,7 +74,7 @@ class _Listener:
             sent.append(_event("curve", now, {"slots": slots, "metrics": metrics}))
         return sent
 
-    async def _releases(self, public: RunSnapshot) -> list[dict[str, Any]]:
+    async def _releases(self, public: RunSnapshot) -> list[ReleaseEvent]:
         """Return the releases since the last one that was sent; a slow reader may have missed some.
 
         Each slot of a run that is open has the next line of the ledger.
@@ -106,5 +106,5 @@ class _Listener:
         return hashes, heads
 
 
-def _event(name: str, number: int, data: dict[str, Any]) -> bytes:
+def _event(name: str, number: int, data: Mapping[str, object]) -> bytes:
     return f"event: {name}\nid: {number}\ndata: {json.dumps(data)}\n\n".encode()

@@ -7,13 +7,13 @@ answered without asking the database, and wakes those that wait when the run cha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from checkins.protocol import slot as slots
 from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Asked, Invite, Slot
+from checkins.protocol.wire import OutcomeName, RunStatus, Spent
 from checkins.service.http.problems import Problem
 from checkins.service.runs.group_commit import GroupCommit
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
@@ -63,11 +63,11 @@ class LiveRun:
         self._change = asyncio.Event()
 
     @property
-    def status(self) -> str:
-        """The public status: waiting, running, completed or stopped."""
+    def status(self) -> RunStatus:
+        """The public status."""
         state = self.public.state
         if state.ending is not None:
-            return str(state.ending)
+            return "completed" if state.ending is Ending.COMPLETED else "stopped"
         return "waiting" if state.phase is Phase.WAITING and state.closed == 0 else "running"
 
     @property
@@ -151,7 +151,7 @@ class LiveRun:
         chosen = state.slot_phase is slots.Phase.CHOOSING and not self.needs_choice
         return slot == state.slot and chosen
 
-    def outcome(self, slot: int, receipt: str) -> str | None:
+    def outcome(self, slot: int, receipt: str) -> OutcomeName | None:
         """Return waiting, chosen or dismissed, as the machine decides; None after the slot."""
         state = self.snapshot.state
         if slot != state.slot or state.slot_phase is None:
@@ -178,14 +178,14 @@ class LiveRun:
         return [point for point in self.curve if point[0] <= closed]
 
     @property
-    def spent(self) -> Mapping[str, Any] | None:
+    def spent(self) -> Spent | None:
         """The epsilon of the closed slots, or of the whole run once it is over; rounded up."""
         closed = self.public.state.closed
         if self.public.state.ending is not None:
             return {"epsilon": self.public.certificate.get("epsilon"), "slots": closed}
         return self.spent_after(closed)
 
-    def spent_after(self, closed: int) -> Mapping[str, Any] | None:
+    def spent_after(self, closed: int) -> Spent | None:
         """Return the epsilon of the first computed mark that covers ``closed``; rounded up."""
         if closed == 0 and self.spec.number == 1 and not self.public.ledger.closed:
             return {"epsilon": 0.0, "slots": 0}

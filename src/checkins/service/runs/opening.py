@@ -14,12 +14,13 @@ from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.ledger import InvalidLedger, Ledger, spending_of
 from checkins.ledger.chain import filter_for
 from checkins.protocol.model_update import Learner, Model
+from checkins.protocol.wire import run_id
 from checkins.service import logs
 from checkins.service.http.problems import Problem
 from checkins.service.runs.memory_limits import require_memory
 from checkins.service.store import ledgers, metadata, run_state
 from checkins.service.store.database import Connection, Database
-from checkins.service.store.run_spec import RunSpec, population_of, run_id
+from checkins.service.store.run_spec import RunSpec, population_of
 from checkins.service.workers.threads import DaemonThreads
 from checkins.tasks.loaded_task import START_SEED, model_of
 
@@ -144,7 +145,7 @@ def require_population(campaign: Campaign, listed: int) -> None:
 
 def _check_time(database: Database, spec: RunSpec) -> None:
     schedule = spec.campaign.schedule
-    if spec.number == 1 and schedule is not None and spec.begins(1) < database.now():
+    if spec.number == 1 and schedule is not None and spec.times.begins(1) < database.now():
         raise InvalidValue(
             "start",
             schedule.start.isoformat().replace("+00:00", "Z"),

@@ -314,7 +314,7 @@ class Runner:
         Adding reports and drawing dummies takes time: an early release would reveal how many there
         were (invariant 7).
         """
-        shown = live_run.spec.public_at(snapshot.state.closed)
+        shown = live_run.spec.times.releases(snapshot.state.closed)
         await asyncio.sleep(max(0.0, shown - self.database.now()))
         live_run.publish(snapshot)
 

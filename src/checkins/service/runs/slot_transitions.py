@@ -51,10 +51,10 @@ def due(spec: RunSpec, state: RunState) -> float | None:
     if state.phase is Phase.DONE:
         return None
     if state.phase is Phase.WAITING:
-        return spec.begins(state.slot)
+        return spec.times.begins(state.slot)
     if state.slot_phase is slots.Phase.COLLECTING:
-        return spec.chooses(state.slot)
-    return spec.ends(state.slot)
+        return spec.times.chooses(state.slot)
+    return spec.times.ends(state.slot)
 
 
 def advance(database: Database, spec: RunSpec, known: RunSnapshot) -> RunSnapshot:

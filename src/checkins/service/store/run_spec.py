@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from checkins.campaign import Campaign, Schedule
-from checkins.errors import InvalidValue, OutOfOrder
+from checkins.campaign import Campaign
+from checkins.errors import InvalidValue
 from checkins.protocol.factories import rules_of, sampler_of
 from checkins.protocol.rules import MOST_ENROLLED, Rules
+from checkins.protocol.schedule import RunSchedule
+from checkins.protocol.wire import run_id
 from checkins.randomizers import DeviceSampler
 from checkins.tasks.tensors import Shapes, size
-
-ID_DIGITS = 12
-"""Number of digits of the seal in the id of a run."""
-RELEASE_DELAY_S = 0.25
-"""Most seconds between the end of a slot and the time at which its release is public."""
-
-
-def run_id(seal: str, number: int) -> str:
-    """Return the id of a run, which its URLs contain.
-
-    >>> run_id("sha256:" + "ab" * 32, 2)
-    'abababababab-2'
-    """
-    return f"{seal.removeprefix('sha256:')[:ID_DIGITS]}-{number}"
 
 
 def population_of(campaign: Campaign) -> str:
@@ -44,6 +32,7 @@ class RunSpec:
     seal: str = field(init=False)
     rules: Rules = field(init=False)
     sampler: DeviceSampler = field(init=False)
+    times: RunSchedule = field(init=False)
 
     def __post_init__(self) -> None:
         if self.campaign.schedule is None or self.campaign.task is None:
@@ -53,6 +42,7 @@ class RunSpec:
         object.__setattr__(self, "seal", self.campaign.seal)
         object.__setattr__(self, "rules", rules)
         object.__setattr__(self, "sampler", sampler_of(self.campaign, dimension=dimension))
+        object.__setattr__(self, "times", RunSchedule.of(self.campaign, self.number))
 
     @property
     def id(self) -> str:
@@ -71,35 +61,3 @@ class RunSpec:
         """The largest number of clients that may enrol: that of the declared population."""
         population = self.campaign.design.population
         return MOST_ENROLLED if population is None else min(population.most, MOST_ENROLLED)
-
-    @property
-    def slot_s(self) -> float:
-        return self._schedule.slot_s
-
-    @property
-    def choose_s(self) -> float:
-        return self._schedule.choose_s
-
-    def begins(self, slot: int) -> float:
-        """Return when a slot begins, in seconds since 1970; repeats follow each other."""
-        before = (self.number - 1) * self.rules.slots + slot - 1
-        return self._schedule.start.timestamp() + before * self.slot_s
-
-    def chooses(self, slot: int) -> float:
-        """Return when the check-ins of a slot end."""
-        return self.begins(slot) + self.choose_s
-
-    def ends(self, slot: int) -> float:
-        """Return when the reports of a slot end."""
-        return self.begins(slot + 1)
-
-    def public_at(self, slot: int) -> float:
-        """Return when the release of a slot is public: a fixed time after its end."""
-        return self.ends(slot) + min(RELEASE_DELAY_S, self.choose_s / 2)
-
-    @property
-    def _schedule(self) -> Schedule:
-        schedule = self.campaign.schedule
-        if schedule is None:
-            raise OutOfOrder("a run has a schedule")
-        return schedule
