@@ -118,13 +118,7 @@ class Participant:
 
     def _participation(self, file: StateFile, steady: Callable[[], float]) -> Flow[Outcome]:
         config = ParticipationConfig(
-            self.url,
-            self.campaign,
-            self.trainer,
-            self.key,
-            self.seal,
-            self.accept,
-            self.patience_s,
+            self.url, self.campaign, self.trainer, self.key, self.seal, self.accept, self.patience_s
         )
         return Participation(config, file.load(), steady=steady, randomness=OS_RANDOMNESS).flow()
 

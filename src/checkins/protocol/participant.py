@@ -314,8 +314,7 @@ def _reported(participant: Participant, event: ReportAcknowledged) -> tuple[Part
 
 
 @PARTICIPANT.on(
-    RetryDue,
-    {phase: phase for phase in (Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING)},
+    RetryDue, {phase: phase for phase in (Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING)}
 )
 @PARTICIPANT.on(
     Restarted,

@@ -86,11 +86,7 @@ class Swarm:
             )
 
     async def _one(
-        self,
-        client: int,
-        folder: Path | None,
-        shared: Shared,
-        executor: Executor,
+        self, client: int, folder: Path | None, shared: Shared, executor: Executor
     ) -> None:
         store: StateStore = (
             MemoryStore() if folder is None else StateFile(folder / f"{client:06}.json")

@@ -82,8 +82,7 @@ class PopulationParameter:
         high = low if found is None or found[2] is None else int(found[2])
         if not (1 <= low <= MOST_CLIENTS and 1 <= high <= MOST_CLIENTS):
             raise Problem(
-                "invalid",
-                f"{name}: must be an integer or LO..HI, from 1 to {MOST_CLIENTS:,}",
+                "invalid", f"{name}: must be an integer or LO..HI, from 1 to {MOST_CLIENTS:,}"
             )
         if low > high:
             raise Problem(

@@ -33,10 +33,7 @@ router = APIRouter(tags=["operations"], route_class=HeadRoute)
 
 
 @router.get(
-    "/healthz",
-    response_model=schema_of(wire.Health),
-    summary="Is it alive",
-    responses=refusals(),
+    "/healthz", response_model=schema_of(wire.Health), summary="Is it alive", responses=refusals()
 )
 @also_head
 async def healthz(request: Request) -> wire.Health:

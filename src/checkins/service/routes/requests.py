@@ -95,9 +95,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 def takes(*names: str, security: str | None = None, body: str | None = None) -> dict[str, Any]:
     """Return the OpenAPI description of what a route reads; ``body`` is a media type."""
-    extra: dict[str, Any] = {
-        "parameters": [{"name": name, **PARAMETERS[name]} for name in names],
-    }
+    extra: dict[str, Any] = {"parameters": [{"name": name, **PARAMETERS[name]} for name in names]}
     if security is not None:
         extra["security"] = [{security: []}, {}] if security == "enrolment" else [{security: []}]
     if body is not None:
@@ -173,8 +171,7 @@ def number_of(request: Request, name: str, *, whole: bool = False) -> float:
         if schema["minimum"] <= number <= schema["maximum"]:
             return number
     raise Problem(
-        "invalid",
-        f"{name}: must be one number from {schema['minimum']} to {schema['maximum']:,}",
+        "invalid", f"{name}: must be one number from {schema['minimum']} to {schema['maximum']:,}"
     )
 
 
