@@ -224,9 +224,7 @@ def test_whose_fault_it_was_is_told_apart() -> None:
 
 
 def test_a_rule_that_leads_where_the_table_does_not_is_stopped() -> None:
-    machine: Machine[Slot] = Machine(
-        "slot", phases=slots.Phase, events=(slots.ChoiceRecorded,), first=slots.Phase.COLLECTING
-    )
+    machine: Machine[Slot] = Machine("slot", first=slots.Phase.COLLECTING)
 
     @machine.on(slots.ChoiceRecorded, {slots.Phase.COLLECTING: slots.Phase.CHOOSING})
     def _astray(slot: Slot, event: slots.ChoiceRecorded) -> tuple[Slot, tuple[()]]:

@@ -1,7 +1,7 @@
 """A state machine as a table: which event is allowed in which phase, and where it may lead.
 
-A machine has no clock, no sockets and no randomness. Time, messages and random draws come in as
-events; what must be done goes out as effects. Its driver keeps four rules:
+A machine has no clock, no sockets and no randomness. Time, messages and random draws are its
+events; the actions of its driver are its effects. A driver follows four rules:
 
 1. effects are performed in their order;
 2. an effect named ``Record...`` makes the state that came with it durable, whole, before the next
@@ -9,10 +9,10 @@ events; what must be done goes out as effects. Its driver keeps four rules:
 3. a state that waits for its record (CHOOSING, CLOSING, DRAWN, PRIVATIZED) gets the event
    ``...Recorded`` once it is durable: at once, or after a restart;
 4. a token belongs to one run of one campaign and a receipt is given out once, ever: no message of
-   one run can mean anything in another. After the last slot, clients are
-   notified that the next began.
+   one run can mean anything in another. After the last slot, clients are notified that the next
+   began.
 
-The table is enforced at every step, so the diagrams drawn from it are true.
+The table is enforced at every step, so the diagrams drawn from it are correct.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from checkins.errors import OutOfOrder, ProtocolViolation
 
 
 class Event:
-    """Something that happened. A driver makes it: the clock, the disk, or randomness."""
+    """Something that happened: on the clock, on the disk, or a random draw."""
 
     __slots__ = ()
 
@@ -35,6 +35,13 @@ class Message(Event):
     """An event that the other side caused; one that is not allowed is the other side's fault."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotBegan(Event):
+    """The clock has come to the beginning of a slot: its check-ins are open."""
+
+    slot: int
 
 
 class Effect:
@@ -68,33 +75,38 @@ class Transition:
 class Machine(Generic[S]):
     """The table of one machine, filled by the decorator ``on``."""
 
-    def __init__(
-        self, name: str, *, phases: type[Enum], events: Iterable[type[Event]], first: Enum
-    ) -> None:
+    def __init__(self, name: str, *, first: Enum) -> None:
         self.name = name
-        self.phases = phases
-        self.events = tuple(events)
+        self.phases = type(first)
         self.first = first
         self._table: dict[tuple[Enum, type[Event]], Transition] = {}
 
+    @property
+    def events(self) -> tuple[type[Event], ...]:
+        """Every event that some phase allows."""
+        return tuple(dict.fromkeys(event for _, event in self._table))
+
     def on(
-        self, event: type[Event], moves: Mapping[Enum, Enum | tuple[Enum, ...]]
+        self, event: type[Event], moves: Mapping[Enum, Enum | tuple[Enum, ...]] | tuple[Enum, ...]
     ) -> Callable[[R], R]:
-        """Let a rule handle ``event``; ``moves`` says in which phases, and where it may lead."""
+        """Let a rule handle ``event`` in the phases of ``moves``, with the phases it may lead to.
+
+        A tuple of phases: the event is allowed in each of them and does not change the phase.
+        """
 
         def register(rule: R) -> R:
-            for start, to in moves.items():
-                key = (start, event)
-                if key in self._table or event not in self.events:
+            table = dict(zip(moves, moves, strict=True)) if isinstance(moves, tuple) else moves
+            for start, to in table.items():
+                if (start, event) in self._table:
                     raise OutOfOrder(f"{self.name}: {start.name} and {event.__name__} clash")
                 ends = to if isinstance(to, tuple) else (to,)
-                self._table[key] = Transition(start, event, ends, rule)
+                self._table[start, event] = Transition(start, event, ends, rule)
             return rule
 
         return register
 
     def step(self, state: S, event: Event) -> tuple[S, Effects]:
-        """The next state, and what the driver must do. A refusal changes nothing."""
+        """Return the next state and the effects; an event that is refused changes nothing."""
         transition = self._table.get((state.phase, type(event)))
         if transition is None:
             name = type(event).__name__
@@ -106,7 +118,7 @@ class Machine(Generic[S]):
         return after, effects
 
     def replay(self, state: S, events: Iterable[Event]) -> S:
-        """The state that a record of events leads to."""
+        """Return the state after a sequence of events."""
         for event in events:
             state, _ = self.step(state, event)
         return state
@@ -118,7 +130,7 @@ class Machine(Generic[S]):
         return (phase, event) in self._table
 
     def diagram(self) -> str:
-        """The table as a Mermaid state diagram; an arrow from a phase to itself is not drawn."""
+        """Return the table as a Mermaid state diagram, without arrows from a phase to itself."""
         arrows: dict[tuple[str, str], list[str]] = {}
         for transition in self:
             for end in transition.to:

@@ -1,14 +1,14 @@
 """A client's side of one campaign, the same in all three protocols (Algorithm 1).
 
 NEW          nothing is drawn
-DRAWN        coin and slot are drawn and not yet durable: no contact with anyone
+DRAWN        coin and slot are drawn and not yet durable: nothing is sent
 PLEDGED      sleeps until its slot
 CHECKING_IN  has sent its check-in, perhaps more than once
 ACCEPTED     has its receipt, and asks whether it was chosen
-TRAINING     was chosen, and works on its update
+TRAINING     was chosen, and computes its update
 PRIVATIZED   its report is made and not yet durable: nothing is sent
 REPORTING    has sent its report, perhaps more than once, always the same bytes
-DONE         took part, or did not; never again, and nothing is stored of it
+DONE         took part or did not; only the outcome is stored
 
 Everything that decides what a client does is in this file; events and effects come first.
 """
@@ -23,6 +23,7 @@ from fractions import Fraction
 from checkins import validate
 from checkins.errors import OutOfOrder, ProtocolViolation
 from checkins.protocol.machine import Effect, Effects, Event, Machine, Message
+from checkins.protocol.machine import SlotBegan as SlotBegan
 from checkins.protocol.model_update import Model
 from checkins.protocol.report import Report
 from checkins.protocol.rules import Window
@@ -46,15 +47,8 @@ class DrawRecorded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotBegan(Event):
-    """The clock: check-ins of this slot are open."""
-
-    slot: int
-
-
-@dataclass(frozen=True, slots=True)
 class RetryDue(Event):
-    """No answer has come: say the same again."""
+    """No response has come: send the same again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +101,7 @@ class RecordDraw(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RecordEnd(Effect):
-    """Keep nothing but that it is over: slot, receipt and report are erased with this record."""
+    """Record only that the part is over: slot, receipt and report are erased with this record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +137,7 @@ class SendReport(Effect):
 
 
 COIN = 2**64
-"""A coin is a uniform integer below it."""
+"""The number of equally likely coins: a coin is a uniform integer below it."""
 
 
 class Phase(Enum):
@@ -156,6 +150,16 @@ class Phase(Enum):
     PRIVATIZED = 7
     REPORTING = 8
     DONE = 9
+
+
+IN_SLOT = (
+    Phase.CHECKING_IN,
+    Phase.ACCEPTED,
+    Phase.TRAINING,
+    Phase.PRIVATIZED,
+    Phase.REPORTING,
+)
+"""The phases of a client whose slot has begun."""
 
 
 class Outcome(StrEnum):
@@ -171,7 +175,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """The state of one client: its own p_j and R_j, then what it drew, then how it fared."""
+    """The state of one client: its own p_j and R_j, then its draw, messages and outcome."""
 
     participation: float
     window: Window
@@ -186,7 +190,7 @@ class Participant:
 
 
 def heads(participation: float) -> int:
-    """A coin below this says yes. Rounded down: never more often than ``participation``.
+    """Return the number below which a coin says yes; rounded down, so never too often.
 
     >>> heads(1.0) == COIN, heads(0.25) == COIN // 4, heads(0.0)
     (True, True, 0)
@@ -194,30 +198,12 @@ def heads(participation: float) -> int:
     return math.floor(Fraction(participation) * COIN)
 
 
-PARTICIPANT: Machine[Participant] = Machine(
-    "participant",
-    phases=Phase,
-    events=(
-        Draw,
-        DrawRecorded,
-        SlotBegan,
-        RetryDue,
-        Restarted,
-        Acknowledged,
-        Refused,
-        Dismissed,
-        Invited,
-        ReportMade,
-        ReportRecorded,
-        ReportAcknowledged,
-    ),
-    first=Phase.NEW,
-)
+PARTICIPANT: Machine[Participant] = Machine("participant", first=Phase.NEW)
 step = PARTICIPANT.step
 
 
 def _done(participant: Participant, outcome: Outcome) -> tuple[Participant, Effects]:
-    """Never again; slot, receipt and report are forgotten, on the disk too."""
+    """End for good; slot, receipt and report are erased, on the disk too."""
     done = Participant(participant.participation, participant.window, Phase.DONE, outcome=outcome)
     return done, (RecordEnd(),)
 
@@ -253,21 +239,9 @@ def _wake(participant: Participant, event: SlotBegan) -> tuple[Participant, Effe
     return replace(participant, phase=Phase.CHECKING_IN), (SendCheckIn(slot),)
 
 
-@PARTICIPANT.on(
-    SlotBegan,
-    {
-        phase: (phase, Phase.DONE)
-        for phase in (
-            Phase.CHECKING_IN,
-            Phase.ACCEPTED,
-            Phase.TRAINING,
-            Phase.PRIVATIZED,
-            Phase.REPORTING,
-        )
-    },
-)
+@PARTICIPANT.on(SlotBegan, {phase: (phase, Phase.DONE) for phase in IN_SLOT})
 def _give_up(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
-    """Whatever was not done in the slot is never done in another."""
+    """End with the slot: what was not done in it is never done in another."""
     if event.slot <= _slot(participant):
         return participant, ()
     return _done(participant, Outcome.LATE)
@@ -313,15 +287,10 @@ def _reported(participant: Participant, event: ReportAcknowledged) -> tuple[Part
     return _done(participant, Outcome.REPORTED)
 
 
-@PARTICIPANT.on(
-    RetryDue, {phase: phase for phase in (Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING)}
-)
-@PARTICIPANT.on(
-    Restarted,
-    {phase: phase for phase in (Phase.PLEDGED, Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING)},
-)
+@PARTICIPANT.on(RetryDue, (Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
+@PARTICIPANT.on(Restarted, (Phase.PLEDGED, Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
 def _say_again(participant: Participant, event: Event) -> tuple[Participant, Effects]:
-    """The same message, byte for byte: nothing is drawn here (invariant 3)."""
+    """Send the same message again, byte for byte: nothing is drawn here (invariant 3)."""
     slot, receipt, report = _slot(participant), participant.receipt, participant.report
     if receipt is not None and report is not None:
         return participant, (SendReport(slot, receipt, report),)
@@ -341,52 +310,29 @@ def _say_again(participant: Participant, event: Event) -> tuple[Participant, Eff
     },
 )
 def _restart(participant: Participant, event: Restarted) -> tuple[Participant, Effects]:
-    """What was recorded counts; a report that was not is made again, because it was never sent."""
+    """Continue from the record; a report that was not recorded was never sent: make another."""
     if participant.phase is Phase.DRAWN:
         return _pledge(participant, event)
     resumed = Phase.ACCEPTED if participant.phase is Phase.TRAINING else Phase.REPORTING
     return _say_again(replace(participant, phase=resumed), event)
 
 
-@PARTICIPANT.on(SlotBegan, {phase: phase for phase in (Phase.NEW, Phase.DRAWN, Phase.DONE)})
-@PARTICIPANT.on(
-    RetryDue,
-    {
-        phase: phase
-        for phase in (
-            Phase.NEW,
-            Phase.DRAWN,
-            Phase.PLEDGED,
-            Phase.TRAINING,
-            Phase.PRIVATIZED,
-            Phase.DONE,
-        )
-    },
-)
-@PARTICIPANT.on(Restarted, {Phase.NEW: Phase.NEW, Phase.DONE: Phase.DONE})
-@PARTICIPANT.on(ReportMade, {Phase.DONE: Phase.DONE})
-def _nothing(participant: Participant, event: Event) -> tuple[Participant, Effects]:
-    """The clock goes on, and work that was begun may end too late."""
-    return participant, ()
+def _after_check_in(*, but: Phase) -> tuple[Phase, ...]:
+    return tuple(phase for phase in (*IN_SLOT, Phase.DONE) if phase is not but)
 
 
-AFTER_CHECK_IN = (
-    Phase.CHECKING_IN,
-    Phase.ACCEPTED,
-    Phase.TRAINING,
-    Phase.PRIVATIZED,
-    Phase.REPORTING,
-    Phase.DONE,
-)
-
-
-@PARTICIPANT.on(Acknowledged, {p: p for p in AFTER_CHECK_IN if p is not Phase.CHECKING_IN})
-@PARTICIPANT.on(Refused, {p: p for p in AFTER_CHECK_IN if p is not Phase.CHECKING_IN})
-@PARTICIPANT.on(Dismissed, {p: p for p in AFTER_CHECK_IN if p is not Phase.ACCEPTED})
-@PARTICIPANT.on(Invited, {p: p for p in AFTER_CHECK_IN if p is not Phase.ACCEPTED})
-@PARTICIPANT.on(ReportAcknowledged, {p: p for p in AFTER_CHECK_IN if p is not Phase.REPORTING})
-def _old_news(participant: Participant, event: Message) -> tuple[Participant, Effects]:
-    """Messages come twice, late, and out of order; only the one that is awaited counts."""
+@PARTICIPANT.on(SlotBegan, (Phase.NEW, Phase.DRAWN, Phase.DONE))
+@PARTICIPANT.on(RetryDue, (Phase.NEW, Phase.DRAWN, Phase.PLEDGED))
+@PARTICIPANT.on(RetryDue, (Phase.TRAINING, Phase.PRIVATIZED, Phase.DONE))
+@PARTICIPANT.on(Restarted, (Phase.NEW, Phase.DONE))
+@PARTICIPANT.on(ReportMade, (Phase.DONE,))
+@PARTICIPANT.on(Acknowledged, _after_check_in(but=Phase.CHECKING_IN))
+@PARTICIPANT.on(Refused, _after_check_in(but=Phase.CHECKING_IN))
+@PARTICIPANT.on(Dismissed, _after_check_in(but=Phase.ACCEPTED))
+@PARTICIPANT.on(Invited, _after_check_in(but=Phase.ACCEPTED))
+@PARTICIPANT.on(ReportAcknowledged, _after_check_in(but=Phase.REPORTING))
+def _ignore(participant: Participant, event: Event) -> tuple[Participant, Effects]:
+    """Time passes, training may end too late, and messages come twice, late and out of order."""
     return participant, ()
 
 

@@ -16,6 +16,7 @@ from enum import Enum, StrEnum
 from checkins.errors import OutOfOrder, ProtocolViolation
 from checkins.protocol import slot as slots
 from checkins.protocol.machine import Effect, Effects, Event, Machine, Message
+from checkins.protocol.machine import SlotBegan as SlotBegan
 from checkins.protocol.model_update import Learner, Model, Total
 from checkins.protocol.rules import Rules
 from checkins.protocol.slot import (
@@ -67,13 +68,6 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotBegan(Event):
-    """The clock has come to the beginning of a slot."""
-
-    slot: int
-
-
-@dataclass(frozen=True, slots=True)
 class ClosingRecorded(Event):
     """Total, model and ledger entry of the slot are durable, and its pseudonyms are erased."""
 
@@ -107,21 +101,7 @@ class Finish(Effect):
 
 _InSlot = CheckedIn | Choose | ChoiceRecorded | Asked | ReportArrived | Expired | ClosingRecorded
 
-SERVER: Machine[Server] = Machine(
-    "server",
-    phases=Phase,
-    events=(
-        SlotBegan,
-        CheckedIn,
-        Choose,
-        ChoiceRecorded,
-        Asked,
-        ReportArrived,
-        Expired,
-        ClosingRecorded,
-    ),
-    first=Phase.WAITING,
-)
+SERVER: Machine[Server] = Machine("server", first=Phase.WAITING)
 step = SERVER.step
 
 
@@ -132,11 +112,11 @@ def _open(server: Server, event: SlotBegan) -> tuple[Server, Effects]:
     return replace(server, phase=Phase.OPEN, slot=Slot(event.slot, server.rules)), ()
 
 
-@SERVER.on(CheckedIn, {Phase.OPEN: Phase.OPEN})
-@SERVER.on(Choose, {Phase.OPEN: Phase.OPEN})
-@SERVER.on(ChoiceRecorded, {Phase.OPEN: Phase.OPEN})
-@SERVER.on(Asked, {Phase.OPEN: Phase.OPEN})
-@SERVER.on(ReportArrived, {Phase.OPEN: Phase.OPEN})
+@SERVER.on(CheckedIn, (Phase.OPEN,))
+@SERVER.on(Choose, (Phase.OPEN,))
+@SERVER.on(ChoiceRecorded, (Phase.OPEN,))
+@SERVER.on(Asked, (Phase.OPEN,))
+@SERVER.on(ReportArrived, (Phase.OPEN,))
 def _hand_over(server: Server, event: _InSlot) -> tuple[Server, Effects]:
     slot, effects = slots.step(_current(server, event), event)
     return replace(server, slot=slot), effects

@@ -178,16 +178,11 @@ class AcknowledgeReport(Effect):
     receipt: str
 
 
-SLOT: Machine[Slot] = Machine(
-    "slot",
-    phases=Phase,
-    events=(CheckedIn, Choose, ChoiceRecorded, Asked, ReportArrived, Expired),
-    first=Phase.COLLECTING,
-)
+SLOT: Machine[Slot] = Machine("slot", first=Phase.COLLECTING)
 step = SLOT.step
 
 
-@SLOT.on(CheckedIn, {Phase.COLLECTING: Phase.COLLECTING})
+@SLOT.on(CheckedIn, (Phase.COLLECTING,))
 def _admit(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
     if event.token in slot.waiting:
         return _answer_again(slot, event)
@@ -200,7 +195,7 @@ def _admit(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
     return replace(slot, waiting=waiting), effects
 
 
-@SLOT.on(CheckedIn, {Phase.CHOOSING: Phase.CHOOSING, Phase.TRAINING: Phase.TRAINING})
+@SLOT.on(CheckedIn, (Phase.CHOOSING, Phase.TRAINING))
 def _answer_again(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
     """A check-in that was sent again because the answer was lost gets the same answer."""
     if event.token not in slot.waiting:
@@ -232,13 +227,13 @@ def _invite(slot: Slot, event: ChoiceRecorded) -> tuple[Slot, Effects]:
     return replace(slot, phase=Phase.TRAINING), tuple(answers)
 
 
-@SLOT.on(Asked, {Phase.COLLECTING: Phase.COLLECTING, Phase.CHOOSING: Phase.CHOOSING})
+@SLOT.on(Asked, (Phase.COLLECTING, Phase.CHOOSING))
 def _not_yet(slot: Slot, event: Asked) -> tuple[Slot, Effects]:
     """Answer no client before the choice is durable (invariant 4)."""
     return slot, ()
 
 
-@SLOT.on(Asked, {Phase.TRAINING: Phase.TRAINING})
+@SLOT.on(Asked, (Phase.TRAINING,))
 def _tell(slot: Slot, event: Asked) -> tuple[Slot, Effects]:
     if event.receipt not in slot.waiting.values():
         raise ProtocolViolation(f"nobody checked in to slot {slot.number} with this receipt")
@@ -246,7 +241,7 @@ def _tell(slot: Slot, event: Asked) -> tuple[Slot, Effects]:
     return slot, ((Invite if chosen else Dismiss)(event.receipt),)
 
 
-@SLOT.on(ReportArrived, {Phase.TRAINING: Phase.TRAINING})
+@SLOT.on(ReportArrived, (Phase.TRAINING,))
 def _take(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
     if event.receipt not in slot.chosen:
         raise ProtocolViolation(f"no report is asked of this client in slot {slot.number}")
