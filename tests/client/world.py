@@ -20,8 +20,8 @@ from checkins.client.actions import (
     SleepUntil,
     Train,
 )
+from checkins.client.clock import DeviceRandomness
 from checkins.client.participation import Participation, ParticipationConfig
-from checkins.client.randomness import DeviceRandomness
 from checkins.client.state import SavedState
 from checkins.protocol.participant import Outcome
 from tests.support.fake_service import START_S, FakeService, Reply, problem

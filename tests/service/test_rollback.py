@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from checkins.client import ServiceFailed
+from checkins.client.clock import DeviceRandomness
 from checkins.client.drivers import AsyncDriver
-from checkins.client.randomness import DeviceRandomness
 from checkins.client.service_client import ServiceClient
 from checkins.client.state import MemoryStore, SavedState
 from checkins.ledger.verification import verify

@@ -25,10 +25,9 @@ from pathlib import Path
 import httpx
 
 from checkins.client import CampaignRefused, ServiceFailed, fetch_campaign
-from checkins.client.clock import steady_s
+from checkins.client.clock import DeviceRandomness, steady_s
 from checkins.client.drivers import HEADERS, Driver
 from checkins.client.participation import Participation, ParticipationConfig
-from checkins.client.randomness import DeviceRandomness
 from checkins.client.state import StateFile, make_folder
 from tests.support.crowd import Recognisable
 

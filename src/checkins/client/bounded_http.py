@@ -10,7 +10,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -45,17 +45,18 @@ def fetch(
 
     The body has at most ``max_bytes``. After ``timeout_s`` in total the connection is closed.
     """
-    with _opened(
-        http, method, path, timeout_s=timeout_s, headers=headers, content=content
-    ) as response:
-        _check_head(response, max_bytes)
-        if response.is_stream_consumed:  # a transport that the caller supplied has read it
-            check_size(len(response.content), max_bytes)
-            return response, response.content
-        body = bytearray()
-        for chunk in response.iter_raw():
-            body += chunk
-            check_size(len(body), max_bytes)
+    watchdog, body = _Watchdog(http), bytearray()
+    sent: dict[str, Any] = {"timeout_s": timeout_s, "headers": headers, "content": content}
+    with watchdog.limit(timeout_s):
+        request = _request(http, method, path, watchdog=watchdog, **sent)
+        with closing(http.send(request, stream=True)) as response:
+            _check_head(response, max_bytes)
+            if response.is_stream_consumed:  # a transport that the caller supplied has read it
+                check_size(len(response.content), max_bytes)
+                return response, response.content
+            for chunk in response.iter_raw():
+                body += chunk
+                check_size(len(body), max_bytes)
     return response, bytes(body)
 
 
@@ -129,22 +130,6 @@ def stream(
         yield response, chunks()
     finally:
         with suppress(httpx.TransportError):
-            response.close()
-
-
-@contextmanager
-def _opened(
-    http: httpx.Client, method: str, path: str, *, timeout_s: float, **sent: Any
-) -> Iterator[httpx.Response]:
-    watchdog = _Watchdog(http)
-    with watchdog.limit(timeout_s):
-        response = http.send(
-            _request(http, method, path, timeout_s=timeout_s, watchdog=watchdog, **sent),
-            stream=True,
-        )
-        try:
-            yield response
-        finally:
             response.close()
 
 

@@ -1,9 +1,12 @@
-"""Estimate the server's clock without the device's calendar clock, which may be wrong."""
+"""The clock and the randomness of a device: neither its calendar nor a seed is used."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
+
+from checkins.protocol.participant import COIN
 
 DRIFT = 2e-4
 """Largest clock drift in seconds per second: ten times that of cheap quartz."""
@@ -46,3 +49,27 @@ class ServerClock:
         old, new = sorted((self, other), key=lambda clock: clock.read_at)
         aged = old.error_s + DRIFT * (new.read_at - old.read_at)
         return old if aged < new.error_s else new
+
+
+class DeviceRandomness:
+    """Random draws of a device other than its noise, from the operating system."""
+
+    def coin(self) -> int:
+        """Return an integer uniform on [0, 2^64)."""
+        return secrets.randbelow(COIN)
+
+    def pick(self, size: int) -> int:
+        """Return an integer uniform on [0, size), the index of a slot in a window."""
+        return secrets.randbelow(size)
+
+    def key(self) -> str:
+        """Return an unguessable idempotency key for one enrolment."""
+        return secrets.token_urlsafe(32)
+
+    def jitter(self) -> float:
+        """Return a number uniform on [0, 1) that spreads the requests of many devices."""
+        return secrets.randbelow(2**53) / 2**53
+
+
+OS_RANDOMNESS = DeviceRandomness()
+"""The randomness of every real device."""

@@ -9,7 +9,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from checkins.client.actions import (
     Action,
@@ -52,23 +53,16 @@ def async_http_client(url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, headers=HEADERS)
 
 
+@dataclass(slots=True, eq=False)
 class Driver:
     """Performs actions by blocking calls; ``journal`` None discards log events."""
 
-    def __init__(
-        self,
-        http: httpx.Client,
-        store: StateStore,
-        *,
-        journal: Journal | None = None,
-        steady: Callable[[], float] = steady_s,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._http = http
-        self._store = store
-        self._journal = journal
-        self.steady = steady
-        self._sleep = sleep
+    http: httpx.Client
+    store: StateStore
+    _: KW_ONLY
+    journal: Journal | None = None
+    steady: Callable[[], float] = steady_s
+    sleep: Callable[[float], None] = time.sleep
 
     def drive(self, flow: Flow[Result]) -> Result:
         """Perform a flow's actions until it ends."""
@@ -77,8 +71,7 @@ class Driver:
             while True:
                 result = self.perform(flow.send(result))
         except StopIteration as end:
-            return_value: Result = end.value
-            return return_value
+            return cast(Result, end.value)
         finally:
             flow.close()
 
@@ -89,12 +82,12 @@ class Driver:
                 return self._send(action)
             case SleepUntil(until):
                 while (left := until - self.steady()) > 0.0:
-                    self._sleep(min(left, MAX_SLEEP_S))
+                    self.sleep(min(left, MAX_SLEEP_S))
             case Save(state):
-                self._store.save(state)
+                self.store.save(state)
             case LogEvent(fields):
-                if self._journal is not None:
-                    self._journal(fields)
+                if self.journal is not None:
+                    self.journal(fields)
             case _:
                 return action.make()
         return None
@@ -104,34 +97,26 @@ class Driver:
 
         sent = self.steady()
         try:
-            response, body = fetch(self._http, request.method, request.path, **_limits(request))
+            response, body = fetch(self.http, request.method, request.path, **_limits(request))
         except (httpx.TransportError, ResponseRejected) as error:
             return NoResponse(_why(error))
         return _response(response, body, sent, self.steady())
 
 
+@dataclass(eq=False)
 class AsyncDriver:
     """Performs actions on an event loop; training and disk writes run in ``executor``.
 
     ``executor`` None is the loop's default. ``http`` is None in a subclass that sends by itself.
     """
 
-    def __init__(
-        self,
-        http: httpx.AsyncClient | None,
-        store: StateStore,
-        *,
-        journal: Journal | None = None,
-        steady: Callable[[], float] = steady_s,
-        sleep: Callable[[float], Any] = asyncio.sleep,
-        executor: Executor | None = None,
-    ) -> None:
-        self._http = http
-        self._store = store
-        self._journal = journal
-        self.steady = steady
-        self._sleep = sleep
-        self._executor = executor
+    http: httpx.AsyncClient | None
+    store: StateStore
+    _: KW_ONLY
+    journal: Journal | None = None
+    steady: Callable[[], float] = steady_s
+    sleep: Callable[[float], Any] = asyncio.sleep
+    executor: Executor | None = None
 
     async def drive(self, flow: Flow[Result]) -> Result:
         """Perform a flow's actions until it ends."""
@@ -140,8 +125,7 @@ class AsyncDriver:
             while True:
                 result = await self.perform(flow.send(result))
         except StopIteration as end:
-            return_value: Result = end.value
-            return return_value
+            return cast(Result, end.value)
         finally:
             flow.close()
 
@@ -152,29 +136,29 @@ class AsyncDriver:
                 return await self.send(action)
             case SleepUntil(until):
                 while (left := until - self.steady()) > 0.0:
-                    await self._sleep(min(left, MAX_SLEEP_S))
+                    await self.sleep(min(left, MAX_SLEEP_S))
             case Save(state):
-                await self._in_executor(lambda: self._store.save(state))
+                await self._in_executor(lambda: self.store.save(state))
             case LogEvent(fields):
-                if self._journal is not None:
-                    self._journal(fields)
+                if self.journal is not None:
+                    self.journal(fields)
             case _:
                 return await self._in_executor(action.make)
         return None
 
     async def _in_executor(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
 
     async def send(self, request: Request) -> Response | NoResponse:
         """Send one request; a swarm overrides this method."""
         import httpx
 
-        if self._http is None:
+        if self.http is None:
             raise OutOfOrder("this driver has no HTTP client")
         sent = self.steady()
         try:
             response, body = await fetch_async(
-                self._http, request.method, request.path, **_limits(request)
+                self.http, request.method, request.path, **_limits(request)
             )
         except (httpx.TransportError, ResponseRejected) as error:
             return NoResponse(_why(error))
@@ -191,13 +175,8 @@ def _limits(request: Request) -> dict[str, Any]:
 
 
 def _response(response: httpx.Response, body: bytes, sent: float, received: float) -> Response:
-    return Response(
-        response.status_code,
-        body,
-        sent,
-        received,
-        retry_after_s=retry_after_s(response.headers.get("retry-after")),
-    )
+    after = retry_after_s(response.headers.get("retry-after"))
+    return Response(response.status_code, body, sent, received, retry_after_s=after)
 
 
 def retry_after_s(text: str | None) -> float | None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checkins import validate
-from checkins.campaign import Campaign
 from checkins.client.actions import Flow, LogEvent, Response, Save, SleepUntil
+from checkins.client.clock import OS_RANDOMNESS
 from checkins.client.drivers import AsyncDriver, Driver, Journal, async_http_client, http_client
 from checkins.client.errors import CampaignRefused
 from checkins.client.participation import Participation, ParticipationConfig
-from checkins.client.randomness import OS_RANDOMNESS
 from checkins.client.service_client import ServiceClient, listing_request, withdraw_request
 from checkins.client.state import WITHDRAWN, MemoryStore, SavedState, StateFile, locked, make_folder
-from checkins.client.trainer import Trainer
 from checkins.client.view import CampaignView
 from checkins.errors import InvalidValue
 from checkins.protocol import wire
@@ -34,7 +32,7 @@ NO_TOKEN_PROBLEMS = frozenset({"refused", "not-enrolled", "unknown-campaign", "o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Participant:
+class Participant(ParticipationConfig):
     """One device in one run of a campaign. ``run`` takes part; ``withdraw`` leaves.
 
     The device draws its coin and slot once, sleeps until its slot by the server's clock, checks in,
@@ -51,15 +49,8 @@ class Participant:
     retried before the slot is drawn.
     """
 
-    url: str
-    campaign: str
-    trainer: Trainer
     state: str | os.PathLike[str]
-    key: str | None = field(default=None, repr=False)
-    seal: str | None = None
-    accept: Callable[[Campaign], None] | None = None
     journal: Journal | None = None
-    patience_s: float = 60.0
 
     def __post_init__(self) -> None:
         check_url(self.url)
@@ -117,10 +108,7 @@ class Participant:
         return None if campaign is None else replace(self, campaign=campaign)
 
     def _participation(self, file: StateFile, steady: Callable[[], float]) -> Flow[Outcome]:
-        config = ParticipationConfig(
-            self.url, self.campaign, self.trainer, self.key, self.seal, self.accept, self.patience_s
-        )
-        return Participation(config, file.load(), steady=steady, randomness=OS_RANDOMNESS).flow()
+        return Participation(self, file.load(), steady=steady, randomness=OS_RANDOMNESS).flow()
 
     def _withdrawal(self, file: StateFile, steady: Callable[[], float]) -> Flow[bool]:
         return withdrawal_flow(self._service(steady), file.load(), key=self.key)
@@ -136,23 +124,18 @@ class Participant:
 
     @contextmanager
     def _driver(self, http: httpx.Client | None) -> Iterator[tuple[Driver, StateFile]]:
-        with self._locked_file() as file:
-            if http is not None:
-                yield Driver(http, file, journal=self.journal), file
-                return
-            with http_client(self.url) as own:
-                yield Driver(own, file, journal=self.journal), file
+        own = http_client(self.url) if http is None else nullcontext(http)
+        with self._locked_file() as file, own as client:
+            yield Driver(client, file, journal=self.journal), file
 
     @asynccontextmanager
     async def _async_driver(
         self, http: httpx.AsyncClient | None
     ) -> AsyncIterator[tuple[AsyncDriver, StateFile]]:
+        own = async_http_client(self.url) if http is None else nullcontext(http)
         with self._locked_file() as file:
-            if http is not None:
-                yield AsyncDriver(http, file, journal=self.journal), file
-                return
-            async with async_http_client(self.url) as own:
-                yield AsyncDriver(own, file, journal=self.journal), file
+            async with own as client:
+                yield AsyncDriver(client, file, journal=self.journal), file
 
 
 def check_url(url: str) -> None:
@@ -160,9 +143,6 @@ def check_url(url: str) -> None:
     scheme, colon, rest = url.partition("://")
     if scheme not in ("http", "https") or not colon or not rest.strip("/"):
         raise InvalidValue("url", url, "must be http://HOST[:PORT] or https://HOST[:PORT]")
-
-
-# ---- the next run, and withdrawal ----------------------------------------------------------------
 
 
 def next_run_flow(service: ServiceClient) -> Flow[str | None]:
@@ -200,16 +180,12 @@ def withdrawal_flow(service: ServiceClient, stored: bytes | None, *, key: str | 
         token = yield from service.enrol(state.key, key=key)
 
     def withdrawn(response: Response) -> bool | None:
-        done = response.status == 204 or response.problem in NO_TOKEN_PROBLEMS
-        return True if done else None
+        return response.status == 204 or response.problem in NO_TOKEN_PROBLEMS or None
 
     yield from service.retry_until(withdraw_request(campaign, token=token), withdrawn)
     yield Save(state.over(WITHDRAWN).to_bytes())
     yield LogEvent({"event": "withdrawn", "campaign": campaign})
     return True
-
-
-# ---- finding a campaign --------------------------------------------------------------------------
 
 
 def fetch_campaign(
@@ -224,11 +200,8 @@ def fetch_campaign(
     Raises CampaignRefused if no campaign or several campaigns are open and none is named.
     """
     check_url(url)
-    flow = _fetch_flow(url, campaign, patience_s)
-    if http is not None:
-        return Driver(http, MemoryStore()).drive(flow)
-    with http_client(url) as own:
-        return Driver(own, MemoryStore()).drive(flow)
+    with http_client(url) if http is None else nullcontext(http) as client:
+        return Driver(client, MemoryStore()).drive(_fetch_flow(url, campaign, patience_s))
 
 
 def _fetch_flow(url: str, campaign: str | None, patience_s: float) -> Flow[CampaignView]:

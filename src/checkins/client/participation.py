@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -28,8 +29,8 @@ from checkins.client.actions import (
     SleepUntil,
     Train,
 )
+from checkins.client.clock import DeviceRandomness
 from checkins.client.errors import CampaignRefused
-from checkins.client.randomness import DeviceRandomness
 from checkins.client.service_client import (
     RESPONSE_TIMEOUT_S,
     ServiceClient,
@@ -48,7 +49,7 @@ from checkins.protocol import participant as events
 from checkins.protocol import wire
 from checkins.protocol.factories import participant_of
 from checkins.protocol.machine import Effect, Event
-from checkins.protocol.participant import Outcome, Participant, Phase, step
+from checkins.protocol.participant import Outcome, Participant, step
 from checkins.protocol.report import Report, model_from_bytes, most_model_bytes, report_to_bytes
 from checkins.randomizers import DeviceReport
 from checkins.tasks.tensors import flatten, unflatten
@@ -67,16 +68,12 @@ MAX_LOGGED_UNITS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ParticipationConfig:
-    """The owner's choices: the campaign, the trainer, and the conditions for taking part.
-
-    ``key`` is the enrolment secret, None if the service asks for none. ``seal`` pins the campaign,
-    None accepts any. ``accept`` raises to decline the sealed parameters, None accepts all.
-    """
+    """The owner's choices, as ``checkins.client.Participant`` describes them."""
 
     url: str
     campaign: str
     trainer: Trainer
-    key: str | None = None
+    key: str | None = field(default=None, repr=False)
     seal: str | None = None
     accept: Callable[[Campaign], None] | None = None
     patience_s: float = 60.0
@@ -130,11 +127,10 @@ class Participation:
             event = next_event
 
     def _ended(self) -> Outcome:
-        outcome = self._saved.outcome
-        if outcome is None:
+        if self._saved.outcome is None:
             why = "this device has withdrawn from it" if self._saved.ended else "is not over"
             raise CampaignRefused("campaign", self._config.campaign, why)
-        return outcome
+        return self._saved.outcome
 
     def _check_campaign(self, view: CampaignView) -> None:
         view.check(seal=self._config.seal)
@@ -171,7 +167,10 @@ class Participation:
                 yield from self._record(report_to_bytes(report.values))
                 return events.ReportRecorded()
             case events.RecordEnd():
-                yield from self._record_end()
+                outcome = str(self._state.outcome and self._state.outcome.name)
+                self._saved = self._saved.over(outcome)
+                yield Save(self._saved.to_bytes())
+                yield self._log("done", outcome=outcome.lower())
                 return None
             case events.WakeAt(slot):
                 return (yield from self._wake(slot))
@@ -191,14 +190,6 @@ class Participation:
             self._saved, phase=state.phase, slot=state.slot, receipt=state.receipt, report=report
         )
         yield Save(self._saved.to_bytes())
-
-    def _record_end(self) -> Flow[None]:
-        outcome = self._state.outcome
-        if outcome is None:
-            raise OutOfOrder("a participation ends with an outcome")
-        self._saved = self._saved.over(outcome.name)
-        yield Save(self._saved.to_bytes())
-        yield self._log("done", outcome=outcome.name.lower())
 
     def _wake(self, slot: int) -> Flow[Event]:
         """Sleep until the slot, by the server's clock."""
@@ -271,8 +262,8 @@ class Participation:
 
     def _await_outcome(self, receipt: str) -> Flow[Event]:
         """Wait at the service for the choice; a chosen device fetches its model."""
-        slot, timetable = self._slot(), self._view.timetable
-        choice = timetable.chooses(slot)
+        slot = self._state.current_slot
+        choice = self._view.timetable.chooses(slot)
         if choice - self._service.server_s() > MAX_POLL_S:
             yield from self._sleep_until(choice - 5.0)  # the outcome is not known earlier
         left = choice - self._service.server_s()
@@ -293,28 +284,17 @@ class Participation:
         return (yield from self._retry(slot, response, final=False))
 
     def _fetch_model(self, slot: int, receipt: str) -> Flow[Event]:
+        shapes = self._view.shapes
         response = yield from self._in_slot(
-            slot,
-            model_request,
-            slot,
-            receipt=receipt,
-            max_bytes=most_model_bytes(self._view.shapes),
+            slot, model_request, slot, receipt=receipt, max_bytes=most_model_bytes(shapes)
         )
         if isinstance(response, Event):
             return response
         if response.status == 200:
-            model = self._parse_model(response.body)
-            if model is not None:
-                return events.Invited(receipt, model)
+            with suppress(ValueError):  # bytes that are no model of this campaign: ask again
+                tensors, _ = model_from_bytes(response.body)
+                return events.Invited(receipt, flatten(tensors, shapes).astype(np.float64))
         return (yield from self._retry(slot, response, final=False))
-
-    def _parse_model(self, body: bytes) -> Any:
-        """Return the model as one vector; None if the bytes are not this campaign's model."""
-        try:
-            tensors, _ = model_from_bytes(body)
-            return flatten(tensors, self._view.shapes).astype(np.float64)
-        except ValueError:
-            return None
 
     def _train(self, model: Any) -> Flow[Event]:
         """Train, clip and draw noise; an unrecorded report was never sent."""
@@ -344,10 +324,11 @@ class Participation:
 
     def _identity(self, report: bytes) -> dict[str, object]:
         """Return the journal's fields that identify a report."""
+        identity: dict[str, object] = {"sha256": sha256(report).hexdigest()}
         made = self._state.report
-        loggable = made is not None and made.values.size <= MAX_LOGGED_UNITS
-        units = {"units": made.values.tolist()} if made is not None and loggable else {}
-        return {"sha256": sha256(report).hexdigest(), **units}
+        if made is not None and made.values.size <= MAX_LOGGED_UNITS:
+            identity["units"] = made.values.tolist()
+        return identity
 
     def _in_slot(
         self, slot: int, request: Callable[..., Request], *values: Any, **named: Any
@@ -388,11 +369,6 @@ class Participation:
 
     def _sleep_until(self, server_s: float) -> Flow[None]:
         yield SleepUntil(self._service.clock.steady_s(server_s))
-
-    def _slot(self) -> int:
-        if self._state.slot is None or self._state.phase is Phase.DONE:
-            raise OutOfOrder("a device that does not take part has no slot")
-        return self._state.slot
 
     def _log(self, event: str, **fields: object) -> LogEvent:
         return LogEvent({"event": event, "campaign": self._config.campaign, **fields})

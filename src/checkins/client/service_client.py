@@ -19,9 +19,8 @@ from checkins.client.actions import (
     Response,
     SleepUntil,
 )
-from checkins.client.clock import ServerClock, steady_s
+from checkins.client.clock import OS_RANDOMNESS, DeviceRandomness, ServerClock, steady_s
 from checkins.client.errors import CampaignRefused, ServiceFailed
-from checkins.client.randomness import OS_RANDOMNESS, DeviceRandomness
 from checkins.client.state import SavedState
 from checkins.client.view import CampaignView, MalformedView, view_from
 from checkins.protocol import wire

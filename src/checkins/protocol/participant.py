@@ -188,6 +188,13 @@ class Participant:
     def __post_init__(self) -> None:
         validate.probability(participation=self.participation)
 
+    @property
+    def current_slot(self) -> int:
+        """The drawn slot; raises if the client takes no part, or no longer."""
+        if self.slot is None:
+            raise OutOfOrder("a client that does not take part has no slot")
+        return self.slot
+
 
 def heads(participation: float) -> int:
     """Return the number below which a coin says yes; rounded down, so never too often.
@@ -231,7 +238,7 @@ def _pledge(participant: Participant, event: Event) -> tuple[Participant, Effect
 @PARTICIPANT.on(SlotBegan, {Phase.PLEDGED: (Phase.PLEDGED, Phase.CHECKING_IN, Phase.DONE)})
 def _wake(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
     """Check in at the drawn slot and no other: one that has passed means abstain."""
-    slot = _slot(participant)
+    slot = participant.current_slot
     if event.slot < slot:
         return participant, ()
     if event.slot > slot:
@@ -242,7 +249,7 @@ def _wake(participant: Participant, event: SlotBegan) -> tuple[Participant, Effe
 @PARTICIPANT.on(SlotBegan, {phase: (phase, Phase.DONE) for phase in IN_SLOT})
 def _give_up(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
     """End with the slot: what was not done in it is never done in another."""
-    if event.slot <= _slot(participant):
+    if event.slot <= participant.current_slot:
         return participant, ()
     return _done(participant, Outcome.LATE)
 
@@ -291,7 +298,7 @@ def _reported(participant: Participant, event: ReportAcknowledged) -> tuple[Part
 @PARTICIPANT.on(Restarted, (Phase.PLEDGED, Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
 def _say_again(participant: Participant, event: Event) -> tuple[Participant, Effects]:
     """Send the same message again, byte for byte: nothing is drawn here (invariant 3)."""
-    slot, receipt, report = _slot(participant), participant.receipt, participant.report
+    slot, receipt, report = participant.current_slot, participant.receipt, participant.report
     if receipt is not None and report is not None:
         return participant, (SendReport(slot, receipt, report),)
     if receipt is not None:
@@ -334,12 +341,6 @@ def _after_check_in(*, but: Phase) -> tuple[Phase, ...]:
 def _ignore(participant: Participant, event: Event) -> tuple[Participant, Effects]:
     """Time passes, training may end too late, and messages come twice, late and out of order."""
     return participant, ()
-
-
-def _slot(participant: Participant) -> int:
-    if participant.slot is None:
-        raise OutOfOrder("a client that does not take part has no slot")
-    return participant.slot
 
 
 def _check_receipt(participant: Participant, receipt: str) -> None:

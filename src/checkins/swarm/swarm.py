@@ -19,7 +19,7 @@ from typing import Any
 
 from checkins.client.actions import NoResponse, Request, RequestKind, Response
 from checkins.client.bounded_http import ResponseRejected
-from checkins.client.clock import steady_s
+from checkins.client.clock import OS_RANDOMNESS, steady_s
 from checkins.client.drivers import (
     HEADERS,
     AsyncDriver,
@@ -30,7 +30,6 @@ from checkins.client.drivers import (
 )
 from checkins.client.participant import next_run_flow
 from checkins.client.participation import Participation, ParticipationConfig
-from checkins.client.randomness import OS_RANDOMNESS
 from checkins.client.service_client import ServiceClient
 from checkins.client.state import MemoryStore, StateFile, StateStore, locked, make_folder
 from checkins.client.trainer import Trainer

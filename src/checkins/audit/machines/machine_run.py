@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from checkins.client.randomness import OS_RANDOMNESS
+from checkins.client.clock import OS_RANDOMNESS
 from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.protocol import participant as clients
 from checkins.protocol import participant as events
