@@ -11,7 +11,6 @@ from checkins.campaign import InvalidCampaign
 from checkins.protocol import wire
 from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
-    BINARY,
     PlainRoute,
     also_head,
     answer,
@@ -20,6 +19,7 @@ from checkins.service.routes.requests import (
     number_of,
     refusals,
     require_operator,
+    returns,
     runner_of,
     schema_of,
     takes,
@@ -32,10 +32,11 @@ from checkins.service.store import ledgers
 
 router = APIRouter(tags=["campaigns"], route_class=PlainRoute)
 public_router = APIRouter(tags=["public"], route_class=PlainRoute)
+EVENT_STREAM = "text/event-stream"
 MOST_AT_A_TIME = 4_000_000
-"""Bytes of a ledger held for one reader, about."""
+"""Approximate number of bytes of a ledger that are held in memory for one reader."""
 LINE_BYTES, NUMBER_BYTES = 500, 11
-"""Of a line without its sum; of each number of the sum."""
+"""Approximate bytes of a ledger's line without its sum, and of each number of the sum."""
 
 
 @router.get(
@@ -111,7 +112,7 @@ async def stop_campaign(request: Request) -> Response:
     responses=refusals("unknown-campaign"),
 )
 async def progress(request: Request) -> Response:
-    """What the page draws."""
+    """The data of the page's charts."""
     live_run, runner = await live_run_of(request), runner_of(request)
     closed = live_run.public.state.closed
 
@@ -140,14 +141,9 @@ def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) 
     response_class=Response,
     summary="The latest release",
     openapi_extra=takes("run", "If-None-Match"),
-    responses={
-        200: {
-            "description": "Named float64 tensors as safetensors",
-            "content": {wire.BYTES: {"schema": BINARY}},
-        },
-        304: {"description": "It is still the model of If-None-Match"},
-        **refusals("unknown-campaign"),
-    },
+    responses=returns("Named float64 tensors as safetensors", wire.BYTES)
+    | {304: {"description": "It is still the model of If-None-Match"}}
+    | refusals("unknown-campaign"),
 )
 @also_head
 async def latest(request: Request) -> Response:
@@ -166,13 +162,8 @@ async def latest(request: Request) -> Response:
     response_class=Response,
     summary="The ledger of the population",
     openapi_extra=takes("run", "after"),
-    responses={
-        200: {
-            "description": "ledger.jsonl, byte for byte",
-            "content": {wire.LEDGER: {"schema": {"type": "string"}}},
-        },
-        **refusals("unknown-campaign", "invalid"),
-    },
+    responses=returns("ledger.jsonl, byte for byte", wire.LEDGER)
+    | refusals("unknown-campaign", "invalid"),
 )
 async def ledger(request: Request) -> Response:
     """`checkins verify` recomputes everything from it."""
@@ -187,7 +178,7 @@ async def ledger(request: Request) -> Response:
             most = max(0, min(at_a_time, last - done))
             return ledgers.ledger_lines(connection, live_run.spec.population, after=done, most=most)
 
-    first = await runner.ask(some, after)  # a store that is away is noticed before the head is sent
+    first = await runner.ask(some, after)  # a failing store is noticed before the head is sent
 
     async def lines() -> AsyncIterator[bytes]:
         found, done = first, after
@@ -209,10 +200,10 @@ async def ledger(request: Request) -> Response:
 )
 @also_head
 async def head(request: Request) -> Response:
-    """A ledger only grows: whoever saw this head before sees that the service was not set back."""
+    """A ledger only grows: a device that saw this head before sees that nothing was rolled back."""
     live_run, runner = await live_run_of(request), runner_of(request)
     entries = entries_of(request)
-    if entries > live_run.public.ledger.entries:  # what is not shown yet is not told here either
+    if entries > live_run.public.ledger.entries:  # an entry is public with its release
         raise Problem("unknown-entry", f"it has {live_run.public.ledger.entries:,} entries so far")
 
     def found() -> list[str]:
@@ -230,13 +221,8 @@ async def head(request: Request) -> Response:
     response_class=Response,
     summary="Events as they happen",
     openapi_extra=takes("run"),
-    responses={
-        200: {
-            "description": "Server-sent events: state, release, curve, status",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        },
-        **refusals("unknown-campaign"),
-    },
+    responses=returns("Server-sent events: state, release, curve, status", EVENT_STREAM)
+    | refusals("unknown-campaign"),
 )
 async def events(request: Request) -> Response:
     """`state` says where the run stands, `release` comes once for each release, `curve` for each
@@ -245,4 +231,4 @@ async def events(request: Request) -> Response:
     live_run, runner = await live_run_of(request), runner_of(request)
     if runner.listeners >= runner.settings.limits.listeners:
         raise Problem("busy", "too many listen already: ask again, or now and then", retry_after=30)
-    return StreamingResponse(event_stream.events(live_run, runner), media_type="text/event-stream")
+    return StreamingResponse(event_stream.events(live_run, runner), media_type=EVENT_STREAM)

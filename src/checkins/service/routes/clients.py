@@ -10,7 +10,6 @@ from checkins.protocol import wire
 from checkins.protocol.report import report_from_bytes
 from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
-    BINARY,
     PARAMETERS,
     RECEIPT,
     PlainRoute,
@@ -20,6 +19,7 @@ from checkins.service.routes.requests import (
     live_run_of,
     number_of,
     refusals,
+    returns,
     runner_of,
     schema_of,
     slot_of,
@@ -109,13 +109,8 @@ async def ask(request: Request) -> Response:
     response_class=Response,
     summary="The model before a slot",
     openapi_extra=takes("run", "slot", security="receipt"),
-    responses={
-        200: {
-            "description": "Named float64 tensors as safetensors",
-            "content": {wire.BYTES: {"schema": BINARY}},
-        },
-        **refusals("unknown-campaign", "not-enrolled", "refused", "invalid"),
-    },
+    responses=returns("Named float64 tensors as safetensors", wire.BYTES)
+    | refusals("unknown-campaign", "not-enrolled", "refused", "invalid"),
 )
 async def model(request: Request) -> Response:
     """For those who were chosen, with their receipt."""

@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -16,7 +15,7 @@ from checkins.errors import InvalidValue
 from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
 from checkins.protocol import wire
 from checkins.service.http.problems import Problem
-from checkins.service.routes.requests import hung_up, refusals, runner_of
+from checkins.service.routes.requests import declared, hung_up, refusals, runner_of
 from checkins.service.workers.planner import Planner
 
 router = APIRouter(prefix="/plan", tags=["planning"])
@@ -27,7 +26,7 @@ _WHOLE = re.compile(r"[0-9]{1,16}")
 _REAL = re.compile(r"[0-9]{1,16}(\.[0-9]{0,24})?([eE][+-]?[0-9]{1,2})?|\.[0-9]{1,24}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NumberParameter:
     """A number of the query and its range."""
 
@@ -50,7 +49,7 @@ class NumberParameter:
         raise Problem("invalid", f"{name}: must be {kind} from {self.least:,} to {self.most:,}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class WordParameter:
     """A word of the query, one of a few."""
 
@@ -78,16 +77,13 @@ class PopulationParameter:
 
     def read(self, name: str, text: str) -> list[int]:
         found = re.fullmatch(r"([0-9]{1,11})(?:\.\.([0-9]{1,11}))?", text)
-        low = 0 if found is None else int(found[1])
-        high = low if found is None or found[2] is None else int(found[2])
+        low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not (1 <= low <= MOST_CLIENTS and 1 <= high <= MOST_CLIENTS):
-            raise Problem(
-                "invalid", f"{name}: must be an integer or LO..HI, from 1 to {MOST_CLIENTS:,}"
-            )
+            must = f"must be an integer or LO..HI, from 1 to {MOST_CLIENTS:,}"
+            raise Problem("invalid", f"{name}: {must}")
         if low > high:
-            raise Problem(
-                "invalid", f"{name} = {low}..{high}: the first must not exceed the second"
-            )
+            must = "the first must not exceed the second"
+            raise Problem("invalid", f"{name} = {low}..{high}: {must}")
         return [low, high]
 
 
@@ -108,82 +104,40 @@ class CapacityParameter:
         raise Problem("invalid", f"{name}: must be all, or an integer from 1")
 
 
-QUESTION: Mapping[str, Any] = MappingProxyType(
-    {
-        "population": PopulationParameter(),
-        "epsilon": NumberParameter(meaning="The budget", least=0.01, most=50, required=True),
-        "delta": NumberParameter(
-            meaning="The delta of the budget", least=1e-15, most=0.1, required=True
-        ),
-        "adjacency": WordParameter(
-            meaning="Which two populations must look alike",
-            words=("add-remove", "replace-one"),
-            required=True,
-        ),
-        "dimension": NumberParameter(
-            meaning="Numbers of the model; needed without a task",
-            least=1,
-            most=MOST_DIMENSION,
-            whole=True,
-        ),
-        "task": WordParameter(
-            meaning="What is learned, where it is a known task; it has its own dimension",
-            words=("patients", "fashion-mnist", "synthetic"),
-        ),
-    }
-)
-DEVICES: Mapping[str, Any] = MappingProxyType(
-    {
-        "availability_s": NumberParameter(
-            meaning="How long a device can be reached", least=1, most=10**9
-        ),
-        "uplink_bytes_per_s": NumberParameter(
-            meaning="What a device can send", least=1, most=10**12
-        ),
-        "dropout": NumberParameter(
-            meaning="Share of chosen clients that vanish", least=0, most=0.95
-        ),
-    }
-)
-SERVER: Mapping[str, Any] = MappingProxyType(
-    {
-        "updates_per_s": NumberParameter(
-            meaning="Reports that the server takes", least=1e-3, most=10**9
-        ),
-        "duration_s": NumberParameter(
-            meaning="How long the campaign may take", least=1, most=10**9
-        ),
-    }
-)
-FIXED: Mapping[str, Any] = MappingProxyType(
-    {
-        "protocol": WordParameter(
-            meaning="Fix the protocol", words=("fixed", "averaged", "sliding")
-        ),
-        "slots": NumberParameter(meaning="Fix the slots", least=1, most=10**6, whole=True),
-        "participation": NumberParameter(
-            meaning="Fix the probability that a client checks in", least=1e-6, most=1
-        ),
-        "capacity": CapacityParameter(),
-        "window": NumberParameter(
-            meaning="Fix the slots that a client chooses from (sliding)",
-            least=1,
-            most=10**6,
-            whole=True,
-        ),
-        "minibatch": NumberParameter(
-            meaning="Fix the slots of a step", least=1, most=10**6, whole=True
-        ),
-        "repeats": NumberParameter(
-            meaning="Fix how often it is run", least=1, most=1000, whole=True
-        ),
-        "noise_at": WordParameter(meaning="Fix who adds the noise", words=("client", "server")),
-        "randomizer": WordParameter(
-            meaning="Fix the randomizer", words=("gaussian", "laplace", "privunit")
-        ),
-    }
-)
-PARAMETERS: Mapping[str, Any] = MappingProxyType({**QUESTION, **DEVICES, **SERVER, **FIXED})
+Parameter = NumberParameter | WordParameter | PopulationParameter | CapacityParameter
+_DIMENSION = "Numbers of the model; needed without a task"
+_ADJACENCY = "Which two populations must look alike"
+_TASK = "What is learned, where it is a known task; it has its own dimension"
+_WINDOW = "Fix the slots that a client chooses from (sliding)"
+QUESTION: Mapping[str, Parameter] = {
+    "population": PopulationParameter(),
+    "epsilon": NumberParameter("The budget", 0.01, 50, required=True),
+    "delta": NumberParameter("The delta of the budget", 1e-15, 0.1, required=True),
+    "adjacency": WordParameter(_ADJACENCY, ("add-remove", "replace-one"), required=True),
+    "dimension": NumberParameter(_DIMENSION, 1, MOST_DIMENSION, whole=True),
+    "task": WordParameter(_TASK, ("patients", "fashion-mnist", "synthetic")),
+}
+DEVICES: Mapping[str, Parameter] = {
+    "availability_s": NumberParameter("How long a device can be reached", 1, 10**9),
+    "uplink_bytes_per_s": NumberParameter("What a device can send", 1, 10**12),
+    "dropout": NumberParameter("Share of chosen clients that vanish", 0, 0.95),
+}
+SERVER: Mapping[str, Parameter] = {
+    "updates_per_s": NumberParameter("Reports that the server takes", 1e-3, 10**9),
+    "duration_s": NumberParameter("How long the campaign may take", 1, 10**9),
+}
+FIXED: Mapping[str, Parameter] = {
+    "protocol": WordParameter("Fix the protocol", ("fixed", "averaged", "sliding")),
+    "slots": NumberParameter("Fix the slots", 1, 10**6, whole=True),
+    "participation": NumberParameter("Fix the probability that a client checks in", 1e-6, 1),
+    "capacity": CapacityParameter(),
+    "window": NumberParameter(_WINDOW, 1, 10**6, whole=True),
+    "minibatch": NumberParameter("Fix the slots of a step", 1, 10**6, whole=True),
+    "repeats": NumberParameter("Fix how often it is run", 1, 1000, whole=True),
+    "noise_at": WordParameter("Fix who adds the noise", ("client", "server")),
+    "randomizer": WordParameter("Fix the randomizer", ("gaussian", "laplace", "privunit")),
+}
+PARAMETERS: Mapping[str, Parameter] = {**QUESTION, **DEVICES, **SERVER, **FIXED}
 
 
 class Design(BaseModel):
@@ -276,13 +230,7 @@ def planner_of(request: Request) -> Planner:
     summary="A plan for a budget",
     openapi_extra={
         "parameters": [
-            {
-                "name": name,
-                "in": "query",
-                "required": one.required,
-                "description": one.meaning,
-                "schema": one.schema(),
-            }
+            {"name": name, **declared("query", one.meaning, one.required, **one.schema())}
             for name, one in PARAMETERS.items()
         ]
     },
@@ -325,7 +273,6 @@ def question_of(request: Request) -> dict[str, Any]:
     for name, known in PARAMETERS.items():
         if known.required and name not in given:
             raise Problem("invalid", f"{name}: is missing, and has no default")
-
     if "dimension" in given and "task" in given:
         raise Problem(
             "invalid",
@@ -338,9 +285,5 @@ def question_of(request: Request) -> dict[str, Any]:
     def part(names: Mapping[str, Any]) -> dict[str, Any]:
         return {name: given[name] for name in names if name in given}
 
-    return {
-        **part(QUESTION),
-        "devices": part(DEVICES),
-        "server": part(SERVER),
-        "fixed": part(FIXED),
-    }
+    groups = {"devices": part(DEVICES), "server": part(SERVER), "fixed": part(FIXED)}
+    return {**part(QUESTION), **groups}

@@ -18,6 +18,7 @@ from checkins.service.routes.requests import (
     also_head,
     refusals,
     require_operator,
+    returns,
     runner_of,
     schema_of,
     takes,
@@ -64,10 +65,7 @@ async def readyz(request: Request) -> wire.Readiness:
     response_class=Response,
     summary="Prometheus metrics",
     openapi_extra=takes(security="operator"),
-    responses={
-        200: {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}},
-        **refusals("not-operator"),
-    },
+    responses=returns("Metrics", "text/plain") | refusals("not-operator"),
 )
 async def metrics(request: Request) -> Response:
     """For the operator only: counts of requests over time are not public."""

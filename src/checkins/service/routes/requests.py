@@ -32,64 +32,41 @@ SLOT, RECEIPT = r"[1-9][0-9]{0,12}", r"[A-Za-z0-9_-]{8,64}"
 T = TypeVar("T")
 
 SECURITY = {
-    "operator": {"type": "http", "scheme": "bearer", "description": "The operator's token"},
-    "enrolment": {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "The shared secret or a listed key, where enrolment asks for one",
-    },
-    "token": {"type": "http", "scheme": "bearer", "description": "What enrolment gave"},
-    "receipt": {"type": "http", "scheme": "bearer", "description": "What a check-in gave"},
+    name: {"type": "http", "scheme": "bearer", "description": description}
+    for name, description in {
+        "operator": "The operator's token",
+        "enrolment": "The shared secret or a listed key, where enrolment asks for one",
+        "token": "What enrolment gave",
+        "receipt": "What a check-in gave",
+    }.items()
 }
+
+
+def declared(place: str, description: str, required: bool, **schema: Any) -> dict[str, Any]:
+    """Return the OpenAPI description of a parameter in the path, the query or a header."""
+    return {"in": place, "required": required, "description": description, "schema": schema}
+
+
+_RUN = "A run of a campaign: twelve digits of its seal, and its number"
+_KEY = "Anything random: the same key gets the same token, if an answer is lost"
+_COUNT = {"type": "integer", "maximum": MOST_ENTRIES}
+_WAIT = {"minimum": 0, "maximum": 60, "default": 30}
+_VISIBLE = {"minLength": 16, "maxLength": 200, "pattern": "^[!-~]+$"}
 PARAMETERS: dict[str, dict[str, Any]] = {
-    "run": {
-        "in": "path",
-        "required": True,
-        "description": "A run of a campaign: twelve digits of its seal, and its number",
-        "schema": {"type": "string", "pattern": f"^{wire.RUN_ID}$"},
-    },
-    "slot": {
-        "in": "path",
-        "required": True,
-        "description": "1, 2, ... of the run's slots",
-        "schema": {"type": "integer", "minimum": 1, "maximum": MOST_SLOT},
-    },
-    "entries": {
-        "in": "path",
-        "required": True,
-        "description": "How many entries the ledger had",
-        "schema": {"type": "integer", "minimum": 1, "maximum": MOST_ENTRIES},
-    },
-    "receipt": {
-        "in": "path",
-        "required": True,
-        "description": "What a check-in gave",
-        "schema": {"type": "string", "pattern": f"^{RECEIPT}$"},
-    },
-    "Idempotency-Key": {
-        "in": "header",
-        "required": False,
-        "description": "Anything random: the same key gets the same token, if an answer is lost",
-        "schema": {"type": "string", "minLength": 16, "maxLength": 200, "pattern": "^[!-~]+$"},
-    },
-    "wait": {
-        "in": "query",
-        "required": False,
-        "description": "Seconds to wait at most",
-        "schema": {"type": "number", "minimum": 0, "maximum": 60, "default": 30},
-    },
-    "after": {
-        "in": "query",
-        "required": False,
-        "description": "Leave out so many entries",
-        "schema": {"type": "integer", "minimum": 0, "maximum": MOST_ENTRIES, "default": 0},
-    },
-    "If-None-Match": {
-        "in": "header",
-        "required": False,
-        "description": "The ETag of a model that is already here",
-        "schema": {"type": "string"},
-    },
+    "run": declared("path", _RUN, True, type="string", pattern=f"^{wire.RUN_ID}$"),
+    "slot": declared(
+        "path", "1, 2, ... of the run's slots", True, type="integer", minimum=1, maximum=MOST_SLOT
+    ),
+    "entries": declared("path", "How many entries the ledger had", True, **_COUNT, minimum=1),
+    "receipt": declared(
+        "path", "What a check-in gave", True, type="string", pattern=f"^{RECEIPT}$"
+    ),
+    "Idempotency-Key": declared("header", _KEY, False, type="string", **_VISIBLE),
+    "wait": declared("query", "Seconds to wait at most", False, type="number", **_WAIT),
+    "after": declared("query", "Leave out so many entries", False, **_COUNT, minimum=0, default=0),
+    "If-None-Match": declared(
+        "header", "The ETag of a model that is already here", False, type="string"
+    ),
 }
 
 
@@ -107,6 +84,12 @@ def takes(*names: str, security: str | None = None, body: str | None = None) -> 
 def refusals(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI description of a route's problems, with those of any request."""
     return documented(*slugs, *(slug for slug in ALWAYS if slug not in slugs))
+
+
+def returns(description: str, media_type: str) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI description of a response that is not JSON: bytes, or a text."""
+    schema = BINARY if media_type == wire.BYTES else {"type": "string"}
+    return {200: {"description": description, "content": {media_type: {"schema": schema}}}}
 
 
 ALWAYS = ("too-slow", "too-large", "encoded", "too-many", "busy")
