@@ -18,10 +18,11 @@ import numpy as np
 
 from checkins import ledger
 from checkins.campaign import parse_campaign
-from checkins.protocol.factories import participant_of, sampler_of, server_of
-from checkins.protocol.participant import COIN
+from checkins.protocol.participant import COIN, participant_of
 from checkins.protocol.rehearsal import rehearse
 from checkins.protocol.report import Report
+from checkins.protocol.rules import sampler_of
+from checkins.protocol.server import server_of
 
 CAMPAIGN = """
 schema = 1

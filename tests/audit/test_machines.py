@@ -34,9 +34,10 @@ from checkins.audit.machines.small_campaigns import (
 from checkins.campaign import Campaign, read_campaign
 from checkins.errors import InvalidValue, NotCovered
 from checkins.ledger import Ledger, spending_of
-from checkins.protocol.factories import participant_of, sampler_of, server_of
-from checkins.protocol.participant import Outcome
+from checkins.protocol.participant import Outcome, participant_of
 from checkins.protocol.report import Report
+from checkins.protocol.rules import sampler_of
+from checkins.protocol.server import server_of
 from checkins.randomizers import Gaussian, Laplace
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -21,8 +21,8 @@ from checkins.accounting import Adjacency, Protocol
 from checkins.campaign import Campaign, parse_campaign
 from checkins.campaign.templates import Template, template_text
 from checkins.cli.main import run
-from checkins.protocol.factories import sampler_of
 from checkins.protocol.report import report_to_bytes
+from checkins.protocol.rules import sampler_of
 from checkins.randomizers import device
 from tests.golden.questions import questions
 from tests.ledger.ledgers import Book, campaign

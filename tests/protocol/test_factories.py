@@ -23,17 +23,11 @@ from checkins.ledger import (
     earlier_of,
     spending_of,
 )
-from checkins.protocol.factories import (
-    participant_of,
-    rehearsing_server_of,
-    sampler_of,
-    server_of,
-)
-from checkins.protocol.participant import COIN, Outcome
+from checkins.protocol.participant import COIN, Outcome, participant_of
 from checkins.protocol.rehearsal import Rehearsal, rehearse
 from checkins.protocol.report import Report
-from checkins.protocol.rules import Filling, FixedWindow, SlidingWindow
-from checkins.protocol.server import Ending, Server
+from checkins.protocol.rules import Filling, FixedWindow, SlidingWindow, sampler_of
+from checkins.protocol.server import Ending, Server, rehearsing_server_of, server_of
 from checkins.randomizers import DeviceReport, DeviceSampler, Grid
 
 FIXED = 'kind = "fixed", slots = 6, participation = 1.0, capacity = 2'

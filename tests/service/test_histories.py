@@ -20,9 +20,15 @@ from checkins.campaign import Campaign
 from checkins.errors import ProtocolViolation
 from checkins.ledger import Ledger, SlotClosed, certificate, spending_of
 from checkins.protocol import server as servers
-from checkins.protocol.factories import server_of
 from checkins.protocol.report import Report
-from checkins.protocol.server import ClosingRecorded, Phase, RecordClosing, Server, SlotBegan
+from checkins.protocol.server import (
+    ClosingRecorded,
+    Phase,
+    RecordClosing,
+    Server,
+    SlotBegan,
+    server_of,
+)
 from checkins.protocol.slot import (
     Acknowledge,
     Asked,

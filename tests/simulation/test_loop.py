@@ -14,10 +14,10 @@ import pytest
 
 from checkins.accounting import NoiseAt, Protocol
 from checkins.campaign import Campaign, StepSizes
-from checkins.protocol.factories import participant_of, rehearsing_server_of
-from checkins.protocol.participant import COIN
+from checkins.protocol.participant import COIN, participant_of
 from checkins.protocol.rehearsal import rehearse
 from checkins.protocol.report import Report
+from checkins.protocol.server import rehearsing_server_of
 from checkins.randomizers import Laplace, clip_l1, clip_l2
 from checkins.simulation.engine.loop import (
     IGNORED,

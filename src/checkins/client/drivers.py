@@ -79,7 +79,7 @@ class Driver:
         """Perform one action; return its result."""
         match action:
             case Request():
-                return self._send(action)
+                return self.send(action)
             case SleepUntil(until):
                 while (left := until - self.steady()) > 0.0:
                     self.sleep(min(left, MAX_SLEEP_S))
@@ -92,14 +92,15 @@ class Driver:
                 return action.make()
         return None
 
-    def _send(self, request: Request) -> Response | NoResponse:
+    def send(self, request: Request) -> Response | NoResponse:
+        """Send one request."""
         import httpx
 
         sent = self.steady()
         try:
             response, body = fetch(self.http, request.method, request.path, **_limits(request))
         except (httpx.TransportError, ResponseRejected) as error:
-            return NoResponse(_why(error))
+            return no_response(error)
         return _response(response, body, sent, self.steady())
 
 
@@ -161,7 +162,7 @@ class AsyncDriver:
                 self.http, request.method, request.path, **_limits(request)
             )
         except (httpx.TransportError, ResponseRejected) as error:
-            return NoResponse(_why(error))
+            return no_response(error)
         return _response(response, body, sent, self.steady())
 
 
@@ -187,7 +188,8 @@ def retry_after_s(text: str | None) -> float | None:
         return None
 
 
-def _why(error: Exception) -> str:
+def no_response(error: Exception) -> NoResponse:
+    """Return the result of a request that failed; the error says why."""
     if isinstance(error, ResponseRejected):
-        return str(error)
-    return f"{type(error).__name__}: {error}".rstrip(": ")
+        return NoResponse(str(error))
+    return NoResponse(f"{type(error).__name__}: {error}".rstrip(": "))

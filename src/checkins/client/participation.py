@@ -47,9 +47,8 @@ from checkins.client.view import CampaignView
 from checkins.errors import OutOfOrder
 from checkins.protocol import participant as events
 from checkins.protocol import wire
-from checkins.protocol.factories import participant_of
 from checkins.protocol.machine import Effect, Event
-from checkins.protocol.participant import Outcome, Participant, step
+from checkins.protocol.participant import Outcome, Participant, participant_of, step
 from checkins.protocol.report import Report, model_from_bytes, most_model_bytes, report_to_bytes
 from checkins.randomizers import DeviceReport
 from checkins.tasks.tensors import flatten, unflatten
@@ -249,8 +248,8 @@ class Participation:
         if isinstance(response, Event):
             return response
         found = response.read(wire.Receipt, 202)
-        receipt = None if found is None else safe_secret(found["receipt"])
-        if receipt is not None:
+        receipt = found and safe_secret(found["receipt"])
+        if receipt:
             yield self._log("checked-in", slot=slot, receipt=receipt)
             return events.Acknowledged(receipt)
         if response.problem == "too-early":
@@ -315,8 +314,8 @@ class Participation:
         )
         if isinstance(response, Event):
             return response
-        taken = response.read(wire.Taken, 200)
-        if taken is not None and taken["status"] == "taken":
+        found = response.read(wire.Taken, 200)
+        if found and found["status"] == "taken":
             digest = sha256(report).hexdigest()
             yield self._log("acknowledged", slot=slot, receipt=receipt, sha256=digest)
             return events.ReportAcknowledged(receipt)

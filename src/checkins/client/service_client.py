@@ -164,10 +164,8 @@ class ServiceClient:
         """Return whether the ledger still has the recorded last line; False if it is shorter."""
         if self._view_continues(view, saved):
             return True
-        request = ledger_head_request(self.campaign, saved.entries)
-        return (
-            yield from self.retry_until(request, lambda response: self.continues(response, saved))
-        )
+        head = ledger_head_request(self.campaign, saved.entries)
+        return (yield from self.retry_until(head, lambda found: self.continues(found, saved)))
 
     def _view_continues(self, view: CampaignView, saved: SavedState) -> bool:
         """Return whether the view alone shows that the ledger continues the recorded one."""
@@ -211,20 +209,13 @@ class ServiceClient:
             return None
         if _rolled_back(view, saved):
             return (yield from self.fetch_view(saved))
-        if not self._view_continues(view, saved):
-            head_response: Response | NoResponse = yield ledger_head_request(
-                self.campaign, saved.entries
-            )
-            continues = (
-                self.continues(head_response, saved)
-                if isinstance(head_response, Response)
-                else None
-            )
-            if continues is False:
-                return (yield from self.fetch_view(saved))
-            if continues is None:
-                return None
-        return view
+        if self._view_continues(view, saved):
+            return view
+        head: Response | NoResponse = yield ledger_head_request(self.campaign, saved.entries)
+        continues = self.continues(head, saved) if isinstance(head, Response) else None
+        if continues is False:
+            return (yield from self.fetch_view(saved))
+        return view if continues else None
 
     def _read(self, response: Response, saved: SavedState) -> CampaignView | None:
         if response.status != 200:
@@ -243,23 +234,18 @@ class ServiceClient:
 
     def with_position(self, saved: SavedState, view: CampaignView) -> SavedState:
         """Return the state with the service's position recorded, to detect a later rollback."""
-        return replace(
-            saved,
-            seal=view.seal,
-            epoch=view.epoch,
-            slots_closed=view.slots_closed,
-            entries=view.entries,
-            head=view.head,
-        )
+        names = ("seal", "epoch", "slots_closed", "entries", "head")
+        return replace(saved, **{name: getattr(view, name) for name in names})
 
     def enrol(self, idempotency: str, *, key: str | None) -> Flow[str]:
         """Enrol, with retries, and return the token."""
-        request = enrol_request(self.campaign, idempotency=idempotency, key=key)
-        return (yield from self.retry_until(request, self._token))
 
-    def _token(self, response: Response) -> str | None:
-        found = response.read(wire.Token, 200, 201)
-        return None if found is None else safe_secret(found["token"])
+        def token(response: Response) -> str | None:
+            found = response.read(wire.Token, 200, 201)
+            return found and safe_secret(found["token"])
+
+        request = enrol_request(self.campaign, idempotency=idempotency, key=key)
+        return (yield from self.retry_until(request, token))
 
     def retry_until(
         self, request: Request, read: Callable[[Response], Found | None]

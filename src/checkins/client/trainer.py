@@ -140,9 +140,8 @@ def trainer_of_file(
 def _rows_of(clients: list[str], client: str | None, path: Path) -> NDArray[np.bool_]:
     present = sorted(set(clients))
     if client is None and len(present) > 1:
-        shown = ", ".join(present[:MAX_CLIENTS_LISTED]) + (
-            ", ..." if len(present) > MAX_CLIENTS_LISTED else ""
-        )
+        more = ["..."] if len(present) > MAX_CLIENTS_LISTED else []
+        shown = ", ".join(present[:MAX_CLIENTS_LISTED] + more)
         raise InvalidValue("client", None, f"{path.name} has rows of several: {shown}; name one")
     if client is not None and client not in present:
         raise InvalidValue("client", client, f"has no rows in {path.name}")

@@ -16,7 +16,7 @@ from checkins.client.errors import CampaignRefused
 from checkins.errors import CheckinsError
 from checkins.ledger.entry import MOST_NUMBERS, SHA256
 from checkins.protocol import wire
-from checkins.protocol.factories import sampler_of
+from checkins.protocol.rules import sampler_of
 from checkins.protocol.schedule import RunSchedule
 from checkins.randomizers import DeviceSampler
 from checkins.tasks.tensors import size

@@ -21,12 +21,13 @@ from enum import Enum, StrEnum
 from fractions import Fraction
 
 from checkins import validate
+from checkins.campaign import Campaign
 from checkins.errors import OutOfOrder, ProtocolViolation
 from checkins.protocol.machine import Effect, Effects, Event, Machine, Message
 from checkins.protocol.machine import SlotBegan as SlotBegan
 from checkins.protocol.model_update import Model
 from checkins.protocol.report import Report
-from checkins.protocol.rules import Window
+from checkins.protocol.rules import Window, window_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,3 +347,8 @@ def _ignore(participant: Participant, event: Event) -> tuple[Participant, Effect
 def _check_receipt(participant: Participant, receipt: str) -> None:
     if receipt != participant.receipt:
         raise ProtocolViolation("this message is about another check-in")
+
+
+def participant_of(campaign: Campaign) -> Participant:
+    """Return a client with the campaign's participation and window."""
+    return Participant(campaign.design.participation, window_of(campaign.design))

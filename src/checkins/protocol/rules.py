@@ -1,4 +1,4 @@
-"""The public parameters of a run: the window that clients draw from, and the rules of the server.
+"""The public parameters of a run: the window of its clients, its sampler, the server's rules.
 
 The three protocols differ in nothing but these values.
 """
@@ -12,9 +12,11 @@ from itertools import pairwise
 
 from checkins import validate
 from checkins.accounting import Design, GaussianNoise, NoiseAt, Protocol
+from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import ReportForm
+from checkins.randomizers import DeviceSampler, Grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +153,29 @@ def window_of(design: Design) -> Window:
     if design.window is not None:
         return SlidingWindow(design.window)
     return FixedWindow.whole(design.slots)
+
+
+def sampler_of(campaign: Campaign, *, dimension: int) -> DeviceSampler:
+    """Return the sampler of reports, dummies and server noise of a real campaign."""
+    step = campaign.randomizer.grid
+    if campaign.randomizer.categories is not None:
+        step = 1.0  # a category is an integer
+    if step is None:
+        raise InvalidValue("grid", None, "reports of real clients are integers on a grid: give one")
+    return DeviceSampler(campaign.mechanism(dimension), Grid(step), dimension)
+
+
+def rules_of(campaign: Campaign, *, dimension: int, affordable: int) -> Rules:
+    """Return the rules of a real campaign whose budget affords ``affordable`` slots."""
+    validate.count(dimension=dimension)
+    sampler = sampler_of(campaign, dimension=dimension)
+    form = ReportForm(
+        dimension,
+        most_units=sampler.most_units,
+        simulated=False,
+        step=sampler.grid.step,
+        norm=sampler.bound(noise_at_server=campaign.noise_at is NoiseAt.SERVER),
+    )
+    return Rules.of(
+        campaign.design, affordable=affordable, form=form, update=ModelUpdate.of(campaign)
+    )

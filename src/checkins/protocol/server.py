@@ -13,12 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from checkins import validate
+from checkins.campaign import Campaign
 from checkins.errors import OutOfOrder, ProtocolViolation
 from checkins.protocol import slot as slots
 from checkins.protocol.machine import Effect, Effects, Event, Machine, Message
 from checkins.protocol.machine import SlotBegan as SlotBegan
-from checkins.protocol.model_update import Learner, Model, Total
-from checkins.protocol.rules import Rules
+from checkins.protocol.model_update import Learner, Model, ModelUpdate, Total
+from checkins.protocol.report import ReportForm
+from checkins.protocol.rules import Rules, rules_of, sampler_of
 from checkins.protocol.slot import (
     Asked,
     CheckedIn,
@@ -163,3 +169,41 @@ def _current(server: Server, event: _InSlot) -> Slot:
         return slot
     refusal = f"slot {event.slot} is not the one in progress"
     raise ProtocolViolation(refusal) if isinstance(event, Message) else OutOfOrder(refusal)
+
+
+def server_of(
+    campaign: Campaign, model: ArrayLike, *, affordable: int, velocity: ArrayLike | None = None
+) -> Server:
+    """Create a real server before the first slot of a run; it stops after ``affordable`` slots.
+
+    ``affordable`` follows from the ledger of the campaign's population: earlier runs count
+    (``checkins.ledger.spending_of``). A run that continues another one with momentum takes its
+    ``velocity`` along with its model.
+    """
+    start = np.array(model, dtype=np.float64)
+    rules = rules_of(campaign, dimension=start.size, affordable=affordable)
+    return Server.start(rules, start.ravel(), velocity=_flat(velocity))
+
+
+def rehearsing_server_of(
+    campaign: Campaign, model: ArrayLike, *, velocity: ArrayLike | None = None
+) -> Server:
+    """Return a server for simulated reports: on the campaign's grid if it has one, else floats.
+
+    It runs every slot, whether or not the budget affords it.
+    """
+    start = np.array(model, dtype=np.float64)
+    validate.count(dimension=start.size)
+    on_grid = campaign.randomizer.grid is not None
+    most = sampler_of(campaign, dimension=start.size).most_units if on_grid else None
+    rules = Rules.of(
+        campaign.design,
+        affordable=campaign.design.slots,
+        form=ReportForm(start.size, most_units=most, simulated=True),
+        update=ModelUpdate.of(campaign),
+    )
+    return Server.start(rules, start.ravel(), velocity=_flat(velocity))
+
+
+def _flat(velocity: ArrayLike | None) -> Model | None:
+    return None if velocity is None else np.array(velocity, dtype=np.float64).ravel()

@@ -26,6 +26,7 @@ from checkins.client.drivers import (
     Driver,
     Journal,
     http_client,
+    no_response,
     retry_after_s,
 )
 from checkins.client.participant import next_run_flow
@@ -87,9 +88,7 @@ class Swarm:
     async def _one(
         self, client: int, folder: Path | None, shared: Shared, executor: Executor
     ) -> None:
-        store: StateStore = (
-            MemoryStore() if folder is None else StateFile(folder / f"{client:06}.json")
-        )
+        store = MemoryStore() if folder is None else StateFile(folder / f"{client:06}.json")
         tally = shared.tally
 
         def journal(fields: Mapping[str, object]) -> None:
@@ -107,10 +106,8 @@ class Swarm:
         )
         driver = SwarmDriver(store, shared=shared, journal=journal, executor=executor)
         try:
-            flow = Participation(
-                config, store.load(), steady=driver.steady, randomness=OS_RANDOMNESS
-            ).flow()
-            outcome = await driver.drive(flow)
+            part = Participation(config, store.load(), steady=steady_s, randomness=OS_RANDOMNESS)
+            outcome = await driver.drive(part.flow())
         except Exception as error:  # a failing client must not stop the others
             tally.failed(client, error)
         else:
@@ -174,23 +171,19 @@ class ViewFetcher:
 
     def __init__(self, url: str) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self._http = http_client(url)
-        self._driver = Driver(self._http, MemoryStore())
+        self._driver = Driver(http_client(url), MemoryStore())
 
     def __enter__(self) -> ViewFetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
-        self._http.close()
+        self._driver.http.close()
 
     async def send(self, request: Request) -> Response | NoResponse:
         """Send one request, timed in the thread that sends it."""
         loop = asyncio.get_running_loop()
-        response: Response | NoResponse = await loop.run_in_executor(
-            self._thread, self._driver.perform, request
-        )
-        return response
+        return await loop.run_in_executor(self._thread, self._driver.send, request)
 
 
 class Shared:
@@ -208,11 +201,9 @@ class Shared:
     async def view(self, request: Request) -> Response | NoResponse:
         """Return a recent view; the first client fetches it, the others reuse it."""
         async with self._view_lock:
-            if (
-                self._last_view is not None
-                and steady_s() - self._last_view.received < MAX_VIEW_AGE_S
-            ):
-                return self._last_view
+            last = self._last_view
+            if last is not None and steady_s() - last.received < MAX_VIEW_AGE_S:
+                return last
             self.tally.requests += 1
             response = await self._view_fetcher.send(request)
             if isinstance(response, Response) and response.status == 200:
@@ -260,7 +251,7 @@ class SwarmDriver(AsyncDriver):
         try:
             reply = await self._shared.connections.send(request)
         except (OSError, EOFError, ValueError, ResponseRejected) as error:
-            return NoResponse(f"{type(error).__name__}: {error}".rstrip(": "))
+            return no_response(error)
         after = retry_after_s(reply.headers.get("retry-after"))
         return Response(reply.status, reply.body, sent, self.steady(), retry_after_s=after)
 

@@ -18,8 +18,8 @@ from checkins.errors import CheckinsError
 from checkins.ledger import InvalidLedger, Ledger, Opened, SlotClosed, spending_of, verify
 from checkins.ledger.entry import hashed
 from checkins.protocol import server as servers
-from checkins.protocol.factories import server_of
 from checkins.protocol.report import Report
+from checkins.protocol.server import server_of
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
 from tests.service.faults.findings import Findings, Kind
 from tests.service.faults.story import Story, stories_of

@@ -11,9 +11,10 @@ from checkins.campaign import Campaign, parse_campaign
 from checkins.ledger import Closed, Ledger, Reason, SlotClosed, certificate, spending_of
 from checkins.ledger.entry import hashed
 from checkins.protocol import server as servers
-from checkins.protocol.factories import sampler_of, server_of
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.report import Report
+from checkins.protocol.rules import sampler_of
+from checkins.protocol.server import server_of
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, Invite, ReportArrived
 from tests.support.campaigns import DIMENSION, Plan, update_of
 from tests.support.journal import Event, Note

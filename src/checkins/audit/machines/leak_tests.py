@@ -37,7 +37,8 @@ from checkins.audit.machines.small_campaigns import (
 )
 from checkins.campaign import Campaign, PartialRun, certify_runs
 from checkins.ledger import Closed, Ledger, Reason, SlotClosed, spending_of
-from checkins.protocol.factories import sampler_of, server_of
+from checkins.protocol.rules import sampler_of
+from checkins.protocol.server import server_of
 
 CONFIDENCE = 0.9999
 FULL = Scenario("in full slots", EXCESS, None, others=1)

@@ -39,12 +39,11 @@ from checkins.audit.runner import Clock, OutOfTime
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue, NotCovered
 from checkins.ledger import Ledger, spending_of
-from checkins.protocol.factories import participant_of, sampler_of, server_of
-from checkins.protocol.participant import Participant
+from checkins.protocol.participant import Participant, participant_of
 from checkins.protocol.report import Report
-from checkins.protocol.rules import FixedWindow
-from checkins.protocol.server import Server
-from checkins.randomizers import DeviceSampler, Gaussian
+from checkins.protocol.rules import sampler_of
+from checkins.protocol.server import Server, server_of
+from checkins.randomizers import DeviceSampler
 
 RUNS = 4000
 """Default number of runs of each half."""

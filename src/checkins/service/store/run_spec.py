@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from checkins.campaign import Campaign
 from checkins.errors import InvalidValue
-from checkins.protocol.factories import rules_of, sampler_of
-from checkins.protocol.rules import MOST_ENROLLED, Rules
+from checkins.protocol.rules import MOST_ENROLLED, Rules, rules_of, sampler_of
 from checkins.protocol.schedule import RunSchedule
 from checkins.protocol.wire import run_id
 from checkins.randomizers import DeviceSampler
