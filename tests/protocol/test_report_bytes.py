@@ -144,12 +144,12 @@ def test_a_model_keeps_its_shapes_and_every_bit() -> None:
 
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_a_model_or_refused(data: bytes) -> None:
-    with pytest.raises(InvalidValue, match="is not ours"):
+    with pytest.raises(InvalidValue, match="is not a model of checkins"):
         model_from_bytes(data)
 
 
 @pytest.mark.parametrize("order", ["[1]", "{}x", '["other"]', "5", "[[]]"])
 def test_a_model_whose_order_is_not_its_own_is_refused(order: str) -> None:
     for held in ({"a": np.zeros(2)}, {"a": np.zeros(2), "other": np.zeros(1)}):
-        with pytest.raises(InvalidValue, match="is not ours"):
+        with pytest.raises(InvalidValue, match="is not a model of checkins"):
             model_from_bytes(save(held, {"order": order}))

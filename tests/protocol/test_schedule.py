@@ -31,16 +31,13 @@ def test_a_slot_collects_then_chooses_then_ends_where_the_next_begins(
 @given(run=runs, slot=st.integers(1, SLOTS), share=st.floats(0.01, 0.99))
 def test_a_moment_in_a_slot_belongs_to_that_slot(run: RunSchedule, slot: int, share: float) -> None:
     moment = run.begins(slot) + share * SLOT_S
-    assert run.slot_at(moment) == slot
     if abs(share - CHOOSE_S / SLOT_S) > 1e-3:
         assert run.first_open(moment) == (slot if share < CHOOSE_S / SLOT_S else slot + 1)
 
 
-def test_before_and_after_a_run_no_slot_is_in_progress() -> None:
+def test_the_first_slot_is_open_before_a_run_and_the_next_run_follows_without_a_gap() -> None:
     run = RunSchedule.of(CAMPAIGN, 2)
-    assert run.slot_at(run.begins(1) - 1e-3) == 0
     assert run.first_open(run.begins(1) - 100.0) == 1
-    assert run.slot_at(run.ends(SLOTS)) == SLOTS + 1
     assert RunSchedule.of(CAMPAIGN, 3).begins(1) == run.ends(SLOTS)
 
 

@@ -1,4 +1,4 @@
-"""How a slot's total moves the model: ModelUpdate of Algorithm 1, and the step of Algorithm 2.
+"""The step of the model by a slot's total: ModelUpdate of Algorithm 1, step of Algorithm 2.
 
 Everything here is post-processing of slot totals: changing it does not change epsilon.
 """
@@ -23,9 +23,9 @@ Total = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learner:
-    """The model θ, the gradient accumulator g, and how many slots have been taken in.
+    """The model θ, the gradient accumulator g, and the number of slots so far.
 
-    ``velocity`` is what momentum remembers: None is zero, and stays None without momentum.
+    ``velocity`` is the state of momentum; None is zero, and stays None without momentum.
     """
 
     model: Model
@@ -38,7 +38,7 @@ class Learner:
 class ModelUpdate:
     """Algorithm 1, ModelUpdate(θ, g, i): every ``minibatch`` slots θ ← θ − (η/b) g, then g ← 0.
 
-    ``unit`` is what one unit of a total is worth: the grid step over the public count that a
+    ``unit`` is the value of one unit of a total: the grid step over the public count that a
     slot's sum is divided by. ``decay`` is the power d of the step size η / i^d of step i: 0, or
     1/2 for the paper's. ``diameter`` is that of the ball around 0 that θ is projected onto.
 
@@ -70,7 +70,7 @@ class ModelUpdate:
 
     @classmethod
     def of(cls, campaign: Campaign) -> ModelUpdate:
-        """The update that a campaign's file asks for."""
+        """Return the update that a campaign declares."""
         if campaign.task is None:
             raise InvalidValue("task", None, "a campaign that learns needs a [task]")
         if campaign.randomizer.categories is not None:
@@ -98,7 +98,7 @@ class ModelUpdate:
         )
 
     def start(self, model: Model, velocity: Model | None = None) -> Learner:
-        """Before the first slot; ``velocity`` is that of the run before, if this one goes on."""
+        """Return the state before the first slot; ``velocity`` is that of a run it continues."""
         first = _fixed(np.array(model, dtype=np.float64))
         if velocity is None:
             return Learner(first)
@@ -112,10 +112,10 @@ class ModelUpdate:
     def apply(
         self, learner: Learner, total: Total | None, contributors: int | None = None
     ) -> Learner:
-        """Take in the total of the next slot.
+        """Return the state after the total of the next slot.
 
-        ``contributors`` is given for averaged updates alone (Algorithm 2): the total is divided by
-        it, and a slot without any leaves the model as it was.
+        ``contributors`` is None except for averaged updates (Algorithm 2): the total is divided by
+        it, and a slot without contributors does not change the model.
         """
         slots, velocity = learner.slots + 1, learner.velocity
         if total is None or contributors == 0:
@@ -143,7 +143,7 @@ class ModelUpdate:
 
 
 def _norm(model: Model) -> float:
-    """Summed without rounding, so the same everywhere; scaled where squares would overflow."""
+    """Return the L2 norm from an exact sum, scaled if squares would overflow."""
     largest = float(np.max(np.abs(model), initial=0.0))
     if largest < 1e150:
         return math.sqrt(math.fsum(model * model))
@@ -151,7 +151,7 @@ def _norm(model: Model) -> float:
 
 
 def _power(base: int, exponent: float) -> float:
-    """The root by the function that every machine rounds alike."""
+    """Return a power; the square root is rounded alike on every machine."""
     return math.sqrt(base) if exponent == 0.5 else float(base) ** exponent
 
 

@@ -1,7 +1,7 @@
 """Run a campaign with the real machines: randomness is an argument, no network and no clock.
 
-The fast simulator is held to it, examples/ shows that it is the paper's loops, and its record of
-events replays to the same model, bit for bit.
+The fast simulator is tested against it, examples/ compares it with the paper's loops, and its
+recorded events replay to the same model, bit for bit.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from checkins.protocol.server import SERVER, ClosingRecorded, Phase, RecordClosi
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
 
 Trainer = Callable[[str, Model], Report]
-"""The privatized update of the client with this token, for this model."""
+"""A function that returns the privatized update of the client with a token, for a model."""
 
 
 class Dice(Protocol):
-    """Every draw of a campaign but the noise of the reports."""
+    """The randomness of a campaign other than the noise of the reports."""
 
     def coin(self, token: str) -> int:
-        """Uniform below 2^64: this client's own."""
+        """Return an integer uniform below 2^64, drawn for this client."""
 
     def pick(self, token: str, below: int) -> int:
-        """Uniform below ``below``: this client's own."""
+        """Return an integer uniform below ``below``, drawn for this client."""
 
     def choose(self, slot: int, ranges: Sequence[int]) -> tuple[int, ...]:
-        """One uniform integer below each of ``ranges``: the server's."""
+        """Return one uniform integer below each of ``ranges``, drawn by the server."""
 
     def dummies(self, slot: int, count: int) -> tuple[Report, ...]:
-        """Fresh dummies A_ldp(0)."""
+        """Return fresh dummies A_ldp(0)."""
 
     def noise(self, slot: int) -> Report:
-        """Fresh noise of the server."""
+        """Return fresh noise of the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Rehearsal:
     participants: Mapping[str, Participant]
 
     def replayed(self) -> Server:
-        """The end again, from nothing but the start and the events."""
+        """Return the end, recomputed from the start and the events."""
         return SERVER.replay(self.start, self.events)
 
 
@@ -79,7 +79,7 @@ def rehearse(
     train: Trainer,
     wakes: Mapping[str, int] | None = None,
 ) -> Rehearsal:
-    """Run a campaign to its end; ``wakes`` says in which slot a client wakes, 1 if it does not."""
+    """Run a campaign to its end; ``wakes`` is the slot in which a client wakes, 1 by default."""
     everyone = {
         token: _drawn(token, participant, dice, (wakes or {}).get(token, 1))
         for token, participant in participants.items()
@@ -121,7 +121,7 @@ class _Stage:
     releases: list[Release] = field(default_factory=list)
 
     def play(self, number: int, tokens: Sequence[str]) -> None:
-        """One slot, from its beginning to its release."""
+        """Run one slot, from its beginning to its release."""
         self._tell_server(servers.SlotBegan(number))
         receipts = {f"{number}/{token}": token for token in tokens}
         for receipt, token in receipts.items():

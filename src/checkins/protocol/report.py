@@ -23,30 +23,30 @@ from checkins.randomizers import DeviceReport, NormBound, Simulated
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """Values that never change again; ``simulated`` ones never enter a real campaign.
+    """Read-only values; two reports are equal if their bytes are.
 
-    Two reports are the same when their bytes are.
+    A real campaign refuses ``simulated`` values.
     """
 
     values: NDArray[Any]
     simulated: bool
     step: float | None = None
-    """The grid that a device's report lies on."""
+    """The grid step of a device's report; None for other reports."""
 
     @classmethod
     def from_device(cls, report: DeviceReport) -> Report:
-        """A real report: integers in grid units."""
+        """Return a real report: integers in grid units."""
         validate.one_of(DeviceReport, report=report)
         return cls(_frozen(report.units), simulated=False, step=report.grid.step)
 
     @classmethod
     def from_noise(cls, noise: NDArray[np.int64]) -> Report:
-        """A server's own noise, as ``DeviceSampler.noise`` draws it."""
+        """Return a server's own noise, as ``DeviceSampler.noise`` draws it."""
         return cls(_frozen(noise), simulated=False)
 
     @classmethod
     def from_simulation(cls, values: Simulated[Any] | ArrayLike) -> Report:
-        """A report that was drawn from seeded randomness, and says so."""
+        """Return a report from seeded randomness, marked as simulated."""
         bare = values.values if isinstance(values, Simulated) else values
         return cls(_frozen(bare), simulated=True)
 
@@ -64,12 +64,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ReportForm:
-    """What an honest report looks like whatever the client's data are (invariant 12).
+    """The checks that every honest report passes, whatever the client's data (invariant 12).
 
-    Honest clients clip and encode validly by construction: an integer above ``most_units`` cannot
-    come from one. ``most_units`` is None in a simulation without a grid. ``norm`` is None in a
-    simulation; elsewhere a report beyond it comes from an honest client never, if the server adds
-    the noise, or with a probability below 2**-131, whatever the client's data.
+    An honest client clips and encodes, so no integer of it exceeds ``most_units``, which is None in
+    a simulation without a grid. ``norm`` is None in a simulation. Otherwise an honest report
+    exceeds it never if the server adds the noise, else with probability below 2**-131.
     """
 
     dimension: int
@@ -137,19 +136,19 @@ def _frozen(values: ArrayLike) -> NDArray[Any]:
 
 REPORT = "report"
 MOST_HEADER_BYTES = 1024
-"""Of a report: its one tensor needs about a hundred."""
+"""Largest header of a report in bytes; its one tensor needs about a hundred."""
 MOST_METADATA_BYTES = 64 * 1024
-"""Of a model: its hash, seal, run and slot need a few hundred."""
+"""Largest metadata of a model in bytes; hash, seal, run and slot need a few hundred."""
 ORDER = "order"
-"""Metadata: the names of a model's tensors in their order, as a JSON list."""
+"""The metadata key of the names of a model's tensors in their order, as a JSON list."""
 
 
 class Malformed(ProtocolViolation):
-    """Bytes that are no report of this campaign, whoever sent them and whenever."""
+    """Bytes that are no report of this campaign."""
 
 
 def report_to_bytes(units: NDArray[np.int32]) -> bytes:
-    """A report as it is sent; the same units are the same bytes.
+    """Return the bytes of a report; the same units give the same bytes.
 
     >>> report_from_bytes(report_to_bytes(np.array([1, -2], dtype=np.int32)), dimension=2).tolist()
     [1, -2]
@@ -160,9 +159,9 @@ def report_to_bytes(units: NDArray[np.int32]) -> bytes:
 
 
 def report_from_bytes(data: bytes, *, dimension: int) -> NDArray[np.int32]:
-    """The units of a report; anything else than one flat int32 tensor of this size is refused.
+    """Return the units of a report; refuse all but one flat int32 tensor of this size.
 
-    So are metadata, and fields of the header that are no part of safetensors.
+    Metadata and unknown fields of the header are refused too.
     """
     from safetensors import SafetensorError, deserialize
 
@@ -190,7 +189,7 @@ def report_from_bytes(data: bytes, *, dimension: int) -> NDArray[np.int32]:
 def model_to_bytes(
     tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
 ) -> bytes:
-    """Named tensors in float64, with what is known of them."""
+    """Return the bytes of named tensors in float64 and their metadata."""
     from safetensors.numpy import save
 
     whole = {name: np.array(tensor, dtype=np.float64) for name, tensor in tensors.items()}
@@ -198,7 +197,7 @@ def model_to_bytes(
 
 
 def most_model_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """The most bytes that a model with these tensors has, its names and metadata included.
+    """Return the largest size in bytes of a model with these tensors, metadata included.
 
     >>> most_model_bytes({"weights": (2, 3)}) > len(model_to_bytes({"weights": np.zeros((2, 3))}))
     True
@@ -210,7 +209,7 @@ def most_model_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
 
 
 def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[str, str]]:
-    """The tensors of a model in their order, and what is known of them."""
+    """Return the tensors of a model in their order, and its metadata."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -223,23 +222,18 @@ def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[
         return {name: np.asarray(tensors[name], np.float64) for name in order}, metadata
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InvalidValue(
-            "model", f"{len(data)} bytes", f"is not ours: {_message(error)}"
+            "model", f"{len(data)} bytes", f"is not a model of checkins: {first_line(error)[:120]}"
         ) from None
 
 
 def _header(data: bytes) -> dict[str, Any]:
-    """What stands before the numbers; a name that stands there twice means two things."""
+    """Return the header; refuse one in which a name occurs twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):
-            raise ValueError("a name stands twice in the header")
+            raise ValueError("a name occurs twice in the header")
         return dict(pairs)
 
     length = int.from_bytes(data[:8], "little")
     header: dict[str, Any] = json.loads(data[8 : 8 + length], object_pairs_hook=once)
     return header
-
-
-def _message(error: Exception) -> str:
-    """Return the message of a foreign parser, without what it quotes of the input."""
-    return first_line(error)[:120]

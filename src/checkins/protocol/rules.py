@@ -1,6 +1,6 @@
 """The public parameters of a run: the window of its clients, its sampler, the server's rules.
 
-The three protocols differ in nothing but these values.
+The three protocols differ in these values only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from checkins.randomizers import DeviceSampler, Grid
 class FixedWindow:
     """The same slots whenever the client wakes: all of a campaign's, or a client's own R_j.
 
-    A slot that has passed by then means that the client abstains: it still draws from all of them.
+    The client draws from all of them, and abstains if the drawn slot has passed.
     """
 
     slots: Sequence[int]
@@ -40,14 +40,14 @@ class FixedWindow:
 
     @classmethod
     def whole(cls, slots: int) -> FixedWindow:
-        """R_j = [m], as in the paper."""
+        """Return R_j = [m], as in the paper."""
         return cls(range(1, slots + 1))
 
     def __len__(self) -> int:
         return len(self.slots)
 
     def slot(self, pick: int, *, now: int) -> int:
-        """The slot at position ``pick``."""
+        """Return the slot at position ``pick``."""
         return self.slots[pick]
 
 
@@ -64,7 +64,7 @@ class SlidingWindow:
         return self.length
 
     def slot(self, pick: int, *, now: int) -> int:
-        """The slot at position ``pick`` of the window that begins ``now``."""
+        """Return the slot at position ``pick`` of the window that begins ``now``."""
         return now + pick
 
 
@@ -72,23 +72,23 @@ Window = FixedWindow | SlidingWindow
 
 
 MOST_ENROLLED = 2**31
-"""Clients of one run: the sums of so many 32-bit reports, and of as much noise, fit 64 bits."""
+"""Largest number of clients of a run: sums of so many 32-bit reports and noise fit 64 bits."""
 
 
 class Filling(Enum):
-    """What completes a slot's sum so that it does not tell how many reports are in it."""
+    """How a slot's sum is completed so that it does not reveal the number of reports."""
 
     DUMMIES = "a dummy A_ldp(0) for each report that is missing up to the capacity"
     NOISE = "one noise for the sum, drawn by the server"
-    NOTHING = "nothing: averaged updates divide by a count that shows"
+    NOTHING = "nothing: averaged updates divide by a public count"
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Everything public that decides a transition on the server's side.
+    """The public parameters that decide a transition of the server.
 
     ``capacity`` None means that every check-in is used. The first ``warm_up`` slots take check-ins
-    and use none. ``affordable`` is how many slots the budget affords (invariant 10).
+    and use none. ``affordable`` is the number of slots that the budget allows (invariant 10).
     """
 
     slots: int
@@ -116,7 +116,7 @@ class Rules:
 
     @property
     def _most_summed(self) -> int:
-        """How many vectors are added up before a step, at most, the server's noise included."""
+        """The largest number of vectors added up before a step, the server's noise included."""
         noises = self.update.minibatch if self.filling is Filling.NOISE else 0
         if self.capacity is None:
             return noises + (1 if self.form.simulated else MOST_ENROLLED)
@@ -124,7 +124,7 @@ class Rules:
 
     @classmethod
     def of(cls, design: Design, *, affordable: int, form: ReportForm, update: ModelUpdate) -> Rules:
-        """The rules of a design; a local randomizer without a capacity is the paper's: K = 1."""
+        """Return the rules of a design; a local randomizer without a capacity has K = 1."""
         randomizer, averaged = design.randomizer, design.protocol is Protocol.AVERAGED
         at_server = isinstance(randomizer, GaussianNoise) and randomizer.at is NoiseAt.SERVER
         filling = Filling.NOISE if at_server else Filling.DUMMIES
@@ -144,12 +144,12 @@ class Rules:
         return self.filling is Filling.NOTHING
 
     def releases(self, slot: int) -> bool:
-        """Whether a model comes out of this slot: not while the server warms up."""
+        """Return whether this slot releases a model: not while the server warms up."""
         return slot > self.warm_up
 
 
 def window_of(design: Design) -> Window:
-    """The window that every client of a campaign draws from, unless it has one of its own."""
+    """Return the window that every client of a campaign draws from."""
     if design.window is not None:
         return SlidingWindow(design.window)
     return FixedWindow.whole(design.slots)
@@ -166,7 +166,7 @@ def sampler_of(campaign: Campaign, *, dimension: int) -> DeviceSampler:
 
 
 def rules_of(campaign: Campaign, *, dimension: int, affordable: int) -> Rules:
-    """Return the rules of a real campaign whose budget affords ``affordable`` slots."""
+    """Return the rules of a real campaign whose budget allows ``affordable`` slots."""
     validate.count(dimension=dimension)
     sampler = sampler_of(campaign, dimension=dimension)
     form = ReportForm(

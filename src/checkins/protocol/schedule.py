@@ -6,7 +6,6 @@ gap.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from checkins import validate
@@ -71,11 +70,6 @@ class RunSchedule:
         model takes to be durable.
         """
         return self.ends(slot) + min(RELEASE_DELAY_S, self.choose_s / 2)
-
-    def slot_at(self, moment: float) -> int:
-        """Return the slot of a moment: 0 before the first slot, ``slots + 1`` after the last."""
-        passed = (moment - self.begins(1)) / self.slot_s
-        return min(max(0, math.floor(passed) + 1), self.slots + 1)
 
     def first_open(self, moment: float) -> int:
         """Return the first slot whose check-ins are not over; ``slots + 1`` or more if all are.

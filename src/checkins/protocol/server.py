@@ -44,7 +44,7 @@ class Phase(Enum):
 
 
 class Ending(StrEnum):
-    """Why a campaign is over."""
+    """The reason why a campaign is over."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"
@@ -62,7 +62,7 @@ class Server:
 
     @classmethod
     def start(cls, rules: Rules, model: Model, *, velocity: Model | None = None) -> Server:
-        """Before the first slot; a budget that affords no slot ends the campaign here."""
+        """Return the state before the first slot; a budget without a slot ends the campaign."""
         phase = Phase.WAITING if rules.affordable > 0 else Phase.DONE
         return cls(rules, rules.update.start(model, velocity), phase)
 
@@ -92,7 +92,7 @@ class RecordClosing(Effect):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release(Effect):
-    """Show this model to everyone; it tells nothing else about the slot."""
+    """Make this model public; nothing else about the slot is."""
 
     slot: int
     model: Model
@@ -163,7 +163,7 @@ def unrecorded(server: Server) -> Event | None:
 
 
 def _current(server: Server, event: _InSlot) -> Slot:
-    """The slot in progress. What is addressed to another never moves to this one (invariant 6)."""
+    """Return the slot in progress; refuse an event of another slot (invariant 6)."""
     slot = server.slot
     if slot is not None and slot.number == event.slot:
         return slot
@@ -190,7 +190,7 @@ def rehearsing_server_of(
 ) -> Server:
     """Return a server for simulated reports: on the campaign's grid if it has one, else floats.
 
-    It runs every slot, whether or not the budget affords it.
+    It runs every slot, whether or not the budget allows it.
     """
     start = np.array(model, dtype=np.float64)
     validate.count(dimension=start.size)

@@ -1,12 +1,12 @@
-"""One slot on the server: who waits, who is chosen, whose report is in, and what comes out.
+"""One slot on the server: its check-ins, its choice, its reports and their total.
 
 COLLECTING  check-ins are taken
 CHOOSING    the choice is made and not yet durable: no client is answered
-TRAINING    the chosen are invited; reports are taken
-CLOSED      the total is fixed; who took part is forgotten
+TRAINING    the chosen clients are invited; reports are taken
+CLOSED      the total is fixed; tokens, receipts and reports are erased
 
-Everything that decides a transition of a slot is in this file. Only the clock closes a slot: not
-the last report, because an early end would tell that no dummy was needed.
+Everything that decides a transition of a slot is in this file. Only the clock closes a slot, not
+the last report: an early end would reveal that no dummy was needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialSum:
-    """Reports and dummies of a slot that are added up already: their total and their counts."""
+    """The total and the counts of reports and dummies that are added up already."""
 
     total: Total | None = None
     reports: int = 0
@@ -52,14 +52,14 @@ class Slot:
     chosen: tuple[str, ...] = ()
     reports: Mapping[str, Report] = field(default_factory=dict)
     added: PartialSum = PartialSum()
-    """What is not held report by report (``add_reports``, ``add_dummies``)."""
+    """The sum of the reports that are not held one by one (``add_reports``, ``add_dummies``)."""
     total: Total | None = None
     contributors: int | None = None
-    """How many were averaged over; None in the other protocols, which never tell it."""
+    """Number of averaged reports; None in the other protocols, which never reveal it."""
 
     @property
     def room(self) -> int:
-        """How many of those who wait will be used."""
+        """The number of waiting clients that will be chosen."""
         if not self.rules.releases(self.number):
             return 0
         here = len(self.waiting)
@@ -67,31 +67,31 @@ class Slot:
 
     @property
     def ranges(self) -> tuple[int, ...]:
-        """The ranges of the draws that Choose needs: one uniform integer below each of these."""
+        """The ranges of the draws of Choose: one uniform integer below each of them."""
         here = len(self.waiting)
         return () if self.room == here else tuple(here - i for i in range(self.room))
 
     @property
     def missing(self) -> int:
-        """The dummies that Expired needs."""
+        """The number of dummies that Expired must bring."""
         if self.rules.filling is not Filling.DUMMIES or not self.rules.releases(self.number):
             return 0
         return (self.rules.capacity or 0) - self.real - self.added.dummies
 
     @property
     def real(self) -> int:
-        """How many reports of clients are in."""
+        """The number of reports of clients."""
         return len(self.reports) + self.added.reports
 
     @property
     def wants_noise(self) -> bool:
-        """Whether Expired needs the server's own noise."""
+        """Whether Expired must bring the server's own noise."""
         return self.rules.filling is Filling.NOISE and self.rules.releases(self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedIn(Message):
-    """A client asks to take part; ``spent`` is what the store says of its one participation."""
+    """A client checks in; ``spent`` is whether its one participation is used up already."""
 
     slot: int
     token: str
@@ -131,7 +131,7 @@ class ReportArrived(Message):
 
 @dataclass(frozen=True, slots=True)
 class Expired(Event):
-    """The slot's time is over. ``dummies`` and ``noise`` are fresh, as the slot needs them."""
+    """The slot's time is over. ``dummies`` and ``noise`` are drawn for this slot alone."""
 
     slot: int
     dummies: tuple[Report, ...] = ()
@@ -140,7 +140,7 @@ class Expired(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecordCheckIn(Effect):
-    """The check-in, and in the same transaction that its one participation is used up."""
+    """Record the check-in and, in the same transaction, that the participation is used up."""
 
     token: str
     receipt: str
@@ -197,7 +197,7 @@ def _admit(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
 
 @SLOT.on(CheckedIn, (Phase.CHOOSING, Phase.TRAINING))
 def _answer_again(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
-    """A check-in that was sent again because the answer was lost gets the same answer."""
+    """Repeat the answer to a check-in that was sent again because the answer was lost."""
     if event.token not in slot.waiting:
         raise ProtocolViolation(f"check-ins for slot {slot.number} are over")
     return slot, (Acknowledge(event.token, slot.waiting[event.token]),)
@@ -205,7 +205,7 @@ def _answer_again(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
 
 @SLOT.on(Choose, {Phase.COLLECTING: Phase.CHOOSING})
 def _choose(slot: Slot, event: Choose) -> tuple[Slot, Effects]:
-    """Line "Sample J_i u.a.r. from S_i", for up to K of them: draws without replacement."""
+    """Choose up to K clients without replacement: line "Sample J_i u.a.r. from S_i"."""
     ranges = slot.ranges
     if len(event.draws) != len(ranges) or not all(
         0 <= draw < most for draw, most in zip(event.draws, ranges, strict=True)
@@ -256,7 +256,7 @@ def _take(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
 
 @SLOT.on(Expired, {Phase.TRAINING: Phase.CLOSED})
 def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
-    """Fix the total and forget who is in it; a report that is not here is a dummy for ever."""
+    """Fix the total and erase who is in it; a missing report stays replaced by its dummy."""
     if len(event.dummies) != slot.missing or (event.noise is not None) != slot.wants_noise:
         raise OutOfOrder(
             f"slot {slot.number} needs {slot.missing} dummies"
@@ -276,10 +276,10 @@ def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
 
 
 def add_reports(slot: Slot, reports: Iterable[tuple[str, Report]]) -> Slot:
-    """Add up reports, each with its receipt, as they come: none is held longer than it takes.
+    """Add up reports, each with its receipt, without holding them in memory together.
 
-    For a driver that is about to let a slot expire whose reports do not fit into memory together.
-    Each receipt is given once, and is not in ``slot.reports``.
+    For a driver that is about to let a slot expire. Each receipt comes once and is not in
+    ``slot.reports``.
     """
     if slot.phase is not Phase.TRAINING:
         raise OutOfOrder(f"slot {slot.number} takes no reports")
@@ -310,7 +310,7 @@ def add_dummies(slot: Slot, dummies: Sequence[Report]) -> Slot:
 
 
 def _check_own(slot: Slot, dummies: Iterable[Report], noise: Report | None) -> None:
-    """What the server draws itself lies on the grid too, and is as real as its campaign."""
+    """Check that the server's own dummies and noise lie on the grid of the campaign."""
     try:
         for dummy in dummies:
             slot.rules.form.check_units(dummy)
@@ -321,10 +321,9 @@ def _check_own(slot: Slot, dummies: Iterable[Report], noise: Report | None) -> N
 
 
 def _sum(reports: Iterable[Report], before: Total | None = None) -> Total | None:
-    """Integers are summed as 64 bits, so their order never matters.
+    """Return the sum; integers are added in 64 bits, so their order does not matter.
 
-    They do not overflow: ``Rules`` bounds the reports of a capacity, and at most ``MOST_ENROLLED``
-    clients are in a run without one.
+    The sum does not overflow: ``Rules`` bounds it by the capacity, or else by ``MOST_ENROLLED``.
     """
     total = None if before is None else before.copy()
     for report in reports:
