@@ -33,8 +33,9 @@ from checkins.audit.report import Verdict
 from checkins.campaign import Budget, Campaign, Optimizer, Schedule, campaign_text
 from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
 from checkins.campaign.task import DataFile, Model, Task
+from checkins.client.actions import Request, RequestKind
 from checkins.client.bounded_http import fetch_async
-from checkins.client.service_client import VIEW_BYTES
+from checkins.client.service_client import VIEW_BYTES, view_request
 from checkins.errors import CheckinsError
 from checkins.ledger import Ledger, SlotClosed
 from checkins.protocol import wire
@@ -302,15 +303,16 @@ async def _opened(
     lead_s, until = settings.lead_s, time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         campaign = settings.campaign(datetime.now(UTC) + timedelta(seconds=lead_s))
-        answer, body = await fetch_async(
-            http,
+        request = Request(
+            RequestKind.VIEW,
             "POST",
             wire.CAMPAIGNS_PATH,
-            content=campaign_text(campaign).encode(),
-            headers=wire.bearer(operator) | {"Content-Type": wire.CAMPAIGN_FILE},
-            max_bytes=VIEW_BYTES,
-            timeout_s=PATIENCE_S,
+            PATIENCE_S,
+            wire.bearer(operator) | {"Content-Type": wire.CAMPAIGN_FILE},
+            campaign_text(campaign).encode(),
+            VIEW_BYTES,
         )
+        answer, body = await fetch_async(http, request)
         text = body.decode("utf-8", "replace")
         if answer.status_code == 201:
             shown: wire.CampaignView = json.loads(text)
@@ -332,10 +334,8 @@ def _ended(tally: Tally) -> dict[str, int]:
 async def _over(http: httpx.AsyncClient, run: str, settings: LiveSettings) -> None:
     async with asyncio.timeout(PATIENCE_S + settings.lead_s + settings.slots * settings.slot_s):
         while True:
-            path = wire.RUN_PATH.format(run=run)
-            answer, body = await fetch_async(
-                http, "GET", path, max_bytes=VIEW_BYTES, timeout_s=PATIENCE_S
-            )
+            request = replace(view_request(run), timeout_s=PATIENCE_S)
+            answer, body = await fetch_async(http, request)
             if answer.status_code == 200 and json.loads(body)["status"] in wire.OVER:
                 return
             await asyncio.sleep(POLL_S)
@@ -347,7 +347,8 @@ async def _sums(http: httpx.AsyncClient, run: str, settings: LiveSettings) -> ND
         LINE_BYTES + NUMBER_BYTES * (settings.canaries + 1)
     )
     path = wire.LEDGER_PATH.format(run=run)
-    _, body = await fetch_async(http, "GET", path, max_bytes=max_bytes, timeout_s=PATIENCE_S)
+    request = Request(RequestKind.LEDGER, "GET", path, PATIENCE_S, max_bytes=max_bytes)
+    _, body = await fetch_async(http, request)
     ledger, sums = Ledger(), []
     for line in body.splitlines(keepends=True):
         ledger, entry = ledger.read(line)

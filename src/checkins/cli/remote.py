@@ -133,9 +133,11 @@ def ledger(http: httpx.Client, run: str) -> Iterator[tuple[Iterator[bytes], str]
 
 def _fetched(http: httpx.Client, path: str, max_bytes: int) -> bytes:
     """Fetch a response; raise the error that the service reports."""
-    from checkins.client import bounded_http
+    from checkins.client.actions import Request, RequestKind
+    from checkins.client.bounded_http import fetch
 
-    response, body = bounded_http.fetch(http, "GET", path, max_bytes=max_bytes, timeout_s=TIMEOUT_S)
+    request = Request(RequestKind.VIEW, "GET", path, TIMEOUT_S, max_bytes=max_bytes)
+    response, body = fetch(http, request)
     _check(response, body)
     return body
 

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from checkins.client.actions import Request, RequestKind
 from checkins.errors import CheckinsError
 
 if TYPE_CHECKING:
@@ -31,67 +32,42 @@ class ResponseRejected(CheckinsError):
     """A response beyond a limit; none of it is used."""
 
 
-def fetch(
-    http: httpx.Client,
-    method: str,
-    path: str,
-    *,
-    max_bytes: int,
-    timeout_s: float,
-    headers: Mapping[str, str] | None = None,
-    content: bytes | None = None,
-) -> tuple[httpx.Response, bytes]:
+def fetch(http: httpx.Client, request: Request) -> tuple[httpx.Response, bytes]:
     """Send one request by a blocking client; return the response and its body.
 
-    The body has at most ``max_bytes``. After ``timeout_s`` in total the connection is closed.
+    The connection is closed after the request's time limit.
     """
-    watchdog, body = _Watchdog(http), bytearray()
-    sent: dict[str, Any] = {"timeout_s": timeout_s, "headers": headers, "content": content}
-    with watchdog.limit(timeout_s):
-        request = _request(http, method, path, watchdog=watchdog, **sent)
-        with closing(http.send(request, stream=True)) as response:
-            _check_head(response, max_bytes)
+    watchdog, body, most = _Watchdog(http), bytearray(), request.max_bytes
+    with watchdog.limit(request.timeout_s):
+        built = http.build_request(**_parts(request), extensions={"trace": watchdog.trace})
+        with closing(http.send(built, stream=True)) as response:
+            _check_head(response, most)
             if response.is_stream_consumed:  # a transport that the caller supplied has read it
-                check_size(len(response.content), max_bytes)
+                check_size(len(response.content), most)
                 return response, response.content
             for chunk in response.iter_raw():
                 body += chunk
-                check_size(len(body), max_bytes)
+                check_size(len(body), most)
     return response, bytes(body)
 
 
-async def fetch_async(
-    http: httpx.AsyncClient,
-    method: str,
-    path: str,
-    *,
-    max_bytes: int,
-    timeout_s: float,
-    headers: Mapping[str, str] | None = None,
-    content: bytes | None = None,
-) -> tuple[httpx.Response, bytes]:
+async def fetch_async(http: httpx.AsyncClient, request: Request) -> tuple[httpx.Response, bytes]:
     """Send one request on an event loop; return the response and its body, as ``fetch``."""
+    body, most = bytearray(), request.max_bytes
     try:
         async with (
-            asyncio.timeout(timeout_s),
-            http.stream(
-                method,
-                path,
-                headers={**(headers or {}), **IDENTITY},
-                content=content,
-                timeout=_timeout(timeout_s),
-            ) as response,
+            asyncio.timeout(request.timeout_s),
+            http.stream(**_parts(request)) as response,
         ):
-            _check_head(response, max_bytes)
+            _check_head(response, most)
             if response.is_stream_consumed:
-                check_size(len(response.content), max_bytes)
+                check_size(len(response.content), most)
                 return response, response.content
-            body = bytearray()
             async for chunk in response.aiter_raw():
                 body += chunk
-                check_size(len(body), max_bytes)
+                check_size(len(body), most)
     except TimeoutError:
-        raise _too_slow(timeout_s) from None
+        raise _too_slow(request.timeout_s) from None
     return response, bytes(body)
 
 
@@ -108,8 +84,9 @@ def stream(
 
     watchdog = _Watchdog(http)
     with watchdog.limit(timeout_s):
-        request = _request(http, "GET", path, timeout_s=timeout_s, watchdog=watchdog)
-        response = http.send(request, stream=True)
+        parts = _parts(Request(RequestKind.LEDGER, "GET", path, timeout_s))
+        built = http.build_request(**parts, extensions={"trace": watchdog.trace})
+        response = http.send(built, stream=True)
     try:
         _check_head(response, max_bytes)
 
@@ -133,30 +110,18 @@ def stream(
             response.close()
 
 
-def _request(
-    http: httpx.Client,
-    method: str,
-    path: str,
-    *,
-    timeout_s: float,
-    watchdog: _Watchdog,
-    headers: Mapping[str, str] | None = None,
-    content: bytes | None = None,
-) -> httpx.Request:
-    return http.build_request(
-        method,
-        path,
-        headers={**(headers or {}), **IDENTITY},
-        content=content,
-        timeout=_timeout(timeout_s),
-        extensions={"trace": watchdog.trace},
-    )
-
-
-def _timeout(timeout_s: float) -> httpx.Timeout:
+def _parts(request: Request) -> dict[str, Any]:
+    """Return the arguments of httpx for a request."""
     import httpx
 
-    return httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s), pool=None)
+    limit_s = request.timeout_s
+    return {
+        "method": request.method,
+        "url": request.path,
+        "headers": {**request.headers, **IDENTITY},
+        "content": request.body,
+        "timeout": httpx.Timeout(limit_s, connect=min(CONNECT_S, limit_s), pool=None),
+    }
 
 
 class _Watchdog:

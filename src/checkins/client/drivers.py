@@ -98,7 +98,7 @@ class Driver:
 
         sent = self.steady()
         try:
-            response, body = fetch(self.http, request.method, request.path, **_limits(request))
+            response, body = fetch(self.http, request)
         except (httpx.TransportError, ResponseRejected) as error:
             return no_response(error)
         return _response(response, body, sent, self.steady())
@@ -158,21 +158,10 @@ class AsyncDriver:
             raise OutOfOrder("this driver has no HTTP client")
         sent = self.steady()
         try:
-            response, body = await fetch_async(
-                self.http, request.method, request.path, **_limits(request)
-            )
+            response, body = await fetch_async(self.http, request)
         except (httpx.TransportError, ResponseRejected) as error:
             return no_response(error)
         return _response(response, body, sent, self.steady())
-
-
-def _limits(request: Request) -> dict[str, Any]:
-    return {
-        "headers": request.headers,
-        "content": request.body,
-        "max_bytes": request.max_bytes,
-        "timeout_s": request.timeout_s,
-    }
 
 
 def _response(response: httpx.Response, body: bytes, sent: float, received: float) -> Response:
