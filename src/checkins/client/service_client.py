@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TypeVar
 
 from checkins.client.actions import (
@@ -113,36 +113,29 @@ def safe_secret(secret: object) -> str | None:
     return secret if isinstance(secret, str) and _SECRET.fullmatch(secret) else None
 
 
+@dataclass(slots=True, eq=False)
 class ServiceClient:
     """Talks to one service for one device: views, enrolment, backoff and the server's clock."""
 
-    def __init__(
-        self,
-        url: str,
-        campaign: str,
-        patience_s: float,
-        *,
-        steady: Callable[[], float] = steady_s,
-        randomness: DeviceRandomness = OS_RANDOMNESS,
-    ) -> None:
-        self._url = url
-        self.campaign = campaign
-        self._patience_s = patience_s
-        self._steady = steady
-        self._randomness = randomness
-        self._attempts = 0
-        self._clock: ServerClock | None = None
+    url: str
+    campaign: str
+    patience_s: float
+    _: KW_ONLY
+    steady: Callable[[], float] = steady_s
+    randomness: DeviceRandomness = OS_RANDOMNESS
+    _attempts: int = field(default=0, init=False)
+    _clock: ServerClock | None = field(default=None, init=False)
 
     @property
     def clock(self) -> ServerClock:
         """The estimate of the server's clock; raises before the first view."""
         if self._clock is None:
-            raise ServiceFailed(self._url, "its clock is not known yet")
+            raise ServiceFailed(self.url, "its clock is not known yet")
         return self._clock
 
     def server_s(self) -> float:
         """Return the server's current time in seconds since 1970."""
-        return self.clock.server_s(self._steady())
+        return self.clock.server_s(self.steady())
 
     def fetch_view(self, saved: SavedState) -> Flow[CampaignView]:
         """Fetch the campaign, with retries; raise ServiceFailed if the service was rolled back."""
@@ -152,9 +145,9 @@ class ServiceClient:
             )
             if not _rolled_back(view, saved) and (yield from self._ledger_continues(view, saved)):
                 return view
-            yield SleepUntil(self._steady() + 1.0)
+            yield SleepUntil(self.steady() + 1.0)
         raise ServiceFailed(
-            self._url,
+            self.url,
             f"was rolled back: it had closed {saved.slots_closed:,} slots in epoch {saved.epoch},"
             f" with {saved.entries:,} entries in its ledger; now {view.slots_closed:,} in epoch"
             f" {view.epoch}, with {view.entries:,} entries; {NOTHING_SENT}",
@@ -183,7 +176,7 @@ class ServiceClient:
             return False
         if response.problem == "unknown-path":
             raise ServiceFailed(
-                self._url,
+                self.url,
                 "does not show the head of its ledger at earlier entries: update the coordinator;"
                 f" {NOTHING_SENT}",
             )
@@ -196,7 +189,7 @@ class ServiceClient:
     def _check_head(self, head: str, saved: SavedState) -> None:
         if head != saved.head:
             raise ServiceFailed(
-                self._url,
+                self.url,
                 f"was rolled back: entry {saved.entries:,} of its ledger had the hash {saved.head},"
                 f" and now has {head[:64]}, so slots may be released twice; {NOTHING_SENT}",
             )
@@ -267,10 +260,10 @@ class ServiceClient:
                 if self.is_final(response):
                     raise self._refused(request, response)
                 busy = response.status == 503 or response.problem in RETRYABLE
-            now = self._steady()
+            now = self.steady()
             since = None if busy else now if since is None else since
-            if since is not None and now - since >= self._patience_s:
-                raise ServiceFailed(self._url, f"does not answer as it should: {why}")
+            if since is not None and now - since >= self.patience_s:
+                raise ServiceFailed(self.url, f"does not answer as it should: {why}")
             yield SleepUntil(now + self.backoff_s(response))
 
     def _refused(self, request: Request, response: Response) -> CampaignRefused | ServiceFailed:
@@ -280,7 +273,7 @@ class ServiceClient:
                 return CampaignRefused("key", given, f"the service asks for one: {response.detail}")
             case "unknown-campaign" | "over":
                 return CampaignRefused("campaign", self.campaign, response.detail)
-        return ServiceFailed(self._url, f"refused to {request.kind}: {response.detail}")
+        return ServiceFailed(self.url, f"refused to {request.kind}: {response.detail}")
 
     def reset_backoff(self) -> None:
         """Reset the backoff after a successful response."""
@@ -301,7 +294,7 @@ class ServiceClient:
         first, longest = min(FIRST_BACKOFF_S, least_s), min(MAX_BACKOFF_S, most_s)
         grown = min(longest, first * 2.0 ** min(self._attempts, 20))
         self._attempts += 1
-        spread = grown * (0.5 + 0.5 * self._randomness.jitter())
+        spread = grown * (0.5 + 0.5 * self.randomness.jitter())
         asked = response.retry_after_s if isinstance(response, Response) else None
         return spread + (asked or 0.0)
 

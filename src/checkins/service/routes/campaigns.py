@@ -14,7 +14,7 @@ from checkins.service.routes.requests import (
     PlainRoute,
     also_head,
     answer,
-    entries_of,
+    integer_of,
     live_run_of,
     number_of,
     refusals,
@@ -202,7 +202,7 @@ async def ledger(request: Request) -> Response:
 async def head(request: Request) -> Response:
     """A ledger only grows: a device that saw this head before sees that nothing was rolled back."""
     live_run, runner = await live_run_of(request), runner_of(request)
-    entries = entries_of(request)
+    entries = integer_of(request, "entries")
     if entries > live_run.public.ledger.entries:  # an entry is public with its release
         raise Problem("unknown-entry", f"it has {live_run.public.ledger.entries:,} entries so far")
 

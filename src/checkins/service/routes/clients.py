@@ -16,13 +16,13 @@ from checkins.service.routes.requests import (
     answer,
     bearer_of,
     credential_of,
+    integer_of,
     live_run_of,
     number_of,
     refusals,
     returns,
     runner_of,
     schema_of,
-    slot_of,
     takes,
     unless_gone,
 )
@@ -74,7 +74,8 @@ async def withdraw(request: Request) -> Response:
 async def check_in(request: Request) -> Response:
     """Your one participation is used up once this is answered, chosen or not. The answer never says
     who else is waiting."""
-    live_run, slot, token = await live_run_of(request), slot_of(request), bearer_of(request)
+    live_run, slot = await live_run_of(request), integer_of(request, "slot")
+    token = bearer_of(request)
     receipt = await client_requests.check_in(runner_of(request), live_run, slot, token)
     return answer(wire.Receipt(receipt=receipt), code=status.HTTP_202_ACCEPTED)
 
@@ -114,7 +115,8 @@ async def ask(request: Request) -> Response:
 )
 async def model(request: Request) -> Response:
     """For those who were chosen, with their receipt."""
-    live_run, slot, receipt = await live_run_of(request), slot_of(request), bearer_of(request)
+    live_run, slot = await live_run_of(request), integer_of(request, "slot")
+    receipt = bearer_of(request)
     body = await client_requests.model(runner_of(request), live_run, slot, receipt)
     return Response(body, media_type=wire.BYTES)
 
@@ -138,7 +140,8 @@ async def model(request: Request) -> Response:
 async def report(request: Request) -> Response:
     """One flat tensor "report" of 32-bit integers in grid units, as safetensors. Sending the same
     bytes again is answered the same; other bytes are refused."""
-    live_run, slot, receipt = await live_run_of(request), slot_of(request), bearer_of(request)
+    live_run, slot = await live_run_of(request), integer_of(request, "slot")
+    receipt = bearer_of(request)
     async with client_requests.receiving_report(runner_of(request), live_run, slot, receipt):
         units = report_from_bytes(await request.body(), dimension=live_run.spec.dimension)
         await live_run.reports.submit(Submission(slot, receipt, units))

@@ -28,7 +28,7 @@ from checkins.service.runs.runner import Runner
 
 MOST_SLOT = 10**12
 MOST_ENTRIES = 10**15
-SLOT, RECEIPT = r"[1-9][0-9]{0,12}", r"[A-Za-z0-9_-]{8,64}"
+RECEIPT = r"[A-Za-z0-9_-]{8,64}"
 T = TypeVar("T")
 
 SECURITY = {
@@ -113,19 +113,11 @@ async def live_run_of(request: Request) -> LiveRun:
     return live_run
 
 
-def slot_of(request: Request) -> int:
-    """Return the slot in the path of a request; raise ``invalid`` if it is none."""
-    text = request.path_params["slot"]
-    if not re.fullmatch(SLOT, text) or int(text) > MOST_SLOT:
-        raise Problem("invalid", f"slot: must be an integer from 1 to {MOST_SLOT:,}")
-    return int(text)
-
-
-def entries_of(request: Request) -> int:
-    """Return the number of entries in the path of a request; raise ``invalid`` if it is none."""
-    text = request.path_params["entries"]
-    if not re.fullmatch(r"[1-9][0-9]{0,15}", text) or int(text) > MOST_ENTRIES:
-        raise Problem("invalid", f"entries: must be an integer from 1 to {MOST_ENTRIES:,}")
+def integer_of(request: Request, name: str) -> int:
+    """Return an integer in the path of a request; raise ``invalid`` if it is out of range."""
+    text, most = request.path_params[name], PARAMETERS[name]["schema"]["maximum"]
+    if not re.fullmatch(r"[1-9][0-9]{0,15}", text) or int(text) > most:
+        raise Problem("invalid", f"{name}: must be an integer from 1 to {most:,}")
     return int(text)
 
 
