@@ -41,9 +41,9 @@ from checkins.errors import InvalidValue, NotCovered
 from checkins.ledger import Ledger, spending_of
 from checkins.protocol.participant import Participant, participant_of
 from checkins.protocol.report import Report
-from checkins.protocol.rules import sampler_of
+from checkins.protocol.rules import FixedWindow, sampler_of
 from checkins.protocol.server import Server, server_of
-from checkins.randomizers import DeviceSampler
+from checkins.randomizers import DeviceSampler, Gaussian
 
 RUNS = 4000
 """Default number of runs of each half."""
