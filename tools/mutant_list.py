@@ -221,7 +221,13 @@ MUTANTS = (
     Mutant(
         "full-disk-raises",
         "a log that cannot be written stops whoever wanted to write to it",
-        (Change("service/logs.py", "except Exception:  # whatever is", "except KeyError:  # is"),),
+        (
+            Change(
+                "service/logs.py",
+                "except Exception:  # the service goes on",
+                "except KeyError:  # is",
+            ),
+        ),
         (f"{LOGS}::test_a_full_disk_raises_nothing_and_is_counted",),
     ),
     Mutant(
@@ -230,7 +236,7 @@ MUTANTS = (
         (
             Change(
                 "service/workers/background_tasks.py",
-                "        loop.call_later(kept.pause_s, self._begin, key)\n",
+                "        loop.call_later(supervised.pause_s, self._begin, key)\n",
                 "",
             ),
         ),
@@ -308,7 +314,7 @@ MUTANTS = (
     Mutant(
         "hold-ignored",
         "slots are closed while the clock is in doubt",
-        (Change("service/runs/slot_transitions.py", " or database.clock.holds or ", " or "),),
+        (Change("service/runs/run_state_machine.py", " or database.clock.holds or ", " or "),),
         (f"{CLOCK_WATCH}::test_a_clock_that_was_set_closes_nothing_and_spends_nothing",),
     ),
     Mutant(
@@ -320,7 +326,7 @@ MUTANTS = (
     Mutant(
         "healthy-store-restored",
         "--restore ends what runs in a store that was never rolled back",
-        (Change("service/startup.py", "witness.check_restorable(database)", "pass"),),
+        (Change("service/startup.py", "guard.check_restorable(store)", "pass"),),
         (
             "tests/service/test_rollback_guard.py"
             "::test_a_healthy_store_is_not_restored_and_its_campaign_runs_on",

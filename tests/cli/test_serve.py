@@ -233,7 +233,7 @@ def test_a_campaign_that_cannot_be_served_is_refused(serve, tmp_path: Path) -> N
     path.write_text(text[: text.index("[schedule]")])
     refused(serve(path)[0], says="cannot be served without [schedule]")
     path.write_text(campaign_text(epsilon=0.001))
-    refused(serve(path)[0], says="the first slot alone comes to 0.")
+    refused(serve(path)[0], says="the epsilon of the first slot is 0.")
     refused(serve(tmp_path / "none.toml")[0], says="none.toml")
 
 
@@ -295,10 +295,10 @@ def test_a_witness_beside_its_store_is_warned_of(serve, file: Path, tmp_path: Pa
     outcome, _ = serve(file, "--witness", tmp_path / "w")
     assert outcome.code == 0
     assert '"event": "witness-beside-store"' in outcome.err
-    assert "lies beside the store" in outcome.err
+    assert "is in the folder of the store" in outcome.err
     (tmp_path / "elsewhere").mkdir()
     outcome, _ = serve(file, "--witness", tmp_path / "elsewhere" / "w")
-    assert "lies beside the store" not in outcome.err
+    assert "is in the folder of the store" not in outcome.err
 
 
 def test_a_witness_that_cannot_be_written_is_refused_by_its_name(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak import only_in_soak
 from tests.support.program import run_python
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "patients_auc.py"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from checkins.service import startup
-from checkins.service.runs import clock_watch, intake
+from checkins.service import authentication, startup
+from checkins.service.runs import clock_watch
 from checkins.service.startup import Start
 from checkins.service.store import clock as store_clock
 from checkins.service.store import metadata, schema
@@ -110,7 +110,7 @@ def test_a_clock_that_jumps_holds_check_ins_slots_and_prices_and_says_so(tmp_pat
                 clocks.passes(0.01)  # a release is shown at its time
         assert (await it.ask("GET", "")).json()["holding"] is None
         assert (await it.ask("GET", "//healthz")).json()["holding"] is None
-        hashed = intake.hashed(token)
+        hashed = authentication.hashed(token)
         with database.reading() as connection:
             unspent = connection.execute(schema.tokens.select()).all()
         assert hashed in {row.token for row in unspent}

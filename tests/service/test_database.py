@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
+from checkins.service.authentication import hashed
 from checkins.service.runs import runner
-from checkins.service.runs.intake import hashed
 from checkins.service.store.clock import corrected
 from checkins.service.store.database import STARTING_CRASHES, WAIT_S, Database, is_away
 from tests.support.in_process import Living, play

@@ -148,7 +148,9 @@ def test_what_was_committed_is_counted() -> None:
     async def main() -> None:
         with ThreadPoolExecutor(1) as threads:
             batch: GroupCommit[int, int] = GroupCommit(
-                list, threads=threads, seen=lambda writes, seconds: seen.append((writes, seconds))
+                list,
+                threads=threads,
+                on_commit=lambda writes, seconds: seen.append((writes, seconds)),
             )
             await asyncio.gather(batch.submit(1), batch.submit(2))
 

@@ -41,8 +41,8 @@ from checkins.protocol.slot import (
     ReportArrived,
 )
 from checkins.randomizers import DeviceReport
-from checkins.service.runs import intake, randomness, slot_transitions
-from checkins.service.runs.intake import hashed
+from checkins.service.authentication import hashed
+from checkins.service.runs import intake, randomness, run_state_machine
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.store.run_spec import RunSpec
 from tests.support.campaigns import AT_SERVER, AVERAGED, EVERYONE, SLIDING, campaign
@@ -203,7 +203,7 @@ class Both:
         live_run = LiveRun(
             self.spec, snapshot, enrolments=nothing, check_ins=nothing, reports=nothing
         )
-        choice = slot_transitions.read_choice(self.house.database, self.spec.id)
+        choice = run_state_machine.read_choice(self.house.database, self.spec.id)
         live_run.update(snapshot, choice)
         known = intake.slot_of(self.house.database, self.spec.id, receipt)
         told = None if known is None else live_run.outcome(slot, receipt)
@@ -234,7 +234,7 @@ class Both:
     def clock(self, steps: int) -> None:
         """To the moment of the next thing that is due, or of a later one: all of it is done."""
         state = self.house.snapshot(self.spec).state
-        due = slot_transitions.due(self.spec, state)
+        due = run_state_machine.due(self.spec, state)
         if due is None:
             return
         slots, rest = divmod(steps - 1, 2)
@@ -260,7 +260,7 @@ class Both:
         assert snapshot.state.closed == self.pure.server.closed
         assert self.house.lines(self.spec) == self.pure.lines
         slot = self.pure.server.slot
-        choice = slot_transitions.read_choice(self.house.database, self.spec.id)
+        choice = run_state_machine.read_choice(self.house.database, self.spec.id)
         if choice is not None:
             assert slot is not None
             assert choice.chosen == set(slot.chosen)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from checkins.errors import ProtocolViolation
+from checkins.service.authentication import hashed
 from checkins.service.runs import intake
-from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission, hashed
+from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
 from checkins.service.store import schema
 from checkins.service.store.participants import MOST_IN_A_LIST
 from tests.support.campaigns import AT_SERVER, AVERAGED, SLIDING, campaign

@@ -15,8 +15,9 @@ from sqlalchemy import bindparam, update
 
 from checkins.errors import InvalidValue
 from checkins.protocol.report import report_to_bytes
-from checkins.service.runs import intake, memory_limits, opening, randomness, slot_transitions
-from checkins.service.runs.intake import CheckIn, EnrolmentRequest, hashed
+from checkins.service.authentication import hashed
+from checkins.service.runs import intake, memory_limits, opening, randomness, run_state_machine
+from checkins.service.runs.intake import CheckIn, EnrolmentRequest
 from checkins.service.runs.memory_limits import MIB, MemoryBudget
 from checkins.service.store import schema
 from checkins.service.store.run_spec import RunSpec
@@ -76,7 +77,7 @@ def test_a_slot_that_uses_everyone_closes_in_bounded_memory(
     fill(house, spec, 200, lambda n: np.full(dimension, n, dtype="<i4"))
     house.clock.now = spec.times.ends(1)
     snapshot = house.snapshot(spec)
-    peak = peak_of(lambda: slot_transitions.advance(house.database, spec, snapshot))
+    peak = peak_of(lambda: run_state_machine.advance(house.database, spec, snapshot))
     assert house.snapshot(spec).state.closed == 1
     assert (
         peak < 2 * MIB + memory_limits.MODEL_BYTES * dimension + memory_limits.CHECK_IN_BYTES * 200
@@ -92,7 +93,7 @@ def test_dummies_are_drawn_in_bounded_memory(
     house.choose(spec, 1)
     house.clock.now = spec.times.ends(1)
     snapshot = house.snapshot(spec)
-    peak = peak_of(lambda: slot_transitions.advance(house.database, spec, snapshot))
+    peak = peak_of(lambda: run_state_machine.advance(house.database, spec, snapshot))
     house.database.close()
     assert peak < 2 * MIB + memory_limits.MODEL_BYTES * dimension
 
@@ -143,7 +144,7 @@ def test_a_run_that_does_not_fit_is_refused_when_it_is_opened(
         house.open(campaign())
     said = str(refused.value)
     assert "memory = '100 MiB': is too little for a model of 20,000 numbers" in said
-    assert "may need 308 MiB in each worker: take a smaller model or population, or allow" in said
+    assert "may need 308 MiB in each worker: use a smaller model or population, or allow" in said
     assert house.rows(schema.runs) == []
 
 

@@ -81,7 +81,7 @@ def test_whoever_has_waited_long_enough_is_told_to_come_again_and_the_work_goes_
             assert gate.wait(60)
             ended.set()
 
-        with pytest.raises(Problem, match="busy: the campaign is still being priced"):
+        with pytest.raises(Problem, match="busy: the certificate is still being computed"):
             await openings.run(work)
         gate.set()
         await until(ended.is_set)

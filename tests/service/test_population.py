@@ -10,10 +10,11 @@ import pytest
 from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.protocol.rules import MOST_ENROLLED
 from checkins.service import startup
+from checkins.service.authentication import hashed
 from checkins.service.runs import intake
-from checkins.service.runs.intake import EnrolmentRequest, hashed
+from checkins.service.runs.intake import EnrolmentRequest
 from checkins.service.settings import Enrolment as Admission
-from checkins.service.settings import EnrolmentKind, digest_of
+from checkins.service.settings import EnrolmentKind
 from checkins.service.store import schema
 from checkins.service.store.database import retry_on_conflict
 from checkins.service.store.run_spec import RunSpec
@@ -28,7 +29,7 @@ FEW = (2, 3)
 def enrolled(house: House, spec: RunSpec, messages: list[EnrolmentRequest]) -> list[bool]:
     """Whether each was given a token."""
     answers = retry_on_conflict(lambda: intake.take_enrolments(house.database, spec, messages))
-    assert all(answer is None or "nobody more may enrol" in str(answer) for answer in answers)
+    assert all(answer is None or "no more clients may enrol" in str(answer) for answer in answers)
     return [answer is None for answer in answers]
 
 
@@ -122,7 +123,7 @@ def test_how_many_have_enrolled_is_forgotten_when_a_run_is_over(house: House) ->
 
 
 def listing(count: int) -> Admission:
-    keys = frozenset(digest_of(f"key-of-client-{number:04}") for number in range(count))
+    keys = frozenset(hashed(f"key-of-client-{number:04}") for number in range(count))
     return Admission(kind=EnrolmentKind.ALLOW_LIST, allow_list=keys)
 
 

@@ -14,9 +14,9 @@ from pydantic import BaseModel, Field, field_validator
 from checkins.errors import InvalidValue, NotCovered, ProtocolViolation
 from checkins.protocol.report import Malformed, report_from_bytes
 from checkins.service import logs
+from checkins.service.authentication import NotAdmitted
 from checkins.service.http import problems
 from checkins.service.http.problems import KINDS, Problem, documented
-from checkins.service.settings import NotAdmitted
 
 
 class Body(BaseModel):

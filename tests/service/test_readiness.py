@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from checkins.service import logs
 from checkins.service.routes import readiness
-from checkins.service.runs import slot_transitions
+from checkins.service.runs import run_state_machine
 from tests.support.coordinator import OPERATOR
 from tests.support.in_process import Living, play, problem
 from tests.support.waiting import PATIENCE_S
@@ -77,7 +77,7 @@ def test_each_reason_is_enough(
     holding: str | None,
     says: str | None,
 ) -> None:
-    monkeypatch.setattr(slot_transitions, "due", lambda spec, state: 1000.0)
+    monkeypatch.setattr(run_state_machine, "due", lambda spec, state: 1000.0)
     live_run = SimpleNamespace(spec=None, snapshot=SimpleNamespace(state=None))
 
     async def main() -> list[str]:
@@ -98,7 +98,7 @@ def test_each_reason_is_enough(
 def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeypatch) -> None:
     """Nothing raises here: the clock just hangs."""
     go_on = threading.Event()
-    advance = slot_transitions.advance
+    advance = run_state_machine.advance
 
     def hanging(*given: Any) -> Any:
         assert go_on.wait(60)
@@ -106,7 +106,7 @@ def test_slots_that_are_not_closed_on_time_are_not_ready(tmp_path: Path, monkeyp
 
     async def scenario(it: Living) -> None:
         await it.open(slots=4)
-        monkeypatch.setattr(slot_transitions, "advance", hanging)
+        monkeypatch.setattr(run_state_machine, "advance", hanging)
         it.clock.now = it.live_run.spec.times.begins(1) + readiness.LATE_S
         await ready(it)
         it.clock.now += 0.1
@@ -179,7 +179,7 @@ def test_a_background_task_that_keeps_dying_is_not_ready(tmp_path: Path) -> None
 
 def test_a_campaign_goes_on_while_its_log_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
     """A full disk, and a failure of the clock that would be logged on it."""
-    advance, failures = slot_transitions.advance, 0
+    advance, failures = run_state_machine.advance, 0
 
     def failing(*given: Any) -> Any:
         nonlocal failures
@@ -188,7 +188,7 @@ def test_a_campaign_goes_on_while_its_log_cannot_be_written(tmp_path: Path, monk
             raise OSError("the disk is full")
         return advance(*given)
 
-    monkeypatch.setattr(slot_transitions, "advance", failing)
+    monkeypatch.setattr(run_state_machine, "advance", failing)
 
     async def scenario(it: Living) -> None:
         await it.open(slots=2)
@@ -216,7 +216,7 @@ def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found
     """A run that was found half-way would be known, and nobody would drive it."""
 
     async def scenario(it: Living) -> None:
-        read = slot_transitions.read_choice
+        read = run_state_machine.read_choice
         asked = 0
 
         def failing(*given: Any) -> Any:
@@ -232,7 +232,7 @@ def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found
         await it.runner.background.stop()
         it.runner.background = type(it.runner.background)(it.runner.metrics.task_restarted)
         it.runner.live_runs.clear()  # as after a start
-        monkeypatch.setattr(slot_transitions, "read_choice", failing)
+        monkeypatch.setattr(run_state_machine, "read_choice", failing)
         with pytest.raises(OperationalError):
             await it.runner._look()
         await it.runner._look()

@@ -92,7 +92,7 @@ def test_a_witness_never_says_less_than_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"epoch": "x", "entries": {}}', "\0"])
 def test_a_witness_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "w").write_text(text)
-    with pytest.raises(InvalidValue, match="is not what a coordinator wrote"):
+    with pytest.raises(InvalidValue, match="was not written by a coordinator"):
         RollbackGuard(tmp_path / "w")
 
 

@@ -17,8 +17,9 @@ from checkins.ledger.entry import hashed
 from checkins.ledger.verification import verify
 from checkins.protocol.report import model_from_bytes, report_to_bytes
 from checkins.service import logs
+from checkins.service.authentication import hashed as digest_of
 from checkins.service.runs import event_stream
-from checkins.service.settings import Enrolment, EnrolmentKind, digest_of
+from checkins.service.settings import Enrolment, EnrolmentKind
 from tests.support.campaigns import AVERAGED, EVERYONE, SLIDING, START, campaign, campaign_text
 from tests.support.clock import Clock
 from tests.support.coordinator import OPERATOR

@@ -11,14 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkins.errors import InvalidValue
+from checkins.service.authentication import NotAdmitted, hashed, read_secret
 from checkins.service.settings import (
     Enrolment,
     EnrolmentKind,
     Limits,
-    NotAdmitted,
     Settings,
-    digest_of,
-    read_secret,
     redacted_url,
 )
 
@@ -114,12 +112,12 @@ def test_a_shared_secret_admits_its_knowers_and_names_nobody(tmp_path):
 
 def test_an_allow_list_admits_its_keys_plain_or_hashed(tmp_path):
     file = tmp_path / "keys"
-    hashed = hashlib.sha256(b"second-key-of-sixteen").hexdigest()
-    file.write_text(f"# two people\n\nfirst-key-of-sixteen # ann\nsha256:{hashed.upper()}\n")
+    second = hashlib.sha256(b"second-key-of-sixteen").hexdigest()
+    file.write_text(f"# two people\n\nfirst-key-of-sixteen # ann\nsha256:{second.upper()}\n")
     enrolment = Enrolment.from_allow_list_file(file)
-    assert enrolment.admits("first-key-of-sixteen") == digest_of("first-key-of-sixteen")
-    assert enrolment.admits("second-key-of-sixteen") == hashed
-    for wrong in (None, "", hashed, f"sha256:{hashed}", "third-key-of-sixteen"):
+    assert enrolment.admits("first-key-of-sixteen") == hashed("first-key-of-sixteen")
+    assert enrolment.admits("second-key-of-sixteen") == second
+    for wrong in (None, "", second, f"sha256:{second}", "third-key-of-sixteen"):
         with pytest.raises(NotAdmitted):
             enrolment.admits(wrong)
 
@@ -141,7 +139,7 @@ def test_a_missing_or_doubled_secret_file_is_refused(tmp_path):
 
 
 def test_a_kind_of_enrolment_takes_exactly_what_it_needs():
-    keys = frozenset({digest_of("k")})
+    keys = frozenset({hashed("k")})
     for values in (
         {"kind": EnrolmentKind.OPEN, "secret": SECRET},
         {"kind": EnrolmentKind.SECRET},
@@ -204,7 +202,7 @@ def test_a_public_address_is_a_plain_web_address(url):
 def test_a_worker_reads_the_settings_that_were_written(token, keys, paths, public, rate):
     enrolment = Enrolment.open()
     if keys is not None:
-        listed = frozenset(digest_of(key) for key in keys)
+        listed = frozenset(hashed(key) for key in keys)
         enrolment = Enrolment(kind=EnrolmentKind.ALLOW_LIST, allow_list=listed)
     written = settings(
         operator_token=token,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -30,13 +31,9 @@ ABOUT = """\
 Federated training by random check-ins: each client flips its own coin and picks its own slot; the
 server calls nobody. Errors are problem documents (RFC 9457) with a `type` of `urn:checkins:...`.
 """
-NO_TELEMETRY: Any = {
-    "tracing": False,
-    "metrics": False,
-    "logs": False,
-    "operation_spans": False,
-    "auto_configure": False,
-}
+NO_TELEMETRY: Any = dict.fromkeys(
+    ("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False
+)
 """FastAPI's telemetry options: its spans would reveal who came to which slot (invariant 8)."""
 
 
@@ -47,10 +44,10 @@ def create_app(
     epsilon_processes: EpsilonProcesses | None = None,
     planner: Planner | None = None,
 ) -> FastAPI:
-    """Return a coordinator on a store that is migrated and in an epoch.
+    """Return a coordinator on a store that ``startup.prepare`` has prepared.
 
-    None stands for what ``settings`` asks for: a database with the clock of its machine, processes
-    that compute the epsilon of runs, and a planner unless planning is turned off.
+    An argument that is None is made from ``settings``: a database with the clock of its machine,
+    processes that compute the epsilon of runs, and a planner unless planning is turned off.
     """
     runner = Runner(
         settings,
@@ -77,19 +74,13 @@ def create_app(
         lifespan=lifespan,
         redoc_url=None,
         docs_url=None,
-        redirect_slashes=False,  # it would send people to whatever Host they were made to name
+        redirect_slashes=False,  # a redirect would lead to whatever Host the request names
         telemetry=NO_TELEMETRY,
     )
     app.state.runner = runner
     app.state.planner = planner
-    for router in (
-        clients.router,
-        campaigns.router,
-        campaigns.public_router,
-        planning.router,
-        readiness.router,
-        page.router,
-    ):
+    routers = (clients.router, campaigns.router, campaigns.public_router)
+    for router in (*routers, planning.router, readiness.router, page.router):
         app.router.routes += router.routes  # flat: a router of routers is slower to match
     _declare_security(app)
     problems.install(app)
@@ -97,7 +88,7 @@ def create_app(
     app.add_middleware(
         RequestLimits,
         limits=settings.limits,
-        limit_for=_limit(runner),
+        limit_for=partial(_body_limit, runner),
         trusted_proxies=settings.trusted_proxies,
         refused=runner.metrics.refused,
     )
@@ -117,22 +108,16 @@ def _declare_security(app: FastAPI) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _limit(runner: Runner) -> Any:
+def _body_limit(runner: Runner, scope: Any) -> int:
     """Return the size limit of a request's body: a report, a campaign file, or a short text."""
+    path: str = scope["path"]
+    if path.endswith("/report"):
+        run = path.split("/", 3)[2:3]
+        live_run = runner.live_runs.get(run[0]) if run else None
+        if live_run is not None:
+            return 8 + MOST_HEADER_BYTES + 4 * live_run.spec.dimension
     limits = runner.settings.limits
-
-    def limit_for(scope: Any) -> int:
-        path: str = scope["path"]
-        if path.endswith("/report"):
-            run = path.split("/", 3)[2:3]
-            live_run = runner.live_runs.get(run[0]) if run else None
-            if live_run is not None:
-                return 8 + MOST_HEADER_BYTES + 4 * live_run.spec.dimension
-        if path == CAMPAIGNS_PATH:
-            return limits.campaign_bytes
-        return limits.body_bytes
-
-    return limit_for
+    return limits.campaign_bytes if path == CAMPAIGNS_PATH else limits.body_bytes
 
 
 async def _store_is_away(request: Request, error: Exception) -> Response:

@@ -1,11 +1,15 @@
-"""Backups: copy a store while it is in use, and export the latest model of a run."""
+"""Backup and restore: copy a store in use, end the runs of a copy, export a run's latest model."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
+from checkins.campaign import Spending
 from checkins.errors import InvalidValue
+from checkins.ledger import earlier_of
+from checkins.service.runs import run_state_machine
 from checkins.service.runs.cached_responses import model_bytes
 from checkins.service.settings import redacted_url
 from checkins.service.store import metadata, participants, run_state
@@ -14,40 +18,20 @@ from checkins.service.store.database import Database, copy_sqlite
 SQLITE = "sqlite:///"
 
 
-def stored_model(store: str, run: str | None = None) -> bytes:
-    """Return the latest release of a run as safetensors; of the newest run if ``run`` is None."""
-    database = _existing(store)
-    try:
-        with database.reading() as connection:
-            runs = {spec.id: spec for spec in run_state.load_unknown_specs(connection, ())}
-            if not runs:
-                raise InvalidValue("store", redacted_url(store), "holds no campaign")
-            spec = runs.get(run or list(runs)[-1])
-            if spec is None:
-                raise InvalidValue("campaign", run, f"must be one of {', '.join(runs)}")
-            snapshot = run_state.load_snapshot(connection, spec)
-        return model_bytes(spec, snapshot)
-    finally:
-        database.close()
-
-
 def back_up(store: str, out: Path) -> int:
-    """Copy a store of SQLite while it is in use, mark the copy, and return its epoch.
+    """Copy a SQLite store while it is in use, mark the copy, and return its epoch.
 
-    A copy is never continued: ``checkins serve --restore`` ends what was running in it.
+    A copy is never continued: ``checkins serve --restore`` ends the runs that were open in it.
     """
     if not store.startswith(SQLITE):
-        raise InvalidValue(
-            "store",
-            redacted_url(store),
-            "is not SQLite: use pg_dump, and keep the witness apart from the dump",
-        )
+        expected = "is not SQLite: use pg_dump, and keep the witness apart from the dump"
+        raise InvalidValue("store", redacted_url(store), expected)
     _existing(store).close()
-    beside = out.with_name(out.name + ".part")
-    beside.unlink(missing_ok=True)
+    partial = out.with_name(out.name + ".part")
+    partial.unlink(missing_ok=True)
     try:
-        copy_sqlite(Path(store.removeprefix(SQLITE)), beside)
-        copy = Database(f"{SQLITE}{beside.resolve()}")
+        copy_sqlite(Path(store.removeprefix(SQLITE)), partial)
+        copy = Database(f"{SQLITE}{partial.resolve()}")
         with copy.exclusive("facts") as connection:
             metadata.write(connection, metadata.COPY, "yes")
             participants.erase_clients(connection)  # no client checks in to a copy
@@ -55,14 +39,57 @@ def back_up(store: str, out: Path) -> int:
             epoch = int(metadata.read(connection, metadata.EPOCH) or 0)
         copy.compact()
         copy.close()
-        descriptor = os.open(beside, os.O_RDONLY)
+        descriptor = os.open(partial, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-        beside.replace(out)
+        partial.replace(out)
     finally:
-        for left in (beside, *(beside.with_name(beside.name + end) for end in ("-wal", "-shm"))):
-            left.unlink(missing_ok=True)
+        for end in ("", "-wal", "-shm"):
+            partial.with_name(partial.name + end).unlink(missing_ok=True)
     return epoch
+
+
+def end_runs(database: Database, *, lost: Collection[str] = ()) -> None:
+    """End every open run of a restored copy: its releases after the copy are not known here.
+
+    Each run is accounted as if it had reached its last affordable slot. Populations in ``lost`` had
+    runs that the copy does not have, and the epsilon of averaged updates depends on the number of
+    contributors: the epsilon of those runs is unknown, so no campaign is opened on these
+    populations again.
+    """
+    runs = database.read(run_state.load_unknown_specs, ())
+    snapshots = [(spec, database.read(run_state.load_snapshot, spec)) for spec in runs]
+    open_runs = [(spec, now) for spec, now in snapshots if now.state.ending is None]
+    unknown = {*lost, *(spec.population for spec, _ in open_runs if spec.rules.averaged)}
+    with database.exclusive("facts") as connection:
+        for population in sorted(unknown):
+            metadata.write(connection, metadata.lost(population), "yes")
+    for spec, snapshot in open_runs:
+        certificate = None
+        if spec.rules.averaged:  # its epsilon depends on how many contributed after the copy
+            run = snapshot.ledger.running
+            rule = None if run is None else run.filter
+            spending = Spending(spec.campaign, earlier_of(snapshot.ledger), rule)
+            certificate = spending.after(spec.rules.slots).as_dict()
+        stopped = run_state_machine.stop(database, spec, snapshot)
+        run_state_machine.finish(database, spec, stopped, certificate)
+    with database.exclusive("facts") as connection:
+        metadata.forget(connection, metadata.COPY)
+
+
+def stored_model(store: str, run: str | None = None) -> bytes:
+    """Return the latest release of a run as safetensors; of the newest run if ``run`` is None."""
+    database = _existing(store)
+    try:
+        runs = {spec.id: spec for spec in database.read(run_state.load_unknown_specs, ())}
+        if not runs:
+            raise InvalidValue("store", redacted_url(store), "holds no campaign")
+        spec = runs.get(run or list(runs)[-1])
+        if spec is None:
+            raise InvalidValue("campaign", run, f"must be one of {', '.join(runs)}")
+        return model_bytes(spec, database.read(run_state.load_snapshot, spec))
+    finally:
+        database.close()
 
 
 def _existing(store: str) -> Database:

@@ -1,18 +1,17 @@
-"""Structured logs that cannot say who took part: one JSON object a line, fields by allow-list.
+"""Structured logs that cannot reveal who took part: JSON lines with fields from an allow-list.
 
-There is no line per request. Lines of the schedule (started, slot closed) carry their time to the
-second, which the schedule tells anyway; a failure, which a single client may have caused, carries
-the minute only, and the same failure is written once a minute with its count.
+There is no line per request. An event of the schedule (opened, over) is logged to the second, since
+the schedule is public. A failure, which a single client may have caused, is logged to the minute,
+at most once a minute, with a count.
 
-A field is written only if its name is in ``FIELDS`` and its value has that field's shape, so that
-a token, a receipt, an address or a report given by mistake is refused: with an error before
-``configure`` and under ``strict``, else by leaving the field out and saying so. Of a message from
-a library, only the place of the call and the types of its exception are kept: its text may hold
-an address (uvicorn), a statement's parameters (SQLAlchemy) or any other input.
+A field is written only if its name is in ``FIELDS`` and its value matches that field's pattern, so
+a token, a receipt, an address or a report is refused: with an exception before ``configure`` and
+under ``strict``, otherwise by leaving the field out. Of a library's log record only the place of
+the call and the types of its exception are written: its text may contain an address (uvicorn) or
+the parameters of a statement (SQLAlchemy).
 
-A log that cannot be written (a full disk, a reader of standard error that is gone or does not
-read) stops nothing: writing never raises and never waits. Lost lines are counted, and the count is
-written with the next line that can be.
+Writing never raises and never waits: a full disk, or a standard error that nobody reads, stops
+nothing. Lost lines are counted, and the count is written before the next line.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from checkins import validate
@@ -37,7 +36,7 @@ from checkins.errors import InvalidValue
 from checkins.protocol.wire import RUN_ID
 
 UVICORN: Mapping[str, Any] = MappingProxyType({"log_config": None, "access_log": False})
-"""What ``uvicorn.Config`` must be given so that it leaves these logs alone."""
+"""Arguments of ``uvicorn.Config`` that keep it from writing logs of its own."""
 
 Failure = TypeVar("Failure", bound=BaseException)
 
@@ -49,52 +48,48 @@ _ROUTE = r"/|(/([a-z][a-z-]{0,19}(\.[a-z]{1,8}){0,2}|\{[a-z_]{1,20}(:path)?\}))+
 
 FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
-        name: re.compile(shape)
-        for name, shape in {
+        name: re.compile(pattern)
+        for names, pattern in {
             "campaign": RUN_ID,
-            "seal": r"[0-9a-f]{64}",
-            "head": r"[0-9a-f]{64}",
-            "model_hash": r"[0-9a-f]{64}",
+            "seal head model_hash": r"[0-9a-f]{64}",
             "status": r"waiting|running|completed|stopped|[1-5][0-9][0-9]",
             "store": r"sqlite|postgresql",
             "route": _ROUTE,
-            **dict.fromkeys(("reason", "task"), _WORD),
+            "reason task": _WORD,
             "version": r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}([a-z]{1,4}[0-9]{1,4})?",
-            **dict.fromkeys(("run", "repeats", "slot", "slots", "slots_closed"), _COUNT),
-            **dict.fromkeys(("entries", "epoch", "workers", "worker", "port"), _COUNT),
-            **dict.fromkeys(("count", "requests", "connections", "revision"), _COUNT),
-            **dict.fromkeys(("seconds", "late_s", "epsilon", "delta"), _NUMBER),
+            "run repeats slot slots slots_closed entries epoch workers worker port": _COUNT,
+            "count requests connections revision": _COUNT,
+            "seconds late_s epsilon delta": _NUMBER,
         }.items()
+        for name in names.split()
     }
 )
-"""Every field a caller may give, and the only shape its value may have.
+"""Every field that a caller may write, and the pattern of its value.
 
-Besides these, ``error`` takes an exception and writes its types and place. Tokens and receipts
-must not be 64 hex digits, the shape of a hash.
+A field ``error`` takes an exception and writes its types and place. Tokens and receipts must not
+be 64 hex digits, the pattern of a hash.
 """
 OWN_FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
-        "error": re.compile(_TYPE),
-        "cause": re.compile(_TYPE),
-        "field": re.compile(_TYPE),
+        **dict.fromkeys(("error", "cause", "field"), re.compile(_TYPE)),
         "place": re.compile(r"[A-Za-z_0-9<][A-Za-z_0-9./<>-]{0,99}:[0-9]{1,6}"),
         "library": re.compile(r"[A-Za-z_][A-Za-z_0-9.]{0,59}"),
     }
 )
-"""Names of code, which only this module writes: a token may look like a name."""
+"""Names of code, which only this module writes, since a token may look like a name."""
 
 _EVENT = re.compile(_WORD)
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _LOGGERS = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-_TOLD = "told in the service's log"
-_PER_REQUEST = (  # a line for each would be a line per client, and a way to fill disks
+_LOGGED = "written to the service's log"
+_PER_REQUEST = (  # messages that are dropped: they would be a line per client, and fill disks
     "Invalid HTTP request received.",
     "Unsupported upgrade request.",
     "No supported WebSocket library",
     "Exceeded concurrency limit.",
 )
-_LIFE = {
+_LIFECYCLE = {
     "Application startup complete.": "ready",
     "Application startup failed. Exiting.": "startup-failed",
     "Shutting down": "stopping",
@@ -105,19 +100,16 @@ _LIFE = {
 
 @dataclass(slots=True)
 class Log:
-    """Where lines go; ``strict`` makes a refused field an error."""
+    """The destination of log lines; ``strict`` makes a refused field an error."""
 
-    file: int | None = None
-    """The descriptor of a log file; None for standard error."""
+    file: int | None = None  # descriptor of a log file; None for standard error
     level: int = _LEVELS["info"]
     strict: bool = True
     repeated: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
     saved: dict[str, tuple[list[logging.Handler], int, bool]] = field(default_factory=dict)
-    lost: int = 0
-    """Lines that could not be written since the last one that was."""
-    cut: bool = False
-    """Whether the last write ended in the middle of a line."""
-    turn: threading.Lock = field(default_factory=threading.Lock)
+    lost: int = 0  # lines that could not be written since the last one that was
+    cut: bool = False  # whether the last write ended in the middle of a line
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def write(
         self,
@@ -128,45 +120,40 @@ class Log:
         unit_s: int,
         own: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """One line; the time is rounded down to ``unit_s``; ``own`` are names of code."""
+        """Write one line; the time is rounded down to ``unit_s``; ``own`` are names of code."""
         if not _EVENT.fullmatch(name):
             if self.strict:
                 raise InvalidValue("event", name[:40], "must be lower-case words joined by -")
             name = "unnamed"
-        kept: dict[str, object] = {
+        written: dict[str, object] = {
             key: value for key, value in own.items() if OWN_FIELDS[key].fullmatch(value)
         }
         for key, value in fields.items():
             if value is None:
                 continue
             if key == "error" and isinstance(value, BaseException):
-                kept |= _told(value)
+                written |= _described(value)
             elif _fits(key, value):
-                kept[key] = value
+                written[key] = value
             elif self.strict:
-                raise InvalidValue(
-                    "field", key[:40], f"must be one of {', '.join(FIELDS)}, in shape"
-                )
+                expected = f"must be one of {', '.join(FIELDS)}, and match its pattern"
+                raise InvalidValue("field", key[:40], expected)
             else:
-                kept["field"] = key if OWN_FIELDS["field"].fullmatch(key) else "unknown"
-        if _LEVELS[level] < self.level:
-            return
-        self._put(_line(level, name, kept, unit_s=unit_s))
+                written["field"] = key if OWN_FIELDS["field"].fullmatch(key) else "unknown"
+        if _LEVELS[level] >= self.level:
+            self._put(_line(level, name, written, unit_s=unit_s))
 
     def _put(self, line: str) -> None:
-        """Write a line, or count it as lost; the count goes before the next line that is written.
-
-        One write of a short line: lines of several workers do not mix.
-        """
-        with self.turn:
+        """Write a line in one call, so that lines of several workers do not mix; or count it."""
+        with self.lock:
             if self.lost:
-                count = {"count": self.lost}
-                line = _line("warning", "log-lines-lost", count, unit_s=60) + line
+                line = _line("warning", "log-lines-lost", {"count": self.lost}, unit_s=60) + line
             try:
                 self._send(f"\n{line}" if self.cut else line)
-            except Exception:  # whatever is wrong with the log, the service goes on
+            except Exception:  # the service goes on without its log
                 self.lost += 1
-                _lost()
+                if _lost is not None:
+                    _lost()
             else:
                 self.lost, self.cut = 0, False
 
@@ -189,7 +176,7 @@ class Log:
             self.cut = bool(data)
 
     def once_a_minute(self, *key: str) -> int:
-        """How often this happened since it was last written, itself included; 0: not to write."""
+        """Return how often this happened since it was last written; 0 if it was in this minute."""
         minute = int(time.time()) // 60
         last, count = self.repeated.pop(key, (-1, 0))
         self.repeated[key] = (minute, 0) if last != minute else (last, count + 1)
@@ -200,16 +187,11 @@ class Log:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Give the loggers of the process back as they were found."""
+        """Restore the loggers of the process."""
         global _log
         for name, (handlers, level, propagate) in self.saved.items():
             logger = logging.getLogger(name)
@@ -232,18 +214,14 @@ def _line(level: str, name: str, fields: Mapping[str, object], *, unit_s: int) -
 
 
 def _takes_more(descriptor: int) -> bool:
-    """Whether a write of a short line would not wait; True where it would fail at once."""
+    """Return whether writing a short line would not wait; True also if it would fail at once."""
     waiting = select.poll()
     waiting.register(descriptor, select.POLLOUT)
     return bool(waiting.poll(0))
 
 
-def _nobody_counts() -> None:
-    """What is called for each lost line until ``count_lost`` names something else."""
-
-
 _log = Log()
-_lost: Callable[[], None] = _nobody_counts
+_lost: Callable[[], None] | None = None
 
 
 def count_lost(lost: Callable[[], None]) -> None:
@@ -253,9 +231,9 @@ def count_lost(lost: Callable[[], None]) -> None:
 
 
 def configure(log_file: Path | None, *, level: str = "info", strict: bool = False) -> Log:
-    """Send all logs of this process to a file, or to stderr; close the answer to undo it.
+    """Send all logs of this process to a file, or to standard error; closing the result undoes it.
 
-    Also takes over the root logger and uvicorn's, so that nothing else of theirs is written.
+    The handlers of the root logger and of uvicorn's are replaced.
     """
     global _log
     if level not in _LEVELS:
@@ -266,9 +244,7 @@ def configure(log_file: Path | None, *, level: str = "info", strict: bool = Fals
         try:
             descriptor = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError:
-            raise InvalidValue(
-                "log_file", str(log_file), "must be a file that we may write"
-            ) from None
+            raise InvalidValue("log_file", str(log_file), "must be a writable file") from None
     log = Log(file=descriptor, level=_LEVELS[level], strict=strict)
     for name in _LOGGERS:
         logger = logging.getLogger(name)
@@ -281,60 +257,60 @@ def configure(log_file: Path | None, *, level: str = "info", strict: bool = Fals
 
 
 def event(name: str, /, **fields: object) -> None:
-    """Write what the schedule or the operator caused; never what one client did."""
+    """Write an event that the schedule or the operator caused, never a single client."""
     _log.write("info", name, fields, unit_s=1)
 
 
 def warning(name: str, /, **fields: object) -> None:
-    """Write what an operator should look at; never what one client did."""
+    """Write a warning for the operator, never about a single client."""
     _log.write("warning", name, fields, unit_s=1)
 
 
 def repeated(name: str, /, **fields: object) -> None:
-    """Write a warning that may come again and again: once a minute, with its count."""
+    """Write a warning that may recur: once a minute, with its count."""
     if count := _log.once_a_minute(name, *(str(value) for value in fields.values())):
         _log.write("warning", name, {**fields, "count": count}, unit_s=60)
 
 
 def failure(error: BaseException, *, route: str | None = None) -> None:
-    """Write an exception by type and place, once a minute; neither message nor values."""
+    """Write the type and place of an exception, without its message, once a minute."""
     if _is_quiet(error):
         return
-    quiet(error)  # uvicorn gets to see it again
-    own = _told(error)
+    quiet(error)  # uvicorn would log it again
+    own = _described(error)
     known = route if route is not None and _fits("route", route) else None
     if count := _log.once_a_minute(*own.values(), known or ""):
         _log.write("error", "failed", {"route": known, "count": count}, unit_s=60, own=own)
 
 
 def quiet(error: Failure) -> Failure:
-    """The same exception, marked so that no log repeats it."""
+    """Return the exception, marked so that it is not logged again."""
     if not _is_quiet(error):
-        error.add_note(_TOLD)
+        error.add_note(_LOGGED)
     return error
 
 
 def _is_quiet(error: BaseException) -> bool:
-    return _TOLD in getattr(error, "__notes__", ())
+    return _LOGGED in getattr(error, "__notes__", ())
 
 
-def _told(error: BaseException) -> dict[str, str]:
-    """Type, type of the cause, and the innermost place of our own code (else of any)."""
+def _described(error: BaseException) -> dict[str, str]:
+    """Return the type of an exception, of its cause, and the innermost place in our own code."""
     places = []
     trace = error.__traceback__
     while trace is not None:
         places.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
         trace = trace.tb_next
     ours = [place for place in places if place[0].startswith(_PACKAGE)]
-    told = {"error": type(error).__name__}
+    found = {"error": type(error).__name__}
     cause = error.__cause__ or error.__context__
     if isinstance(error, BaseExceptionGroup):
         cause = error.exceptions[0]
     if cause is not None:
-        told["cause"] = type(cause).__name__
+        found["cause"] = type(cause).__name__
     if chosen := (ours or places)[-1:]:
-        told["place"] = _place(*chosen[0])
-    return {name: value for name, value in told.items() if OWN_FIELDS[name].fullmatch(value)}
+        found["place"] = _place(*chosen[0])
+    return {name: value for name, value in found.items() if OWN_FIELDS[name].fullmatch(value)}
 
 
 def _place(path: str, line: int) -> str:
@@ -345,28 +321,28 @@ def _fits(name: str, value: object) -> bool:
     if name not in FIELDS or isinstance(value, bool) or not isinstance(value, str | int | float):
         return False
     if isinstance(value, int) and value.bit_length() > 64:
-        return False
+        return False  # Python refuses to print integers of thousands of digits
     return FIELDS[name].fullmatch(str(value)) is not None
 
 
 class _LibraryHandler(logging.Handler):
-    """Records of libraries: their place and the types of their exception, never their text."""
+    """Handler of libraries' records: writes their place and exception types, never their text."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, or nothing where it tells of a single request."""
+        """Write the record, unless it is about a single request."""
         text = record.msg if isinstance(record.msg, str) else ""
         if record.name.startswith("uvicorn"):
             if text.startswith(_PER_REQUEST):
                 return
-            if text in _LIFE:
-                _log.write(_level(record), _LIFE[text], {}, unit_s=1)
+            if text in _LIFECYCLE:
+                _log.write(_level(record), _LIFECYCLE[text], {}, unit_s=1)
                 return
         if record.levelno < logging.WARNING:
             return
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and _is_quiet(error):
             return
-        own = {} if error is None else _told(error)
+        own = {} if error is None else _described(error)
         own["library"] = record.name
         own.setdefault("place", _place(record.pathname, record.lineno))
         if count := _log.once_a_minute(*own.values()):

@@ -1,14 +1,14 @@
 """Prometheus metrics of a service, for its operator only.
 
-They count requests, and so check-ins, over time: keep them behind the operator's token. No label
-carries a client, a token, a receipt or a slot number; a campaign's id and a route's template do.
+They count requests, and so check-ins, over time, so the operator's token is required. Labels hold a
+campaign's id or a route's template, never a client, a token, a receipt or a slot number.
 
 <!-- table of metrics -->
 | metric | kind | labels | meaning |
 |---|---|---|---|
 | checkins_requests_total | counter | route, method, status | requests by status class: 2xx, 4xx |
-| checkins_request_seconds | histogram | route | from head to whole answer, waits included |
-| checkins_refused_total | counter | reason | what was refused before the app saw it |
+| checkins_request_seconds | histogram | route | from head to end of response, waits included |
+| checkins_refused_total | counter | reason | requests refused before the app saw them |
 | checkins_connections | gauge | | open connections |
 | checkins_waiters | gauge | | long polls and event streams waiting now |
 | checkins_long_polls_total | counter | outcome | answers: waiting, chosen, dismissed |
@@ -26,7 +26,7 @@ carries a client, a token, a receipt or a slot number; a campaign's id and a rou
 <!-- end of table -->
 
 With several workers, ``PROMETHEUS_MULTIPROC_DIR`` must name an empty folder before this module is
-imported, in every worker; ``render`` then adds up all of them.
+imported, in every worker; ``render`` then returns the sums over all workers.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -65,80 +66,66 @@ class Metrics:
     """The metrics of one app; each has a registry of its own, so that apps never collide."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._requests = Counter(
-            "checkins_requests",
-            "Requests answered",
-            ("route", "method", "status"),
-            registry=registry,
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        live = partial(Gauge, registry=self.registry, multiprocess_mode="livesum")
+        newest = partial(
+            Gauge,
+            labelnames=("campaign",),
+            registry=self.registry,
+            multiprocess_mode="mostrecent",
         )
-        self._request_s = Histogram(
+        self._requests = counter(
+            "checkins_requests", "Requests answered", ("route", "method", "status")
+        )
+        self._request_s = histogram(
             "checkins_request_seconds",
             "Time from head to whole answer",
             ("route",),
             buckets=_REQUEST_S,
-            registry=registry,
         )
-        self._refused = Counter(
-            "checkins_refused", "Refused before the app saw it", ("reason",), registry=registry
+        self._refused = counter("checkins_refused", "Refused before the app saw it", ("reason",))
+        self._connections = live("checkins_connections", "Open connections")
+        self.waiters = live("checkins_waiters", "Long polls and event streams waiting")
+        self._long_polls = counter("checkins_long_polls", "Long polls answered", ("outcome",))
+        self._batch_size = histogram(
+            "checkins_batch_size", "Writes that one group commit made durable", buckets=_SIZES
         )
-        self._connections = _live("checkins_connections", "Open connections", registry)
-        self.waiters = _live("checkins_waiters", "Long polls and event streams waiting", registry)
-        self._long_polls = Counter(
-            "checkins_long_polls", "Long polls answered", ("outcome",), registry=registry
+        self._commit_s = histogram("checkins_commit_seconds", "Time of a commit", buckets=_COMMIT_S)
+        self._slots = counter("checkins_slots_closed", "Slots this process closed")
+        self._closing_s = histogram(
+            "checkins_closing_seconds", "Time to close a slot", buckets=_CLOSING_S
         )
-        self._batch_size = Histogram(
-            "checkins_batch_size",
-            "Writes that one group commit made durable",
-            buckets=_SIZES,
-            registry=registry,
-        )
-        self._commit_s = Histogram(
-            "checkins_commit_seconds", "Time of a commit", buckets=_COMMIT_S, registry=registry
-        )
-        self._slots = Counter(
-            "checkins_slots_closed", "Slots this process closed", registry=registry
-        )
-        self._closing_s = Histogram(
-            "checkins_closing_seconds",
-            "Time to close a slot",
-            buckets=_CLOSING_S,
-            registry=registry,
-        )
-        self._late_s = Histogram(
+        self._late_s = histogram(
             "checkins_closing_late_seconds",
             "How long after its end a slot was closed",
             buckets=_CLOSING_S,
-            registry=registry,
         )
         self._clock_off = Gauge(
             "checkins_clock_off_seconds",
             "By how much the clock jumped",
-            registry=registry,
+            registry=self.registry,
             multiprocess_mode="livemax",
         )
-        self._lines_lost = Counter(
-            "checkins_log_lines_lost", "Log lines that could not be written", registry=registry
+        self._lines_lost = counter("checkins_log_lines_lost", "Log lines that could not be written")
+        self._restarts = counter(
+            "checkins_task_restarts", "Background tasks that died and were started again", ("task",)
         )
-        self._restarts = Counter(
-            "checkins_task_restarts",
-            "Background tasks that died and were started again",
-            ("task",),
-            registry=registry,
+        campaign = "checkins_campaign_"
+        self._campaign_slots = newest(f"{campaign}slots_closed", "Slots released")
+        self._campaign_spent = newest(
+            f"{campaign}epsilon_spent", "Upper bound of the epsilon spent"
         )
-        self._campaign_slots = _of_campaign("slots_closed", "Slots released", registry)
-        self._campaign_spent = _of_campaign(
-            "epsilon_spent", "Upper bound of the epsilon spent", registry
-        )
-        self._campaign_budget = _of_campaign("epsilon_budget", "Epsilon of the budget", registry)
+        self._campaign_budget = newest(f"{campaign}epsilon_budget", "Epsilon of the budget")
         self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def request(self, *, route: str, method: str, status: int, seconds: float) -> None:
-        """One request was answered; ``route`` is a template, never a path."""
+        """Count and time one request; ``route`` is a template, never a path."""
         key = (route, method if method in METHODS else "other", status // 100)
         known = self._known.get(key)
         if known is None:
-            # Looking a labelled metric up costs more than counting in it.
+            # Looking up a labelled metric takes longer than counting in it.
             counter = self._requests.labels(route, key[1], f"{key[2]}xx")
             known = self._known[key] = (counter, self._request_s.labels(route))
         known[0].inc()
@@ -149,40 +136,37 @@ class Metrics:
         self._refused.labels(reason).inc()
 
     def connections(self, number: int) -> None:
-        """So many connections are open now in this process."""
         self._connections.set(number)
 
     def clock_off(self, seconds: float) -> None:
-        """The clock holds because the calendar jumped by so much; 0: it does not hold."""
+        """Set by how much the calendar jumped while the clock holds; 0 if it does not hold."""
         self._clock_off.set(seconds)
 
     def long_poll(self, outcome: str) -> None:
-        """A long poll was answered."""
         self._long_polls.labels(outcome if outcome in OUTCOMES else "other").inc()
 
-    def committed(self, *, writes: int, seconds: float) -> None:
-        """One group commit made so many writes durable."""
+    def committed(self, writes: int, seconds: float) -> None:
+        """Record the number of writes of one group commit, and its duration."""
         self._batch_size.observe(writes)
         self._commit_s.observe(seconds)
 
     def slot_closed(self, *, seconds: float, late_s: float) -> None:
-        """This process closed a slot, ``late_s`` after the slot's end."""
+        """Record that this process closed a slot, ``late_s`` after the slot's end."""
         self._slots.inc()
         self._closing_s.observe(seconds)
         self._late_s.observe(max(0.0, late_s))
 
     def log_line_lost(self) -> None:
-        """A line of the log could not be written."""
         self._lines_lost.inc()
 
     def task_restarted(self, kind: str) -> None:
-        """A background task died and is started again; ``kind`` is one of a few fixed words."""
+        """Count a background task that died; ``kind`` is one of a few fixed words."""
         self._restarts.labels(kind).inc()
 
     def campaign(
         self, campaign: str, *, slots_closed: int, epsilon_spent: float, epsilon_budget: float
     ) -> None:
-        """Where a campaign stands; ``campaign`` is its public id."""
+        """Set the progress of a campaign; ``campaign`` is its public id."""
         self._campaign_slots.labels(campaign).set(slots_closed)
         self._campaign_spent.labels(campaign).set(epsilon_spent)
         self._campaign_budget.labels(campaign).set(epsilon_budget)
@@ -212,7 +196,7 @@ class RequestMetrics:
             return
         status = 500
 
-        async def noting(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -220,13 +204,11 @@ class RequestMetrics:
 
         start = self.clock()
         try:
-            await self.app(scope, receive, noting)
+            await self.app(scope, receive, send_and_note)
         finally:
+            seconds, method = self.clock() - start, scope["method"]
             self.metrics.request(
-                route=template(scope),
-                method=scope["method"],
-                status=status,
-                seconds=self.clock() - start,
+                route=template(scope), method=method, status=status, seconds=seconds
             )
 
 
@@ -240,17 +222,3 @@ def forget_worker(process_id: int) -> None:
     """Remove the gauges of a worker process that has ended."""
     if FOLDER in os.environ:
         mark_process_dead(process_id)  # type: ignore[no-untyped-call]
-
-
-def _live(name: str, meaning: str, registry: CollectorRegistry) -> Gauge:
-    return Gauge(name, meaning, registry=registry, multiprocess_mode="livesum")
-
-
-def _of_campaign(name: str, meaning: str, registry: CollectorRegistry) -> Gauge:
-    return Gauge(
-        f"checkins_campaign_{name}",
-        meaning,
-        ("campaign",),
-        registry=registry,
-        multiprocess_mode="mostrecent",
-    )

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -25,13 +26,10 @@ from checkins.service.http.uvicorn_hooks import GracefulServer, limited_protocol
 from checkins.service.runs.runner import Runner
 from checkins.service.settings import Settings
 
-LEAVE_S = 10
-"""Seconds within which a coordinator and its workers end when asked to stop, whatever its clients
-and its store do."""
+LEAVE_S = 10  # most seconds from the request to stop to the end of a coordinator and its workers
 GRACE_S = 5
-"""Seconds of these for requests in flight; the rest is for ``runner.LEAVE_STORE_S``."""
-KILL_S = LEAVE_S - 0.5
-"""Seconds after which a worker that has not ended is killed by its parent."""
+"""Seconds of ``LEAVE_S`` for requests in flight; the rest is for ``runner.LEAVE_STORE_S``."""
+KILL_S = LEAVE_S - 0.5  # seconds after which a worker that has not ended is killed by its parent
 PARENT_LOOK_S = 0.5
 WORKER_RESTART_S = 0.5
 
@@ -75,11 +73,8 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise InvalidValue(
-            "port",
-            port,
-            f"cannot be used on {host}: {error.strerror}; give another --port or --host",
-        ) from error
+        expected = f"cannot be used on {host}: {error.strerror}; give another --port or --host"
+        raise InvalidValue("port", port, expected) from error
     listener.listen(4096)
     return listener
 
@@ -100,7 +95,7 @@ def serve(
         coordinator = Coordinator(settings, ready=ready)
         _run(coordinator, listener, _end_with(coordinator, until_done))
     if not coordinator.started:
-        raise ComputationFailed("the coordinator could not start: its log says why")
+        raise ComputationFailed("the coordinator could not start: see its log")
 
 
 def _run(
@@ -108,9 +103,13 @@ def _run(
 ) -> None:
     """Serve until asked to stop or ``watch`` stops the server; raise what ``watch`` raises."""
 
+    def stop_if_failed(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            coordinator.should_exit = True
+
     async def main() -> None:
         watching = asyncio.create_task(watch)
-        watching.add_done_callback(lambda _: _leave_if_dead(coordinator, watching))
+        watching.add_done_callback(stop_if_failed)
         try:
             await coordinator.serve(sockets=[listener])
         finally:
@@ -121,11 +120,6 @@ def _run(
 
     with asyncio.Runner(loop_factory=coordinator.config.get_loop_factory()) as runner:
         runner.run(main())
-
-
-def _leave_if_dead(coordinator: Coordinator, task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        coordinator.should_exit = True
 
 
 async def _end_with(coordinator: Coordinator, run: str | None) -> None:
@@ -148,28 +142,24 @@ def serve_with_workers(
 ) -> None:
     """Serve with several processes on one socket; one that dies is started again."""
     _raise_file_limit()
-    with (
-        logs.configure(settings.log_file),
-        _metrics_folder(),
-        _Workers(settings, listener) as group,
-    ):
+    with logs.configure(settings.log_file), _metrics_folder(), _Workers(settings, listener) as pool:
         for _ in range(workers):
-            group.spawn()
-        group.wait_for_an_answer()
+            pool.spawn()
+        pool.wait_for_an_answer()
         ready()
-        group.look_after()
+        pool.look_after()
 
 
+@dataclass
 class _Workers:
-    """Worker processes, which share the listening socket and get the settings through a pipe."""
+    """Worker processes that share the listening socket and read the settings from a pipe."""
 
-    def __init__(self, settings: Settings, listener: socket.socket) -> None:
-        self.settings = settings
-        self.listener = listener
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.stopping = False
-        self.leave_by: float | None = None
-        """Time on the monotonic clock at which all must have ended; None until asked to stop."""
+    settings: Settings
+    listener: socket.socket
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    stopping: bool = False
+    leave_by: float | None = None
+    """Time on the monotonic clock at which all must have ended; None until asked to stop."""
 
     def __enter__(self) -> _Workers:
         self._before = {
@@ -197,16 +187,12 @@ class _Workers:
     def _ask_to_stop(self) -> float:
         if self.leave_by is None:
             self.leave_by = time.monotonic() + KILL_S
-        self._tell(signal.SIGTERM)
-        return self.leave_by
-
-    def _tell(self, number: int) -> None:
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
+                process.send_signal(signal.SIGTERM)
+        return self.leave_by
 
     def spawn(self) -> None:
-        """Start one worker."""
         fd = self.listener.fileno()
         process = subprocess.Popen(
             [sys.executable, "-m", "checkins.service.server", str(fd), str(os.getpid())],
@@ -224,7 +210,7 @@ class _Workers:
         address = self.listener.getsockname()[:2]
         while not self.stopping:
             if any(process.poll() is not None for process in self.processes):
-                raise ComputationFailed("a worker could not start: its log says why")
+                raise ComputationFailed("a worker could not start: see its log")
             with contextlib.suppress(OSError), socket.create_connection(address, 2) as asking:
                 asking.sendall(
                     b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

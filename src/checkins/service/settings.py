@@ -1,38 +1,27 @@
 """Settings of a service: its store, who may enrol, its limits.
 
 Secrets (the operator's token, the enrolment secret, a password inside the store's address) are
-never part of a ``repr`` nor of an error message; only ``Settings.to_json`` holds them.
+never part of a ``repr`` or an error message; only ``Settings.to_json`` contains them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, cast
 
 from checkins import validate
-from checkins.errors import InvalidValue, ProtocolViolation
+from checkins.errors import InvalidValue
+from checkins.service.authentication import HIDDEN, is_same, require_secret
+from checkins.service.authentication import Enrolment as Enrolment
+from checkins.service.authentication import EnrolmentKind as EnrolmentKind
 
 KIB = 1024
-LEAST_SECRET = 16
-"""Least number of characters of a secret: fewer could be guessed over the network."""
-HIDDEN = "(hidden)"
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_VISIBLE = re.compile(r"[!-~]+")  # what a header carries unchanged
 _SECRET_OPTION = re.compile(r"(?i)([^&=?]*(?:pass|secret|token|key)[^&=?]*)=[^&]*")
-_MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_urlsafe())"'
-
-
-class NotAdmitted(ProtocolViolation):
-    """An enrolment without a credential that this service admits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,106 +41,17 @@ class Limits:
     listeners: int = 2000  # event streams
     head_s: float = 10.0
     body_s: float = 10.0
-    answer_s: float = 60.0  # how often a full send buffer must have been taken from
+    answer_s: float = 60.0  # between two checks that a client reads its response
     waiting_s: float = 60.0  # longest long poll
 
     def __post_init__(self) -> None:
-        validate.count(
-            body_bytes=self.body_bytes,
-            campaign_bytes=self.campaign_bytes,
-            head_bytes=self.head_bytes,
-            burst=self.burst,
-            listeners=self.listeners,
-        )
-        validate.non_negative(requests_per_s=self.requests_per_s)
-        for name in ("connections", "per_address"):
-            if getattr(self, name) != 0 or isinstance(getattr(self, name), bool):
-                validate.count(**{name: getattr(self, name)})
-        validate.positive(
-            head_s=self.head_s,
-            body_s=self.body_s,
-            answer_s=self.answer_s,
-            waiting_s=self.waiting_s,
-        )
-
-
-class EnrolmentKind(StrEnum):
-    """Who may enrol."""
-
-    OPEN = "open"
-    SECRET = "secret"
-    ALLOW_LIST = "allow-list"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enrolment:
-    """Who may enrol: anyone, whoever knows one shared secret, or the holders of listed keys."""
-
-    kind: EnrolmentKind
-    secret: str | None = field(default=None, repr=False)
-    allow_list: frozenset[str] = field(default=frozenset(), repr=False)
-
-    def __post_init__(self) -> None:
-        validate.one_of(EnrolmentKind, kind=self.kind)
-        if (self.kind is EnrolmentKind.SECRET) != (self.secret is not None):
-            raise InvalidValue(
-                "enrolment", str(self.kind), "takes a secret exactly when its kind is secret"
-            )
-        if self.secret is not None:
-            _require_secret("secret", self.secret)
-        if (self.kind is EnrolmentKind.ALLOW_LIST) != bool(self.allow_list):
-            raise InvalidValue(
-                "enrolment", str(self.kind), "takes keys exactly when its kind is allow-list"
-            )
-        if not all(isinstance(key, str) and _DIGEST.fullmatch(key) for key in self.allow_list):
-            raise InvalidValue("allow_list", HIDDEN, "must hold the sha256 of each key, in hex")
-
-    @classmethod
-    def open(cls) -> Self:
-        """Anyone may enrol."""
-        return cls(kind=EnrolmentKind.OPEN)
-
-    @classmethod
-    def from_secret_file(cls, path: Path) -> Self:
-        """Clients with the secret in a file may enrol."""
-        return cls(kind=EnrolmentKind.SECRET, secret=read_secret(path, name="secret_file"))
-
-    @classmethod
-    def from_allow_list_file(cls, path: Path) -> Self:
-        """Holders of the keys in a file may enrol: one key or ``sha256:hex`` a line."""
-        keys = set()
-        for number, line in enumerate(_lines(path, name="allow_list"), start=1):
-            if not line:
-                continue
-            digest = line.removeprefix("sha256:").lower()
-            if not line.startswith("sha256:"):
-                _require_secret(f"allow_list line {number}", line)
-                digest = digest_of(line)
-            elif not _DIGEST.fullmatch(digest):
-                raise InvalidValue(
-                    f"allow_list line {number}", HIDDEN, "must be sha256: and 64 hex digits"
-                )
-            keys.add(digest)
-        if not keys:
-            raise InvalidValue("allow_list", str(path), "holds no key; write one a line")
-        return cls(kind=EnrolmentKind.ALLOW_LIST, allow_list=frozenset(keys))
-
-    def admits(self, credential: str | None) -> str | None:
-        """Return the sha256 of a listed key; None if enrolment is open or the secret is right.
-
-        Raises NotAdmitted otherwise. Neither result nor duration reveals how close a guess was.
-        """
-        if self.kind is EnrolmentKind.OPEN:
-            return None
-        if credential is None:
-            raise NotAdmitted("this service enrols only with a credential; send it as Bearer")
-        digest = digest_of(credential)
-        if self.secret is not None:
-            if hmac.compare_digest(digest, digest_of(self.secret)):
-                return None
-        elif digest in self.allow_list:
-            return digest
-        raise NotAdmitted("this credential does not enrol here; ask the operator for one")
+        for name, value in asdict(self).items():
+            if name == "requests_per_s":
+                validate.non_negative(**{name: value})
+            elif name.endswith("_s"):
+                validate.positive(**{name: value})
+            elif name not in ("connections", "per_address") or value is False or value != 0:
+                validate.count(**{name: value})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,17 +76,13 @@ class Settings:
         validate.one_of((Path, type(None)), witness=self.witness, log_file=self.log_file)
         validate.one_of(bool, plan=self.plan)
         _require_store(self.store)
-        _require_secret("operator_token", self.operator_token)
+        require_secret("operator_token", self.operator_token)
         for proxy in self.trusted_proxies:
-            _require_network(proxy)
-        if self.public_url is not None and not re.fullmatch(
-            r"https?://[^\s/@?#]+(/[^\s@?#]*)?", self.public_url
-        ):
-            raise InvalidValue(
-                "public_url",
-                redacted_url(self.public_url),
-                "must look like https://host:port, without user, query or fragment",
-            )
+            proxy_network(proxy)
+        url = self.public_url
+        if url is not None and not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s@?#]*)?", url):
+            expected = "must look like https://host:port, without user, query or fragment"
+            raise InvalidValue("public_url", redacted_url(url), expected)
 
     @property
     def redacted_store(self) -> str:
@@ -195,9 +91,7 @@ class Settings:
 
     def is_operator(self, credential: str | None) -> bool:
         """Return whether this is the operator's token, compared in constant time."""
-        if credential is None:
-            return False
-        return hmac.compare_digest(digest_of(credential), digest_of(self.operator_token))
+        return credential is not None and is_same(credential, self.operator_token)
 
     def to_json(self) -> str:
         """Return all settings as JSON, secrets included, for the pipe to a worker process.
@@ -233,20 +127,6 @@ class Settings:
             raise InvalidValue("settings", HIDDEN, "must be what Settings.to_json wrote") from None
 
 
-def digest_of(credential: str) -> str:
-    """Return the sha256 of a credential in hex: all that is stored or compared of it."""
-    return hashlib.sha256(credential.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def read_secret(path: Path, *, name: str) -> str:
-    """Return the secret in a file, which must be its only line."""
-    lines = [line for line in _lines(path, name=name) if line]
-    if len(lines) != 1:
-        raise InvalidValue(name, str(path), f"must hold one line, the secret; {_MAKE_ONE}")
-    _require_secret(name, lines[0])
-    return lines[0]
-
-
 def redacted_url(url: str) -> str:
     """Return an address without its password; a text that is no address is hidden completely.
 
@@ -264,22 +144,13 @@ def redacted_url(url: str) -> str:
     return f"{scheme}://{body}{mark}" + _SECRET_OPTION.sub(r"\1=***", query)
 
 
-def _require_secret(name: str, secret: object) -> None:
-    if not isinstance(secret, str) or not _VISIBLE.fullmatch(secret) or len(secret) < LEAST_SECRET:
-        raise InvalidValue(
-            name,
-            HIDDEN,
-            f"must be at least {LEAST_SECRET} visible ASCII characters without spaces; {_MAKE_ONE}",
-        )
-
-
-def _require_network(proxy: str) -> None:
+def proxy_network(proxy: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """Return the network of a trusted proxy, which may be a single address."""
     try:
-        ipaddress.ip_network(proxy, strict=False)
+        return ipaddress.ip_network(proxy, strict=False)
     except ValueError:
-        raise InvalidValue(
-            "trusted_proxies", proxy, "must be an address or a network such as 10.0.0.0/8"
-        ) from None
+        expected = "must be an address or a network such as 10.0.0.0/8"
+        raise InvalidValue("trusted_proxies", proxy, expected) from None
 
 
 def _require_store(store: object) -> None:
@@ -293,16 +164,8 @@ def _require_store(store: object) -> None:
         "store",
         redacted_url(store),
         "must be sqlite:///FILE.db or postgresql://USER:PASSWORD@HOST/DATABASE;"
-        " a store in memory or another database cannot keep what was promised",
+        " a store in memory, or another database, is not durable",
     )
-
-
-def _lines(path: Path, *, name: str) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise InvalidValue(name, str(path), "must be a text file that can be read") from None
-    return [re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines()]
 
 
 def _known(kind: type, name: str, plain: object) -> dict[str, Any]:

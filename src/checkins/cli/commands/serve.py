@@ -283,7 +283,8 @@ def _campaign(file: str) -> tuple[Campaign, Path]:
 def _settings(given: GivenOptions, folder: Path, *, plan: bool) -> tuple[Settings, bool]:
     import secrets
 
-    from checkins.service.settings import Settings, read_secret
+    from checkins.service.authentication import read_secret
+    from checkins.service.settings import Settings
     from checkins.service.store.rollback_guard import default_witness
 
     store = given.texts.get("store") or os.environ.get(STORE_VARIABLE) or STORE

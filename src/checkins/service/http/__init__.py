@@ -1,1 +1,1 @@
-"""HTTP below the routes: problem documents, limits, and what is changed in uvicorn."""
+"""HTTP below the routes: problem documents, limits, and hooks into uvicorn."""

@@ -1,13 +1,13 @@
 """Problem documents: application/problem+json (RFC 9457), one slug per reason.
 
-A detail never repeats what was sent: at most a short value of a named parameter.
+A detail repeats nothing of the request but a short value of a named parameter.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -23,12 +23,12 @@ from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.protocol import wire
 from checkins.protocol.report import Malformed
 from checkins.service import logs
-from checkins.service.settings import NotAdmitted
+from checkins.service.authentication import NotAdmitted
 
 LONGEST_DETAIL = 600
 LONGEST_VALUE = 80
 MOST_FAULTS = 5
-FAILED = "the operator's log says where; try again later"
+FAILED = "the operator's log has the place of the failure; try again later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,6 @@ class Problem(Exception):
         self.retry_after = retry_after
 
     def body(self) -> bytes:
-        """Return the problem document."""
         return _document(self.slug, KINDS[self.slug].title, self.status, self.detail)
 
     def headers(self) -> dict[str, str]:
@@ -90,65 +89,48 @@ class Problem(Exception):
         return headers
 
     def response(self) -> Response:
-        """Return the response."""
         return Response(self.body(), status_code=self.status, headers=self.headers())
 
 
 def install(app: FastAPI) -> None:
     """Answer every exception of the app's routes with a problem document."""
 
-    async def on_problem(_: Request, error: Exception) -> Response:
-        assert isinstance(error, Problem)
-        return error.response()
+    def answer_with(kind: type[Exception], problem: Callable[[Any], Problem]) -> None:
+        async def handler(_: Request, error: Exception) -> Response:
+            return problem(error).response()
 
-    async def on_not_admitted(_: Request, error: Exception) -> Response:
-        return Problem("not-enrolled", str(error)).response()
-
-    async def on_violation(_: Request, error: Exception) -> Response:
-        return Problem("refused", str(error)).response()
-
-    async def on_malformed(_: Request, error: Exception) -> Response:
-        return Problem("invalid", str(error)).response()
-
-    async def on_invalid(_: Request, error: Exception) -> Response:
-        assert isinstance(error, InvalidValue)
-        return Problem(
-            "invalid", f"{error.name}{_value_text(error.value)}: {error.expected}"
-        ).response()
-
-    async def on_validation(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return Problem("invalid", _faults(error.errors())).response()
+        app.add_exception_handler(kind, handler)
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         response = _from_http(error)
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            # The framework names those of one route; a path may have several.
+            # The framework names the methods of one route; a path may have several routes.
             response.headers["allow"] = ", ".join(sorted(_allowed(request)))
         return response
-
-    async def on_gone(_: Request, error: Exception) -> Response:
-        # The client is gone: this is not a failure of the service.
-        return Problem("too-slow", "the connection closed before the body was complete").response()
 
     async def on_failure(request: Request, error: Exception) -> Response:
         logs.failure(error, route=getattr(request.scope.get("route"), "path", None))
         return Problem("failed", FAILED).response()  # the middleware has answered before
 
-    app.add_exception_handler(Problem, on_problem)
-    app.add_exception_handler(NotAdmitted, on_not_admitted)
-    app.add_exception_handler(ProtocolViolation, on_violation)
-    app.add_exception_handler(Malformed, on_malformed)
-    app.add_exception_handler(InvalidValue, on_invalid)
-    app.add_exception_handler(RequestValidationError, on_validation)
+    cut_off = "the connection closed before the body was complete"
+    answer_with(Problem, lambda error: error)
+    answer_with(NotAdmitted, lambda error: Problem("not-enrolled", str(error)))
+    answer_with(ProtocolViolation, lambda error: Problem("refused", str(error)))
+    answer_with(Malformed, lambda error: Problem("invalid", str(error)))
+    answer_with(InvalidValue, _invalid)
+    answer_with(RequestValidationError, lambda error: Problem("invalid", _faults(error.errors())))
+    answer_with(ClientDisconnect, lambda _: Problem("too-slow", cut_off))  # not our failure
     app.add_exception_handler(HTTPException, on_http)
-    app.add_exception_handler(ClientDisconnect, on_gone)
     app.add_exception_handler(Exception, on_failure)
 
 
+def _invalid(error: InvalidValue) -> Problem:
+    return Problem("invalid", f"{error.name}{_value_text(error.value)}: {error.expected}")
+
+
 def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """FastAPI's ``responses`` for a route that may answer with these problems.
+    """Return FastAPI's ``responses`` of a route that may answer with these problems.
 
     >>> sorted(documented("refused", "too-early", "over"))
     [409, 410]
@@ -199,8 +181,8 @@ def _from_http(error: HTTPException) -> Response:
     phrase = HTTPStatus(status).phrase if known else "Refused"
     slug = _BY_STATUS.get(status) or phrase.lower().replace(" ", "-").replace("'", "")
     title = KINDS[slug].title if slug in KINDS else phrase
-    said = "" if status >= 500 or error.detail == phrase else str(error.detail)
-    body = _document(slug, title, status, _cut(said or title, LONGEST_DETAIL))
+    detail = "" if status >= 500 or error.detail == phrase else str(error.detail)
+    body = _document(slug, title, status, _cut(detail or title, LONGEST_DETAIL))
     return Response(body, status_code=status, headers={**headers, "content-type": wire.PROBLEM})
 
 
@@ -214,8 +196,8 @@ def _allowed(request: Request) -> set[str]:
 
 
 def _faults(errors: Sequence[Any]) -> str:
-    """Return places and reasons without the input; a place may be input too, so it is cut."""
-    told = []
+    """Return places and reasons without the input; a place, which may be input, is shortened."""
+    faults = []
     for error in errors[:MOST_FAULTS]:
         cause = (error.get("ctx") or {}).get("error")
         if isinstance(cause, InvalidValue):
@@ -225,20 +207,20 @@ def _faults(errors: Sequence[Any]) -> str:
         else:
             why = str(error.get("msg", "is not valid"))
         place = ".".join(_cut(str(part), LONGEST_VALUE // 2) for part in error.get("loc", ())[:6])
-        told.append(f"{place}: {_cut(why, 2 * LONGEST_VALUE)}")
+        faults.append(f"{place}: {_cut(why, 2 * LONGEST_VALUE)}")
     if len(errors) > MOST_FAULTS:
-        told.append(f"and {len(errors) - MOST_FAULTS} more")
-    return "; ".join(told)
+        faults.append(f"and {len(errors) - MOST_FAULTS} more")
+    return "; ".join(faults)
 
 
 def _value_text(value: object) -> str:
     """Return `` = value`` for a short plain value, else an empty text."""
-    if isinstance(value, str | bool | float | None) or (
-        isinstance(value, int) and value.bit_length() < 256
-    ):
-        text = repr(value)
-        return f" = {text}" if len(text) <= LONGEST_VALUE else ""
-    return ""
+    if not isinstance(value, str | int | float | None):
+        return ""
+    if isinstance(value, int) and value.bit_length() >= 256:
+        return ""
+    text = repr(value)
+    return f" = {text}" if len(text) <= LONGEST_VALUE else ""
 
 
 def _cut(text: str, longest: int) -> str:

@@ -11,38 +11,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from checkins.errors import InvalidValue
-from checkins.service.settings import Limits
+from checkins.service.settings import Limits, proxy_network
 
-MOST_ADDRESSES = 100_000
-"""Largest number of addresses whose request rate is remembered."""
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+MOST_ADDRESSES = 100_000  # largest number of addresses whose request rate is remembered
 
 
+@dataclass(slots=True, kw_only=True)
 class RequestRates:
     """Token buckets, one per address: ``burst`` requests at once, ``per_s`` a second on average.
 
     One number per address: the request count at which its bucket would be full again. At most
-    ``most`` addresses are remembered; the least recently used one, whose bucket is the likeliest
-    to be full, is dropped first.
+    ``most`` addresses are remembered; the least recently used one is dropped first.
     """
 
-    __slots__ = ("burst", "clock", "due", "most", "per_s")
-
-    def __init__(
-        self,
-        *,
-        per_s: float,
-        burst: int,
-        most: int = MOST_ADDRESSES,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.per_s = per_s
-        self.burst = burst
-        self.most = most
-        self.clock = clock
-        self.due: dict[str, float] = {}
+    per_s: float
+    burst: int
+    most: int = MOST_ADDRESSES
+    clock: Callable[[], float] = time.monotonic
+    due: dict[str, float] = field(default_factory=dict)
 
     def wait_s(self, address: str) -> float:
         """Count a request and return 0, or return the seconds until one would be admitted."""
@@ -61,7 +47,7 @@ class Proxies:
     """Trusted proxies: addresses or networks that forward the requests of many clients."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._networks = tuple(_network(text) for text in texts)
+        self._networks = tuple(proxy_network(text) for text in texts)
 
     def __bool__(self) -> bool:
         return bool(self._networks)
@@ -123,12 +109,3 @@ def parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None
         return None
     mapped = getattr(found, "ipv4_mapped", None)
     return found if mapped is None else mapped
-
-
-def _network(text: str) -> Network:
-    try:
-        return ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        raise InvalidValue(
-            "trusted_proxies", text, "must be addresses or networks such as 10.0.0.0/8"
-        ) from None

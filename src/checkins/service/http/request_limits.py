@@ -1,8 +1,8 @@
 """ASGI middleware: limits on size, encoding, time and rate of requests, and security headers.
 
-The app reads a body as it arrives, never more than the limit. Where a body is cut off, the response
-that the app would give is replaced by the refusal. Every response gets the headers that keep a
-browser from guessing content types, sending referrers or caching.
+The app reads a body as it arrives, up to the limit. If the body exceeds a limit, the response is
+the refusal. Every response gets headers that keep a browser from guessing content types, sending
+referrers or caching.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -88,7 +89,7 @@ class RequestLimits:
         if problem is None and length is not None:
             problem = _length_problem(length, limit)
         if problem is None:
-            body = _Body(receive, limit=limit, within_s=self.body_s)
+            body = _Body(receive, left=limit, within_s=self.body_s)
             answer.body = body
             try:
                 await self._ask(scope, body.receive, answer)
@@ -117,38 +118,35 @@ class RequestLimits:
             raise
 
     def _address(self, scope: Scope) -> str:
+        """Return the last address that is not a trusted proxy: those before it may be forged."""
         client = scope.get("client")
         if client is None:
             return ""
+        peer: str = client[0]
         if not self.proxies:
-            return bucket_of(client[0])
-        return bucket_of(self._behind_proxies(client[0], scope["headers"]))
-
-    def _behind_proxies(self, peer: str, headers: Headers) -> str:
-        """Return the last address that is not a trusted proxy: those before it may be forged."""
+            return bucket_of(peer)
+        headers: Headers = scope["headers"]
         forwarded = b",".join(value for name, value in headers if name == b"x-forwarded-for")
         hops = [hop.strip() for hop in forwarded.decode("latin-1").split(",") if hop.strip()]
         while peer in self.proxies and hops and parsed(hops[-1]) is not None:
             peer = hops.pop()
-        return peer
+        return bucket_of(peer)
 
 
 class _CutOff(ClientDisconnect):
     """Raised in the app where it reads a refused body; the middleware answers instead."""
 
 
+@dataclass(slots=True)
 class _Body:
     """The body of a request, up to a size limit and a deadline."""
 
-    __slots__ = ("deadline", "done", "left", "problem", "within_s", "wrapped")
-
-    def __init__(self, wrapped: Receive, *, limit: int, within_s: float) -> None:
-        self.wrapped = wrapped
-        self.left = limit
-        self.within_s = within_s
-        self.deadline: float | None = None
-        self.done = False
-        self.problem: Problem | None = None
+    wrapped: Receive
+    left: int  # bytes
+    within_s: float
+    deadline: float | None = None
+    done: bool = False
+    problem: Problem | None = None
 
     async def receive(self) -> Message:
         if self.done:
@@ -174,16 +172,14 @@ class _Body:
         return message
 
 
+@dataclass(slots=True)
 class _Answer:
     """The response of the app with security headers; dropped once the request is refused."""
 
-    __slots__ = ("body", "finished", "started", "wrapped")
-
-    def __init__(self, wrapped: Send) -> None:
-        self.wrapped = wrapped
-        self.body: _Body | None = None
-        self.started = False
-        self.finished = False
+    wrapped: Send
+    body: _Body | None = None
+    started: bool = False
+    finished: bool = False
 
     async def send(self, message: Message) -> None:
         body = self.body
@@ -211,6 +207,7 @@ class _Answer:
 
 
 def _safe(headers: Iterable[tuple[bytes, bytes]], *, close: bool) -> Headers:
+    """Return the headers with those of security; ``close`` ends the connection."""
     safe = list(headers)
     html = cached = False
     for name, value in safe:

@@ -44,45 +44,45 @@ _FRAMING = 9  # bytes around a chunk of one byte, and that byte: the most an hon
 class JoiningTransport:
     """A transport that sends the head of a response together with its body.
 
-    uvicorn writes them one after the other, and each write is a system call and a packet. A head
-    without a content length is that of a stream, whose first bytes may take long: it is sent at
-    once. What is written to a closing connection is dropped, as asyncio's own transports do;
-    uvloop's raise. All methods but writing are those of the wrapped transport.
+    uvicorn writes them separately, and each write is a system call and a packet. A head without a
+    content length is that of a stream, and is sent at once. Writes to a closing connection are
+    dropped, as by asyncio's own transports; uvloop's would raise. All other methods are those of
+    the wrapped transport.
     """
 
-    __slots__ = ("_held", "_transport", "is_closing")
+    __slots__ = ("_buffer", "_transport", "is_closing")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._held = b""
+        self._buffer = b""
         self.is_closing = transport.is_closing  # asked several times for each request
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send data after what is held, or hold it: the head of a response with a length.
+        """Buffer the head of a response with a length; send other data after the buffer.
 
-        The protocol calls ``flush`` when a response is complete, so nothing is held for longer.
+        The protocol calls ``flush`` when a response is complete.
         """
         if self.is_closing():
-            self._held = b""
-        elif self._held:
-            held, self._held = self._held, b""
-            self._transport.writelines((held, data))
+            self._buffer = b""
+        elif self._buffer:
+            head, self._buffer = self._buffer, b""
+            self._transport.writelines((head, data))
         elif data.startswith(_HEAD) and _LENGTH in data:
-            self._held = data
+            self._buffer = data
         else:
             self._transport.write(data)
 
     def flush(self) -> None:
-        """Send what is held: the response has no body."""
-        held, self._held = self._held, b""
-        if held and not self.is_closing():
-            self._transport.write(held)
+        """Send a buffered head: the response has no body."""
+        head, self._buffer = self._buffer, b""
+        if head and not self.is_closing():
+            self._transport.write(head)
 
     def close(self) -> None:
-        """Send what is held, and close the connection."""
+        """Send a buffered head, and close the connection."""
         self.flush()
         self._transport.close()
 
@@ -133,15 +133,13 @@ def limited_protocol(
             self._expect_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            _cancel(self.head_timer)
-            self.head_timer = None
-            _cancel(self.answer_timer)
-            self.answer_timer = None
+            self.head_timer = _cancelled(self.head_timer)
+            self.answer_timer = _cancelled(self.answer_timer)
             if self.address is not None:
                 counts.release(self.address)
                 self.address = None
                 report_open(counts.total)
-            for cycle in self.cycles:  # uvicorn tells the last one only: others would go on
+            for cycle in self.cycles:  # uvicorn disconnects the last one only
                 cycle.disconnected = not cycle.response_complete
                 cycle.message_event.set()
             self.cycles.clear()
@@ -165,8 +163,8 @@ def limited_protocol(
                 if self.transport.is_closing():
                     return
             if self.head_timer is None and (self.in_head or not self._answering()):
-                # Also bytes that begin no head, or belong to a body nobody reads any more: uvicorn
-                # stopped its keep-alive timer at them and would wait for ever.
+                # Also for bytes that begin no head, or belong to a body that is not read any more:
+                # uvicorn stopped its keep-alive timer and would wait for ever.
                 self._expect_head()
 
         def on_message_begin(self) -> None:
@@ -180,8 +178,7 @@ def limited_protocol(
         def on_headers_complete(self) -> None:
             self.in_head = False
             self.idle_bytes = 0
-            _cancel(self.head_timer)
-            self.head_timer = None
+            self.head_timer = _cancelled(self.head_timer)
             if self.parser.get_http_version() not in HTTP_VERSIONS:
                 raise HttpParserError("a version of HTTP that is not spoken here")
             # One that began behind another request, in the same bytes, was not counted from there.
@@ -195,7 +192,7 @@ def limited_protocol(
         def on_response_complete(self) -> None:
             self.joining.flush()
             while self.cycles and self.cycles[0].response_complete:
-                self.cycles.popleft()  # those who pipeline would have all of theirs kept
+                self.cycles.popleft()  # or pipelined requests would pile up
             super().on_response_complete()
 
         def on_body(self, body: bytes) -> None:
@@ -215,15 +212,14 @@ def limited_protocol(
                 self._expect_taken()
 
         def resume_writing(self) -> None:
-            _cancel(self.answer_timer)
-            self.answer_timer = None
+            self.answer_timer = _cancelled(self.answer_timer)
             super().resume_writing()
 
         def _should_upgrade_to_ws(self) -> bool:
             return False
 
         def _unsupported_upgrade_warning(self) -> None:
-            """Nothing: a line for each such request is a line per client."""
+            """Do nothing: a line for each such request would be a line per client."""
 
         def _answering(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
@@ -272,9 +268,11 @@ def limited_protocol(
     return LimitedProtocol
 
 
-def _cancel(timer: asyncio.TimerHandle | None) -> None:
+def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """Cancel a timer, if there is one, and return None in its place."""
     if timer is not None:
         timer.cancel()
+    return None
 
 
 class GracefulServer(uvicorn.Server):
@@ -315,11 +313,11 @@ class GracefulServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._release_waiters)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start as uvicorn does, then take what is loaded out of garbage collection."""
+        """Start as uvicorn does, then exclude all loaded objects from garbage collection."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         gc.collect()
-        gc.freeze()  # collecting what stays loaded again and again would halve the request rate
+        gc.freeze()  # collecting them again and again would halve the request rate
         gc.set_threshold(20_000, 20, 50)
         if self.started and not self.should_exit and self._ready is not None:
             self._ready()

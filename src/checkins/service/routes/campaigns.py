@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 from fastapi import APIRouter, Request, Response, status
 from fastapi.responses import StreamingResponse
 
@@ -24,19 +22,14 @@ from checkins.service.routes.requests import (
     schema_of,
     takes,
 )
-from checkins.service.runs import cached_responses, event_stream
+from checkins.service.runs import cached_responses, client_requests, event_stream
 from checkins.service.runs.cached_responses import cached_model
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.runner import Runner
-from checkins.service.store import ledgers
 
 router = APIRouter(tags=["campaigns"], route_class=PlainRoute)
 public_router = APIRouter(tags=["public"], route_class=PlainRoute)
 EVENT_STREAM = "text/event-stream"
-MOST_AT_A_TIME = 4_000_000
-"""Approximate number of bytes of a ledger that are held in memory for one reader."""
-LINE_BYTES, NUMBER_BYTES = 500, 11
-"""Approximate bytes of a ledger's line without its sum, and of each number of the sum."""
 
 
 @router.get(
@@ -114,15 +107,7 @@ async def stop_campaign(request: Request) -> Response:
 async def progress(request: Request) -> Response:
     """The data of the page's charts."""
     live_run, runner = await live_run_of(request), runner_of(request)
-    closed = live_run.public.state.closed
-
-    def releases() -> list[tuple[int, str]]:
-        with runner.database.reading() as connection:
-            return ledgers.last_releases(
-                connection, live_run.spec.id, closed=closed, most=cached_responses.MOST_RELEASES
-            )
-
-    return answer(cached_responses.progress(live_run, await runner.ask(releases)))
+    return answer(await client_requests.progress(runner, live_run))
 
 
 def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) -> Response:
@@ -169,26 +154,9 @@ async def ledger(request: Request) -> Response:
     """`checkins verify` recomputes everything from it."""
     live_run, runner = await live_run_of(request), runner_of(request)
     after = int(number_of(request, "after", whole=True))
-    last = live_run.public.ledger.entries
-    line_bytes = LINE_BYTES + NUMBER_BYTES * live_run.spec.dimension
-    at_a_time = max(1, MOST_AT_A_TIME // line_bytes)
-
-    def some(done: int) -> list[bytes]:
-        with runner.database.reading() as connection:
-            most = max(0, min(at_a_time, last - done))
-            return ledgers.ledger_lines(connection, live_run.spec.population, after=done, most=most)
-
-    first = await runner.ask(some, after)  # a failing store is noticed before the head is sent
-
-    async def lines() -> AsyncIterator[bytes]:
-        found, done = first, after
-        while found:
-            yield b"".join(found)
-            done += len(found)
-            found = await runner.ask(some, done) if done < last else []
-
+    lines = await client_requests.ledger_parts(runner, live_run, after=after)
     name = 'attachment; filename="ledger.jsonl"'
-    return StreamingResponse(lines(), media_type=wire.LEDGER, headers={"content-disposition": name})
+    return StreamingResponse(lines, media_type=wire.LEDGER, headers={"content-disposition": name})
 
 
 @public_router.get(
@@ -203,17 +171,8 @@ async def head(request: Request) -> Response:
     """A ledger only grows: a device that saw this head before sees that nothing was rolled back."""
     live_run, runner = await live_run_of(request), runner_of(request)
     entries = integer_of(request, "entries")
-    if entries > live_run.public.ledger.entries:  # an entry is public with its release
-        raise Problem("unknown-entry", f"it has {live_run.public.ledger.entries:,} entries so far")
-
-    def found() -> list[str]:
-        with runner.database.reading() as connection:
-            return ledgers.ledger_heads(
-                connection, live_run.spec.population, after=entries - 1, most=1
-            )
-
-    (there,) = await runner.ask(found)
-    return answer(wire.LedgerPlace(entries=entries, head=there))
+    head = await client_requests.ledger_head(runner, live_run, entries=entries)
+    return answer(wire.LedgerPlace(entries=entries, head=head))
 
 
 @public_router.get(

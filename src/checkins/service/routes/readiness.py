@@ -23,7 +23,7 @@ from checkins.service.routes.requests import (
     schema_of,
     takes,
 )
-from checkins.service.runs import slot_transitions
+from checkins.service.runs import run_state_machine
 from checkins.service.runs.runner import Runner
 from checkins.service.workers.threads import PATIENCE_S
 
@@ -107,7 +107,7 @@ def _late(runner: Runner) -> list[str]:
     now = runner.database.now()
     late = []
     for run, live_run in runner.live_runs.items():
-        moment = slot_transitions.due(live_run.spec, live_run.snapshot.state)
+        moment = run_state_machine.due(live_run.spec, live_run.snapshot.state)
         if moment is not None and not now - moment <= LATE_S:
             late.append(run)
     return late

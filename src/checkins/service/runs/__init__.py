@@ -1,1 +1,1 @@
-"""Runs of campaigns: opening, taking in what clients send, slots, state, responses."""
+"""Runs of campaigns: opening, intake of messages, state machine, recovery, responses."""

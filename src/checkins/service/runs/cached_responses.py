@@ -133,7 +133,7 @@ def state(live_run: LiveRun) -> wire.StateEvent:
 def release(
     live_run: LiveRun, slot: int, *, model_hash: str, head: str, entries: int
 ) -> wire.ReleaseEvent:
-    """Return the data of a ``release`` event: the same whoever was in the slot."""
+    """Return the data of a ``release`` event, which does not depend on who was in the slot."""
     return {
         "slot": slot,
         "slots_closed": slot,

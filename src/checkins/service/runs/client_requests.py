@@ -1,26 +1,31 @@
-"""What the requests of clients do: enrol, check in, wait for the outcome, report, withdraw.
+"""The requests of clients: enrol, check in, wait, report, withdraw, and read public data.
 
-Routes parse a request and answer it; what is decided about it is decided here, and by the state
-machine in ``intake``.
+Routes parse a request and send the response; every decision is made here or by the protocol's state
+machine, through ``intake``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from hashlib import sha256
 
+from checkins.protocol import wire
 from checkins.protocol.wire import OutcomeName
+from checkins.service.authentication import derived_token, hashed, new_token
 from checkins.service.http.problems import Problem
-from checkins.service.runs import clock_watch, intake, randomness
+from checkins.service.runs import cached_responses, clock_watch, intake
 from checkins.service.runs.cached_responses import cached_model
-from checkins.service.runs.intake import CheckIn, EnrolmentRequest, hashed
+from checkins.service.runs.intake import CheckIn, EnrolmentRequest
 from checkins.service.runs.live_run import EARLY_S, LiveRun
 from checkins.service.runs.memory_limits import REPORT_BYTES
 from checkins.service.runs.runner import Runner
+from checkins.service.store import ledgers
+
+LEDGER_BYTES = 4_000_000
+"""Approximate size of the part of a ledger that is in memory for one reader."""
+LINE_BYTES, NUMBER_BYTES = 500, 11
+"""Approximate size of a ledger line without its sum, and of each number of the sum."""
 
 
 async def enrol(runner: Runner, live_run: LiveRun, credential: str | None, key: str | None) -> str:
@@ -31,9 +36,11 @@ async def enrol(runner: Runner, live_run: LiveRun, credential: str | None, key: 
     admitted = runner.settings.enrolment.admits(credential)
     _refuse_if_over(live_run)
     if admitted is None and key is None:
-        token, enrolment = randomness.token(), None
+        token, enrolment = new_token(), None
     else:
-        token = _derived(runner.key, live_run.spec.id, admitted or "", key or "")
+        token = derived_token(
+            runner.key, run=live_run.spec.id, credential=admitted or "", once=key or ""
+        )
         enrolment = admitted or hashed(key or "")
     await live_run.enrolments.submit(EnrolmentRequest(hashed(token), enrolment, hashed(key or "")))
     return token
@@ -44,7 +51,7 @@ async def withdraw(runner: Runner, live_run: LiveRun, token: str) -> None:
     _refuse_if_over(live_run)
     run = live_run.spec.id
     if not await runner.ask(intake.withdraw, runner.database, run, hashed(token)):
-        raise Problem("refused", "this token is unknown here, or spent: nothing of it is kept")
+        raise Problem("refused", "this token is unknown here, or spent: nothing of it is stored")
 
 
 async def check_in(runner: Runner, live_run: LiveRun, slot: int, token: str) -> str:
@@ -101,7 +108,7 @@ async def model(runner: Runner, live_run: LiveRun, slot: int, receipt: str) -> b
 async def receiving_report(
     runner: Runner, live_run: LiveRun, slot: int, receipt: str
 ) -> AsyncIterator[None]:
-    """Reserve what receiving a report takes, before its body is read.
+    """Reserve memory for a report before its body is read.
 
     Raise ``refused`` unless the receipt was chosen: a slow sender holds memory that is for those
     who were. One report of a receipt is received at a time, and those that do not fit wait.
@@ -140,12 +147,6 @@ async def _until_begun(live_run: LiveRun, runner: Runner, slot: int) -> None:
         raise Problem("busy", "this coordinator is stopping; come again", retry_after=1)
 
 
-def _derived(key: bytes, run: str, credential: str, once: str) -> str:
-    """Return the token derived from a credential and a key: always the same one."""
-    message = "\n".join((run, credential, once)).encode()
-    return urlsafe_b64encode(hmac.digest(key, message, sha256)[: randomness.TOKEN_BYTES]).decode()
-
-
 def unknown_receipt() -> Problem:
     """Return the problem of a receipt that is not for the slot in progress."""
     return Problem("unknown-receipt", "no check-in of the slot in progress has this receipt")
@@ -154,3 +155,48 @@ def unknown_receipt() -> Problem:
 def _refuse_if_over(live_run: LiveRun) -> None:
     if live_run.is_over:
         raise Problem("over", "this run is over; its models and its ledger stay")
+
+
+async def progress(runner: Runner, live_run: LiveRun) -> wire.Progress:
+    """Return the learning curve, the epsilons and the latest releases."""
+    releases = await runner.ask(
+        runner.database.read,
+        ledgers.last_releases,
+        live_run.spec.id,
+        closed=live_run.public.state.closed,
+        most=cached_responses.MOST_RELEASES,
+    )
+    return cached_responses.progress(live_run, releases)
+
+
+async def ledger_parts(runner: Runner, live_run: LiveRun, *, after: int) -> AsyncIterator[bytes]:
+    """Return the public lines of a ledger but the first ``after``, in parts.
+
+    The first part is read before this returns, so that a store that is away is noticed in time.
+    """
+    last, population = live_run.public.ledger.entries, live_run.spec.population
+    most = max(1, LEDGER_BYTES // (LINE_BYTES + NUMBER_BYTES * live_run.spec.dimension))
+
+    async def part(done: int) -> list[bytes]:
+        some = max(0, min(most, last - done))
+        read = runner.database.read
+        return await runner.ask(read, ledgers.ledger_lines, population, after=done, most=some)
+
+    async def parts(lines: list[bytes], done: int) -> AsyncIterator[bytes]:
+        while lines:
+            yield b"".join(lines)
+            done += len(lines)
+            lines = await part(done) if done < last else []
+
+    return parts(await part(after), after)
+
+
+async def ledger_head(runner: Runner, live_run: LiveRun, *, entries: int) -> str:
+    """Return the head of a ledger when it had ``entries``; ``unknown-entry`` if not yet public."""
+    public, population = live_run.public.ledger.entries, live_run.spec.population
+    if entries > public:
+        raise Problem("unknown-entry", f"it has {public:,} entries so far")
+    read = runner.database.read
+    before = entries - 1
+    (head,) = await runner.ask(read, ledgers.ledger_heads, population, after=before, most=1)
+    return str(head)

@@ -1,11 +1,10 @@
 """Holding while the clock is in doubt: no slot closes, and no client's participation is spent.
 
-A calendar clock that jumps against the steady clock was set wrong, or was wrong before; a machine
-cannot tell which. So the coordinator closes no slot and takes no check-in until both agree again,
-or until it is started with ``--trust-clock``. The setting of the clock is kept in the store for as
-long as the machine is not booted again: neither a worker that dies nor a supervisor that starts the
-coordinator again confirms a jump. While no run is open nothing is at stake, and the calendar is
-believed.
+A calendar clock that jumps relative to the steady clock was set wrong, or was wrong before; a
+machine cannot tell which. So the coordinator closes no slot and takes no check-in until both agree
+again, or until it is started with ``--trust-clock``. The setting of the clock is saved in the store
+for each boot of the machine, so a restart of a worker or of the coordinator does not confirm a
+jump. While no run is open, the calendar is accepted.
 """
 
 from __future__ import annotations
@@ -20,18 +19,17 @@ from checkins.service.store import clock as clocks
 from checkins.service.store import metadata, run_state
 from checkins.service.store.database import Database
 
-KEPT_S = 0.5
+LEAST_CHANGE_S = 0.5
 """Least change of the clock's setting, or of its uncertainty, that is saved, in seconds."""
 
 
 def start(database: Database, *, trust: bool = False) -> None:
     """Set the clock by the calendar, compared with the setting saved since the machine booted."""
-    name = _fact()
+    name = _name()
     if name is not None and not trust:
-        with database.reading() as connection:
-            kept = metadata.read(connection, name)
-        if kept is not None:
-            ahead, width = map(float, kept.split())
+        saved = database.read(metadata.read, name)
+        if saved is not None:
+            ahead, width = map(float, saved.split())
             database.clock.resume((ahead, width))
     look(database)
 
@@ -39,11 +37,11 @@ def start(database: Database, *, trust: bool = False) -> None:
 def look(database: Database) -> None:
     """Compare the clocks once and save the setting; without an open run the calendar is right."""
     database.synchronise()
-    if database.clock.holds and not _is_a_run_open(database):
+    if database.clock.holds and not database.read(run_state.count_open_runs):
         database.clock.trust()
         database.synchronise()
     if not database.clock.holds:
-        _keep(database)
+        _save(database)
 
 
 def refuse_while_holding(database: Database) -> None:
@@ -70,8 +68,7 @@ class ClockWatch:
     def __init__(self, database: Database, metrics: Metrics) -> None:
         self._database = database
         self._metrics = metrics
-        self.holding: str | None = None
-        """Why no slot closes; None if the clocks agree."""
+        self.holding: str | None = None  # why no slot closes; None if the clocks agree
 
     def report_changes(self) -> bool:
         """Report a change to the log and the metrics; return whether there was one."""
@@ -85,27 +82,21 @@ class ClockWatch:
         return before != self.holding
 
 
-def _fact() -> str | None:
+def _name() -> str | None:
     """Return the name of the setting of this boot; None if boots have no id here."""
     boot = clocks.boot_id()
     return None if boot is None else f"clock {hashlib.sha256(boot.encode()).hexdigest()[:32]}"
 
 
-def _keep(database: Database) -> None:
-    name = _fact()
+def _save(database: Database) -> None:
+    name = _name()
     if name is None:
         return
     ahead, width = database.clock.setting
-    with database.reading() as connection:
-        kept = metadata.read(connection, name)
-    if kept is not None:
-        kept_ahead, kept_width = map(float, kept.split())
-        if abs(kept_ahead - ahead) <= KEPT_S and kept_width - width <= KEPT_S:
+    saved = database.read(metadata.read, name)
+    if saved is not None:
+        saved_ahead, saved_width = map(float, saved.split())
+        if abs(saved_ahead - ahead) <= LEAST_CHANGE_S and saved_width - width <= LEAST_CHANGE_S:
             return
     with database.exclusive("facts") as connection:
         metadata.write(connection, name, f"{ahead!r} {width!r}")
-
-
-def _is_a_run_open(database: Database) -> bool:
-    with database.reading() as connection:
-        return run_state.count_open_runs(connection) > 0

@@ -12,8 +12,7 @@ from checkins.service.runs.runner import Runner
 from checkins.service.store import ledgers
 from checkins.service.store.run_state import RunSnapshot
 
-KEEP_ALIVE_S = 15.0
-"""Seconds without an event after which a comment is sent."""
+KEEP_ALIVE_S = 15.0  # seconds without an event after which a comment is sent
 
 
 async def events(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
@@ -33,7 +32,7 @@ async def _events(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
         events = await listener.news()
         for event in events:
             yield event
-        # Nothing can change unnoticed between having no news and waiting for some.
+        # No other task runs between finding no news and waiting for a change.
         if not events and not await live_run.change(most_s=KEEP_ALIVE_S):
             yield b": still here\n\n"
 
@@ -64,7 +63,7 @@ class _Listener:
                 self._state = {name: value for name, value in release.items() if name != "slot"}
             self._entries += now - self._slots
             self._slots = now
-        if live_run.public is public:  # else there is another release to tell first
+        if live_run.public is public:  # else there is another release to send first
             state = cached_responses.state(live_run)
             if state != self._state:
                 self._state = state
@@ -83,7 +82,10 @@ class _Listener:
         if first == closed and public.state.ending is None:
             hashes, heads = [(closed, public.model_hash)], [public.ledger.head]
         else:
-            hashes, heads = await self._runner.ask(self._stored, first, closed)
+            run, population, most = live_run.spec.id, live_run.spec.population, closed - first + 1
+            ask, read, after = self._runner.ask, self._runner.database.read, self._entries
+            hashes = await ask(read, ledgers.last_releases, run, closed=closed, most=most)
+            heads = await ask(read, ledgers.ledger_heads, population, after=after, most=most)
         return [
             cached_responses.release(
                 live_run,
@@ -95,15 +97,6 @@ class _Listener:
             for slot, model_hash in hashes
             if live_run.spec.rules.releases(slot)
         ]
-
-    def _stored(self, first: int, closed: int) -> tuple[list[tuple[int, str]], list[str]]:
-        spec, most = self._live_run.spec, closed - first + 1
-        with self._runner.database.reading() as connection:
-            hashes = ledgers.last_releases(connection, spec.id, closed=closed, most=most)
-            heads = ledgers.ledger_heads(
-                connection, spec.population, after=self._entries, most=most
-            )
-        return hashes, heads
 
 
 def _event(name: str, number: int, data: Mapping[str, object]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from checkins.service.workers.threads import PATIENCE_S, away
@@ -13,6 +14,7 @@ M = TypeVar("M")
 A = TypeVar("A")
 
 
+@dataclass(eq=False)
 class GroupCommit(Generic[M, A]):
     """Answers each message once it is durable; one transaction at a time.
 
@@ -20,23 +22,14 @@ class GroupCommit(Generic[M, A]):
     transaction takes longer than ``patience_s``, all that wait get ``busy``.
     """
 
-    def __init__(
-        self,
-        commit: Callable[[Sequence[M]], Sequence[A | Exception]],
-        *,
-        threads: Executor,
-        most: int = 500,
-        patience_s: float = PATIENCE_S,
-        seen: Callable[[int, float], None] | None = None,
-    ) -> None:
-        self._commit = commit
-        self._threads = threads
-        self._most = most
-        self._patience_s = patience_s
-        self._seen = seen
-        self._waiting: list[tuple[M, asyncio.Future[A]]] = []
-        self._committing: list[tuple[M, asyncio.Future[A]]] = []
-        self._task: asyncio.Task[None] | None = None
+    commit: Callable[[Sequence[M]], Sequence[A | Exception]]
+    threads: Executor = field(kw_only=True)
+    most: int = field(default=500, kw_only=True)
+    patience_s: float = field(default=PATIENCE_S, kw_only=True)
+    on_commit: Callable[[int, float], None] | None = field(default=None, kw_only=True)
+    _waiting: list[tuple[M, asyncio.Future[A]]] = field(default_factory=list)
+    _committing: list[tuple[M, asyncio.Future[A]]] = field(default_factory=list)
+    _task: asyncio.Task[None] | None = None
 
     async def submit(self, message: M) -> A:
         """Return the answer to a message, or raise the exception that ``commit`` returned."""
@@ -50,23 +43,23 @@ class GroupCommit(Generic[M, A]):
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                batch, self._waiting = self._waiting[: self.most], self._waiting[self.most :]
                 self._committing = batch
                 messages = [message for message, _ in batch]
                 began = loop.time()
                 answers: Sequence[A | Exception]
                 try:
-                    commit = loop.run_in_executor(self._threads, self._commit, messages)
-                    while not (await asyncio.wait({commit}, timeout=self._patience_s))[0]:
+                    commit = loop.run_in_executor(self.threads, self.commit, messages)
+                    while not (await asyncio.wait({commit}, timeout=self.patience_s))[0]:
                         self.refuse_waiting()
                     answers = commit.result()
                 except Exception as error:
                     answers = [error] * len(batch)
-                if self._seen is not None:
-                    self._seen(len(batch), loop.time() - began)
+                if self.on_commit is not None:
+                    self.on_commit(len(batch), loop.time() - began)
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if future.done():
-                        continue  # the client has left; what it sent is durable all the same
+                        continue  # the client has left; its message is durable all the same
                     if isinstance(answer, Exception):
                         future.set_exception(answer)
                     else:

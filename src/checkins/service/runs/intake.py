@@ -1,13 +1,12 @@
 """Intake of enrolments, check-ins and reports, many in one transaction (invariants 1, 3, 5, 6).
 
-The state machine decides about each message. It gets the slot with that client alone in it: its
-rules never depend on other clients for a check-in, a question or a report. A client is answered
-after the transaction of its batch is durable.
+The protocol's state machine decides about each message. It gets the slot with that client alone in
+it, since no rule about a check-in or a report depends on other clients. A client is answered after
+the transaction of its batch is durable.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from checkins.protocol.server import Server
 from checkins.protocol.slot import Acknowledge, CheckedIn, RecordCheckIn, ReportArrived, Slot
 from checkins.randomizers import DeviceReport
 from checkins.service.runs import randomness
-from checkins.service.runs.slot_transitions import report_of
+from checkins.service.runs.slot_closing import report_of
 from checkins.service.store import participants, run_state
 from checkins.service.store.database import ConcurrentUpdate, Database
 from checkins.service.store.run_spec import RunSpec
@@ -31,11 +30,6 @@ from checkins.service.store.run_state import RunState
 
 NO_MODEL = Learner(np.zeros(1))
 """Placeholder for the model, which no message of a client depends on."""
-
-
-def hashed(secret: str) -> str:
-    """Return the hash of a token or a key: the store has nothing else of it."""
-    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ def take_check_ins(
         receipts = participants.receipts_of(connection, spec.id, others)
         for message, receipt in zip(messages, randomness.receipts(len(messages)), strict=True):
             here = receipts.get(message.token)
-            server = _shown(spec, state, waiting={} if here is None else {message.token: here})
+            server = _server(spec, state, waiting={} if here is None else {message.token: here})
             spent = message.token not in unspent
             event = CheckedIn(message.slot, message.token, receipt, spent=spent)
             try:
@@ -117,7 +111,7 @@ def take_reports(
         for message in messages:
             row = found.get(message.receipt)
             held = new.get(message.receipt) or (None if row is None else row.report)
-            server = _shown(
+            server = _server(
                 spec,
                 state,
                 waiting={} if row is None else {row.token: row.receipt},
@@ -151,6 +145,10 @@ def take_enrolments(
     answers: list[ProtocolViolation | None] = []
     new_tokens: list[str] = []
     new_keys: dict[str, str] = {}
+    full = ProtocolViolation(
+        f"no more clients may enrol in this run: the campaign declares at most"
+        f" {spec.most_enrolled:,} of them, and its certificate may depend on that"
+    )
     with database.shared(run) as connection:
         if run_state.load_state(connection, run).ending is not None:
             return [ProtocolViolation("the run is over")] * len(messages)
@@ -159,13 +157,11 @@ def take_enrolments(
         for message in messages:
             before = None if message.credential is None else keys.get(message.credential)
             if before is not None and before != message.key:
-                answers.append(
-                    ProtocolViolation("this key has enrolled in this run: it is given one token")
-                )
+                answers.append(ProtocolViolation("this key has enrolled in this run already"))
                 continue
             if before is None:
                 if clients >= spec.most_enrolled:
-                    answers.append(_full(spec))
+                    answers.append(full)
                     continue
                 clients += 1
                 new_tokens.append(message.token)
@@ -179,36 +175,27 @@ def take_enrolments(
     return answers
 
 
-def _full(spec: RunSpec) -> ProtocolViolation:
-    return ProtocolViolation(
-        f"nobody more may enrol in this run: it promises its clients that there are at most"
-        f" {spec.most_enrolled:,} of them, and its certificate may depend on that"
-    )
-
-
 def withdraw(database: Database, run: str, token: str) -> bool:
-    """Spend a token and erase what it has in the slot in progress; False if it is unknown."""
+    """Spend a token and erase its check-in; False if it is unknown."""
     with database.shared(run) as connection:
         return participants.erase_client(connection, run, token)
 
 
 def slot_of(database: Database, run: str, receipt: str) -> int | None:
     """Return the slot that a receipt is for; None if it is not for the slot in progress."""
-    with database.reading() as connection:
-        return participants.slot_of(connection, run, receipt)
+    return database.read(participants.slot_of, run, receipt)
 
 
 def is_chosen(database: Database, run: str, slot: int, receipt: str) -> bool:
     """Return whether a receipt is that of a client chosen in this slot, which is in progress."""
-    with database.reading() as connection:
-        return participants.is_chosen(connection, run, slot, receipt)
+    return database.read(participants.is_chosen, run, slot, receipt)
 
 
-def _shown(spec: RunSpec, state: RunState, **seen: Any) -> Server:
-    """Return the state machine with the slot in progress, with one client in it."""
+def _server(spec: RunSpec, state: RunState, **client: Any) -> Server:
+    """Return the state machine in the slot in progress, with one client in the slot."""
     slot = None
     if state.slot_phase is not None:
-        slot = Slot(state.slot, spec.rules, state.slot_phase, **seen)
+        slot = Slot(state.slot, spec.rules, state.slot_phase, **client)
         if slot.phase is slots.Phase.CHOOSING:  # read from the database, so it is durable
             slot, _ = slots.step(slot, slots.ChoiceRecorded(slot.number))
     return Server(spec.rules, NO_MODEL, state.phase, state.closed, slot)

@@ -20,18 +20,14 @@ from checkins.service.workers.threads import DaemonThreads
 from checkins.tasks import metrics
 from checkins.tasks.loaded_task import LoadedTask
 
-POINTS = 200
-"""Largest number of points of a curve."""
+POINTS = 200  # largest number of points of a curve
 
 
 class Holdout:
     """The public rows on which models are measured."""
 
-    def __init__(self, lesson: LoadedTask) -> None:
-        self._model = lesson.model
-        self._features = lesson.data.holdout_features
-        self._labels = lesson.data.holdout_labels
-        self._classes = lesson.data.classes
+    def __init__(self, task: LoadedTask) -> None:
+        self._model, self._data = task.model, task.data
 
     @classmethod
     def of(cls, task: Task, *, folder: Path) -> Holdout | None:
@@ -39,21 +35,22 @@ class Holdout:
         if isinstance(task.data, DataFile) and not task.data.holdout:
             return None
         try:
-            lesson = LoadedTask.of(task, folder=folder)
+            loaded = LoadedTask.of(task, folder=folder)
         except (CheckinsError, OSError, ImportError):
             return None
-        return cls(lesson) if len(lesson.data.holdout_labels) else None
+        return cls(loaded) if len(loaded.data.holdout_labels) else None
 
     def measure(self, model: NDArray[np.float64]) -> dict[str, float]:
         """Return loss, accuracy and, for two classes, AUC; only finite ones."""
         found: dict[str, float] = {}
+        features, labels = self._data.holdout_features, self._data.holdout_labels
         with np.errstate(all="ignore"):
             try:
-                scores: Any = self._model.scores(model.astype(np.float32), self._features)
-                found["loss"] = metrics.mean_loss(scores, self._labels)
-                found["accuracy"] = metrics.accuracy(scores, self._labels)
-                if self._classes == 2:
-                    found["auc"] = metrics.auc(scores, self._labels)
+                scores: Any = self._model.scores(model.astype(np.float32), features)
+                found["loss"] = metrics.mean_loss(scores, labels)
+                found["accuracy"] = metrics.accuracy(scores, labels)
+                if self._data.classes == 2:
+                    found["auc"] = metrics.auc(scores, labels)
             except CheckinsError:
                 return {}  # a model that has diverged has no metrics
         return {name: value for name, value in found.items() if math.isfinite(value)}
@@ -70,9 +67,8 @@ class Measurements:
 
     async def measure(self, spec: RunSpec, snapshot: RunSnapshot) -> None:
         """Measure the model of a snapshot and save the point, if its task has a holdout."""
-        await asyncio.get_running_loop().run_in_executor(
-            self._thread, self._measure, spec, snapshot
-        )
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._measure, spec, snapshot)
 
     def leave(self, *, within_s: float) -> bool:
         """Stop; return False if a measurement is not done after ``within_s``."""

@@ -1,7 +1,7 @@
 """One run in the memory of this process: its last snapshot, and the requests that wait for it.
 
-A live run decides nothing. It holds what was last read from the database, so that requests are
-answered without asking the database, and wakes those that wait when the run changes.
+A live run decides nothing. It holds the state last read from the database, so that requests are
+answered without asking the database, and wakes waiting requests when the run changes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from checkins.protocol import slot as slots
 from checkins.protocol.server import Ending, Phase
@@ -17,7 +18,7 @@ from checkins.protocol.wire import OutcomeName, RunStatus, Spent
 from checkins.service.http.problems import Problem
 from checkins.service.runs.group_commit import GroupCommit
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
-from checkins.service.runs.slot_transitions import SlotChoice
+from checkins.service.runs.run_state_machine import SlotChoice
 from checkins.service.store.run_spec import RunSpec
 from checkins.service.store.run_state import Curve, Epsilons, RunSnapshot
 
@@ -28,39 +29,34 @@ MOST_REPORTS_OF_ONE = 2
 """Largest number of reports of one receipt that are received at once: a stalled one and a retry."""
 
 
+@dataclass(eq=False)
 class LiveRun:
     """The last known snapshot of a run, its group commits and its cached responses."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        snapshot: RunSnapshot,
-        *,
-        enrolments: GroupCommit[EnrolmentRequest, None],
-        check_ins: GroupCommit[CheckIn, str],
-        reports: GroupCommit[Submission, None],
-    ) -> None:
-        self.spec = spec
-        self.snapshot = snapshot
-        self.public = snapshot
-        """The public snapshot: a release is public at a fixed time after its slot."""
-        self.enrolments = enrolments
-        self.check_ins = check_ins
-        self.reports = reports
-        self.epsilons: Epsilons = []
-        self.curve: Curve = []
-        self.next_run: str | None = None
-        self.no_more = False
-        """Whether no run follows although the campaign declares more: its budget is spent."""
-        self.issued: dict[str, int] = {}
-        self._reporting: dict[str, tuple[asyncio.Lock, int]] = {}
-        """A lock and the number of reports being received, per receipt."""
-        self.cached_view: bytes | None = None
-        """The view as JSON without the time; None until it is built after a change."""
-        self.cached_models: dict[str, bytes] = {}
-        """The last model that was built, by the head of its ledger."""
-        self._choice: SlotChoice | None = None
-        self._change = asyncio.Event()
+    spec: RunSpec
+    snapshot: RunSnapshot
+    enrolments: GroupCommit[EnrolmentRequest, None] = field(kw_only=True)
+    check_ins: GroupCommit[CheckIn, str] = field(kw_only=True)
+    reports: GroupCommit[Submission, None] = field(kw_only=True)
+    public: RunSnapshot = field(init=False)
+    """The public snapshot: a release is public at a fixed time after its slot."""
+    epsilons: Epsilons = field(default_factory=list)
+    curve: Curve = field(default_factory=list)
+    next_run: str | None = None
+    no_more: bool = False
+    """Whether no run follows although the campaign declares more: its budget is spent."""
+    issued: dict[str, int] = field(default_factory=dict)  # the slot of each receipt
+    cached_view: bytes | None = None
+    """The view as JSON without the time; None until it is built after a change."""
+    cached_models: dict[str, bytes] = field(default_factory=dict)
+    """The last model that was built, by the head of its ledger."""
+    _reporting: dict[str, tuple[asyncio.Lock, int]] = field(default_factory=dict)
+    """A lock and the number of reports being received, per receipt."""
+    _choice: SlotChoice | None = None
+    _change: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.public = self.snapshot
 
     @property
     def status(self) -> RunStatus:
@@ -89,7 +85,7 @@ class LiveRun:
         return self._choice is None or self._choice.slot != state.slot
 
     def update(self, snapshot: RunSnapshot, choice: SlotChoice | None = None) -> None:
-        """Replace the snapshot by what the database has now, and wake all waiting requests."""
+        """Replace the snapshot by a newer one, and wake all waiting requests."""
         if snapshot.state.closed != self.snapshot.state.closed:
             self.issued.clear()
         self.snapshot = snapshot
@@ -125,9 +121,8 @@ class LiveRun:
         """Hold the lock of a receipt: one report is read at a time, and one more may wait."""
         turn, others = self._reporting.get(receipt, (asyncio.Lock(), 0))
         if others >= MOST_REPORTS_OF_ONE:
-            raise Problem(
-                "too-many", "two reports of this receipt are on their way already", retry_after=1
-            )
+            words = "two reports of this receipt are being received already"
+            raise Problem("too-many", words, retry_after=1)
         self._reporting[receipt] = turn, others + 1
         try:
             async with turn:
@@ -148,8 +143,8 @@ class LiveRun:
     def knows(self, slot: int) -> bool:
         """Return whether this process has read who was chosen in a slot."""
         state = self.snapshot.state
-        chosen = state.slot_phase is slots.Phase.CHOOSING and not self.needs_choice
-        return slot == state.slot and chosen
+        is_chosen = state.slot_phase is slots.Phase.CHOOSING
+        return slot == state.slot and is_chosen and not self.needs_choice
 
     def outcome(self, slot: int, receipt: str) -> OutcomeName | None:
         """Return waiting, chosen or dismissed, as the machine decides; None after the slot."""
@@ -161,15 +156,10 @@ class LiveRun:
         choice = self._choice
         if choice is None or receipt not in choice.waiting:
             return None
-        shown = Slot(
-            slot,
-            self.spec.rules,
-            slots.Phase.TRAINING,
-            waiting={"": receipt},
-            chosen=(receipt,) if receipt in choice.chosen else (),
-        )
-        _, (told,) = slots.step(shown, Asked(slot, receipt))
-        return "chosen" if isinstance(told, Invite) else "dismissed"
+        chosen = (receipt,) if receipt in choice.chosen else ()
+        alone = Slot(slot, self.spec.rules, slots.Phase.TRAINING, {"": receipt}, chosen=chosen)
+        _, (effect,) = slots.step(alone, Asked(slot, receipt))
+        return "chosen" if isinstance(effect, Invite) else "dismissed"
 
     @property
     def public_curve(self) -> Curve:

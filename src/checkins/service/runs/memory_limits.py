@@ -1,8 +1,8 @@
-"""Memory limits: what a run needs in one worker process, and what the process may use.
+"""Memory limits: the memory that a run needs in one worker process, and the memory it may use.
 
-Nothing that is held grows with the number of reports: they are received, read back and added in
-batches, and so are dummies. The rest grows with the model, and a little with the check-ins of the
-slot in progress.
+The memory does not grow with the number of reports, which are received, read back and added in
+batches. It grows with the size of the model, and a little with the check-ins of the slot in
+progress.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from resource import RLIMIT_AS, RLIMIT_DATA
 
 from checkins.errors import InvalidValue
 from checkins.service.store.run_spec import RunSpec
@@ -22,16 +23,13 @@ BATCH_BYTES = 8 * MIB
 """Size of the reports, or dummies, that are in memory together while a slot closes."""
 ARRIVING_BYTES = 32 * MIB
 """Size of the report bodies that one process receives at once; more of them wait."""
-REPORT_BYTES = 4
-"""Size of one coordinate of a report."""
-PROCESS_BYTES = 160 * MIB
-"""Size of a worker process without a run."""
+REPORT_BYTES = 4  # size of one coordinate of a report
+PROCESS_BYTES = 160 * MIB  # size of a worker process without a run
 MODEL_BYTES = 200
 """Size per coordinate of a model: before and after, sums, line of the ledger, responses."""
 CHECK_IN_BYTES = 1024
 """Size of one check-in of the slot in progress: its token, its receipt, the choice."""
-COPIES = 4
-"""Largest number of copies of a report on its way from the network into the store."""
+COPIES = 4  # largest number of copies of a report on its way from the network into the store
 MAPPED_BYTES = 1024 * MIB
 """Address space that a worker maps without using it, which `ulimit -v` counts too."""
 CONTROL_GROUP = (
@@ -65,9 +63,7 @@ def allowed() -> int:
 
     The smallest of those that are set: of the machine, its control group, or ulimit.
     """
-    mapped, held = (
-        resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
-    )
+    mapped, held = (resource.getrlimit(kind)[0] for kind in (RLIMIT_AS, RLIMIT_DATA))
     found = [] if held == resource.RLIM_INFINITY else [held]
     if mapped != resource.RLIM_INFINITY:
         found.append(max(0, mapped - MAPPED_BYTES))
@@ -99,13 +95,12 @@ def require_memory(spec: RunSpec) -> None:
         return
     population = spec.campaign.design.population
     who = "" if population is None else f" and {population.most:,} clients"
-    raise InvalidValue(
-        "memory",
-        f"{may / MIB:,.0f} MiB",
+    expected = (
         f"is too little for a model of {spec.dimension:,} numbers{who}, which may need"
-        f" {needs / MIB:,.0f} MiB in each worker: take a smaller model or population, or allow the"
-        " coordinator more (ulimit, its control group or container, the machine)",
+        f" {needs / MIB:,.0f} MiB in each worker: use a smaller model or population, or allow the"
+        " coordinator more (ulimit, its control group or container, the machine)"
     )
+    raise InvalidValue("memory", f"{may / MIB:,.0f} MiB", expected)
 
 
 class MemoryBudget:

@@ -25,8 +25,7 @@ from checkins.service.workers.threads import DaemonThreads
 from checkins.tasks.loaded_task import START_SEED, model_of
 
 T = TypeVar("T")
-MOST_WAITING = 4
-"""Largest number of campaigns that wait in the queue."""
+MOST_WAITING = 4  # largest number of campaigns that wait in the queue
 WITHIN_S = 60.0
 """Seconds until a request gets ``busy``; the work goes on, and a retry finds its result."""
 
@@ -48,17 +47,12 @@ def posted_campaign(text: bytes) -> Campaign:
     if campaign.task is None:
         return campaign
     if campaign.task.model not in list(Named):
-        raise InvalidValue(
-            "model",
-            campaign.task.model,
-            "code of your own is not taken over the network; start the coordinator with the"
-            " campaign's file",
-        )
+        expected = "code is not accepted over the network; serve the campaign from its file"
+        raise InvalidValue("model", campaign.task.model, expected)
     data = campaign.task.data
     if isinstance(data, DataFile) and Path(data.file).name != data.file:
-        raise InvalidValue(
-            "file", data.file, "must be a name without a path in a campaign that is posted"
-        )
+        expected = "must be a name without a path in a campaign that is posted"
+        raise InvalidValue("file", data.file, expected)
     return campaign
 
 
@@ -72,9 +66,9 @@ def open_run(
 ) -> RunSpec:
     """Open the next run of a campaign, unless it is open already.
 
-    The budget is that of the population, less what its campaigns have spent before. ``start`` may
-    give the campaign another start; it is called after the certificate is computed, which is slow.
-    ``listed`` is how many keys the allow-list holds; 0 without one.
+    The budget is that of the population, minus the privacy loss of its earlier campaigns. ``start``
+    may give the campaign another start; it is called after the certificate, which is slow, is
+    computed. ``listed`` is the number of keys in the allow-list; 0 without one.
     """
     _check(campaign, folder)
     require_population(campaign, listed)
@@ -92,17 +86,12 @@ def open_run(
                 " and must be over first: campaigns on the same people come one after another"
             )
         mine = [run for run in ledger.closed if run.seal == seal]
-        if mine and (
-            len(mine) == campaign.repeats or mine[-1].slots_closed < campaign.design.slots
-        ):
+        stopped = bool(mine) and mine[-1].slots_closed < campaign.design.slots
+        if stopped or len(mine) == campaign.repeats:
             return _found(database, run_id(seal, len(mine)))  # it is over
         if incomplete:
-            raise InvalidValue(
-                "population_id",
-                campaign.population_id,
-                "had campaigns that were lost with a store: what they spent is not known, so"
-                " nothing more can be promised to these people",
-            )
+            expected = "had campaigns that were lost with a store, so its privacy loss is unknown"
+            raise InvalidValue("population_id", campaign.population_id, expected)
         number = 1 + len(mine)
         try:
             prepared = _Prepared.of(campaign, number, ledger, folder).starting(start(campaign))
@@ -122,40 +111,32 @@ def _check(campaign: Campaign, folder: Path) -> None:
         raise InvalidValue("campaign", campaign.name, f"needs {', '.join(campaign.missing)}")
     data = None if campaign.task is None else campaign.task.data
     if isinstance(data, DataFile) and data.holdout and not (folder / data.file).is_file():
-        raise InvalidValue(
-            "file",
-            data.file,
-            "is not here, and its holdout is what the model is measured on: put a table with the"
-            " public rows here, or say holdout = 0",
-        )
+        expected = "is not here: put a table with its public holdout here, or set holdout = 0"
+        raise InvalidValue("file", data.file, expected)
 
 
 def require_population(campaign: Campaign, listed: int) -> None:
-    """Refuse an allow-list of more keys than the campaign says there are people."""
+    """Refuse an allow-list of more keys than the declared population."""
     population = campaign.design.population
     if population is not None and listed > population.most:
-        raise InvalidValue(
-            "allow_list",
-            f"{listed:,} keys",
+        expected = (
             f"is longer than the population of campaign {campaign.name!r}, at most"
             f" {population.most:,} clients: shorten the list, or declare a larger population,"
-            " which is another campaign",
+            " which is another campaign"
         )
+        raise InvalidValue("allow_list", f"{listed:,} keys", expected)
 
 
 def _check_time(database: Database, spec: RunSpec) -> None:
     schedule = spec.campaign.schedule
     if spec.number == 1 and schedule is not None and spec.times.begins(1) < database.now():
-        raise InvalidValue(
-            "start",
-            schedule.start.isoformat().replace("+00:00", "Z"),
-            "has passed: clients could not have known of it; give a later start",
-        )
+        start = schedule.start.isoformat().replace("+00:00", "Z")
+        expected = "has passed: clients could not have known of it; give a later start"
+        raise InvalidValue("start", start, expected)
 
 
 def _found(database: Database, run: str) -> RunSpec:
-    with database.reading() as connection:
-        spec = run_state.load_spec(connection, run)
+    spec = database.read(run_state.load_spec, run)
     if spec is None:
         raise InvalidValue("campaign", run, "is in the ledger and not in the store")
     return spec
@@ -177,16 +158,13 @@ class _Prepared:
         spending = spending_of(ledger, campaign)
         affordable = spending.affordable()
         if affordable == 0:
-            raise _Unaffordable(
-                "epsilon",
-                campaign.budget.epsilon,
-                "pays for no slot of this campaign"
-                + (", after what was spent on this population" if ledger.closed else "")
-                + f": the first slot alone comes to {spending.epsilon_after(1):.4g}",
-            )
+            earlier = ", after its earlier campaigns" if ledger.closed else ""
+            first = f"the epsilon of the first slot is {spending.epsilon_after(1):.4g}"
+            expected = f"allows no slot of this campaign{earlier}: {first}"
+            raise _Unaffordable("epsilon", campaign.budget.epsilon, expected)
         certificate = spending.after(affordable).as_dict()
         if not ledger.runs:
-            filter_for(campaign)  # takes a while, and is remembered for the transaction
+            filter_for(campaign)  # slow, and cached for the transaction
         spec = RunSpec(campaign, number, dict(model.shapes), affordable)
         require_memory(spec)
         return cls(spec, certificate, model.start(START_SEED))
@@ -244,24 +222,18 @@ class OpeningQueue:
         if self._waiting > self._most:
             raise Problem("busy", "other campaigns are being opened: try again", retry_after=5)
         self._waiting += 1
-        loop = asyncio.get_running_loop()
-        future = self._thread.submit(work, *arguments)
-        future.add_done_callback(lambda _: self._done(loop))
+        future = asyncio.wrap_future(self._thread.submit(work, *arguments))
+        future.add_done_callback(self._count_down)
         try:
             async with asyncio.timeout(self._within_s):
-                return await asyncio.shield(asyncio.wrap_future(future))
+                return await asyncio.shield(future)
         except TimeoutError:
-            raise Problem(
-                "busy", "the campaign is still being priced: post it again", retry_after=5
-            ) from None
+            words = "the certificate is still being computed: post the campaign again"
+            raise Problem("busy", words, retry_after=5) from None
 
-    def _done(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(self._count_down)
-
-    def _count_down(self) -> None:
+    def _count_down(self, _: object) -> None:
         self._waiting -= 1
 
     def close(self) -> None:
-        """Drop what waits; the result of what is being worked on is dropped too."""
+        """Drop all waiting work, and the result of the work in progress."""
         self._thread.shutdown(wait=False, cancel_futures=True)

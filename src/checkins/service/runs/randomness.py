@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
 
 from checkins.protocol.report import Report
 from checkins.protocol.slot import Choose, Expired, Slot
 from checkins.randomizers import DeviceSampler
 
-RECEIPT_BYTES = TOKEN_BYTES = 24
+RECEIPT_BYTES = 24  # number of random bytes in a receipt
 
 
 def choice(slot: Slot) -> Choose:
     """Draw the choice among waiting clients: all subsets are equally likely, exactly."""
-    return Choose(slot.number, _uniform(slot.ranges))
+    return Choose(slot.number, tuple(secrets.randbelow(below) for below in slot.ranges))
 
 
 def expiry(slot: Slot, sampler: DeviceSampler) -> Expired:
@@ -37,12 +36,3 @@ def receipts(count: int) -> list[str]:
         urlsafe_b64encode(drawn[start : start + RECEIPT_BYTES]).decode()
         for start in range(0, len(drawn), RECEIPT_BYTES)
     ]
-
-
-def token() -> str:
-    """Draw a token, which allows one check-in in a run."""
-    return secrets.token_urlsafe(TOKEN_BYTES)
-
-
-def _uniform(ranges: Sequence[int]) -> tuple[int, ...]:
-    return tuple(secrets.randbelow(below) for below in ranges)

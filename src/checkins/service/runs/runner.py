@@ -1,8 +1,7 @@
-"""Driving runs by the clock: the only place where clock, randomness and store meet the machines.
+"""The runner of one process: drives every run by the clock, and lets requests ask the store.
 
-A runner keeps a ``LiveRun`` for each run and drives those that are not over: it waits until a
-transition is due, makes it durable or finds that another worker did, and wakes waiting requests.
-After a crash it finds every run in the store, and closes the slots that ended meanwhile.
+It has a ``LiveRun`` for each run. For a run that is not over it waits until a transition is due,
+commits it or finds that another worker did, and wakes the waiting requests.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from checkins.campaign import Campaign
@@ -18,10 +18,11 @@ from checkins.service import logs
 from checkins.service.metrics import Metrics
 from checkins.service.runs import (
     clock_watch,
+    crash_recovery,
     intake,
     learning_curve,
     opening,
-    slot_transitions,
+    run_state_machine,
 )
 from checkins.service.runs.clock_watch import ClockWatch
 from checkins.service.runs.group_commit import GroupCommit
@@ -30,14 +31,7 @@ from checkins.service.runs.memory_limits import ARRIVING_BYTES, MemoryBudget, ba
 from checkins.service.runs.opening import OpeningQueue
 from checkins.service.settings import Settings
 from checkins.service.store import metadata, run_state
-from checkins.service.store.database import (
-    STARTING_PAUSE_S,
-    STARTING_S,
-    Database,
-    StoreError,
-    is_away,
-    retry_on_conflict,
-)
+from checkins.service.store.database import Database, retry_on_conflict
 from checkins.service.store.rollback_guard import RollbackGuard, progress_of
 from checkins.service.store.run_spec import RunSpec
 from checkins.service.store.run_state import RunSnapshot
@@ -47,22 +41,16 @@ from checkins.service.workers.epsilon_process import EpsilonProcesses
 from checkins.service.workers.threads import DaemonThreads, Timeouts
 
 T = TypeVar("T")
-THREADS = 8
-"""Number of threads that wait for the store."""
-MOST_TOGETHER = 500
-"""Largest number of messages in one transaction."""
-LOOK_S = 1.0
-"""Seconds between two looks for runs, epsilons and curves of other workers."""
-LOOK_AGAIN_S = 0.2
-"""Least number of seconds between two looks for a run that a request names."""
+THREADS = 8  # number of threads that wait for the store
+MOST_TOGETHER = 500  # largest number of messages in one transaction
+LOOK_S = 1.0  # seconds between two looks for runs, epsilons and curves of other workers
+LOOK_AGAIN_S = 0.2  # least number of seconds between two looks for a run that a request names
 BUSY_AFTER_S = 3.0
 """Seconds after the request to stop from which on those that wait for the store get ``busy``."""
-LEAVE_STORE_S = 2.0
-"""Seconds that open transactions may take once everything else has stopped."""
+LEAVE_STORE_S = 2.0  # seconds that open transactions may take once everything else has stopped
 EMPTY_LOG_S = 10.0
 """Seconds after which SQLite's write-ahead log is emptied, while no reader prevents it."""
-LOG_HELD_S = 60.0
-"""Seconds for which a reader may prevent that before a warning is logged."""
+LOG_HELD_S = 60.0  # seconds for which a reader may keep that log from being emptied, unwarned
 LONGEST_SLEEP_S = 5.0
 """Most seconds between two looks at the clock, which may be adjusted meanwhile."""
 
@@ -109,34 +97,27 @@ class Runner:
             if starting.done():
                 starting.result()
         finally:
-            for task in (starting, stopping):
-                task.cancel()
+            starting.cancel()
+            stopping.cancel()
 
     async def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + STARTING_S
-        while True:
-            try:
-                await self.thread(clock_watch.start, self.database)
-                self.clock_watch.report_changes()
-                self.epoch = await self.thread(metadata.epoch_of, self.database)
-                self.key = await self.thread(metadata.key_of, self.database)
-                await self._look()
-                break
-            except StoreError as error:
-                if self.database.is_sqlite or not is_away(error) or loop.time() > until:
-                    raise
-                logs.repeated("waiting-for-store", store="postgresql", seconds=STARTING_S)
-            await asyncio.sleep(STARTING_PAUSE_S)
+        await crash_recovery.when_the_store_answers(self.database, self._recover)
         self.background.keep("watch", self._keep_looking)
         if self.database.is_sqlite:
             self.background.keep("checkpoint", self._keep_log_empty)
 
+    async def _recover(self) -> None:
+        await self.thread(clock_watch.start, self.database)
+        self.clock_watch.report_changes()
+        self.epoch = await self.thread(metadata.epoch_of, self.database)
+        self.key = await self.thread(metadata.key_of, self.database)
+        await self._look()
+
     async def stop(self) -> None:
         """Answer all waiting requests, stop the background tasks and close the store.
 
-        A silent store is not waited for: what it was sent may still become durable, and no client
-        was told that it is.
+        A store that does not answer is not waited for: its open transactions may still become
+        durable, and no client was answered that they are.
         """
         self.release_waiters()
         await self.background.stop()
@@ -165,14 +146,14 @@ class Runner:
             for batch in (live_run.enrolments, live_run.check_ins, live_run.reports):
                 batch.refuse_waiting()
 
-    async def thread(self, function: Callable[..., T], *arguments: Any) -> T:
+    async def thread(self, function: Callable[..., T], *given: Any, **named: Any) -> T:
         """Run a function that waits for the store on a thread."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, function, *arguments)
+        return await loop.run_in_executor(self._threads, partial(function, *given, **named))
 
-    async def ask(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a function of a request on a thread; raise ``busy`` if the store is silent."""
-        return await self._timeouts.wait(self.thread(function, *arguments))
+    async def ask(self, function: Callable[..., T], *given: Any, **named: Any) -> T:
+        """Run a function of a request on a thread; raise ``busy`` if the store does not answer."""
+        return await self._timeouts.wait(self.thread(function, *given, **named))
 
     async def read(self, text: bytes) -> Campaign:
         """Parse the text of a posted campaign file."""
@@ -180,12 +161,13 @@ class Runner:
 
     async def open(self, campaign: Campaign) -> LiveRun:
         """Open the next run of a campaign, or return the one that is open."""
-        listed = len(self.settings.enrolment.allow_list)
-
-        def opened() -> RunSpec:
-            folder = self.settings.folder
-            return opening.open_run(self.database, campaign, folder=folder, listed=listed)
-
+        opened = partial(
+            opening.open_run,
+            self.database,
+            campaign,
+            folder=self.settings.folder,
+            listed=len(self.settings.enrolment.allow_list),
+        )
         return await self._live_run(await self._opening_queue.run(opened))
 
     async def find(self, run: str) -> LiveRun | None:
@@ -199,44 +181,40 @@ class Runner:
     async def end(self, live_run: LiveRun) -> None:
         """Stop a run before its next release, and the runs that would follow it."""
         was_over = live_run.is_over
-        snapshot = await self.thread(
-            slot_transitions.stop, self.database, live_run.spec, live_run.snapshot
-        )
-        snapshot = await self.thread(
-            slot_transitions.finish, self.database, live_run.spec, snapshot
-        )
+        stopped = await self._step(run_state_machine.stop, live_run, live_run.snapshot)
+        snapshot = await self._step(run_state_machine.finish, live_run, stopped)
         live_run.update(snapshot)
         live_run.publish(snapshot)
         if not was_over and snapshot.state.ending is Ending.STOPPED:
             closed = snapshot.state.closed
             logs.event("stopped", campaign=live_run.spec.id, slots_closed=closed)
 
+    async def _step(
+        self, step: Callable[..., RunSnapshot], live_run: LiveRun, known: RunSnapshot
+    ) -> RunSnapshot:
+        return await self.thread(step, self.database, live_run.spec, known)
+
     async def _live_run(self, spec: RunSpec) -> LiveRun:
+        """Return the live run of a specification; read it from the store if it is new here."""
         if spec.id in self.live_runs:
             return self.live_runs[spec.id]
-
-        def snapshot() -> RunSnapshot:
-            with self.database.reading() as connection:
-                return run_state.load_snapshot(connection, spec)
-
-        found = await self.thread(snapshot)
-        if spec.id in self.live_runs:
-            return self.live_runs[spec.id]
+        stored = await self.thread(crash_recovery.stored_run, self.database, spec)
         live_run = LiveRun(
             spec,
-            found,
+            stored.snapshot,
             enrolments=self._batch(spec, intake.take_enrolments),
             check_ins=self._batch(spec, intake.take_check_ins),
             reports=self._batch(spec, intake.take_reports, most=batch_of(spec.dimension)),
         )
+        live_run.epsilons, live_run.curve = stored.epsilons, stored.curve
         await self._read_choice(live_run)
-        await self._refresh(live_run)
         if spec.id in self.live_runs:
             return self.live_runs[spec.id]
         self.live_runs[spec.id] = live_run  # nothing can fail between this and the clock of the run
         if not live_run.is_over:
             self.background.keep("clock", lambda: self._drive(live_run), name=spec.id)
-            self._start_epsilon_process(live_run)
+            if len(live_run.epsilons) < len(epsilon_process.marks(spec)):
+                self._epsilon_processes.start(spec.id)
         elif not live_run.is_last:  # killed before the next run was opened
             self.background.keep("next-run", lambda: self._open_next(live_run), name=spec.id)
         return live_run
@@ -247,11 +225,8 @@ class Runner:
         def commit(messages: Any) -> Any:
             return retry_on_conflict(lambda: take(self.database, spec, messages))
 
-        most = min(most, MOST_TOGETHER)
-        return GroupCommit(commit, threads=self._threads, most=most, seen=self._committed)
-
-    def _committed(self, writes: int, seconds: float) -> None:
-        self.metrics.committed(writes=writes, seconds=seconds)
+        most, committed = min(most, MOST_TOGETHER), self.metrics.committed
+        return GroupCommit(commit, threads=self._threads, most=most, on_commit=committed)
 
     async def _drive(self, live_run: LiveRun) -> None:
         """Drive one run by the clock until it is over.
@@ -270,7 +245,7 @@ class Runner:
 
     async def _sleep_until_due(self, live_run: LiveRun) -> None:
         while True:
-            moment = slot_transitions.due(live_run.spec, live_run.snapshot.state)
+            moment = run_state_machine.due(live_run.spec, live_run.snapshot.state)
             left = 0.0 if moment is None else moment - self.database.now()
             if moment is not None and self.database.clock.holds:
                 await asyncio.sleep(LOOK_S)  # another worker's clock may be right
@@ -281,31 +256,28 @@ class Runner:
 
     async def _advance(self, live_run: LiveRun) -> None:
         before = live_run.snapshot
-        if slot_transitions.due(live_run.spec, before.state) is None:
-            snapshot = await self.thread(
-                slot_transitions.finish, self.database, live_run.spec, before
-            )
+        due = run_state_machine.due(live_run.spec, before.state)
+        if due is None:
+            snapshot = await self._step(run_state_machine.finish, live_run, before)
         else:
             began = self.database.now()
-            late_s = began - (slot_transitions.due(live_run.spec, before.state) or began)
-            snapshot = await self.thread(
-                slot_transitions.advance, self.database, live_run.spec, before
-            )
+            snapshot = await self._step(run_state_machine.advance, live_run, before)
             if snapshot.closed_here:
-                self.metrics.slot_closed(seconds=self.database.now() - began, late_s=late_s)
+                self.metrics.slot_closed(seconds=self.database.now() - began, late_s=began - due)
         live_run.update(snapshot)
         await self._read_choice(live_run)
         if snapshot.ledger.head != before.ledger.head:
             place = f"{live_run.spec.id} {snapshot.ledger.entries}"
             self.background.keep("publish", lambda: self._publish(live_run, snapshot), name=place)
-            await self._released(live_run)
+            if learning_curve.is_due(live_run.spec, snapshot, live_run.curve):
+                self.background.start(self._measure(live_run))
+            await self._write_witness()
 
     async def _read_choice(self, live_run: LiveRun) -> None:
-        """Read who was chosen, once that is durable."""
+        """Read who was chosen, once the choice is durable."""
         if live_run.needs_choice:
-            choice = await self.thread(
-                slot_transitions.read_choice, self.database, live_run.spec.id
-            )
+            run = live_run.spec.id
+            choice = await self.thread(run_state_machine.read_choice, self.database, run)
             live_run.update(live_run.snapshot, choice)
 
     async def _publish(self, live_run: LiveRun, snapshot: RunSnapshot) -> None:
@@ -314,15 +286,9 @@ class Runner:
         Adding reports and drawing dummies takes time: an early release would reveal how many there
         were (invariant 7).
         """
-        shown = live_run.spec.times.releases(snapshot.state.closed)
-        await asyncio.sleep(max(0.0, shown - self.database.now()))
+        public_at = live_run.spec.times.releases(snapshot.state.closed)
+        await asyncio.sleep(max(0.0, public_at - self.database.now()))
         live_run.publish(snapshot)
-
-    async def _released(self, live_run: LiveRun) -> None:
-        """Write the witness and measure the model after a release is durable."""
-        if learning_curve.is_due(live_run.spec, live_run.snapshot, live_run.curve):
-            self.background.start(self._measure(live_run))
-        await self._write_witness()
 
     async def _write_witness(self) -> None:
         """Write the progress of the store to the witness; if that fails, it is tried again."""
@@ -347,21 +313,18 @@ class Runner:
         if live_run.is_last:
             return
         following = await self.open(live_run.spec.campaign)
-        live_run.no_more = following is live_run  # the budget pays for no slot of another run
+        live_run.no_more = following is live_run  # the budget allows no slot of another run
         live_run.next_run = None if live_run.no_more else following.spec.id
         live_run.wake()
 
     async def _refresh(self, live_run: LiveRun) -> None:
         """Read the epsilons and the learning curve again."""
-        last = live_run.curve[-1][0] if live_run.curve else -1
-        epsilons = await self.thread(run_state.load_epsilons, self.database, live_run.spec.id)
-        points = await self.thread(
-            lambda: run_state.load_curve(self.database, live_run.spec.id, after=last)
-        )
+        run, curve = live_run.spec.id, live_run.curve
+        epsilons = await self.thread(run_state.load_epsilons, self.database, run)
+        last = curve[-1][0] if curve else -1
+        points = await self.thread(run_state.load_curve, self.database, run, after=last)
         if points or epsilons != live_run.epsilons:
-            live_run.curve += [
-                point for point in points if not live_run.curve or point[0] > live_run.curve[-1][0]
-            ]
+            curve += [point for point in points if not curve or point[0] > curve[-1][0]]
             live_run.epsilons = epsilons
             live_run.wake()
 
@@ -374,49 +337,31 @@ class Runner:
             for live_run in list(self.live_runs.values()):
                 if not live_run.is_over or len(live_run.curve) == 0:
                     await self._refresh(live_run)
-            await self._read_epoch()
             if self.witness_fault is not None:
                 await self._write_witness()
             self.background.works("watch")
 
     async def _look_at_the_clock(self) -> None:
-        """Compare the clocks; wake waiting requests if holding begins or ends."""
+        """Compare the clocks, and read the epoch: another coordinator may have been started."""
         await self.thread(clock_watch.look, self.database)
-        if self.clock_watch.report_changes():
-            for live_run in self.live_runs.values():
-                live_run.wake()
-
-    async def _read_epoch(self) -> None:
-        """Read the epoch: another coordinator may have been started on the store."""
-        epoch = await self.thread(metadata.epoch_of, self.database)
-        if epoch != self.epoch:
-            self.epoch = epoch
+        before, self.epoch = self.epoch, await self.thread(metadata.epoch_of, self.database)
+        if self.clock_watch.report_changes() or self.epoch != before:
             for live_run in self.live_runs.values():
                 live_run.wake()
 
     async def _look(self) -> None:
         """Find runs that other workers have opened."""
-
-        def everything() -> list[RunSpec]:
-            with self.database.reading() as connection:
-                return run_state.load_unknown_specs(connection, set(self.live_runs))
-
-        unknown = await self.thread(everything)
+        known = set(self.live_runs)
+        unknown = await self.thread(crash_recovery.unknown_runs, self.database, known)
         self.answered = asyncio.get_running_loop().time()
         for spec in unknown:
             await self._live_run(spec)
             for other in self.live_runs.values():
-                same = other.spec.seal == spec.seal
-                if same and other.spec.number == spec.number - 1:
+                if other.spec.seal == spec.seal and other.spec.number == spec.number - 1:
                     other.next_run = spec.id
 
-    def _start_epsilon_process(self, live_run: LiveRun) -> None:
-        """Start the process that computes the epsilons of a run, unless all are known."""
-        if len(live_run.epsilons) < len(epsilon_process.marks(live_run.spec)):
-            self._epsilon_processes.start(live_run.spec.id)
-
     async def _keep_log_empty(self) -> None:
-        """Empty SQLite's write-ahead log, which keeps what a closed slot has erased.
+        """Empty SQLite's write-ahead log, which still has the rows that a closed slot deleted.
 
         No writer waits for it. While a reader prevents it, it is tried again every second.
         """

@@ -1,1 +1,1 @@
-"""What a coordinator keeps: tables, transactions, migrations. The database is the shared engine."""
+"""The store of a coordinator: tables, transactions, queries, migrations, rollback detection."""

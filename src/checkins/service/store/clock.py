@@ -1,11 +1,10 @@
-"""The clock by which slots close: steady, and set by a calendar clock that may be set wrong.
+"""The clock by which slots close: a steady clock, adjusted slowly to the calendar clock.
 
-A calendar clock can be set to any time by an operator, by NTP or by a hypervisor. A coordinator
-that believed one that is set forward would close every remaining slot at once, and spend its
-budget on dummies. So the time here is that of a steady clock, which never jumps, plus how far the
-calendar was ahead of it. The calendar is read again and again: the time follows a small difference
-slowly, and a larger one not at all. Until calendar and steady clock agree again, or an operator
-says that the calendar is right, the clock **holds**: see ``service/clock_watch.py``.
+An operator, NTP or a hypervisor can set a calendar clock to any time. A coordinator that followed a
+jump forward would close every remaining slot at once, with dummies. So the time here is that of a
+steady clock, which never jumps, plus an offset. The calendar is compared once a second: a small
+difference is followed slowly, a larger one not at all. Until both clocks agree again, or an
+operator confirms the calendar, the clock **holds**: see ``runs/clock_watch.py``.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from pathlib import Path
 
 TOLERANCE_S = 2.0
 """Largest difference between calendar and steady clock that is followed, in seconds."""
-SLEW = 0.05
-"""Most seconds per second by which the time moves towards the calendar; NTP: 0.0005."""
+SLEW = 0.05  # most seconds per second by which the time moves towards the calendar; NTP: 0.0005
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -90,10 +88,10 @@ class Clock:
         self.heard(before=before, there=there, after=self._steady())
 
     def heard(self, *, before: float, there: float, after: float) -> None:
-        """Take in that the calendar was ``there`` at some steady time from before to after.
+        """Adjust to a calendar that read ``there`` at some steady time from before to after.
 
-        A slow answer says little and moves nothing. A first answer is taken over at once, and a
-        quicker one than all before corrects what they left open; else the time moves by ``SLEW``.
+        The first reading is adopted at once. A reading more precise than all before corrects
+        their uncertainty; otherwise the time moves by at most ``SLEW``.
         """
         with self._lock:
             ahead, width = self._ahead, after - before
@@ -111,13 +109,13 @@ class Clock:
             self._read_at = after
 
     def resume(self, setting: tuple[float, float]) -> None:
-        """Go on with what another process on the same steady clock had; readings are compared."""
+        """Adopt the setting of another process on the same steady clock."""
         with self._lock:
             self._ahead, self._width = setting
             self._read_at = self._steady()
 
     def trust(self) -> None:
-        """Accept the next reading, whatever it is."""
+        """Adopt the next reading, however far it is off."""
         with self._lock:
             self._width, self.off_s = math.inf, None
 
@@ -125,6 +123,6 @@ class Clock:
 def corrected(offset: float, *, before: float, there: float, after: float) -> float:
     """Return the offset nearest to ``offset`` that a reading of another clock allows.
 
-    It was made at some time between the question and its answer, and no more is known of it.
+    The clock read ``there`` at an unknown time between ``before`` and ``after``.
     """
     return min(max(offset, there - after), there - before)

@@ -1,12 +1,12 @@
 """A database and its transactions: SQLite in one file, or PostgreSQL for several workers.
 
-A transaction is shared or exclusive in one run. Check-ins and reports of a run are shared: they
-exclude nothing but an exclusive one, which makes the choice or closes the slot. So the database
-alone decides who closes a slot, and nothing is taken into a slot once its choice is made. SQLite
-has one writer at a time; PostgreSQL has advisory locks, which queue in order.
+A transaction is shared or exclusive in one run. Check-ins and reports are shared; a choice and the
+closing of a slot are exclusive. So the database alone decides which worker closes a slot, and no
+check-in is accepted after the choice. SQLite has one writer at a time; PostgreSQL has advisory
+locks, which queue in order.
 
 A commit is durable: ``synchronous = FULL`` in SQLite, ``synchronous_commit = on`` in PostgreSQL.
-What is deleted is overwritten in the file of SQLite (``secure_delete``).
+SQLite overwrites deleted rows in its file (``secure_delete``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection as Connection
 from sqlalchemy import Engine, create_engine, event, text
@@ -30,10 +30,8 @@ from checkins.errors import ComputationFailed, InvalidValue
 from checkins.service import logs
 from checkins.service.store.clock import Clock
 
-WAIT_S = 30
-"""Seconds that a transaction waits for another writer."""
-READINGS = 3
-"""Number of readings of the database's clock each time that it is compared."""
+WAIT_S = 30  # seconds that a transaction waits for another writer
+READINGS = 3  # number of readings of the database's clock each time that it is compared
 CONNECTING = {
     "application_name": "checkins",
     "connect_timeout": 10,
@@ -45,14 +43,10 @@ CONNECTING = {
 """Options of a connection: a host that is gone is noticed after half a minute."""
 STARTING_S = 60
 """Seconds that a start waits for a database that takes no connections, or loses them."""
-STARTING_PAUSE_S = 0.5
-"""Seconds between two attempts to connect."""
-STARTING_CRASHES = 3
-"""Number of crashes of PostgreSQL during one start that are waited for."""
-TURN_S = 1.0
-"""Seconds that a checkpoint waits for a writer of this process."""
-READERS_MS = 50
-"""Milliseconds that a checkpoint waits for readers, and writers for it."""
+STARTING_PAUSE_S = 0.5  # seconds between two attempts to connect
+STARTING_CRASHES = 3  # number of crashes of PostgreSQL during one start that are waited for
+TURN_S = 1.0  # seconds that a checkpoint waits for a writer of this process
+READERS_MS = 50  # milliseconds that a checkpoint waits for readers, and writers for it
 _AWAY = frozenset({"57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006"})
 """SQLSTATEs of a PostgreSQL that is shutting down, has crashed, or is starting up."""
 _HOPELESS = (
@@ -64,14 +58,13 @@ _HOPELESS = (
 )
 """Messages of a PostgreSQL that refuses the login; waiting would not help."""
 
-RETRIES = 4
-"""Number of times that a transaction in conflict with another worker's is tried again."""
+RETRIES = 4  # number of times that a transaction in conflict with another worker's is tried again
 _DEADLOCK = ("40P01", "40001")
 """SQLSTATEs of a transaction that PostgreSQL ended so that another one can go on."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
-StoreError = DBAPIError
-"""Any error of a database or of the connection to it."""
+StoreError = DBAPIError  # any error of a database or of the connection to it
 CLOCK = "SELECT extract(epoch FROM clock_timestamp())"
 
 
@@ -129,7 +122,6 @@ class Database:
             self.clock.read()
 
     def close(self) -> None:
-        """Close every connection."""
         self.engine.dispose()
 
     @contextmanager
@@ -137,6 +129,13 @@ class Database:
         """Open a transaction that changes nothing and waits for no other."""
         with self.engine.connect() as connection, connection.begin():
             yield connection
+
+    def read(
+        self, load: Callable[Concatenate[Connection, P], T], *given: P.args, **named: P.kwargs
+    ) -> T:
+        """Return the result of ``load`` in a transaction of its own that changes nothing."""
+        with self.reading() as connection:
+            return load(connection, *given, **named)
 
     @contextmanager
     def shared(self, run: str) -> Iterator[Connection]:
@@ -161,7 +160,9 @@ class Database:
 
     def _lock(self, connection: Connection, function: str, name: str) -> None:
         if not self.is_sqlite:
-            connection.execute(text(f"SELECT {function}(:key)"), {"key": _key(name)})
+            digest = hashlib.sha256(name.encode()).digest()[:8]
+            key = int.from_bytes(digest, "big", signed=True)  # as PostgreSQL takes it
+            connection.execute(text(f"SELECT {function}(:key)"), {"key": key})
 
     def now(self) -> float:
         """Return seconds since 1970 on the clock that all workers share; it never jumps."""
@@ -180,10 +181,9 @@ class Database:
                 self.clock.read(lambda: float(connection.execute(text(CLOCK)).scalar_one()))
 
     def when_it_answers(self, work: Callable[[], T]) -> T:
-        """Return the result of work at a start; wait for a PostgreSQL that takes no connections.
+        """Return the result of ``work``; wait for a PostgreSQL that takes no connections.
 
-        It may not be up yet, be recovering from a crash, or crash in the middle of ``work``, which
-        is then done again from its beginning.
+        If PostgreSQL crashes during ``work``, ``work`` is repeated from its beginning.
         """
         for _ in range(STARTING_CRASHES):
             self.wait_until_it_answers()
@@ -213,22 +213,20 @@ class Database:
             time.sleep(STARTING_PAUSE_S)
 
     def check_durable(self) -> None:
-        """Raise InvalidValue for a PostgreSQL that could lose what it has committed."""
+        """Raise InvalidValue for a PostgreSQL that could lose committed transactions."""
         if self.is_sqlite:
             return
         with self.reading() as connection:
             for name in ("fsync", "full_page_writes"):
                 if connection.execute(text(f"SHOW {name}")).scalar_one() != "on":
-                    raise InvalidValue(
-                        "store", f"{name} = off", "must be on: what is answered must be durable"
-                    )
+                    expected = "must be on: a response is sent after its effect is durable"
+                    raise InvalidValue("store", f"{name} = off", expected)
 
     def checkpoint(self) -> bool:
-        """Move what SQLite's log holds into the file, and empty the log.
+        """Move SQLite's write-ahead log into the file and empty it; return whether it is empty.
 
-        While a transaction that reads goes on, of another process perhaps, the log cannot be
-        emptied: what can be moved is moved, and the answer is False, to be tried again. No writer
-        waits for that reader.
+        A transaction that reads, also of another process, keeps the log from being emptied. No
+        writer waits for that reader.
         """
         if not self.is_sqlite:
             return True
@@ -243,7 +241,7 @@ class Database:
                 busy, *_ = emptying.fetchone()
                 emptying.close()
             except sqlite3.OperationalError as error:
-                if not _is_locked(error):
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (5, 6):  # busy, locked
                     raise
                 busy = 1
             finally:
@@ -262,7 +260,7 @@ class Database:
         return 0
 
     def compact(self) -> None:
-        """Write SQLite's file again without what was deleted."""
+        """Rewrite SQLite's file without its deleted rows."""
         if self.is_sqlite:
             self.engine.dispose()
             raw = sqlite3.connect(str(make_url(self.url).database), isolation_level=None)
@@ -294,10 +292,6 @@ def is_away(error: DBAPIError) -> bool:
     return not any(words in str(error.orig) for words in _HOPELESS)
 
 
-def _is_locked(error: sqlite3.OperationalError) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
-
-
 def _durable(connection: Any, record: object) -> None:
     """Make commits durable, whatever the defaults of the database or of the role are."""
     with connection.cursor() as cursor:
@@ -310,10 +304,10 @@ def _sqlite(url: str) -> Engine:
     engine = create_engine(url, connect_args={"timeout": WAIT_S, "check_same_thread": False})
 
     def create(*_: object) -> None:
-        # A file that exists is not opened: closing it would drop the locks that this process holds
-        # on it, and another process that goes would delete SQLite's log under our hands.
+        # A file that exists is not opened: closing it would drop this process's locks on it, and
+        # another process that ends would then delete SQLite's log while we use it.
         with suppress(FileExistsError):
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # ours to read
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
     def prepare(connection: Any, record: object) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves
@@ -334,8 +328,3 @@ def _sqlite(url: str) -> Engine:
     event.listen(engine, "connect", prepare)
     event.listen(engine, "begin", begin)
     return engine
-
-
-def _key(name: str) -> int:
-    """Return the key of a lock: a signed integer of 64 bits, as PostgreSQL takes it."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)

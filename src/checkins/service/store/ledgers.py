@@ -29,46 +29,31 @@ def load_ledger(connection: Connection, population: str) -> Ledger:
     ).one_or_none()
     if place is None:
         return Ledger()
-    c = runs.c
-    found = [
-        (
-            Run(
-                campaign_from_canonical(row.campaign),
-                row.seal,
-                row.number,
-                row.dimension,
-                simulated=False,
-                filter=None if row.filter is None else Filter.parse(row.filter),
-                slots_closed=row.closed,
-                contributors=row.contributors,
-            ),
-            row.ending,
+    asked = select(runs).where(runs.c.population == population).order_by(runs.c.position)
+    open_runs: list[Run] = []
+    closed: list[Run] = []
+    for row in connection.execute(asked):
+        run = Run(
+            campaign_from_canonical(row.campaign),
+            row.seal,
+            row.number,
+            row.dimension,
+            simulated=False,
+            filter=None if row.filter is None else Filter.parse(row.filter),
+            slots_closed=row.closed,
+            contributors=row.contributors,
         )
-        for row in connection.execute(
-            select(
-                *(c.campaign, c.seal, c.number, c.dimension, c.filter),
-                *(c.closed, c.contributors, c.ending),
-            )
-            .where(c.population == population)
-            .order_by(c.position)
-        )
-    ]
-    open_runs = [run for run, ending in found if ending is None]
+        (open_runs if row.ending is None else closed).append(run)
     if len(open_runs) > 1:
         raise OutOfOrder(f"{population}: two runs are open at once")
-    return Ledger(
-        place.entries,
-        place.head,
-        open_runs[0] if open_runs else None,
-        tuple(run for run, ending in found if ending is not None),
-    )
+    running = open_runs[0] if open_runs else None
+    return Ledger(place.entries, place.head, running, tuple(closed))
 
 
 def add_population(connection: Connection, population: str, ledger: Ledger) -> None:
     """Add a population whose ledger is empty."""
-    connection.execute(
-        insert(populations).values(key=population, entries=ledger.entries, head=ledger.head)
-    )
+    values = {"key": population, "entries": ledger.entries, "head": ledger.head}
+    connection.execute(insert(populations).values(**values))
 
 
 def lengths(connection: Connection) -> dict[str, int]:
@@ -88,9 +73,8 @@ def append(connection: Connection, population: str, ledger: Ledger, entry: Entry
     )
     if moved.rowcount != 1:
         raise OutOfOrder(f"{population}: the ledger has moved on")
-    connection.execute(
-        insert(schema.ledger).values(population=population, entry=after.entries, line=line)
-    )
+    values = {"population": population, "entry": after.entries, "line": line}
+    connection.execute(insert(schema.ledger).values(**values))
     return after
 
 
@@ -103,37 +87,24 @@ def last_releases(
 ) -> list[tuple[int, str]]:
     """Return (slot, model hash) of the last releases up to slot ``closed``."""
     c = schema.releases.c
-    found = connection.execute(
-        select(c.slot, c.model_hash)
-        .where(c.run == run, c.slot <= closed, c.slot > closed - most)
-        .order_by(c.slot)
-    )
-    return [(row.slot, row.model_hash) for row in found]
+    asked = select(c.slot, c.model_hash).where(c.run == run)
+    asked = asked.where(c.slot <= closed, c.slot > closed - most).order_by(c.slot)
+    return [(row.slot, row.model_hash) for row in connection.execute(asked)]
 
 
 def ledger_lines(connection: Connection, population: str, *, after: int, most: int) -> list[bytes]:
     """Return at most ``most`` lines of a ledger, byte for byte."""
     c = schema.ledger.c
-    return list(
-        connection.execute(
-            select(c.line)
-            .where(c.population == population, c.entry > after)
-            .order_by(c.entry)
-            .limit(most)
-        ).scalars()
-    )
+    asked = select(c.line).where(c.population == population, c.entry > after)
+    return list(connection.execute(asked.order_by(c.entry).limit(most)).scalars())
 
 
 def ledger_heads(connection: Connection, population: str, *, after: int, most: int) -> list[str]:
     """Return the hashes of at most ``most`` lines; the sums of slots are not read."""
     c = schema.ledger.c
     prefix = func.substr(c.line, 1, PREFIX_BYTES, type_=LargeBinary).label("prefix")
-    found = connection.execute(
-        select(c.entry, prefix)
-        .where(c.population == population, c.entry > after)
-        .order_by(c.entry)
-        .limit(most)
-    ).all()
+    asked = select(c.entry, prefix).where(c.population == population, c.entry > after)
+    found = connection.execute(asked.order_by(c.entry).limit(most)).all()
     return [_head(connection, population, row.entry, bytes(row.prefix)) for row in found]
 
 

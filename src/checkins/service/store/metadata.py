@@ -1,7 +1,7 @@
 """Metadata of the store: its epoch, its key, and whether it is a copy.
 
 The epoch counts how often a coordinator was started on this store. Together with a witness outside
-of the store (``rollback_guard.py``) it shows that a store was rolled back.
+of the store (``rollback_guard.py``) it detects a store that was rolled back.
 """
 
 from __future__ import annotations
@@ -34,20 +34,17 @@ def begin_epoch(database: Database) -> int:
 
 def epoch_of(database: Database) -> int:
     """Return the epoch of the store; 0 for a new one."""
-    with database.reading() as connection:
-        return int(read(connection, EPOCH) or 0)
+    return int(database.read(read, EPOCH) or 0)
 
 
 def key_of(database: Database) -> bytes:
     """Return the key from which tokens are derived; it never leaves the store."""
-    with database.reading() as connection:
-        return bytes.fromhex(read(connection, KEY) or "")
+    return bytes.fromhex(database.read(read, KEY) or "")
 
 
 def read(connection: Connection, name: str) -> str | None:
-    return connection.execute(
-        select(facts.c.value).where(facts.c.name == name)
-    ).scalar_one_or_none()
+    asked = select(facts.c.value).where(facts.c.name == name)
+    return connection.execute(asked).scalar_one_or_none()
 
 
 def forget(connection: Connection, name: str) -> None:

@@ -1,8 +1,7 @@
 """Rows of clients: who has enrolled, unspent tokens, and the check-ins of the slot in progress.
 
-Statements about many values take arrays in PostgreSQL and lists of a bounded length in SQLite. An
-array is one parameter however many values it has, so PostgreSQL plans a statement once and a batch
-is one message to it.
+Statements about many values take an array in PostgreSQL, which is one parameter, so that the
+statement is planned once; in SQLite they take lists of a bounded length.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ from checkins.service.store import schema
 
 check_ins, enrolled = schema.check_ins, schema.enrolled
 enrolments, tokens = schema.enrolments, schema.tokens
-MOST_IN_A_LIST = 500
-"""Largest number of values in one list of SQLite."""
+MOST_IN_A_LIST = 500  # largest number of values in one list of SQLite
 _SAVE_REPORT = (
     update(check_ins)
     .where(check_ins.c.run == bindparam("a"), check_ins.c.receipt == bindparam("b"))
@@ -50,24 +48,22 @@ class StoredCheckIn:
 
 
 def unspent_tokens(connection: Connection, run: str, wanted: Sequence[str]) -> set[str]:
-    """Return those of the tokens that are not spent."""
+    """Return the tokens that are not spent."""
+    c = tokens.c
     return {
-        token
-        for some in _among(connection, tokens.c.token, wanted)
-        for token in connection.execute(
-            select(tokens.c.token).where(tokens.c.run == run, some)
-        ).scalars()
+        row.token
+        for some in _among(connection, c.token, wanted)
+        for row in connection.execute(select(c.token).where(c.run == run, some))
     }
 
 
 def receipts_of(connection: Connection, run: str, wanted: Sequence[str]) -> dict[str, str]:
     """Return the receipts of those of the tokens that have checked in to the slot in progress."""
+    c = check_ins.c
     return {
         row.token: row.receipt
-        for some in _among(connection, check_ins.c.token, wanted)
-        for row in connection.execute(
-            select(check_ins.c.token, check_ins.c.receipt).where(check_ins.c.run == run, some)
-        )
+        for some in _among(connection, c.token, wanted)
+        for row in connection.execute(select(c.token, c.receipt).where(c.run == run, some))
     }
 
 
@@ -112,14 +108,13 @@ def lock_check_ins(
 
 
 def save_reports(connection: Connection, run: str, reports: Mapping[str, bytes]) -> None:
-    """Save reports by receipt."""
     if reports:
         rows = [{"a": run, "b": receipt, "c": reports[receipt]} for receipt in sorted(reports)]
         connection.execute(_SAVE_REPORT, rows)
 
 
 def enrolment_keys(connection: Connection, run: str, wanted: Sequence[str]) -> dict[str, str]:
-    """Return the keys under which those of the credentials that have enrolled did so."""
+    """Return the idempotency keys of those of the credentials that have enrolled."""
     c = enrolments.c
     return {
         row.credential: row.key
@@ -141,7 +136,6 @@ def lock_enrolled(connection: Connection, run: str) -> int:
 
 
 def save_enrolled(connection: Connection, run: str, clients: int) -> None:
-    """Save how many have enrolled in a run."""
     connection.execute(update(enrolled).where(enrolled.c.run == run).values(clients=clients))
 
 
@@ -169,18 +163,15 @@ def erase_clients(connection: Connection, run: str | None = None) -> None:
 def slot_of(connection: Connection, run: str, receipt: str) -> int | None:
     """Return the slot that a receipt is for; None if it is not for the slot in progress."""
     c = check_ins.c
-    return connection.execute(
-        select(c.slot).where(c.run == run, c.receipt == receipt)
-    ).scalar_one_or_none()
+    asked = select(c.slot).where(c.run == run, c.receipt == receipt)
+    return connection.execute(asked).scalar_one_or_none()
 
 
 def is_chosen(connection: Connection, run: str, slot: int, receipt: str) -> bool:
     """Return whether a receipt is that of a client chosen in this slot, which is in progress."""
     c = check_ins.c
-    chosen = connection.execute(
-        select(c.chosen).where(c.run == run, c.receipt == receipt, c.slot == slot)
-    ).scalar_one_or_none()
-    return bool(chosen)
+    asked = select(c.chosen).where(c.run == run, c.receipt == receipt, c.slot == slot)
+    return bool(connection.execute(asked).scalar_one_or_none())
 
 
 def waiting(connection: Connection, run: str) -> dict[str, str]:
@@ -210,11 +201,8 @@ def save_choice(connection: Connection, run: str, chosen: Sequence[str], *, wait
     if waiting:
         connection.execute(update(check_ins).where(c.run == run).values(chosen=everyone))
     if chosen and not everyone:
-        for start in range(0, len(chosen), MOST_IN_A_LIST):
-            some = chosen[start : start + MOST_IN_A_LIST]
-            connection.execute(
-                update(check_ins).where(c.run == run, c.receipt.in_(some)).values(chosen=True)
-            )
+        for some in _among(connection, c.receipt, chosen):
+            connection.execute(update(check_ins).where(c.run == run, some).values(chosen=True))
 
 
 def chosen_reports(

@@ -1,9 +1,9 @@
-"""Rollback detection: a witness outside of the store remembers how far the store has come.
+"""Rollback detection: a file outside of the store, the witness, records the store's progress.
 
-If an old copy of a store were continued, tokens that are spent would be good again and slots would
-be released a second time with other noise. The witness is a small file that is kept apart from the
-store and never copied with it: the epoch, and how long each ledger was when it was last written,
-which is at each start and after each release is durable.
+If an old copy of a store were continued, spent tokens would be valid again, and slots would be
+released a second time with other noise. The witness holds the epoch and the length of each ledger.
+It is written at each start, and after each release is durable. It must not be copied with the
+store.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from checkins.service.store.database import Database
 
 
 class RolledBack(CheckinsError):
-    """The store is older than what was released from it."""
+    """The store is older than its witness."""
 
 
 class NotRolledBack(CheckinsError):
-    """There is nothing to restore: the store is as new as what was released from it."""
+    """There is nothing to restore: the store is not older than its witness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,11 @@ class StoreProgress:
 
     def unknown_to(self, store: StoreProgress) -> list[str]:
         """Return the populations with runs that ``store`` does not have."""
-        return sorted(
-            population
-            for population, runs in self.runs.items()
-            if store.runs.get(population, 0) < runs
-        )
+        return sorted(one for one, runs in self.runs.items() if store.runs.get(one, 0) < runs)
 
 
 class RollbackGuard:
-    """The witness file; what was written last survives a crash."""
+    """The witness file; a write is durable, and replaces the file as a whole."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,16 +78,15 @@ class RollbackGuard:
     def check_restorable(self, database: Database) -> None:
         """Refuse to restore a store that was not rolled back: it would end what runs in it.
 
-        An empty witness cannot tell, and refuses nothing.
+        An empty witness refuses nothing: it has no progress to compare with.
         """
         if self._seen == StoreProgress() or self._lost(database):
             return
         store = progress_of(database)
-        with database.reading() as connection:
-            running = run_state.count_open_runs(connection)
+        running = database.read(run_state.count_open_runs)
         raise NotRolledBack(
             f"--restore: the store was not rolled back: it is in epoch {store.epoch:,} with"
-            f" {sum(store.entries.values()):,} ledger entries, no fewer than {self.path} has seen;"
+            f" {sum(store.entries.values()):,} ledger entries, no fewer than in {self.path};"
             f" runs in it: {sum(store.runs.values()):,}, {running or 'none'} running; start without"
             " --restore, and it goes on where it was. To end a campaign, stop it with the"
             " operator's token. If the store is a copy all the same, name the witness of the store"
@@ -99,30 +94,28 @@ class RollbackGuard:
         )
 
     def _lost(self, database: Database) -> list[str]:
-        """Return in which ways a store is older than recorded here, or marked as a copy."""
-        with database.reading() as connection:
-            is_copy = metadata.read(connection, metadata.COPY) is not None
+        is_copy = database.read(metadata.read, metadata.COPY) is not None
         marked = ["it is a copy made by checkins backup"] if is_copy else []
         return marked + self._seen.behind(progress_of(database))
 
     def warnings(self, database: Database, store: str) -> dict[str, str]:
         """Return log events, with words for the operator, where this witness protects little."""
         found = {}
-        seen = progress_of(database)
-        if not self.path.exists() and seen != StoreProgress():
-            entries = sum(seen.entries.values())
+        store_now = progress_of(database)
+        if not self.path.exists() and store_now != StoreProgress():
+            entries = sum(store_now.entries.values())
             found["witness-missing"] = (
                 f"{self.path}: no such witness, though the store was used before (epoch"
-                f" {seen.epoch:,}, {entries:,} {'entry' if entries == 1 else 'entries'} in its"
-                " ledgers): if the store was put back to an older state, nothing here can tell."
+                f" {store_now.epoch:,}, {entries:,} {'entry' if entries == 1 else 'entries'} in its"
+                " ledgers): a rollback of the store cannot be detected."
                 " If the witness lies elsewhere, stop and name it with --witness"
             )
         file = Path(store.removeprefix("sqlite:///")) if store.startswith("sqlite") else None
         if file is not None and file.resolve().parent == self.path.resolve().parent:
             found["witness-beside-store"] = (
-                f"{self.path}: the witness lies beside the store: whoever puts back a copy of this"
-                " folder puts back both, and nothing here can tell. Stop, move it to another"
-                " folder, and name it with --witness"
+                f"{self.path}: the witness is in the folder of the store: restoring a copy of the"
+                " folder restores both, and cannot be detected. Stop, move it to another folder,"
+                " and name it with --witness"
             )
         return found
 
@@ -130,20 +123,15 @@ class RollbackGuard:
         """Record progress durably; never less than before."""
         with self._alone():
             before = self._seen = _read(self.path)  # another worker may have written it
-            self._write(
-                StoreProgress(
-                    max(store.epoch, before.epoch),
-                    _most(store.entries, before.entries),
-                    _most(store.runs, before.runs),
-                )
-            )
+            entries, runs = _most(store.entries, before.entries), _most(store.runs, before.runs)
+            self._write(StoreProgress(max(store.epoch, before.epoch), entries, runs))
 
     def unknown_to(self, database: Database) -> list[str]:
         """Return the populations of which a store that was rolled back has lost whole runs."""
         return self._seen.unknown_to(progress_of(database))
 
     def forget(self, store: StoreProgress) -> None:
-        """Replace what is recorded by ``store``, which may be less."""
+        """Record the progress of ``store``, which may be less than before."""
         with self._alone():
             self._write(store)
 
@@ -162,20 +150,19 @@ class RollbackGuard:
         if store == self._seen:
             return
         self._seen = store
-        beside = self.path.with_name(self.path.name + ".new")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        replacement = self.path.with_name(self.path.name + ".new")
+        descriptor = os.open(replacement, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(asdict(store), file, sort_keys=True)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(self.path)
+        replacement.replace(self.path)
         folder = os.open(self.path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
 
 
 def progress_of(database: Database) -> StoreProgress:
-    """Return the progress of a store."""
     with database.reading() as connection:
         epoch = int(metadata.read(connection, metadata.EPOCH) or 0)
         return StoreProgress(epoch, ledgers.lengths(connection), run_state.count_runs(connection))
@@ -185,29 +172,26 @@ def _most(ours: dict[str, int], theirs: dict[str, int]) -> dict[str, int]:
     return {key: max(ours.get(key, 0), theirs.get(key, 0)) for key in {*ours, *theirs}}
 
 
-def _counts(held: dict[str, Any]) -> dict[str, int]:
-    return {str(name): int(count) for name, count in held.items()}
-
-
 def _read(path: Path) -> StoreProgress:
+    def counts(held: dict[str, Any]) -> dict[str, int]:
+        return {str(name): int(count) for name, count in held.items()}
+
     try:
         held: Any = json.loads(path.read_text(encoding="utf-8"))
-        return StoreProgress(
-            int(held["epoch"]), _counts(held["entries"]), _counts(held.get("runs", {}))
-        )
+        entries, runs = counts(held["entries"]), counts(held.get("runs", {}))
+        return StoreProgress(int(held["epoch"]), entries, runs)
     except FileNotFoundError:
         return StoreProgress()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidValue(
-            "witness", str(path), "is not what a coordinator wrote: name another file"
-        ) from error
+        expected = "was not written by a coordinator: name another file"
+        raise InvalidValue("witness", str(path), expected) from error
 
 
 def default_witness(store: str, folder: Path) -> Path:
-    """Choose the witness of a store: in the user's state folder, named by the store.
+    """Return the path of a store's witness: in the user's state folder, named after the store.
 
-    Not beside the store: whoever puts back a copy of its folder would put back both. A witness that
-    an earlier version left beside the store, or in the campaign's ``folder``, is used on.
+    It is not next to the store, since a restored copy of that folder would restore both. A witness
+    that an earlier version left next to the store, or in the campaign's ``folder``, is still used.
     """
     prefix = "sqlite:///"
     if store.startswith(prefix):
@@ -233,6 +217,5 @@ def _state_folder() -> Path:
     try:
         return Path.home() / ".local" / "state" / "checkins"
     except RuntimeError:
-        raise InvalidValue(
-            "witness", None, "there is no home folder for it: name a file outside the store"
-        ) from None
+        expected = "there is no home folder for it: name a file outside the store"
+        raise InvalidValue("witness", None, expected) from None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, Table, func, insert, select, update
+from sqlalchemy import Connection, Table, func, insert, select, update
 
 from checkins.accounting.filters import Filter
 from checkins.campaign import campaign_from_canonical
@@ -21,7 +21,7 @@ from checkins.protocol.slot import Phase as SlotPhase
 from checkins.service.store import ledgers, schema
 from checkins.service.store.database import Database
 from checkins.service.store.run_spec import RunSpec
-from checkins.service.store.schema import curve, prices
+from checkins.service.store.schema import curve, epsilons
 
 runs, learners, populations = schema.runs, schema.learners, schema.populations
 
@@ -51,8 +51,7 @@ class RunSnapshot:
     ledger: Ledger
     certificate: Mapping[str, Any]
     model_hash: str
-    closed_here: bool = False
-    """Whether this process closed the last slot."""
+    closed_here: bool = False  # whether this process closed the last slot
 
 
 def load_unknown_specs(connection: Connection, known: Collection[str]) -> list[RunSpec]:
@@ -64,14 +63,12 @@ def load_unknown_specs(connection: Connection, known: Collection[str]) -> list[R
 
 
 def load_spec(connection: Connection, run: str) -> RunSpec | None:
+    """Return a run; None if there is no such run."""
     row = connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
-    return None if row is None else _spec(row)
-
-
-def _spec(row: Row[Any]) -> RunSpec:
+    if row is None:
+        return None
     shapes = {name: tuple(shape) for name, shape in json.loads(row.tensors)}
-    campaign = campaign_from_canonical(row.campaign)
-    return RunSpec(campaign, row.number, shapes, row.affordable)
+    return RunSpec(campaign_from_canonical(row.campaign), row.number, shapes, row.affordable)
 
 
 def load_state(connection: Connection, run: str) -> RunState:
@@ -89,29 +86,22 @@ def load_state(connection: Connection, run: str) -> RunState:
 
 
 def save_state(connection: Connection, run: str, state: RunState) -> None:
-    connection.execute(
-        update(runs)
-        .where(runs.c.id == run)
-        .values(
-            phase=state.phase.name,
-            closed=state.closed,
-            slot_phase=None if state.slot_phase is None else state.slot_phase.name,
-            contributors=state.contributors,
-            ending=state.ending,
-        )
-    )
+    values = {
+        "phase": state.phase.name,
+        "closed": state.closed,
+        "slot_phase": None if state.slot_phase is None else state.slot_phase.name,
+        "contributors": state.contributors,
+        "ending": state.ending,
+    }
+    connection.execute(update(runs).where(runs.c.id == run).values(**values))
 
 
 def load_snapshot(
     connection: Connection, spec: RunSpec, known: RunSnapshot | None = None
 ) -> RunSnapshot:
-    """Return the snapshot of a run; what has not changed since ``known`` is not read again."""
-    state = load_state(connection, spec.id)
-    place = connection.execute(
-        select(populations.c.entries, populations.c.head).where(
-            populations.c.key == spec.population
-        )
-    ).one()
+    """Return the snapshot of a run; parts that are as in ``known`` are not read again."""
+    state, c = load_state(connection, spec.id), populations.c
+    place = connection.execute(select(c.entries, c.head).where(c.key == spec.population)).one()
     if known is not None and place.entries < known.ledger.entries:
         raise OutOfOrder(f"{spec.population}: the store was rolled back while it was in use")
     if known is not None and known.ledger.head == place.head:
@@ -147,24 +137,19 @@ def save_learner(connection: Connection, run: str, learner: Learner, *, new: boo
 
 
 def save_certificate(connection: Connection, run: str, certificate: Mapping[str, Any]) -> None:
-    connection.execute(
-        update(runs).where(runs.c.id == run).values(certificate=json.dumps(certificate))
-    )
+    stated = json.dumps(certificate)
+    connection.execute(update(runs).where(runs.c.id == run).values(certificate=stated))
 
 
 def count_open_runs(connection: Connection) -> int:
-    """Return the number of runs that are not over."""
     unended = select(func.count()).select_from(runs).where(runs.c.ending.is_(None))
     return int(connection.execute(unended).scalar_one())
 
 
 def count_runs(connection: Connection) -> dict[str, int]:
-    """Return the number of runs of each population."""
-    c = runs.c
-    counted = connection.execute(
-        select(c.population, func.count().label("runs")).group_by(c.population)
-    )
-    return {row.population: row.runs for row in counted}
+    population = runs.c.population
+    counted = select(population, func.count().label("runs")).group_by(population)
+    return {row.population: row.runs for row in connection.execute(counted)}
 
 
 def add_run(
@@ -198,24 +183,22 @@ Curve = list[tuple[int, dict[str, float]]]
 
 def load_epsilons(database: Database, run: str) -> Epsilons:
     """Return (slots, epsilon), ordered by slots."""
-    c = prices.c
+    c = epsilons.c
+    asked = select(c.slots, c.epsilon).where(c.run == run).order_by(c.slots)
     with database.reading() as connection:
-        rows = connection.execute(select(c.slots, c.epsilon).where(c.run == run).order_by(c.slots))
-        return [(row.slots, row.epsilon) for row in rows]
+        return [(row.slots, row.epsilon) for row in connection.execute(asked)]
 
 
 def add_epsilon(database: Database, run: str, *, slots: int, epsilon: float) -> None:
-    _add(database, prices, run, slots, {"epsilon": epsilon})
+    _add(database, epsilons, run, slots, {"epsilon": epsilon})
 
 
 def load_curve(database: Database, run: str, *, after: int = -1) -> Curve:
     """Return (slots, metrics), ordered by slots."""
     c = curve.c
+    asked = select(c.slots, c.metrics).where(c.run == run, c.slots > after).order_by(c.slots)
     with database.reading() as connection:
-        rows = connection.execute(
-            select(c.slots, c.metrics).where(c.run == run, c.slots > after).order_by(c.slots)
-        )
-        return [(row.slots, json.loads(row.metrics)) for row in rows]
+        return [(row.slots, json.loads(row.metrics)) for row in connection.execute(asked)]
 
 
 def add_point(database: Database, run: str, *, slots: int, metrics: Mapping[str, float]) -> None:
@@ -227,8 +210,6 @@ def _add(
 ) -> None:
     """Add a row, unless another worker has added the same one."""
     with database.exclusive(f"progress {run}") as connection:
-        there = connection.execute(
-            select(table.c.slots).where(table.c.run == run, table.c.slots == slots)
-        ).one_or_none()
-        if there is None:
+        same = select(table.c.slots).where(table.c.run == run, table.c.slots == slots)
+        if connection.execute(same).one_or_none() is None:
             connection.execute(insert(table).values(run=run, slots=slots, **values))

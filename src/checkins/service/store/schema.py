@@ -1,9 +1,9 @@
-"""The tables, what may never be in them, and the migration to this schema.
+"""The tables of the store, and the migration to this schema.
 
-No column holds a time, an address or an order of arrival. ``tokens`` holds those that are not
-spent: a spent one is gone. ``check_ins`` holds the slot in progress alone, under receipts drawn for
-that slot, and is emptied in the transaction that closes it (invariants 1 and 8). In SQLite these
-tables are ordered by hashes (no rowid), so the file does not keep the order of arrival either.
+No column holds a time, an address or an order of arrival. A spent token is deleted. ``check_ins``
+holds the slot in progress only, and is emptied in the transaction that closes it (invariants 1 and
+8). In SQLite the tables about clients are ordered by hashes (no rowid), so the file does not hold
+the order of arrival either.
 """
 
 from __future__ import annotations
@@ -26,45 +26,59 @@ from sqlalchemy import (
     inspect,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 
 from checkins.errors import InvalidValue
 from checkins.service.store.database import Database
 
 SCRIPTS = Path(__file__).parent / "migrations"
-NEWEST = "0003"
-"""Revision of the last script: for a store that has it alembic is not loaded."""
+NEWEST = "0003"  # revision of the last script: for a store that has it alembic is not loaded
+HASH = String(64)  # type of a hash in hex, or of a receipt
 
 metadata = MetaData()
 
-facts = Table(
-    "facts",
-    metadata,
-    Column("name", String(64), primary_key=True),
-    Column("value", Text, nullable=False),
-    sqlite_with_rowid=False,
+
+def _table(name: str, *items: SchemaItem) -> Table:
+    return Table(name, metadata, *items)
+
+
+def _table_by_hash(name: str, *items: SchemaItem) -> Table:
+    """Return a table that SQLite orders by its primary key, not by the order of arrival."""
+    return Table(name, metadata, *items, sqlite_with_rowid=False)
+
+
+def _run() -> Column[str]:
+    return Column("run", ForeignKey("runs.id"), primary_key=True)
+
+
+def _number(name: str) -> Column[int]:
+    """Return an integer that is part of the primary key."""
+    return Column(name, BigInteger, primary_key=True, autoincrement=False)
+
+
+facts = _table_by_hash(
+    "facts", Column("name", HASH, primary_key=True), Column("value", Text, nullable=False)
 )
 """The epoch, the service's own key, and whether this is a copy."""
 
-populations = Table(
+populations = _table(
     "populations",
-    metadata,
     Column("key", Text, primary_key=True),
     Column("entries", BigInteger, nullable=False),
-    Column("head", String(64), nullable=False),
+    Column("head", HASH, nullable=False),
 )
 """Length and head of the ledger of each population."""
 
-ledger = Table(
+ledger = _table(
     "ledger",
-    metadata,
     Column("population", ForeignKey("populations.key"), primary_key=True),
-    Column("entry", BigInteger, primary_key=True, autoincrement=False),
+    _number("entry"),
     Column("line", LargeBinary, nullable=False),
 )
+"""The lines of each ledger."""
 
-runs = Table(
+runs = _table(
     "runs",
-    metadata,
     Column("id", String(32), primary_key=True),
     Column("position", Integer, nullable=False, unique=True),
     Column("population", ForeignKey("populations.key"), nullable=False),
@@ -84,10 +98,9 @@ runs = Table(
 )
 """One run of a campaign: its specification and its state."""
 
-learners = Table(
+learners = _table(
     "learners",
-    metadata,
-    Column("run", ForeignKey("runs.id"), primary_key=True),
+    _run(),
     Column("model", LargeBinary, nullable=False),
     Column("gradient", LargeBinary),
     Column("slots", BigInteger, nullable=False),
@@ -95,73 +108,40 @@ learners = Table(
 )
 """The last released model of each run, and the state of its optimizer."""
 
-enrolments = Table(
+enrolments = _table_by_hash(
     "enrolments",
-    metadata,
-    Column("run", ForeignKey("runs.id"), primary_key=True),
-    Column("credential", String(64), primary_key=True),
-    Column("key", String(64), nullable=False),
-    sqlite_with_rowid=False,
+    _run(),
+    Column("credential", HASH, primary_key=True),
+    Column("key", HASH, nullable=False),
 )
-"""Hashes of the credentials that were given a token: each is given one."""
+"""Hashes of the credentials that have a token: each has one."""
 
-enrolled = Table(
-    "enrolled",
-    metadata,
-    Column("run", ForeignKey("runs.id"), primary_key=True),
-    Column("clients", BigInteger, nullable=False),
-)
-"""How many clients have enrolled in a run that is not over; whoever withdraws stays counted."""
+enrolled = _table("enrolled", _run(), Column("clients", BigInteger, nullable=False))
+"""Number of clients that have enrolled in a run that is not over, with those that withdrew."""
 
-tokens = Table(
-    "tokens",
-    metadata,
-    Column("run", ForeignKey("runs.id"), primary_key=True),
-    Column("token", String(64), primary_key=True),
-    sqlite_with_rowid=False,
-)
+tokens = _table_by_hash("tokens", _run(), Column("token", HASH, primary_key=True))
 """Hashes of the tokens that are not spent."""
 
-check_ins = Table(
+check_ins = _table_by_hash(
     "check_ins",
-    metadata,
-    Column("run", ForeignKey("runs.id"), primary_key=True),
-    Column("receipt", String(64), primary_key=True),
+    _run(),
+    Column("receipt", HASH, primary_key=True),
     Column("slot", BigInteger, nullable=False),
-    Column("token", String(64), nullable=False),
+    Column("token", HASH, nullable=False),
     Column("chosen", Boolean),
     Column("report", LargeBinary),
     UniqueConstraint("run", "token"),
-    sqlite_with_rowid=False,
 )
-"""The slot in progress: who waits, who is chosen, whose report is in."""
+"""Check-ins of the slot in progress: token, receipt, whether chosen, and the report."""
 
-releases = Table(
-    "releases",
-    metadata,
-    Column("run", ForeignKey("runs.id"), primary_key=True),
-    Column("slot", BigInteger, primary_key=True, autoincrement=False),
-    Column("model_hash", String(64), nullable=False),
-)
-"""What the ledger holds of each release, without its sum."""
+releases = _table("releases", _run(), _number("slot"), Column("model_hash", HASH, nullable=False))
+"""The hash of each released model, as in the ledger."""
 
-prices = Table(
-    "prices",
-    metadata,
-    Column("run", ForeignKey("runs.id"), primary_key=True),
-    Column("slots", BigInteger, primary_key=True, autoincrement=False),
-    Column("epsilon", Float, nullable=False),
-)
-"""Epsilon after so many slots, rounded up, with all that the population spent before."""
+epsilons = _table("prices", _run(), _number("slots"), Column("epsilon", Float, nullable=False))
+"""Epsilon after a number of slots, rounded up, with all earlier runs of the population."""
 
-curve = Table(
-    "curve",
-    metadata,
-    Column("run", ForeignKey("runs.id"), primary_key=True),
-    Column("slots", BigInteger, primary_key=True, autoincrement=False),
-    Column("metrics", Text, nullable=False),
-)
-"""The released models, measured on a public holdout."""
+curve = _table("curve", _run(), _number("slots"), Column("metrics", Text, nullable=False))
+"""Metrics of released models on a public holdout."""
 
 
 def migrate(database: Database) -> None:
@@ -180,9 +160,8 @@ def migrate(database: Database) -> None:
     with database.exclusive("migrations") as connection:
         found = MigrationContext.configure(connection).get_current_revision()
         if found is not None and found not in known:
-            raise InvalidValue(
-                "store", found, "was written by a newer version of checkins: use that version"
-            )
+            expected = "was written by a newer version of checkins: use that version"
+            raise InvalidValue("store", found, expected)
         if found == newest.get_current_head():
             return
         config.attributes["connection"] = connection

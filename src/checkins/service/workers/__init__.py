@@ -1,1 +1,1 @@
-"""What runs beside the event loop: threads, background tasks, processes."""
+"""Work outside of the event loop: threads, background tasks, processes."""

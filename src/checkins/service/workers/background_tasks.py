@@ -1,7 +1,7 @@
 """Background tasks: one that dies is logged, counted, and started again after a pause.
 
-A task runs until it returns. While it keeps dying the service is not ready
-(``routes/readiness.py``), so that an operator and a load balancer notice.
+A task runs until it returns. While it keeps dying, the service is not ready
+(``routes/readiness.py``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 from checkins.service import logs
 
 FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 5.0
-"""Longest pause before a task that keeps dying is started again."""
+LONGEST_PAUSE_S = 5.0  # longest pause before a task that keeps dying is started again
 RECOVERED_S = 2 * LONGEST_PAUSE_S
 """Seconds without failure after which a task counts as running again."""
 
@@ -30,8 +29,7 @@ class _Supervised:
     work: Work
     task: asyncio.Task[None] | None = None
     began: float = 0.0
-    died: float | None = None
-    """When it last died; None if it has not, or has worked since."""
+    died: float | None = None  # when it last died; None if it has not, or has worked since
     pause_s: float = FIRST_PAUSE_S
 
 
@@ -40,18 +38,18 @@ class BackgroundTasks:
     """The tasks of one runner; ``restarted`` is called with the kind of each that died."""
 
     restarted: Callable[[str], None]
-    _kept: dict[str, _Supervised] = field(default_factory=dict)
+    _supervised: dict[str, _Supervised] = field(default_factory=dict)
     _once: set[asyncio.Task[None]] = field(default_factory=set)
     _stopping: bool = False
 
     def keep(self, kind: str, work: Work, *, name: str = "") -> None:
         """Run ``work`` until it returns; when it dies, start it again after a pause.
 
-        ``kind`` and ``name`` together name one task; asking for one that is kept changes nothing.
+        ``kind`` and ``name`` together name one task; one that is running is not started again.
         """
         key = f"{kind} {name}"
-        if key not in self._kept:
-            self._kept[key] = _Supervised(kind, work)
+        if key not in self._supervised:
+            self._supervised[key] = _Supervised(kind, work)
             self._begin(key)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -62,26 +60,22 @@ class BackgroundTasks:
 
     def works(self, kind: str, *, name: str = "") -> None:
         """Record that a task has done its work since it last died."""
-        kept = self._kept.get(f"{kind} {name}")
-        if kept is not None:
-            kept.died, kept.pause_s = None, FIRST_PAUSE_S
+        supervised = self._supervised.get(f"{kind} {name}")
+        if supervised is not None:
+            supervised.died, supervised.pause_s = None, FIRST_PAUSE_S
 
     @property
     def failing(self) -> list[str]:
         """The kinds of tasks that died recently and have not worked since."""
         now = asyncio.get_running_loop().time()
-        return sorted(
-            {
-                kept.kind
-                for kept in self._kept.values()
-                if kept.died is not None and not now - kept.died > RECOVERED_S
-            }
-        )
+        died = [(one.kind, one.died) for one in self._supervised.values() if one.died is not None]
+        return sorted({kind for kind, moment in died if not now - moment > RECOVERED_S})
 
     async def stop(self) -> None:
         """Cancel every task and wait until each is gone."""
         self._stopping = True
-        running = [*self._once, *(kept.task for kept in self._kept.values() if kept.task)]
+        supervised = [one.task for one in self._supervised.values() if one.task]
+        running = [*self._once, *supervised]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -89,26 +83,26 @@ class BackgroundTasks:
     def _begin(self, key: str) -> None:
         if self._stopping:
             return
-        kept = self._kept[key]
-        kept.began = asyncio.get_running_loop().time()
-        kept.task = asyncio.create_task(kept.work())
-        kept.task.add_done_callback(lambda task: self._ended(key, task))
+        supervised = self._supervised[key]
+        supervised.began = asyncio.get_running_loop().time()
+        supervised.task = asyncio.create_task(supervised.work())
+        supervised.task.add_done_callback(lambda task: self._ended(key, task))
 
     def _ended(self, key: str, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if self._stopping or not (task.cancelled() or error):
-            self._kept.pop(key, None)
+            self._supervised.pop(key, None)
             return
-        kept, loop = self._kept[key], asyncio.get_running_loop()
-        kept.task, kept.died = None, loop.time()
-        if kept.died - kept.began > RECOVERED_S:
-            kept.pause_s = FIRST_PAUSE_S
+        supervised, loop = self._supervised[key], asyncio.get_running_loop()
+        supervised.task, supervised.died = None, loop.time()
+        if supervised.died - supervised.began > RECOVERED_S:
+            supervised.pause_s = FIRST_PAUSE_S
         if error is not None:
             logs.failure(error)
-        logs.repeated("task-died", task=kept.kind)
-        self.restarted(kept.kind)
-        loop.call_later(kept.pause_s, self._begin, key)
-        kept.pause_s = min(2 * kept.pause_s, LONGEST_PAUSE_S)
+        logs.repeated("task-died", task=supervised.kind)
+        self.restarted(supervised.kind)
+        loop.call_later(supervised.pause_s, self._begin, key)
+        supervised.pause_s = min(2 * supervised.pause_s, LONGEST_PAUSE_S)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._once.discard(task)

@@ -1,7 +1,7 @@
-"""The epsilon of a run after so many slots, computed in a process of its own.
+"""The epsilon of a run after each of several slot counts, computed in a process of its own.
 
-It must not slow down a check-in. Run as ``python -m checkins.service.workers.epsilon_process RUN``,
-with the address of the store in the environment; the process ends with its parent.
+So it does not slow down check-ins. Run as ``python -m checkins.service.workers.epsilon_process
+RUN``, with the address of the store in the environment; the process ends with its parent.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from checkins.campaign import Spending
 from checkins.ledger import earlier_of
@@ -17,10 +18,8 @@ from checkins.service.store import ledgers, run_state
 from checkins.service.store.database import Database
 from checkins.service.store.run_spec import RunSpec
 
-MARKS = 20
-"""Number of slot counts whose epsilon is computed."""
-END_S = 0.5
-"""Seconds that a process may take to end before it is killed."""
+MARKS = 20  # number of slot counts whose epsilon is computed
+END_S = 0.5  # seconds that a process may take to end before it is killed
 STORE = "CHECKINS_PRICED_STORE"
 """Variable with the address of the store, whose password must not be an argument."""
 
@@ -62,22 +61,16 @@ class EpsilonProcesses:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, run: str) -> None:
-        """Start a process that computes the epsilons of a run."""
-        self._running.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "checkins.service.workers.epsilon_process", run],
-                env={**os.environ, STORE: self._store},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        )
+        command = [sys.executable, "-m", "checkins.service.workers.epsilon_process", run]
+        quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        environment = {**os.environ, STORE: self._store}
+        self._running.append(subprocess.Popen(command, env=environment, **quiet))
 
     def forget_those_that_ended(self) -> None:
         self._running = [process for process in self._running if process.poll() is None]
 
     def end(self) -> None:
-        """End all processes: what is missing is computed after the next start."""
+        """End all processes; missing epsilons are computed after the next start."""
         for process in self._running:
             process.terminate()
         for process in self._running:

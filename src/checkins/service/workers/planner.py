@@ -1,10 +1,8 @@
 """Planning requests: plans are computed in a process of their own, never on the event loop.
 
-``Planner`` has one such process, started at the first question and ended after ``idle_s`` without
-one. It answers one question at a time; a few may wait, more get ``busy``. A question that no
-request waits for any more is dropped, and interrupted if it is being computed.
-
-The process itself is ``workers.planning_process``.
+The process (``workers.planning_process``) is started at the first question and ended after
+``idle_s`` without one. It answers one question at a time; a few may wait, more get ``busy``. A
+question that no request waits for any more is dropped, or interrupted.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ from checkins.service.http.problems import Problem
 from checkins.service.workers.planning_process import INTERRUPT, Question
 
 COMMAND = (sys.executable, "-m", "checkins.service.workers.planning_process")
-LIMIT_S = 60.0
-"""Seconds that one plan may take, by the clock."""
+LIMIT_S = 60.0  # seconds that one plan may take, by the clock
 INTERRUPT_S = 3.0
 """Seconds that an interrupted computation may take to stop before its process is killed."""
 START_S = 60.0
@@ -47,27 +44,20 @@ class _Job:
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(eq=False, kw_only=True)
 class Planner:
     """Answers questions one at a time; the last answers are cached."""
 
-    def __init__(
-        self,
-        *,
-        command: Sequence[str] = COMMAND,
-        limit_s: float = LIMIT_S,
-        idle_s: float = IDLE_S,
-        most_waiting: int = MOST_WAITING,
-    ) -> None:
-        self.command = tuple(command)
-        self.limit_s = limit_s
-        self.idle_s = idle_s
-        self.most_waiting = most_waiting
-        self._cache: OrderedDict[str, bytes] = OrderedDict()
-        self._asked: dict[str, _Job] = {}
-        self._queue: deque[_Job] = deque()
-        self._arrived = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._process: asyncio.subprocess.Process | None = None
+    command: Sequence[str] = COMMAND
+    limit_s: float = LIMIT_S
+    idle_s: float = IDLE_S
+    most_waiting: int = MOST_WAITING
+    _cache: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
+    _asked: dict[str, _Job] = field(default_factory=dict)
+    _queue: deque[_Job] = field(default_factory=deque)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+    _process: asyncio.subprocess.Process | None = None
 
     async def answer(self, question: Question) -> bytes:
         """Return the plan as JSON; raise InvalidValue or a Problem.
@@ -126,7 +116,10 @@ class Planner:
         try:
             while True:
                 self._arrived.clear()
-                await self._warm()
+                try:
+                    await self._running_process()
+                except Exception as error:  # a request that waits gets ``failed`` below
+                    logs.failure(error)
                 while self._queue:
                     await self._serve(self._queue.popleft())
                 async with asyncio.timeout(self.idle_s):
@@ -135,12 +128,6 @@ class Planner:
             await self._end_process()
         if self._queue:  # asked while the process was ending
             self._task = asyncio.create_task(self._work())
-
-    async def _warm(self) -> None:
-        try:
-            await self._running_process()
-        except Exception as error:  # whoever asks is told
-            logs.failure(error)
 
     async def _serve(self, job: _Job) -> None:
         try:
@@ -151,12 +138,12 @@ class Planner:
             return
         except Exception as error:  # it could not be started, died, or met a bug of ours
             logs.failure(error)
-            self._refuse(job, Problem("failed", "no plan could be made; the log says where"))
+            self._refuse(job, Problem("failed", "the plan could not be computed: see the log"))
             return
         if body is None:
             return
         self._cache[job.key] = body
-        while len(self._cache) > CACHE_SIZE:
+        if len(self._cache) > CACHE_SIZE:
             self._cache.popitem(last=False)
         if self._asked.get(job.key) is job:
             del self._asked[job.key]
@@ -198,23 +185,21 @@ class Planner:
 
     def _refuse_if_wanted(self, job: _Job) -> None:
         if not job.abandoned.is_set():
-            raise Problem(
-                "busy",
-                "this plan takes too long here: run `checkins plan` instead",
-                retry_after=60,
-            )
+            words = "this plan takes too long here: run `checkins plan` instead"
+            raise Problem("busy", words, retry_after=60)
 
     async def _running_process(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is not None:
             await self._end_process()
         if self._process is None:
-            kept = {key: text for key, text in os.environ.items() if "CHECKINS_" not in key}
+            # Without tokens and passwords, which the process does not need.
+            environment = {key: text for key, text in os.environ.items() if "CHECKINS_" not in key}
             self._process = await asyncio.create_subprocess_exec(
                 *self.command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
-                env={**kept, **_ONE_THREAD},  # no token, no password: it needs none
+                env={**environment, **_ONE_THREAD},
                 limit=MOST_ANSWER_BYTES,
             )
             assert self._process.stdout is not None
@@ -249,10 +234,10 @@ async def _interrupt(process: asyncio.subprocess.Process, reading: asyncio.Futur
 
 
 def _read(line: bytes) -> bytes:
-    """Return the plan of a line; raise what it was refused with."""
+    """Return the plan of a line; raise the error that the line reports."""
     if line.startswith(b'{"plan": '):
         return line.strip()[len(b'{"plan": ') : -1]
-    told = json.loads(line)
-    if "invalid" in told:
-        raise InvalidValue(*told["invalid"])
-    raise ComputationFailed(str(told.get("failed")))
+    refusal = json.loads(line)
+    if "invalid" in refusal:
+        raise InvalidValue(*refusal["invalid"])
+    raise ComputationFailed(str(refusal.get("failed")))

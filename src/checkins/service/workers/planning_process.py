@@ -1,7 +1,7 @@
 """The process that computes plans: reads one question per line, and answers each with a line.
 
-Run as ``python -m checkins.service.workers.planning_process``; it ends when its parent's end of the
-pipe closes. A signal interrupts the plan that is being computed; so does the end of its time.
+Run as ``python -m checkins.service.workers.planning_process``; it ends when its input closes. A
+signal, or the limit on processor time, interrupts the plan that is being computed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import IO, Any
 
 from checkins.errors import InvalidValue
 
-CPU_LIMIT_S = 15
-"""Seconds of processor time that one plan may take; most take two."""
+CPU_LIMIT_S = 15  # seconds of processor time that one plan may take; most take two
 INTERRUPT = signal.SIGUSR1
 
 Question = Mapping[str, Any]
@@ -44,11 +43,11 @@ class _Work:
         try:
             self.busy = True
             signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
-            told = _told(json.loads(line))
+            answer = _answer(json.loads(line))
             self.busy = False
         except _Interrupted:
             return json.dumps({"interrupted": True})
-        return told
+        return answer
 
     def run(self, questions: IO[str], answers: IO[str]) -> None:
         print(json.dumps({"ready": True}), file=answers, flush=True)
@@ -56,7 +55,7 @@ class _Work:
             print(self.answer(line), file=answers, flush=True)
 
 
-def _told(plain: Question) -> str:
+def _answer(plain: Question) -> str:
     from checkins.planning import make_plan
 
     try:

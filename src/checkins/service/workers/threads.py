@@ -1,10 +1,8 @@
-"""Threads that wait for the store, and how long requests wait for them.
+"""Threads that wait for the store, and timeouts of the requests that wait for them.
 
-A thread that waits for a silent database cannot be ended. Those of ``ThreadPoolExecutor`` are
-joined when the interpreter exits, so a coordinator would not end while its database is silent.
-
-A store that refuses connections says so at once; one that is silent says nothing. What it was sent
-may still become durable, so a client that is answered ``busy`` sends the same request again.
+A thread that waits for a database which does not answer cannot be ended. The interpreter joins the
+threads of ``ThreadPoolExecutor`` at its exit, so these are daemon threads. A transaction that timed
+out may still become durable, so a client that gets ``busy`` sends the same request again.
 """
 
 from __future__ import annotations
@@ -21,10 +19,8 @@ from typing import Any, TypeVar
 from checkins.service.http.problems import Problem
 
 T = TypeVar("T")
-PATIENCE_S = 10.0
-"""Seconds that a request waits for the store."""
-LAST_S = 0.5
-"""Seconds that a request waits for the store once the service stops."""
+PATIENCE_S = 10.0  # seconds that a request waits for the store
+LAST_S = 0.5  # seconds that a request waits for the store once the service stops
 
 
 class DaemonThreads(Executor):
@@ -62,7 +58,7 @@ class DaemonThreads(Executor):
                 else:
                     future.set_result(result)
                     del result
-            del job, future, call  # what they hold is not kept until the next job
+            del job, future, call  # or they would stay in memory until the next job
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more work; see ``concurrent.futures.Executor``."""
@@ -72,7 +68,7 @@ class DaemonThreads(Executor):
                 thread.join()
 
     def leave(self, *, within_s: float) -> bool:
-        """Take no more work, drop what has not begun, and wait for the rest.
+        """Take no more work, drop work that has not begun, and wait for the rest.
 
         Return False if some is not done after ``within_s``: it ends with the process.
         """
@@ -97,7 +93,7 @@ class DaemonThreads(Executor):
 
 
 def away() -> Problem:
-    """Return the problem ``busy`` for a silent store."""
+    """Return the problem ``busy`` for a store that does not answer."""
     return Problem("busy", "the store does not answer: try again", retry_after=1)
 
 

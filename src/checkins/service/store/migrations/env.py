@@ -1,4 +1,4 @@
-"""How alembic runs our migrations: within the transaction that ``migration.migrate`` holds."""
+"""Configuration of alembic: migrations run in the transaction of ``schema.migrate``."""
 
 from alembic import context
 

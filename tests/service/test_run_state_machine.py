@@ -16,7 +16,8 @@ from checkins.campaign import Spending
 from checkins.ledger.entry import hashed as hash_of
 from checkins.protocol.server import Ending, Phase
 from checkins.protocol.slot import Phase as SlotPhase
-from checkins.service.runs import intake, randomness, slot_transitions
+from checkins.service.authentication import hashed, new_token
+from checkins.service.runs import intake, randomness, run_state_machine
 from checkins.service.store import ledgers, run_state, schema
 from tests.support.campaigns import AT_SERVER, AVERAGED, EVERYONE, SLIDING, START, campaign
 from tests.support.store import House, total_of
@@ -76,7 +77,7 @@ def test_what_another_worker_has_done_is_not_done_again(house: House) -> None:
     spec = house.open(campaign())
     stale = house.snapshot(spec)
     house.close(spec, 1)
-    found = slot_transitions.advance(house.database, spec, stale)
+    found = run_state_machine.advance(house.database, spec, stale)
     assert found.state == house.snapshot(spec).state
     assert found.ledger == house.snapshot(spec).ledger
     assert len(house.lines(spec)) == 2
@@ -86,15 +87,15 @@ def test_invariant_4_the_choice_is_durable_before_anyone_is_told(house: House) -
     spec = house.open(campaign())
     house.begin(spec, 1)
     receipts = {house.check_in(spec, 1) for _ in range(5)}
-    assert slot_transitions.read_choice(house.database, spec.id) is None
+    assert run_state_machine.read_choice(house.database, spec.id) is None
     house.choose(spec, 1)
-    choice = slot_transitions.read_choice(house.database, spec.id)
+    choice = run_state_machine.read_choice(house.database, spec.id)
     assert choice is not None
     assert (choice.slot, choice.waiting, len(choice.chosen)) == (1, frozenset(receipts), 2)
     house.restart()
-    assert slot_transitions.read_choice(house.database, spec.id) == choice
+    assert run_state_machine.read_choice(house.database, spec.id) == choice
     house.run_until(spec, spec.times.ends(1) - 0.001)
-    assert slot_transitions.read_choice(house.database, spec.id) == choice
+    assert run_state_machine.read_choice(house.database, spec.id) == choice
 
 
 def test_invariant_4_a_choice_that_was_not_committed_was_never_made(
@@ -111,7 +112,7 @@ def test_invariant_4_a_choice_that_was_not_committed_was_never_made(
         broken.setattr(run_state, "save_state", crash)
         with pytest.raises(RuntimeError):
             house.choose(spec, 1)
-    assert slot_transitions.read_choice(house.database, spec.id) is None
+    assert run_state_machine.read_choice(house.database, spec.id) is None
     assert {row.chosen for row in house.rows(schema.check_ins)} == {None}
     house.choose(spec, 1)
     assert house.chosen(spec) < receipts
@@ -223,17 +224,17 @@ def test_finishing_twice_changes_nothing(house: House) -> None:
     spec = house.open(campaign(slots=2))
     first = house.finish(spec)
     kept = house.everything()
-    assert slot_transitions.finish(house.database, spec, first).state == first.state
+    assert run_state_machine.finish(house.database, spec, first).state == first.state
     stale = house.snapshot(spec)
-    slot_transitions.finish(house.database, spec, stale)
-    slot_transitions.stop(house.database, spec, stale)
+    run_state_machine.finish(house.database, spec, stale)
+    run_state_machine.stop(house.database, spec, stale)
     assert house.everything() == kept
 
 
 def test_a_run_is_not_finished_while_slots_are_left(house: House) -> None:
     spec = house.open(campaign())
     house.close(spec, 3)
-    snapshot = slot_transitions.finish(house.database, spec, house.snapshot(spec))
+    snapshot = run_state_machine.finish(house.database, spec, house.snapshot(spec))
     assert snapshot.state.ending is None
 
 
@@ -259,10 +260,10 @@ def test_a_run_that_is_stopped_early_is_priced_to_the_last_slot_it_could_have_pa
     spec = house.open(campaign(slots=6))
     house.begin(spec, 3)
     receipt = house.check_in(spec, 3)
-    snapshot = slot_transitions.stop(house.database, spec, house.snapshot(spec))
+    snapshot = run_state_machine.stop(house.database, spec, house.snapshot(spec))
     assert snapshot.state.phase is Phase.DONE
     assert receipt not in house.everything()
-    ended = slot_transitions.finish(house.database, spec, snapshot)
+    ended = run_state_machine.finish(house.database, spec, snapshot)
     assert (ended.state.ending, ended.state.closed) == (Ending.STOPPED, 2)
     assert ended.certificate["epsilon"] == Spending(spec.campaign).after(6).epsilon
     assert house.verified(spec, closed=True).notes == ()
@@ -371,7 +372,7 @@ def test_the_choice_is_uniform(tmp_path: Path) -> None:
     house.begin(spec, 1)
     receipts = sorted(house.check_in(spec, 1) for _ in range(5))
     with house.database.reading() as connection:
-        slot = slot_transitions._loaded(connection, spec, house.snapshot(spec).state)
+        slot = run_state_machine._loaded(connection, spec, house.snapshot(spec).state)
     house.database.close()
     found: Counter[frozenset[str]] = Counter()
     for _ in range(600):
@@ -390,7 +391,7 @@ def test_invariant_13_the_servers_dice_are_the_operating_systems() -> None:
     source = inspect.getsource(randomness)
     assert "secrets." in source
     assert "random." not in source.replace("secrets.", "")
-    drawn = set(randomness.receipts(1000)) | {randomness.token() for _ in range(1000)}
+    drawn = set(randomness.receipts(1000)) | {new_token() for _ in range(1000)}
     assert len(drawn) == 2000
     assert min(map(len, drawn)) >= math.ceil(24 * 8 / 6)
 
@@ -406,7 +407,7 @@ def test_everyone_is_used_where_capacity_is_all(house: House) -> None:
 def test_a_choice_of_more_than_a_statement_takes_is_recorded_whole(house: House) -> None:
     spec = house.open(campaign(capacity=700, epsilon=400.0))
     house.begin(spec, 1)
-    tokens = [intake.hashed(str(number)) for number in range(900)]
+    tokens = [hashed(str(number)) for number in range(900)]
     intake.take_enrolments(
         house.database, spec, [intake.EnrolmentRequest(token) for token in tokens]
     )

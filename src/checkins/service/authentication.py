@@ -1,0 +1,154 @@
+"""Authentication: the operator's token, the credentials that may enrol, and tokens for check-ins.
+
+The service stores and compares hashes of credentials only. No error message contains a secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from checkins import validate
+from checkins.errors import InvalidValue, ProtocolViolation
+
+LEAST_SECRET = 16
+"""Least number of characters of a secret: a shorter one could be guessed over the network."""
+TOKEN_BYTES = 24  # number of random bytes in a token
+HIDDEN = "(hidden)"  # text that replaces a secret in error messages
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_VISIBLE = re.compile(r"[!-~]+")  # characters that an HTTP header carries unchanged
+_MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_urlsafe())"'
+
+
+class NotAdmitted(ProtocolViolation):
+    """An enrolment without a credential that this service admits."""
+
+
+class EnrolmentKind(StrEnum):
+    """Who may enrol."""
+
+    OPEN = "open"
+    SECRET = "secret"
+    ALLOW_LIST = "allow-list"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enrolment:
+    """Who may enrol: anyone, clients with one shared secret, or the holders of listed keys."""
+
+    kind: EnrolmentKind
+    secret: str | None = field(default=None, repr=False)
+    allow_list: frozenset[str] = field(default=frozenset(), repr=False)
+
+    def __post_init__(self) -> None:
+        validate.one_of(EnrolmentKind, kind=self.kind)
+        kind = str(self.kind)
+        if (self.kind is EnrolmentKind.SECRET) != (self.secret is not None):
+            raise InvalidValue("enrolment", kind, "takes a secret exactly when its kind is secret")
+        if self.secret is not None:
+            require_secret("secret", self.secret)
+        if (self.kind is EnrolmentKind.ALLOW_LIST) != bool(self.allow_list):
+            raise InvalidValue("enrolment", kind, "takes keys exactly when its kind is allow-list")
+        if not all(isinstance(key, str) and _DIGEST.fullmatch(key) for key in self.allow_list):
+            raise InvalidValue("allow_list", HIDDEN, "must hold the sha256 of each key, in hex")
+
+    @classmethod
+    def open(cls) -> Self:
+        """Anyone may enrol."""
+        return cls(kind=EnrolmentKind.OPEN)
+
+    @classmethod
+    def from_secret_file(cls, path: Path) -> Self:
+        """Clients with the secret in a file may enrol."""
+        return cls(kind=EnrolmentKind.SECRET, secret=read_secret(path, name="secret_file"))
+
+    @classmethod
+    def from_allow_list_file(cls, path: Path) -> Self:
+        """Holders of the keys in a file may enrol: one key or ``sha256:hex`` a line."""
+        keys = set()
+        for number, line in enumerate(_lines(path, name="allow_list"), start=1):
+            if not line:
+                continue
+            digest, name = line.removeprefix("sha256:").lower(), f"allow_list line {number}"
+            if not line.startswith("sha256:"):
+                require_secret(name, line)
+                digest = hashed(line)
+            elif not _DIGEST.fullmatch(digest):
+                raise InvalidValue(name, HIDDEN, "must be sha256: and 64 hex digits")
+            keys.add(digest)
+        if not keys:
+            raise InvalidValue("allow_list", str(path), "holds no key; write one a line")
+        return cls(kind=EnrolmentKind.ALLOW_LIST, allow_list=frozenset(keys))
+
+    def admits(self, credential: str | None) -> str | None:
+        """Return the sha256 of a listed key; None if enrolment is open or the secret is right.
+
+        Raises NotAdmitted otherwise. Neither result nor duration reveals how close a guess was.
+        """
+        if self.kind is EnrolmentKind.OPEN:
+            return None
+        if credential is None:
+            raise NotAdmitted("this service enrols only with a credential; send it as Bearer")
+        digest = hashed(credential)
+        if self.secret is not None:
+            if is_same(credential, self.secret):
+                return None
+        elif digest in self.allow_list:
+            return digest
+        raise NotAdmitted("this credential does not enrol here; ask the operator for one")
+
+
+def hashed(credential: str) -> str:
+    """Return the sha256 of a credential in hex: nothing else of it is stored or compared."""
+    return hashlib.sha256(credential.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_same(credential: str, secret: str) -> bool:
+    """Return whether a credential is the secret, compared in constant time."""
+    return hmac.compare_digest(hashed(credential), hashed(secret))
+
+
+def new_token() -> str:
+    """Draw a token, which allows one check-in in a run, from the operating system."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def derived_token(key: bytes, *, run: str, credential: str, once: str) -> str:
+    """Return the token of a credential and an idempotency key: the same one at each retry."""
+    message = "\n".join((run, credential, once)).encode()
+    return urlsafe_b64encode(hmac.digest(key, message, "sha256")[:TOKEN_BYTES]).decode()
+
+
+def read_secret(path: Path, *, name: str) -> str:
+    """Return the secret in a file, which must be its only line."""
+    lines = [line for line in _lines(path, name=name) if line]
+    if len(lines) != 1:
+        raise InvalidValue(name, str(path), f"must hold one line, the secret; {_MAKE_ONE}")
+    require_secret(name, lines[0])
+    return lines[0]
+
+
+def require_secret(name: str, secret: object) -> None:
+    """Raise InvalidValue unless a secret is long enough and fits into an HTTP header."""
+    if not isinstance(secret, str) or not _VISIBLE.fullmatch(secret) or len(secret) < LEAST_SECRET:
+        raise InvalidValue(
+            name,
+            HIDDEN,
+            f"must be at least {LEAST_SECRET} visible ASCII characters without spaces; {_MAKE_ONE}",
+        )
+
+
+def _lines(path: Path, *, name: str) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InvalidValue(name, str(path), "must be a text file that can be read") from None
+    return [re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines()]

@@ -1,0 +1,88 @@
+"""Closing a slot: sum of reports and dummies, model, ledger entry, deletion of check-ins.
+
+A report that was not durable in time is replaced by a dummy (invariant 6). Reports are read, and
+dummies drawn, in batches: the memory does not grow with their number (``memory_limits.needed``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from checkins.ledger import SlotClosed
+from checkins.protocol import server as servers
+from checkins.protocol import slot as slots
+from checkins.protocol.report import Report
+from checkins.protocol.server import ClosingRecorded, RecordClosing, Server
+from checkins.protocol.slot import Slot
+from checkins.randomizers import DeviceReport
+from checkins.service.runs import randomness
+from checkins.service.runs.memory_limits import batch_of
+from checkins.service.store import ledgers, participants, run_state
+from checkins.service.store.database import Connection
+from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.run_state import RunSnapshot, RunState
+
+
+def server_at(spec: RunSpec, snapshot: RunSnapshot, slot: Slot | None) -> Server:
+    """Return the protocol's state machine in the state of a snapshot."""
+    state = snapshot.state
+    return Server(spec.rules, snapshot.learner, state.phase, state.closed, slot)
+
+
+def close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) -> RunSnapshot:
+    """Save sum, model and ledger entry, and erase who took part (invariant 8).
+
+    The state of the returned snapshot is not saved.
+    """
+    state = snapshot.state
+    chosen = participants.chosen_receipts(connection, spec.id)
+    phase = state.slot_phase or slots.Phase.CHOOSING
+    slot = Slot(state.slot, spec.rules, phase, chosen=chosen)
+    server = server_at(spec, snapshot, slot)
+    if (recorded := servers.unrecorded(server)) is not None:
+        server, _ = servers.step(server, recorded)  # the choice is durable since its transaction
+    slot = _added_up(connection, spec, server.slot or slot)
+    server = replace(server, slot=slot)
+    server, effects = servers.step(server, randomness.expiry(slot, spec.sampler))
+    (record,) = (effect for effect in effects if isinstance(effect, RecordClosing))
+    entry = SlotClosed.of(
+        slot=record.slot, total=record.total, model=record.model, contributors=record.contributors
+    )
+    ledger = ledgers.append(connection, spec.population, snapshot.ledger, entry)
+    server, _ = servers.step(server, ClosingRecorded(record.slot))
+    run_state.save_learner(connection, spec.id, server.learner)
+    if spec.rules.releases(record.slot):
+        ledgers.add_release(connection, spec.id, slot=record.slot, model_hash=entry.model_hash)
+    participants.erase_slot(connection, spec.id)
+    contributors = None if ledger.running is None else ledger.running.contributors
+    return RunSnapshot(
+        RunState(server.phase, server.closed, contributors=contributors),
+        server.learner,
+        ledger,
+        snapshot.certificate,
+        entry.model_hash,
+        closed_here=True,
+    )
+
+
+def _added_up(connection: Connection, spec: RunSpec, slot: Slot) -> Slot:
+    """Add all reports, and all dummies but the last batch, to the sum of a slot."""
+    at_once = batch_of(spec.dimension)
+
+    def reports() -> Iterator[tuple[str, Report]]:
+        for receipt, held in participants.chosen_reports(connection, spec.id, at_once=at_once):
+            yield receipt, report_of(held, spec)
+
+    slot = slots.add_reports(slot, reports())
+    while slot.missing > at_once:
+        slot = slots.add_dummies(slot, randomness.some_dummies(at_once, spec.sampler))
+    return slot
+
+
+def report_of(held: bytes, spec: RunSpec) -> Report:
+    units: Any = np.frombuffer(held, dtype="<i4").astype(np.int32, copy=False)
+    return Report.from_device(DeviceReport(units, spec.sampler.grid))
