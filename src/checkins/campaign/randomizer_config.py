@@ -155,10 +155,7 @@ _KEYS: Mapping[RandomizerKind, tuple[frozenset[str], frozenset[str]]] = {
     ),
     RandomizerKind.LAPLACE: (frozenset({"local_epsilon"}), frozenset({"clip", "grid"})),
     RandomizerKind.PRIVUNIT: (frozenset({"local_epsilon"}), frozenset({"clip"})),
-    RandomizerKind.RANDOMIZED_RESPONSE: (
-        frozenset({"local_epsilon", "categories"}),
-        frozenset(),
-    ),
+    RandomizerKind.RANDOMIZED_RESPONSE: (frozenset({"local_epsilon", "categories"}), frozenset()),
 }
 """The keys that each kind of randomizer needs, and those that it may have."""
 

@@ -86,11 +86,7 @@ def _fashion_mnist() -> tuple[str, Campaign]:
             design=Design(Protocol.FIXED, slots=300, participation=1.0, randomizer=noise),
             repeats=1,
             randomizer=GAUSSIAN,
-            task=Task(
-                DataSet.FASHION_MNIST,
-                Model.SOFTMAX,
-                Optimizer(rate=2.0, divide_by=200),
-            ),
+            task=Task(DataSet.FASHION_MNIST, Model.SOFTMAX, Optimizer(rate=2.0, divide_by=200)),
             schedule=SCHEDULE,
         ),
     )

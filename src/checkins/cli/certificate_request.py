@@ -57,12 +57,8 @@ def from_options(given: GivenOptions) -> CertificateRequest:
     """Return the request that the options describe."""
     with given.naming_options():
         design = design_from(given)
-        delta = params.number(
-            "delta", given.required("delta", params.OPEN_UNIT), validate.open_unit
-        )
-        adjacency = params.choice(
-            "adjacency", given.required("adjacency", params.ADJACENCIES), Adjacency
-        )
+        delta = given.number("delta", validate.open_unit)
+        adjacency = given.choice("adjacency", Adjacency)
         campaigns = given.integer("campaigns", default=1, most=validate.MOST_CAMPAIGNS)
         curious = _curious(given)
 
@@ -82,11 +78,8 @@ def from_files(paths: Sequence[str], given: GivenOptions) -> CertificateRequest:
     from checkins.campaign.partial_runs import PartialRun
     from checkins.campaign.spending import certify_runs
 
-    for name in given.texts:
-        if name != "curious":
-            raise given.invalid(
-                name, f"cannot be combined with {quoted(paths[0])}: set it in the file"
-            )
+    for name in (name for name in given.texts if name != "curious"):
+        raise given.invalid(name, f"cannot be combined with {quoted(paths[0])}: set it in the file")
     with given.naming_options():
         curious = _curious(given)
     files = tuple(read_campaign(path) for path in paths)
@@ -127,24 +120,15 @@ def _curious(given: GivenOptions) -> int:
 
 def design_from(given: GivenOptions) -> Design:
     """Return the design that the options describe."""
-    protocol = params.choice(
-        "protocol", given.required("protocol", "must be fixed, averaged or sliding"), Protocol
-    )
-    slots = params.integer("slots", given.required("slots", COUNT))
-    participation = params.number(
-        "participation", given.required("participation", "must lie in [0, 1]"), validate.probability
-    )
-    window, capacity, population = (
-        given.texts.get(name) for name in ("window", "capacity", "population")
-    )
+    texts = given.texts
     return Design(
-        protocol,
-        slots=slots,
-        participation=participation,
+        given.choice("protocol", Protocol),
+        slots=given.integer("slots"),
+        participation=given.number("participation", validate.probability),
         randomizer=_randomizer(given),
-        capacity=None if capacity is None else _capacity(given, capacity),
-        window=None if window is None else params.integer("window", window),
-        population=None if population is None else params.population(population),
+        capacity=_capacity(given, texts["capacity"]) if "capacity" in given else None,
+        window=given.integer("window") if "window" in given else None,
+        population=params.population(texts["population"]) if "population" in given else None,
     )
 
 
@@ -156,16 +140,12 @@ def _randomizer(given: GivenOptions) -> LocalRandomizer | GaussianNoise:
             raise given.invalid(name, f"goes with {option(partner)}, which is missing")
     if "local_epsilon" in given:
         return LocalRandomizer(
-            params.number("local_epsilon", given.texts["local_epsilon"], validate.positive),
+            given.number("local_epsilon", validate.positive),
             given.number("local_delta", validate.probability, default=0.0),
         )
     if "noise_multiplier" in given:
-        return GaussianNoise(
-            params.number("noise_multiplier", given.texts["noise_multiplier"], validate.positive),
-            params.choice(
-                "noise_at", given.required("noise_at", "must be client or server"), NoiseAt
-            ),
-        )
+        level = given.number("noise_multiplier", validate.positive)
+        return GaussianNoise(level, given.choice("noise_at", NoiseAt))
     raise UsageError(
         f"--local-epsilon or --noise-multiplier: one is missing; {POSITIVE} (it has no default)"
     )
@@ -184,9 +164,7 @@ def allowed_start(given: GivenOptions, unknown: str) -> str:
     if unknown == "slots":
         return given.texts.get("window", "1")
     if unknown == "capacity" and given.texts.get("noise_at") == NoiseAt.CLIENT:
-        noise = params.number(
-            "noise_multiplier", given.required("noise_multiplier", POSITIVE), validate.positive
-        )
+        noise = given.number("noise_multiplier", validate.positive)
         return str(min(max(1, math.ceil(1.0 / noise) ** 2), validate.MOST_SLOTS))
     if unknown == "noise_multiplier" and given.texts.get("noise_at") == NoiseAt.CLIENT:
         capacity = given.texts.get("capacity", "1")

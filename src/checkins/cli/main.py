@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Annotated
 
@@ -16,10 +16,13 @@ import typer
 from checkins import __version__
 from checkins.cli import errors
 
-COMMANDS = (
-    *("account", "calibrate", "init", "plan", "check", "simulate", "audit"),
-    *("serve", "join", "swarm", "export", "backup", "verify", "paper"),
-)
+COMMANDS = {
+    **{"account": "account", "calibrate": "account", "init": "plan", "plan": "plan"},
+    **{"check": "check", "simulate": "simulate", "audit": "audit", "serve": "serve"},
+    **{"join": "join", "swarm": "swarm", "export": "export", "backup": "export"},
+    **{"verify": "verify", "paper": "paper"},
+}
+"""The module of each command, in the order of the help."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -39,7 +42,7 @@ def _program(
     pass
 
 
-def program(commands: Sequence[str] = COMMANDS) -> typer.Typer:
+def program(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     """Return the program with these commands; import only their modules."""
     app = typer.Typer(
         name="checkins",
@@ -52,7 +55,7 @@ def program(commands: Sequence[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_program)
     for name in commands:
-        module = import_module(f"checkins.cli.commands.{name}")
+        module = import_module(f"checkins.cli.commands.{COMMANDS[name]}")
         if name == "paper":
             app.add_typer(module.app, name=name)
         else:

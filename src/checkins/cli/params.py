@@ -1,4 +1,4 @@
-"""Options that commands share, and the parsers of their texts.
+"""Declarations of options, those that commands share, and the parsers of their texts.
 
 Every option stays a text until its command runs. So each error names the option as it was typed,
 and ``checkins --help`` does not import the accountant. No value is clamped: a number that float64
@@ -11,10 +11,12 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -25,33 +27,93 @@ from checkins.errors import InvalidValue
 if TYPE_CHECKING:
     from checkins.accounting import Population
 
-Texts = list[str] | None
-"""The texts of an option, one for each time it was given; None if it was not given."""
 ALL = "all"
 POSITIVE = "must be a finite number above 0"
-OPEN_UNIT = "must lie strictly between 0 and 1"
-ADJACENCIES = "must be add-remove or replace-one"
+ALLOWED: Mapping[object, str] = {
+    validate.positive: POSITIVE,
+    validate.open_unit: "must lie strictly between 0 and 1",
+    validate.probability: "must lie in [0, 1]",
+}
+"""Descriptions of the numbers that pass a check."""
 TIME_UNITS_S = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-def text(option: str, metavar: str, explained: str) -> typer.models.OptionInfo:
+def text(option: str, metavar: str, explained: str) -> Parameter:
     """Declare an option that takes a text."""
-    declared: typer.models.OptionInfo = typer.Option(
-        option, metavar=metavar, help=explained, show_default=False
-    )
-    return declared
+    declared = typer.Option(option, metavar=metavar, help=explained, show_default=False)
+    return _parameter(option, list[str] | None, declared, None)
 
 
-Files = Annotated[
-    list[str] | None, typer.Argument(metavar="CAMPAIGN.TOML", hidden=True, show_default=False)
-]
-Protocol = Annotated[
-    Texts, text("--protocol", "fixed|averaged|sliding", "How a slot uses its check-ins.")
-]
-Slots = Annotated[Texts, text("--slots", "M", "Time steps of the campaign.")]
-Capacity = Annotated[
-    Texts,
+def flag(option: str, explained: str) -> Parameter:
+    """Declare an option without a value."""
+    return _parameter(option, bool, typer.Option(option, help=explained), False)
+
+
+def folder(option: str, explained: str) -> Parameter:
+    """Declare an option that takes a folder."""
+    declared = typer.Option(option, metavar="DIR", help=explained, show_default=False)
+    return _parameter(option, Path | None, declared, None)
+
+
+def argument(
+    name: str,
+    metavar: str,
+    kind: Any = str,
+    *,
+    default: Any = Parameter.empty,
+    hidden: bool = False,
+) -> Parameter:
+    """Declare an argument; it is required unless it has a default."""
+    declared = typer.Argument(metavar=metavar, hidden=hidden, show_default=False)
+    return _parameter(name, kind, declared, default)
+
+
+def _parameter(option: str, kind: Any, declared: object, default: object) -> Parameter:
+    name = option.removeprefix("--").replace("-", "_")
+    kind = Annotated[kind, declared]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def command(
+    *parameters: Parameter, several: Sequence[str] = ()
+) -> Callable[[Callable[[GivenOptions], None]], Callable[..., None]]:
+    """Declare the arguments and options of a command, in the order of its help.
+
+    Only the options in ``several`` may be given more than once.
+    """
+
+    def declare(run: Callable[[GivenOptions], None]) -> Callable[..., None]:
+        def called(**values: object) -> None:
+            run(GivenOptions.of({each.name: values[each.name] for each in parameters}, several))
+
+        called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        called.__name__, called.__doc__ = run.__name__, run.__doc__
+        return called
+
+    return declare
+
+
+CAMPAIGN_FILE = argument("file", "CAMPAIGN.TOML")
+PROTOCOL = text("--protocol", "fixed|averaged|sliding", "How a slot uses its check-ins.")
+SLOTS = text("--slots", "M", "Time steps of the campaign.")
+WINDOW = text("--window", "W", "Slots that a client chooses from (sliding protocol only).")
+PARTICIPATION = text("--participation", "P", "Probability that a client checks in at all.")
+NOISE_AT = text(
+    "--noise-at",
+    "client|server",
+    "Who adds the noise: each client to its report, or the server to the sum of a slot.",
+)
+DELTA = text("--delta", "D", "The delta of the guarantee.")
+ADJACENCY = text(
+    "--adjacency",
+    "replace-one|add-remove",
+    "Neighbouring populations: one client's data replaced, or one client added or removed.",
+)
+DESIGN = (
+    PROTOCOL,
+    SLOTS,
     text(
         "--capacity",
         "K|all",
@@ -59,91 +121,71 @@ Capacity = Annotated[
         " with noise at the server the default is all; with --local-epsilon the epsilon does not"
         " depend on it.",
     ),
-]
-Window = Annotated[
-    Texts, text("--window", "W", "Slots that a client chooses from (sliding protocol only).")
-]
-PopulationRange = Annotated[
-    Texts,
+    WINDOW,
     text(
         "--population",
         "LO..HI",
         "Number of clients, if it is known for certain; required for the averaged protocol.",
     ),
-]
-Participation = Annotated[
-    Texts, text("--participation", "P", "Probability that a client checks in at all.")
-]
-LocalEpsilon = Annotated[Texts, text("--local-epsilon", "E", "Each report is E-DP on the device.")]
-LocalDelta = Annotated[
-    Texts,
+    PARTICIPATION,
+    text("--local-epsilon", "E", "Each report is E-DP on the device."),
     text(
         "--local-delta", "D", "Each report is (E, D)-DP on the device, with E of --local-epsilon."
     ),
-]
-NoiseMultiplier = Annotated[
-    Texts, text("--noise-multiplier", "S", "Standard deviation of the Gaussian noise / clip norm.")
-]
-NoiseAt = Annotated[
-    Texts,
-    text(
-        "--noise-at",
-        "client|server",
-        "Who adds the noise: each client to its report, or the server to the sum of a slot.",
-    ),
-]
-Campaigns = Annotated[
-    Texts,
+    text("--noise-multiplier", "S", "Standard deviation of the Gaussian noise / clip norm."),
+    NOISE_AT,
     text(
         "--campaigns", "R", "Number of runs of the campaign, each with fresh randomness. Default 1."
     ),
-]
-Curious = Annotated[
-    Texts,
     text(
         "--curious",
         "C",
         "Number of clients that may disclose what they see: whether they were chosen, their"
         " reports and their noise. Default 0.",
     ),
-]
-Delta = Annotated[Texts, text("--delta", "D", "The delta of the guarantee.")]
-Adjacency = Annotated[
-    Texts,
-    text(
-        "--adjacency",
-        "replace-one|add-remove",
-        "Neighbouring populations: one client's data replaced, or one client added or removed.",
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+    DELTA,
+    ADJACENCY,
+)
+"""The options of a design and its guarantee, for `account` and `calibrate`."""
+FORCE = flag("--force", "Overwrite an existing file.")
+JSON = flag("--json", "Print one JSON object on standard output.")
 
 
 @dataclass(frozen=True, slots=True)
 class GivenOptions:
     """The texts of the options that were given, by their names with underscores.
 
-    ``unknown`` is the option that ``--solve`` asks for; None for every other command.
+    ``values`` are the values of all arguments and options of the command. ``unknown`` is the option
+    that ``--solve`` asks for; None for every other command.
     """
 
     texts: Mapping[str, str]
+    values: Mapping[str, Any] = field(default_factory=dict)
     unknown: str | None = None
 
     @classmethod
-    def of(cls, context: typer.Context, *, several: Sequence[str] = ()) -> GivenOptions:
-        """Collect the options with a value; only those in ``several`` may be given twice."""
+    def of(cls, values: Mapping[str, Any], several: Sequence[str] = ()) -> GivenOptions:
+        """Collect the options with a text; only those in ``several`` may be given twice."""
         texts: dict[str, str] = {}
-        for name, value in context.params.items():
+        for name, value in values.items():
             if name not in ("files", *several) and isinstance(value, list) and value:
                 if len(value) > 1:
                     both = " and ".join(quoted(text) for text in value[:2])
                     raise UsageError(f"{option(name)}: was given more than once, as {both}")
                 texts[name] = value[0]
-        return cls(texts)
+        return cls(texts, values)
 
     def __contains__(self, name: str) -> bool:
         return name in self.texts
+
+    @property
+    def json(self) -> bool:
+        """Whether the result is printed as JSON."""
+        return self.values.get("json") is True
+
+    def replacing(self, **texts: str) -> GivenOptions:
+        """Return the options with other texts."""
+        return replace(self, texts={**self.texts, **texts})
 
     def required(self, name: str, allowed: str) -> str:
         """Return the text of an option that has no default."""
@@ -161,7 +203,7 @@ class GivenOptions:
 
     def solving(self, unknown: str, text: str) -> GivenOptions:
         """Return the options with a starting text for the option that is solved for."""
-        return GivenOptions({**self.texts, unknown: text}, unknown)
+        return replace(self.replacing(**{unknown: text}), unknown=unknown)
 
     @contextmanager
     def naming_options(self) -> Iterator[None]:
@@ -182,16 +224,31 @@ class GivenOptions:
         return UsageError(f"{option(error.name)} {quoted(error.value)}: {error.expected}")
 
     def integer(
-        self, name: str, *, default: int, least: int = 1, most: int = validate.MOST_SLOTS
+        self,
+        name: str,
+        *,
+        default: int | None = None,
+        least: int = 1,
+        most: int = validate.MOST_SLOTS,
     ) -> int:
-        """Return an option as an integer, or the default if it was not given."""
-        if name not in self.texts:
+        """Return an option as an integer; without a default the option is required."""
+        if name not in self.texts and default is not None:
             return default
-        return integer(name, self.texts[name], least=least, most=most)
+        return integer(name, self.required(name, integers(most, least)), least=least, most=most)
 
-    def number(self, name: str, check: Callable[..., None], *, default: float) -> float:
-        """Return an option as a number that passes the check, or the default."""
-        return number(name, self.texts[name], check) if name in self.texts else default
+    def number(
+        self, name: str, check: Callable[..., None], *, default: float | None = None
+    ) -> float:
+        """Return an option as a number that passes the check; required without a default."""
+        if name not in self.texts and default is not None:
+            return default
+        return number(name, self.required(name, ALLOWED.get(check, "must be a number")), check)
+
+    def choice(self, name: str, choices: type[Choice], *, default: str | None = None) -> Choice:
+        """Return an option as a member of an enumeration; required without a default."""
+        if name not in self.texts and default is not None:
+            return choices(default)
+        return choice(name, self.required(name, one_of(choices)), choices)
 
 
 def option(name: str) -> str:
@@ -250,8 +307,13 @@ def choice(name: str, text: str, choices: type[Choice]) -> Choice:
     try:
         return choices(text)
     except ValueError:
-        *most, last = [str(each) for each in choices]
-        raise InvalidValue(name, text, f"must be {', '.join(most)} or {last}") from None
+        raise InvalidValue(name, text, one_of(choices)) from None
+
+
+def one_of(choices: type[StrEnum]) -> str:
+    """Describe the members of an enumeration."""
+    *most, last = [str(each) for each in choices]
+    return f"must be {', '.join(most)} or {last}"
 
 
 def population(text: str, *, most: int = validate.MOST_SLOTS) -> Population:

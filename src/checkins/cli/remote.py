@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import typer
-
 from checkins.cli.errors import UsageError, quoted
-from checkins.cli.params import GivenOptions, Texts, option, text
+from checkins.cli.params import GivenOptions, argument, flag, option, text
 from checkins.errors import InvalidValue
 from checkins.protocol import wire
 
@@ -24,24 +22,18 @@ if TYPE_CHECKING:
     from checkins.campaign import Task
     from checkins.client import CampaignView
 
-Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
-CampaignId = Annotated[Texts, text("--campaign", "ID", "The run to join. Default: the open one.")]
-Seal = Annotated[Texts, text("--seal", "SHA256", "Join only a campaign with this seal, sha256:...")]
-KeyFile = Annotated[
-    Texts, text("--key-file", "FILE", "A file with the key that the service requires.")
-]
-Follow = Annotated[
-    bool,
-    typer.Option("--follow", help="Continue with the runs that follow, with fresh randomness."),
-]
-AllowModel = Annotated[
-    Texts,
+URL = argument("url", "URL")
+CAMPAIGN_ID = text("--campaign", "ID", "The run to join. Default: the open one.")
+ACCESS = (
+    text("--key-file", "FILE", "A file with the key that the service requires."),
+    text("--seal", "SHA256", "Join only a campaign with this seal, sha256:..."),
     text(
         "--allow-model",
         "MODULE:FUNCTION",
         "Import this code if the campaign names it as its model. Default: import no code.",
     ),
-]
+)
+FOLLOW = flag("--follow", "Continue with the runs that follow, with fresh randomness.")
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 ADDRESS = re.compile(r"https?://", re.IGNORECASE)
@@ -186,14 +178,15 @@ def _only_run(http: httpx.Client, url: str) -> str:
     return runs[0]
 
 
-def addressed(url: str, given: GivenOptions) -> tuple[str, GivenOptions]:
+def addressed(given: GivenOptions) -> tuple[str, GivenOptions]:
     """Return the address of the service, and the options with the run that the address names."""
+    url = given.values["url"]
     base, run = split_address(url)
     if run is None:
         return url, given
     if given.texts.get("campaign", run) != run:
         raise given.invalid("campaign", f"the address names {run}")
-    return base, GivenOptions({**given.texts, "campaign": run})
+    return base, given.replacing(campaign=run)
 
 
 def campaign_at(url: str, given: GivenOptions) -> CampaignView:

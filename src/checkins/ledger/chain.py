@@ -19,15 +19,7 @@ from numpy.typing import ArrayLike
 from checkins.accounting import Design, Protocol
 from checkins.accounting.filters import Block, Filter, choose_filter
 from checkins.campaign import Budget, Campaign, RandomizerKind, campaign_from_canonical
-from checkins.ledger.entry import (
-    Closed,
-    Entry,
-    Opened,
-    Reason,
-    SlotClosed,
-    Units,
-    packed,
-)
+from checkins.ledger.entry import Closed, Entry, Opened, Reason, SlotClosed, Units, packed
 from checkins.ledger.line import BEGINNING, InvalidLedger, Line
 
 

@@ -126,11 +126,7 @@ def _content(entry: Entry) -> dict[str, object]:
             **({} if entry.filter is None else {"filter": str(entry.filter)}),
         }
     if isinstance(entry, Closed):
-        return {
-            "kind": "closed",
-            "reason": str(entry.reason),
-            "certificate": entry.certificate,
-        }
+        return {"kind": "closed", "reason": str(entry.reason), "certificate": entry.certificate}
     count = {} if entry.contributors is None else {"contributors": entry.contributors}
     return {
         "kind": "slot-closed",

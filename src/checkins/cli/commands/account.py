@@ -1,47 +1,34 @@
-"""`checkins account`: compute the certificate of a design."""
+"""`checkins account` and `checkins calibrate`: certify a design, or solve for one parameter."""
 
 from __future__ import annotations
 
-import typer
-
 from checkins.cli import params, terminal
+from checkins.cli.params import GivenOptions, text
+
+SOLVABLE = "noise-multiplier|local-epsilon|participation|slots|capacity"
 
 
-def account(
-    context: typer.Context,
-    files: params.Files = None,
-    protocol: params.Protocol = None,
-    slots: params.Slots = None,
-    capacity: params.Capacity = None,
-    window: params.Window = None,
-    population: params.PopulationRange = None,
-    participation: params.Participation = None,
-    local_epsilon: params.LocalEpsilon = None,
-    local_delta: params.LocalDelta = None,
-    noise_multiplier: params.NoiseMultiplier = None,
-    noise_at: params.NoiseAt = None,
-    campaigns: params.Campaigns = None,
-    curious: params.Curious = None,
-    delta: params.Delta = None,
-    adjacency: params.Adjacency = None,
-    json: params.Json = False,
-) -> None:
+@params.command(
+    params.argument("files", "CAMPAIGN.TOML", list[str] | None, default=None, hidden=True),
+    *params.DESIGN,
+    params.JSON,
+)
+def account(given: GivenOptions) -> None:
     """Compute the smallest epsilon that is proved for a design.
 
     Every method that applies is tried; the results of the others are listed after the best one.
     Campaign files can be given instead of the options; several files are composed.
     Nothing that privacy depends on has a default.
     """
-    given = params.GivenOptions.of(context)
-    with terminal.working("computing the certificate", quiet=json):
+    with terminal.working("computing the certificate", quiet=given.json):
         from checkins.cli import certificate_request
 
-        if files:
+        if files := given.values["files"]:
             request = certificate_request.from_files(files, given)
         else:
             request = certificate_request.from_options(given)
         found = request.certify()
-    if json:
+    if given.json:
         terminal.show_json(found.as_dict())
         return
     from checkins.cli.views import certificate
@@ -52,3 +39,46 @@ def account(
         budget = file.campaign.budget.epsilon
         verdict = "is kept" if found.epsilon <= budget else "is exceeded"
         terminal.show(f"The budget of {file.path}, epsilon = {budget:g}, {verdict}{composed}.")
+
+
+@params.command(
+    *params.DESIGN,
+    text("--epsilon", "E", "The target epsilon."),
+    text("--solve", SOLVABLE, "The parameter to compute; leave its own option out."),
+    params.JSON,
+)
+def calibrate(given: GivenOptions) -> None:
+    """Compute the value of one parameter that meets a target epsilon.
+
+    The value is rounded to the private side. The other options describe the rest of the design, as
+    in account.
+    """
+    with terminal.working("calibrating", quiet=given.json):
+        from checkins import accounting, validate
+        from checkins.cli import certificate_request
+
+        with given.naming_options():
+            wanted = given.required("solve", f"must be one of {SOLVABLE.replace('|', ', ')}")
+            parameter = params.choice("solve", wanted, accounting.Parameter)
+            unknown = parameter.replace("-", "_")
+            if unknown in given:
+                raise given.invalid(unknown, f"leave it out: --solve {parameter} computes it")
+            target = given.number("epsilon", validate.positive)
+            request = certificate_request.from_options(
+                given.solving(unknown, certificate_request.allowed_start(given, unknown))
+            )
+            calibration = accounting.calibrate(
+                request.designs[0],
+                parameter=parameter,
+                epsilon=target,
+                delta=request.delta,
+                adjacency=request.adjacency,
+                campaigns=request.campaigns,
+                curious=request.curious,
+            )
+    if given.json:
+        terminal.show_json(calibration.as_dict())
+        return
+    from checkins.cli.views import certificate
+
+    terminal.show(*certificate.calibration_parts(calibration))

@@ -6,14 +6,12 @@ import json as plain_json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from checkins import validate
 from checkins.cli import params, terminal
 from checkins.cli.errors import UsageError, failed
-from checkins.cli.params import GivenOptions, Texts, text
+from checkins.cli.params import GivenOptions, flag, text
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -24,99 +22,64 @@ if TYPE_CHECKING:
 
 RESULT = "audit.json"
 
-File = Annotated[str, typer.Argument(metavar="CAMPAIGN.TOML", show_default=False)]
-Trials = Annotated[
-    Texts,
+OPTIONS = (
+    params.CAMPAIGN_FILE,
     text(
         "--trials",
         "N",
         "Number of runs with each canary, and as many without it. Default: what --seconds allows.",
     ),
-]
-Seconds = Annotated[
-    Texts, text("--seconds", "S", "Approximate time of all runs together. Default 30.")
-]
-Confidence = Annotated[
-    Texts, text("--confidence", "C", "Confidence of all measured bounds together. Default 0.9999.")
-]
-Deltas = Annotated[
-    Texts,
+    text("--seconds", "S", "Approximate time of all runs together. Default 30."),
+    text("--confidence", "C", "Confidence of all measured bounds together. Default 0.9999."),
     text(
         "--delta",
         "D",
         "A delta to audit at; may be given several times, the first is the headline. Default: the"
         " campaign's own, 1e-3 and 1e-2.",
     ),
-]
-CanaryChoice = Annotated[
-    Texts,
     text(
         "--canary",
         "worst-case|data|all",
         "Which client to detect: one with the worst possible updates, one with unusual data in real"
         " training, or both. Default all.",
     ),
-]
-OneRun = Annotated[
-    bool,
-    typer.Option(
-        "--one-run", help="A single run with many canaries, each included with probability 1/2."
-    ),
-]
-EngineChoice = Annotated[
-    Texts,
+    flag("--one-run", "A single run with many canaries, each included with probability 1/2."),
     text(
         "--engine",
         "compiled|machines|both",
         "What runs the campaign: compiled array code, fast enough to measure; the protocol's own"
         " state machines on a smaller campaign; or both. Default compiled.",
     ),
-]
-Seed = Annotated[Texts, text("--seed", "S", "Seed of the simulated randomness. Default 1.")]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="DIR", help="Save trade-off.png and audit.json there.", show_default=False
-    ),
-]
+    text("--seed", "S", "Seed of the simulated randomness. Default 1."),
+    params.folder("--out", "Save trade-off.png and audit.json there."),
+    params.JSON,
+)
 
 
-def audit(
-    context: typer.Context,
-    file: File,
-    trials: Trials = None,
-    seconds: Seconds = None,
-    confidence: Confidence = None,
-    delta: Deltas = None,
-    canary: CanaryChoice = None,
-    one_run: OneRun = False,
-    engine: EngineChoice = None,
-    seed: Seed = None,
-    out: Out = None,
-    json: params.Json = False,
-) -> None:
+@params.command(*OPTIONS, several=("delta",))
+def audit(given: GivenOptions) -> None:
     """Measure the epsilon of a campaign by attacks on it.
 
     The campaign is run many times with and without a canary client. The result is a lower bound on
     epsilon with exact confidence. Exit code 0: consistent with the certificate; 1: the certificate
     is contradicted; 2: wrong arguments.
     """
-    given = GivenOptions.of(context, several=("delta",))
-    if one_run and "trials" in given:
+    file, out = given.values["file"], given.values["out"]
+    if given.values["one_run"] and "trials" in given:
         raise given.invalid("trials", "does not go with --one-run")
-    if one_run and "canary" in given:
+    if given.values["one_run"] and "canary" in given:
         raise given.invalid("canary", "does not go with --one-run, which has its own canaries")
     if out is not None:
         terminal.check_folder(out)
-    settings = _settings(given, delta or [], one_run=one_run, folder=str(Path(file).parent))
+    settings = _settings(given)
     from checkins.campaign import read_campaign
 
     found = read_campaign(file)
-    with _progress(quiet=json) as show_share:
+    with _progress(quiet=given.json) as show_share:
         result = _audited(found, settings, given, show_share)
     if out is not None:
         _save(result, out)
-    if json:
+    if given.json:
         terminal.show_json(result.as_dict())
     else:
         from checkins.cli.views.audit import audit_parts
@@ -128,21 +91,21 @@ def audit(
         raise failed(_contradiction(result))
 
 
-def _settings(given: GivenOptions, deltas: list[str], *, one_run: bool, folder: str) -> Settings:
+def _settings(given: GivenOptions) -> Settings:
     from checkins.audit.audit import CONFIDENCE, MOST_RUNS, SECONDS, Attacks, Engine, Settings
 
-    texts = given.texts
+    deltas = given.values["delta"] or []
     with given.naming_options():
         return Settings(
             deltas=tuple(params.number("delta", each, validate.open_unit) for each in deltas),
             confidence=given.number("confidence", validate.open_unit, default=CONFIDENCE),
             seconds=given.number("seconds", validate.positive, default=SECONDS),
             runs=given.integer("trials", default=0, most=MOST_RUNS) or None,
-            attacks=params.choice("canary", texts.get("canary", str(Attacks.ALL)), Attacks),
-            engine=params.choice("engine", texts.get("engine", str(Engine.COMPILED)), Engine),
-            one_run=one_run,
+            attacks=given.choice("canary", Attacks, default=Attacks.ALL),
+            engine=given.choice("engine", Engine, default=Engine.COMPILED),
+            one_run=given.values["one_run"],
             seed=given.integer("seed", default=1),
-            folder=folder,
+            folder=str(Path(given.values["file"]).parent),
         )
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from checkins.cli import params, terminal
 from checkins.cli.commands.verify import ledger_file
@@ -22,44 +20,38 @@ if TYPE_CHECKING:
     from checkins.campaign.spending import Spending
     from checkins.ledger.verification import Verification
 
-File = Annotated[str, typer.Argument(metavar="CAMPAIGN.TOML", hidden=True, show_default=False)]
-LedgerPlace = Annotated[
-    params.Texts,
-    params.text(
-        "--ledger",
-        "DIR",
-        "Compose the campaign with the runs in the ledger of its population: a folder that contains"
-        " ledger.jsonl, or that file.",
-    ),
-]
+LEDGER = params.text(
+    "--ledger",
+    "DIR",
+    "Compose the campaign with the runs in the ledger of its population: a folder that contains"
+    " ledger.jsonl, or that file.",
+)
 ROUNDING = "epsilon is rounded up, affordable_slots down"
 CURVE_SECONDS = 3.0
 """Processor time after which no further point of the spending curve is computed."""
 GENERAL_ADVICE = "; add noise, or run fewer slots"
 
 
-def check(
-    context: typer.Context, file: File, ledger: LedgerPlace = None, json: params.Json = False
-) -> None:
+@params.command(params.argument("file", "CAMPAIGN.TOML", hidden=True), LEDGER, params.JSON)
+def check(given: params.GivenOptions) -> None:
     """Validate a campaign file and show its certificate.
 
     Exit code 0: the campaign is within its budget; 1: it exceeds its budget, and so would stop
     before its end, or the ledger is refused; 2: the file is not a valid campaign, or does not match
     the ledger.
     """
-    given = params.GivenOptions.of(context)
     path = ledger_file(given.texts["ledger"]) if "ledger" in given else None
-    with terminal.working("computing the certificate", quiet=json):
+    with terminal.working("computing the certificate", quiet=given.json):
         from checkins.campaign import read_campaign
 
-        found = read_campaign(file)
+        found = read_campaign(given.values["file"])
         before = None if path is None else _verified(path, found)
         try:
             checked = CheckedCampaign.of(found, before)
             hint = "" if checked.within_budget else checked.hint()
         except InvalidValue as error:
             raise found.refusal(error) from error
-    if json:
+    if given.json:
         terminal.show_json(checked.as_dict())
     else:
         from checkins.cli.views.campaign import checked_parts

@@ -1,52 +1,44 @@
-"""`checkins export`: save the latest released model of a campaign."""
+"""`checkins export` and `checkins backup`: copy a released model or a store to a file."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from checkins.cli import params, remote, terminal
 from checkins.cli.errors import UsageError, missing_extra, quoted
-from checkins.cli.params import GivenOptions, Texts, text
+from checkins.cli.params import GivenOptions, text
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Place = Annotated[str, typer.Argument(metavar="URL|STORE", show_default=False)]
-Campaign = Annotated[
-    Texts, text("--campaign", "ID", "A run of the store. Default: the newest run.")
-]
-Out = Annotated[
-    Texts, text("--out", "FILE", "model.safetensors or model.npz. Default model.safetensors.")
-]
 KINDS = (".safetensors", ".npz")
 INTEGERS = ("run", "slot")
 """Metadata of a model that are integers; all metadata are stored as texts."""
 
 
-def export(
-    context: typer.Context,
-    place: Place,
-    campaign: Campaign = None,
-    out: Out = None,
-    force: params.Force = False,
-    json: params.Json = False,
-) -> None:
+@params.command(
+    params.argument("place", "URL|STORE"),
+    text("--campaign", "ID", "A run of the store. Default: the newest run."),
+    text("--out", "FILE", "model.safetensors or model.npz. Default model.safetensors."),
+    params.FORCE,
+    params.JSON,
+)
+def export(given: GivenOptions) -> None:
     """Save the latest released model of a campaign.
 
     The file has named tensors and their metadata. The model comes from a running service (its
     address, or URL/campaigns/ID) or from its store (sqlite:///FILE.db, postgresql://...). Its hash
     is computed again and compared.
     """
-    given = GivenOptions.of(context)
+    place = given.values["place"]
     path = Path(given.texts.get("out", "model.safetensors"))
     if path.suffix not in KINDS:
         raise given.invalid("out", f"must end in {' or '.join(KINDS)}")
-    if path.exists() and not force:
+    if path.exists() and not given.values["force"]:
         raise UsageError(f"--out {quoted(str(path))}: exists already; --force overwrites it")
     if remote.is_address(place):
         if "campaign" in given:
@@ -69,7 +61,7 @@ def export(
         **{name: int(text) if name in INTEGERS else text for name, text in known.items()},
         "tensors": {name: list(tensor.shape) for name, tensor in tensors.items()},
     }
-    if json:
+    if given.json:
         terminal.show_json(answer)
         return
     terminal.show_plain(f"Wrote {path}: the model after slot {known.get('slot', '?')}, float64.")
@@ -111,3 +103,39 @@ def _write(path: Path, body: bytes, tensors: Mapping[str, Any], known: Mapping[s
     arrays |= {f"about_{name}": np.array(value) for name, value in known.items()}
     with path.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
+
+
+@params.command(
+    text("--store", "URL", "sqlite:///FILE.db, as given to serve."),
+    text("--out", "FILE", "The file to write the copy to."),
+    params.JSON,
+)
+def backup(given: GivenOptions) -> None:
+    """Copy an SQLite store while its coordinator runs.
+
+    The copy is marked as a copy. Serve it with --restore: every campaign that was running in it is
+    then ended and accounted up to the last slot that its budget allows, since releases after the
+    copy was made are unknown. The witness file is not copied.
+    """
+    place = given.required("store", "sqlite:///FILE.db")
+    path = Path(given.required("out", "a file that does not exist"))
+    if path.exists():
+        raise UsageError(f"--out {quoted(str(path))}: exists already; name another file")
+    try:
+        from sqlalchemy.exc import DBAPIError
+
+        from checkins.service.backup import back_up
+        from checkins.service.settings import redacted_url
+    except ImportError as error:
+        raise missing_extra("backup", "service", error) from error
+    masked = given.replacing(store=redacted_url(place))
+    try:
+        with masked.naming_options():
+            epoch = back_up(place, path)
+    except (sqlite3.DatabaseError, DBAPIError) as error:
+        raise UsageError(f"--store {redacted_url(place)}: is not a store of checkins") from error
+    if given.json:
+        terminal.show_json({"path": str(path), "epoch": epoch, "bytes": path.stat().st_size})
+        return
+    terminal.show_plain(f"Wrote {path}: a copy of epoch {epoch}, {path.stat().st_size:,} bytes.")
+    terminal.show_plain(f"To use it: checkins serve --store sqlite:///{path} --restore")

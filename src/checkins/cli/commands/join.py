@@ -6,43 +6,16 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from checkins.cli import params, remote, terminal
 from checkins.cli.errors import UsageError, warn
-from checkins.cli.params import GivenOptions, Texts, text
+from checkins.cli.params import GivenOptions, text
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from checkins.client import CampaignView, Outcome, Trainer
-
-Data = Annotated[
-    Texts,
-    text(
-        "--data",
-        "FILE",
-        "A CSV or Parquet file with this person's rows, in the format that is sealed.",
-    ),
-]
-Client = Annotated[
-    Texts, text("--client", "ID", "The client whose rows to use, if the file has several clients.")
-]
-Row = Annotated[
-    Texts, text("--row", "N", "Use person N of the campaign's own data set, for demonstrations.")
-]
-State = Annotated[
-    Texts,
-    text(
-        "--state", "DIR", "Folder with the saved state of this device; use the same one each time."
-    ),
-]
-Withdraw = Annotated[
-    bool,
-    typer.Option("--withdraw", help="Withdraw from the campaign permanently, and do nothing else."),
-]
 
 EVENT_WORDS = {
     "enrolled": "enrolled; drawing a slot",
@@ -54,21 +27,25 @@ EVENT_WORDS = {
 }
 
 
-def join(
-    context: typer.Context,
-    url: remote.Url,
-    campaign: remote.CampaignId = None,
-    data: Data = None,
-    client: Client = None,
-    row: Row = None,
-    state: State = None,
-    key_file: remote.KeyFile = None,
-    seal: remote.Seal = None,
-    allow_model: remote.AllowModel = None,
-    follow: remote.Follow = False,
-    withdraw: Withdraw = False,
-    json: params.Json = False,
-) -> None:
+@params.command(
+    remote.URL,
+    remote.CAMPAIGN_ID,
+    text(
+        "--data",
+        "FILE",
+        "A CSV or Parquet file with this person's rows, in the format that is sealed.",
+    ),
+    text("--client", "ID", "The client whose rows to use, if the file has several clients."),
+    text("--row", "N", "Use person N of the campaign's own data set, for demonstrations."),
+    text(
+        "--state", "DIR", "Folder with the saved state of this device; use the same one each time."
+    ),
+    *remote.ACCESS,
+    remote.FOLLOW,
+    params.flag("--withdraw", "Withdraw from the campaign permanently, and do nothing else."),
+    params.JSON,
+)
+def join(given: GivenOptions) -> None:
     """Take part in a campaign as one device.
 
     The rows never leave the device. It draws one slot at random, sleeps until the slot, and sends
@@ -76,7 +53,8 @@ def join(
     same command continues; a device that is offline at its slot does not take part. Exit code 0 for
     every outcome.
     """
-    url, given = remote.addressed(url, GivenOptions.of(context))
+    url, given = remote.addressed(given)
+    withdraw, json = given.values["withdraw"], given.json
     folder = given.required("state", "a folder for this device, the same one each time")
     if not withdraw and ("data" in given) == ("row" in given):
         raise UsageError(
@@ -107,7 +85,7 @@ def join(
         if not json:
             _show_beginning(view, url)
         with _live(status, quiet=json):
-            runs = list(device.follow()) if follow else [(view.id, device.run())]
+            runs = list(device.follow()) if given.values["follow"] else [(view.id, device.run())]
     _show_end(view, runs, json=json)
 
 

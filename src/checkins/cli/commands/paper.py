@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from checkins import validate
 from checkins.cli import params, terminal
 from checkins.cli.errors import FAILURE, UsageError, quoted
-from checkins.cli.params import GivenOptions, Texts, text
+from checkins.cli.params import GivenOptions, text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,78 +34,56 @@ UTILITY_SEED = 1
 MOST_UTILITY_SLOTS, MOST_UTILITY_SEEDS = 65_536, 10_000
 """Largest arguments of `utility`: more would take hours."""
 
-Clients = Annotated[Texts, text("--clients", "N", "Number of clients.")]
-Slots = Annotated[Texts, text("--slots", "M", "Time steps of a campaign.")]
-Participation = Annotated[
-    Texts, text("--participation", "P", "Probability that a client checks in at all.")
-]
-Capacity = Annotated[
-    Texts, text("--capacity", "K", "Largest number of check-ins that a slot uses.")
-]
-LocalEpsilon = Annotated[Texts, text("--local-epsilon", "E", "Epsilon of one report.")]
-LocalDelta = Annotated[Texts, text("--local-delta", "D", "Delta of one report.")]
-Delta = Annotated[Texts, text("--delta", "D", "Delta of the guarantee.")]
-Longest = Annotated[Texts, text("--slots", "M", "Time steps of the longest campaigns.")]
-Seeds = Annotated[Texts, text("--seeds", "N", "Number of simulated campaigns per measured mean.")]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Also save a plot there.", show_default=False),
-]
+CLIENTS = text("--clients", "N", "Number of clients.")
+SLOTS = text("--slots", "M", "Time steps of a campaign.")
+LOCAL_EPSILON = text("--local-epsilon", "E", "Epsilon of one report.")
+DELTA = text("--delta", "D", "Delta of the guarantee.")
+OUT = params.folder("--out", "Also save a plot there.")
 
 
 @app.command("table1")
-def table1(
-    context: typer.Context,
-    clients: Clients = None,
-    slots: Slots = None,
-    local_epsilon: LocalEpsilon = None,
-    delta: Delta = None,
-    out: Out = None,
-    json: params.Json = False,
-) -> None:
+@params.command(CLIENTS, SLOTS, LOCAL_EPSILON, DELTA, OUT, params.JSON)
+def table1(given: GivenOptions) -> None:
     """Evaluate Table 1: five sources of amplification.
 
     Without options: 100,000 clients, 1,000 slots, local epsilon 2, delta 1e-6.
     """
-    with terminal.working("evaluating Table 1", quiet=json):
+    with terminal.working("evaluating Table 1", quiet=given.json):
         from checkins.accounting import paper
         from checkins.cli.views import paper as views
         from checkins.cli.views import plots
 
-        given = GivenOptions.of(context)
         setting = _numbers(given, clients=100_000, slots=1_000, local_epsilon=2.0, delta=1e-6)
         with given.naming_options():
             rows = paper.table1(**setting)  # type: ignore[arg-type]  # counts stay int
         saved = _drawn(
-            out, "table1.png", lambda path: plots.draw_table1(rows, path, setting=setting)
+            given, "table1.png", lambda path: plots.draw_table1(rows, path, setting=setting)
         )
     _answer(
         {"setting": setting, "rows": [asdict(row) for row in rows]},
         lambda: views.table1_parts(rows, setting),
         saved,
-        json=json,
+        given,
     )
 
 
 @app.command("figure2")
-def figure2(
-    context: typer.Context, delta: Delta = None, out: Out = None, json: params.Json = False
-) -> None:
+@params.command(DELTA, OUT, params.JSON)
+def figure2(given: GivenOptions) -> None:
     """Evaluate Figure 2: epsilon after shuffling n reports.
 
     Without options: delta 1e-6, as in the paper.
     """
-    with terminal.working("evaluating Figure 2", quiet=json):
+    with terminal.working("evaluating Figure 2", quiet=given.json):
         from checkins.accounting import paper
         from checkins.cli.views import paper as views
         from checkins.cli.views import plots
 
-        given = GivenOptions.of(context)
         setting = _numbers(given, delta=paper.FIGURE_DELTA)
         with given.naming_options():
             curves = paper.figure2(local_epsilons=plots.FIGURE_GRID, delta=setting["delta"])
         saved = _drawn(
-            out,
+            given,
             "figure2.png",
             lambda path: plots.draw_figure2(curves, path, delta=setting["delta"]),
         )
@@ -122,23 +100,23 @@ def figure2(
         {"setting": setting, "curves": listed},
         lambda: views.figure2_parts(curves, setting),
         saved,
-        json=json,
+        given,
     )
 
 
 @app.command("theorems")
-def theorems(
-    context: typer.Context,
-    clients: Clients = None,
-    slots: Slots = None,
-    participation: Participation = None,
-    capacity: Capacity = None,
-    local_epsilon: LocalEpsilon = None,
-    local_delta: LocalDelta = None,
-    delta: Delta = None,
-    out: Out = None,
-    json: params.Json = False,
-) -> None:
+@params.command(
+    CLIENTS,
+    SLOTS,
+    text("--participation", "P", "Probability that a client checks in at all."),
+    text("--capacity", "K", "Largest number of check-ins that a slot uses."),
+    LOCAL_EPSILON,
+    text("--local-delta", "D", "Delta of one report."),
+    DELTA,
+    OUT,
+    params.JSON,
+)
+def theorems(given: GivenOptions) -> None:
     """Evaluate every statement of the paper at one setting.
 
     The plot compares the paper's bound with the exact one.
@@ -146,12 +124,11 @@ def theorems(
     Without options: 10,000 clients, 1,000 slots, participation 0.1, capacity 30,
     local epsilon 0.5, local delta 1e-20, delta 1e-6.
     """
-    with terminal.working("evaluating the theorems", quiet=json):
+    with terminal.working("evaluating the theorems", quiet=given.json):
         from checkins.accounting import paper
         from checkins.cli.views import paper as views
         from checkins.cli.views import plots
 
-        given = GivenOptions.of(context)
         setting = _numbers(
             given,
             clients=10_000,
@@ -169,23 +146,23 @@ def theorems(
                 )
         with given.naming_options():
             rows = paper.theorem_sheet(paper.Setting(**setting, **SMOOTH))  # type: ignore[arg-type]
-            saved = _drawn(out, "theorems.png", lambda path: plots.draw_theorems(setting, path))
+            saved = _drawn(given, "theorems.png", lambda path: plots.draw_theorems(setting, path))
     _answer(
         {"setting": setting | SMOOTH, "rows": [asdict(row) for row in rows]},
         lambda: views.theorems_parts(rows, setting),
         saved,
-        json=json,
+        given,
     )
 
 
 @app.command("utility")
-def utility(
-    context: typer.Context,
-    slots: Longest = None,
-    seeds: Seeds = None,
-    out: Out = None,
-    json: params.Json = False,
-) -> None:
+@params.command(
+    text("--slots", "M", "Time steps of the longest campaigns."),
+    text("--seeds", "N", "Number of simulated campaigns per measured mean."),
+    OUT,
+    params.JSON,
+)
+def utility(given: GivenOptions) -> None:
     """Compare the utility theorems with simulated campaigns.
 
     On convex problems with a known optimum: measured excess risk and its
@@ -198,14 +175,13 @@ def utility(
     from checkins.simulation.excess_risk import FEWEST_RUNS
     from checkins.simulation.utility_sweep import FEWEST_SLOTS, sweep
 
-    given = GivenOptions.of(context)
     with given.naming_options():
         most_slots = given.integer(
             "slots", default=4_096, least=FEWEST_SLOTS, most=MOST_UTILITY_SLOTS
         )
         runs = given.integer("seeds", default=128, least=FEWEST_RUNS, most=MOST_UTILITY_SEEDS)
     label, share = "{task.description}", "{task.percentage:>3.0f}%"
-    with terminal.progress(label, share, quiet=json) as bars:
+    with terminal.progress(label, share, quiet=given.json) as bars:
         task = None if bars is None else bars.add_task("running campaigns", total=1.0)
 
         def show_share(share: float) -> None:
@@ -213,12 +189,12 @@ def utility(
                 bars.update(task, completed=share)
 
         found = sweep(slots=most_slots, runs=runs, seed=UTILITY_SEED, watch=show_share)
-    saved = _drawn(out, "utility.png", lambda path: views.draw_utility(found, path))
+    saved = _drawn(given, "utility.png", lambda path: views.draw_utility(found, path))
     _answer(
         {"setting": {"slots": most_slots, "seeds": runs}, **_utility_numbers(found)},
         lambda: views.utility_parts(found),
         saved,
-        json=json,
+        given,
     )
     if not found.holds:
         raise typer.Exit(FAILURE)
@@ -241,11 +217,11 @@ def _numbers(given: GivenOptions, **defaults: float) -> dict[str, float]:
     return found
 
 
-def _drawn(out: Path | None, name: str, draw: Callable[[Path], None]) -> Path | None:
+def _drawn(given: GivenOptions, name: str, draw: Callable[[Path], None]) -> Path | None:
     """Save a plot in the folder; return its path, or None without a folder."""
-    if out is None:
+    if (out := given.values["out"]) is None:
         return None
-    path = out / name
+    path: Path = out / name
     try:
         out.mkdir(parents=True, exist_ok=True)
         draw(path)
@@ -258,10 +234,9 @@ def _answer(
     numbers: Mapping[str, object],
     parts: Callable[[], Sequence[RenderableType]],
     saved: Path | None,
-    *,
-    json: bool,
+    given: GivenOptions,
 ) -> None:
-    if json:
+    if given.json:
         terminal.show_json({**numbers, "picture": None if saved is None else str(saved)})
         return
     terminal.show(*parts())

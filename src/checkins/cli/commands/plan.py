@@ -1,4 +1,4 @@
-"""`checkins plan`: search for the campaign with the smallest expected error within a budget."""
+"""`checkins init` and `checkins plan`: write a campaign file from a template or by a search."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, TypeVar
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.commands.init import NAME, PRINT
 from checkins.cli.errors import UsageError
-from checkins.cli.params import GivenOptions, Texts, option, text
+from checkins.cli.params import GivenOptions, option, text
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -23,62 +20,9 @@ if TYPE_CHECKING:
     from checkins.planning import Constraints, Devices, Learning, Question, Server
 
 Parsed = TypeVar("Parsed")
+NAME = "campaign.toml"
+PRINT = "-"
 
-Epsilon = Annotated[Texts, text("--epsilon", "E", "The privacy budget, epsilon.")]
-Dimension = Annotated[
-    Texts, text("--dimension", "D", "Number of parameters of the model; a --task has its own.")
-]
-Task = Annotated[
-    Texts,
-    text(
-        "--task",
-        "patients|fashion-mnist|synthetic|FILE",
-        "What is learned: a known task, or the task of a campaign file.",
-    ),
-]
-Population = Annotated[Texts, text("--population", "LO..HI", "Expected number of clients.")]
-Availability = Annotated[
-    Texts,
-    text(
-        "--availability",
-        "TIME",
-        "How long a device stays available after it joined: 600, 30min, 8h, 2d. Default: to the"
-        " end.",
-    ),
-]
-Uplink = Annotated[
-    Texts, text("--uplink", "B", "Upload rate of a device in bytes per second. Default 125000.")
-]
-Dropout = Annotated[
-    Texts, text("--dropout", "P", "Probability that a chosen device never reports. Default 0.")
-]
-Updates = Annotated[
-    Texts,
-    text(
-        "--updates-per-second", "N", "Reports per second that the server can process. Default 1000."
-    ),
-]
-Duration = Annotated[
-    Texts, text("--duration", "TIME", "Longest duration of all runs together. Default 1d.")
-]
-Minibatch = Annotated[Texts, text("--minibatch", "B", "Number of slots per model step.")]
-Randomizer = Annotated[
-    Texts, text("--randomizer", "gaussian|laplace|privunit", "Randomizer of the reports.")
-]
-Capacity = Annotated[
-    Texts, text("--capacity", "K|all", "Largest number of check-ins that a slot uses.")
-]
-Campaigns = Annotated[
-    Texts, text("--campaigns", "R", "Number of runs, each with fresh randomness.")
-]
-Out = Annotated[
-    Texts,
-    text(
-        "--out",
-        "FILE",
-        f"The campaign file to write; - writes none. Default on a terminal: {NAME}.",
-    ),
-]
 OPTION = {
     "availability_s": "availability",
     "uplink_bytes_per_s": "uplink",
@@ -91,39 +35,94 @@ DEFAULTS = {"uplink": "125000", "dropout": "0", "updates_per_second": "1000", "d
 """Texts of the defaults, for messages about an option that was not given."""
 
 
-def plan(
-    context: typer.Context,
-    population: Population = None,
-    epsilon: Epsilon = None,
-    delta: params.Delta = None,
-    adjacency: params.Adjacency = None,
-    dimension: Dimension = None,
-    task: Task = None,
-    availability: Availability = None,
-    uplink: Uplink = None,
-    dropout: Dropout = None,
-    updates_per_second: Updates = None,
-    duration: Duration = None,
-    protocol: params.Protocol = None,
-    slots: params.Slots = None,
-    participation: params.Participation = None,
-    capacity: Capacity = None,
-    window: params.Window = None,
-    minibatch: Minibatch = None,
-    campaigns: Campaigns = None,
-    noise_at: params.NoiseAt = None,
-    randomizer: Randomizer = None,
-    out: Out = None,
-    force: params.Force = False,
-    json: params.Json = False,
-) -> None:
+@params.command(
+    text("--task", "patients|fashion-mnist|synthetic|file", "What is learned. Default patients."),
+    text("--out", "FILE", f"The file to write; - prints it. Default {NAME}."),
+    params.FORCE,
+    params.JSON,
+)
+def init(given: GivenOptions) -> None:
+    """Write a commented campaign file to start from.
+
+    The file is valid and within its budget; choose the values marked (choose) before any client
+    takes part. An existing file is not overwritten without --force.
+    """
+    from checkins.campaign import parse_campaign
+    from checkins.campaign.templates import Template, template_text
+
+    with given.naming_options():
+        template = given.choice("task", Template, default=Template.PATIENTS)
+    content = template_text(template)
+    place = given.texts.get("out", NAME)
+    if place != PRINT:
+        terminal.write_new(place, content, force=given.values["force"])
+    if given.json:
+        terminal.show_json(
+            {
+                "task": str(template),
+                "path": None if place == PRINT else place,
+                "seal": parse_campaign(content).campaign.seal,
+                "text": content,
+            }
+        )
+    elif place == PRINT:
+        print(content, end="")
+    else:
+        terminal.show_plain(f"Wrote {place}. Choose the values marked (choose), then:")
+        terminal.show_plain(f"  checkins check {place}")
+
+
+OPTIONS = (
+    text("--population", "LO..HI", "Expected number of clients."),
+    text("--epsilon", "E", "The privacy budget, epsilon."),
+    params.DELTA,
+    params.ADJACENCY,
+    text("--dimension", "D", "Number of parameters of the model; a --task has its own."),
+    text(
+        "--task",
+        "patients|fashion-mnist|synthetic|FILE",
+        "What is learned: a known task, or the task of a campaign file.",
+    ),
+    text(
+        "--availability",
+        "TIME",
+        "How long a device stays available after it joined: 600, 30min, 8h, 2d. Default: to the"
+        " end.",
+    ),
+    text("--uplink", "B", "Upload rate of a device in bytes per second. Default 125000."),
+    text("--dropout", "P", "Probability that a chosen device never reports. Default 0."),
+    text(
+        "--updates-per-second", "N", "Reports per second that the server can process. Default 1000."
+    ),
+    text("--duration", "TIME", "Longest duration of all runs together. Default 1d."),
+    params.PROTOCOL,
+    params.SLOTS,
+    params.PARTICIPATION,
+    text("--capacity", "K|all", "Largest number of check-ins that a slot uses."),
+    params.WINDOW,
+    text("--minibatch", "B", "Number of slots per model step."),
+    text("--campaigns", "R", "Number of runs, each with fresh randomness."),
+    params.NOISE_AT,
+    text("--randomizer", "gaussian|laplace|privunit", "Randomizer of the reports."),
+    text(
+        "--out",
+        "FILE",
+        f"The campaign file to write; - writes none. Default on a terminal: {NAME}.",
+    ),
+    params.FORCE,
+    params.JSON,
+)
+
+
+@params.command(*OPTIONS)
+def plan(given: GivenOptions) -> None:
     """Find the campaign with the least error within a budget.
 
     The reasons are printed with their theorems. Any option of a design fixes that part of it; the
     rest is searched. On a terminal the command asks for missing values and writes campaign.toml;
     otherwise it asks nothing and writes a file only with --out.
     """
-    given = params.GivenOptions.of(context)
+    json, force = given.json, given.values["force"]
     at_terminal = not json and stdout_is_terminal()
     place = given.texts.get("out", NAME if at_terminal else PRINT)
     if place != PRINT:
@@ -168,15 +167,9 @@ def question_from(given: GivenOptions) -> Question:
         population = params.population(
             given.required("population", "must be an integer or LO..HI"), most=MOST_CLIENTS
         )
-        epsilon = params.number(
-            "epsilon", given.required("epsilon", params.POSITIVE), validate.positive
-        )
-        delta = params.number(
-            "delta", given.required("delta", params.OPEN_UNIT), validate.open_unit
-        )
-        adjacency = params.choice(
-            "adjacency", given.required("adjacency", params.ADJACENCIES), Adjacency
-        )
+        epsilon = given.number("epsilon", validate.positive)
+        delta = given.number("delta", validate.open_unit)
+        adjacency = given.choice("adjacency", Adjacency)
         learning, dimension, campaign = _learning(given)
         return Question(
             population,

@@ -6,14 +6,12 @@ import json as jsons
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from checkins import validate
 from checkins.cli import params, terminal
 from checkins.cli.errors import UsageError, missing_extra, quoted, warn
-from checkins.cli.params import GivenOptions, Texts, text
+from checkins.cli.params import GivenOptions, flag, text
 
 if TYPE_CHECKING:
     from checkins.campaign import Campaign
@@ -26,162 +24,91 @@ OPERATOR = "CHECKINS_OPERATOR_TOKEN"
 STORE_VARIABLE = "CHECKINS_STORE"
 """Environment variable for the store, so that a password is not visible among the arguments."""
 
-File = Annotated[str | None, typer.Argument(metavar="CAMPAIGN.TOML", show_default=False)]
-Store = Annotated[
-    Texts,
+OPTIONS = (
+    params.argument("file", "CAMPAIGN.TOML", str | None, default=None),
     text(
         "--store",
         "URL",
         f"sqlite:///FILE.db, or postgresql://...; or set {STORE_VARIABLE}. Default {STORE}.",
     ),
-]
-Host = Annotated[Texts, text("--host", "H", f"Address to listen on. Default {HOST}.")]
-Port = Annotated[
-    Texts, text("--port", "P", f"Port to listen on; 0 picks a free one. Default {PORT}.")
-]
-Workers = Annotated[
-    Texts, text("--workers", "N", "Number of processes; more than 1 need PostgreSQL. Default 1.")
-]
-StartAt = Annotated[
-    Texts,
+    text("--host", "H", f"Address to listen on. Default {HOST}."),
+    text("--port", "P", f"Port to listen on; 0 picks a free one. Default {PORT}."),
+    text("--workers", "N", "Number of processes; more than 1 need PostgreSQL. Default 1."),
     text(
         "--start",
         "now|+SECONDS|INSTANT",
         "Begin at this time instead of the time in the file; it becomes part of the seal.",
     ),
-]
-EnrolmentKind = Annotated[
-    Texts, text("--enrolment", "open|secret|allow-list", "Who may enrol. Default open.")
-]
-SecretFile = Annotated[
-    Texts, text("--secret-file", "FILE", "A file with the secret that every client needs to enrol.")
-]
-AllowList = Annotated[
-    Texts,
+    text("--enrolment", "open|secret|allow-list", "Who may enrol. Default open."),
+    text("--secret-file", "FILE", "A file with the secret that every client needs to enrol."),
     text(
         "--allow-list",
         "FILE",
         "A file with one key per line, or its sha256:HEX; each key enrols once in a run.",
     ),
-]
-TokenFile = Annotated[
-    Texts,
     text(
         "--operator-token-file",
         "FILE",
         f"A file with the operator's token; or set {OPERATOR}. Default: generate and show one.",
     ),
-]
-Witness = Annotated[
-    Texts,
     text(
         "--witness",
         "FILE",
         "A file outside the store that records its progress, to detect a rollback of the store."
         " Default: a file in $XDG_STATE_HOME/checkins, or in ~/.local/state/checkins.",
     ),
-]
-Again = Annotated[
-    bool,
-    typer.Option(
-        "--again", help="With --start now or +SECONDS: open the campaign again if it is over."
+    flag("--again", "With --start now or +SECONDS: open the campaign again if it is over."),
+    flag(
+        "--restore", "Use a store that was rolled back; ends every campaign that was running in it."
     ),
-]
-Restore = Annotated[
-    bool,
-    typer.Option(
-        "--restore",
-        help="Use a store that was rolled back; ends every campaign that was running in it.",
-    ),
-]
-TrustClock = Annotated[
-    bool,
-    typer.Option(
+    flag(
         "--trust-clock",
-        help="Accept a clock that has jumped: slots that are over by this clock are closed.",
+        "Accept a clock that has jumped: slots that are over by this clock are closed.",
     ),
-]
-Rate = Annotated[
-    Texts,
     text(
         "--rate",
         "R",
         "Largest number of requests per second from one address; 0: no limit. Default 1000.",
     ),
-]
-Connections = Annotated[
-    Texts,
     text("--connections", "C", "Largest number of open connections of one worker. Default 15000."),
-]
-PerAddress = Annotated[
-    Texts,
     text(
         "--per-address",
         "C",
         "Largest number of connections from one address; 0: no limit. Default 1000.",
     ),
-]
-Proxies = Annotated[
-    Texts,
     text(
         "--trusted-proxies",
         "A,B",
         "Addresses or networks whose X-Forwarded-For header gives the client's address, for --rate;"
         " --per-address does not apply to them.",
     ),
-]
-LogFile = Annotated[
-    Texts,
     text("--log-file", "FILE", "Write the log there, as JSON lines. Default: standard error."),
-]
-NoPlan = Annotated[
-    bool, typer.Option("--no-plan", help="Disable the planner at /plan, which anyone may use.")
-]
-UntilDone = Annotated[bool, typer.Option("--until-done", help="Exit when the campaign is over.")]
+    flag("--no-plan", "Disable the planner at /plan, which anyone may use."),
+    flag("--until-done", "Exit when the campaign is over."),
+    params.JSON,
+)
 
 
-def serve(
-    context: typer.Context,
-    file: File = None,
-    store: Store = None,
-    host: Host = None,
-    port: Port = None,
-    workers: Workers = None,
-    start: StartAt = None,
-    enrolment: EnrolmentKind = None,
-    secret_file: SecretFile = None,
-    allow_list: AllowList = None,
-    operator_token_file: TokenFile = None,
-    witness: Witness = None,
-    again: Again = False,
-    restore: Restore = False,
-    trust_clock: TrustClock = False,
-    rate: Rate = None,
-    connections: Connections = None,
-    per_address: PerAddress = None,
-    trusted_proxies: Proxies = None,
-    log_file: LogFile = None,
-    no_plan: NoPlan = False,
-    until_done: UntilDone = False,
-    json: params.Json = False,
-) -> None:
+@params.command(*OPTIONS)
+def serve(given: GivenOptions) -> None:
     """Run the coordinator of a campaign until it is stopped.
 
     Started again with the same file and store, it continues where it stopped. Without a file it
     serves the campaigns in the store, and those that the operator posts.
     """
-    given = GivenOptions.of(context)
     _require_service()
     masked = _without_password(given)
     from checkins.protocol.wire import format_time
     from checkins.service import logs, server, startup
 
+    values, json = given.values, given.json
+    file, until_done = values["file"], values["until_done"]
     campaign, folder = (None, Path.cwd()) if file is None else _campaign(file)
     with masked.naming_options():
         begins = startup.Start()
         if "start" in given:
             begins = startup.parsed_start(given.texts["start"])
-        settings, generated = _settings(given, folder, plan=not no_plan)
+        settings, generated = _settings(given, folder)
         count = given.integer("workers", default=1, most=MOST_LIMIT)
         listen_port = given.integer("port", default=PORT, least=0, most=65535)
     if count > 1 and settings.store.startswith("sqlite"):
@@ -191,7 +118,7 @@ def serve(
     listen_host = given.texts.get("host", HOST)
     with given.naming_options():
         listener = server.bind(listen_host, listen_port)
-    if restore and settings.witness is not None and not settings.witness.exists():
+    if values["restore"] and settings.witness is not None and not settings.witness.exists():
         warn(
             f"{settings.witness}: no such witness file, so runs that were opened after the copy was"
             " made are not detected: name the witness of the lost store with --witness"
@@ -205,9 +132,9 @@ def serve(
                 settings,
                 campaign,
                 start=begins,
-                again=again,
-                restore=restore,
-                trust_clock=trust_clock,
+                again=values["again"],
+                restore=values["restore"],
+                trust_clock=values["trust_clock"],
                 warn=warnings.append,
             )
     except BaseException as error:
@@ -257,9 +184,7 @@ def _without_password(given: GivenOptions) -> GivenOptions:
     """Return the options with the password of the store masked, for messages."""
     from checkins.service.settings import redacted_url
 
-    if "store" not in given:
-        return given
-    return GivenOptions({**given.texts, "store": redacted_url(given.texts["store"])})
+    return given.replacing(store=redacted_url(given.texts["store"])) if "store" in given else given
 
 
 def _require_service() -> None:
@@ -280,7 +205,7 @@ def _campaign(file: str) -> tuple[Campaign, Path]:
     return found, Path(file).resolve().parent
 
 
-def _settings(given: GivenOptions, folder: Path, *, plan: bool) -> tuple[Settings, bool]:
+def _settings(given: GivenOptions, folder: Path) -> tuple[Settings, bool]:
     import secrets
 
     from checkins.service.authentication import read_secret
@@ -304,7 +229,7 @@ def _settings(given: GivenOptions, folder: Path, *, plan: bool) -> tuple[Setting
         witness=witness,
         trusted_proxies=tuple(given.texts.get("trusted_proxies", "").replace(",", " ").split()),
         log_file=Path(given.texts["log_file"]) if "log_file" in given else None,
-        plan=plan,
+        plan=not given.values["no_plan"],
     )
     return settings, generated
 
@@ -315,7 +240,7 @@ def _enrolment(given: GivenOptions) -> Enrolment:
     inferred = (
         "secret" if "secret_file" in given else "allow-list" if "allow_list" in given else "open"
     )
-    kind = params.choice("enrolment", given.texts.get("enrolment", inferred), EnrolmentKind)
+    kind = given.choice("enrolment", EnrolmentKind, default=inferred)
     if kind is EnrolmentKind.SECRET:
         return Enrolment.from_secret_file(Path(given.required("secret_file", "a file")))
     if kind is EnrolmentKind.ALLOW_LIST:

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from checkins import validate
 from checkins.cli import params, terminal
 from checkins.cli.errors import INTERRUPTED, UsageError, quoted, warn
-from checkins.cli.params import GivenOptions, Texts, text
+from checkins.cli.params import GivenOptions, flag, option, text
 from checkins.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -31,106 +31,50 @@ PATIENCE_S = 5.0
 MOST_SEEDS = 10_000
 MOST_SEED = 10**18
 
-File = Annotated[str, typer.Argument(metavar="CAMPAIGN.TOML", show_default=False)]
-Data = Annotated[
-    Texts, text("--data", "FILE", "A CSV or Parquet file to use instead of the campaign's data.")
-]
-ClientColumn = Annotated[
-    Texts, text("--client-column", "C", "The column of --data that names the client of a row.")
-]
-LabelColumn = Annotated[
-    Texts, text("--label-column", "Y", "The column of --data with labels 0, 1, 2, ...")
-]
-Holdout = Annotated[
-    Texts,
+OPTIONS = (
+    params.CAMPAIGN_FILE,
+    text("--data", "FILE", "A CSV or Parquet file to use instead of the campaign's data."),
+    text("--client-column", "C", "The column of --data that names the client of a row."),
+    text("--label-column", "Y", "The column of --data with labels 0, 1, 2, ..."),
     text("--holdout", "SHARE", "Share of the clients of --data that is public, used as test data."),
-]
-Seeds = Annotated[
-    Texts, text("--seeds", "N", "Number of simulations, each with its own seed. Default 1.")
-]
-Seed = Annotated[Texts, text("--seed", "S", "The first seed. Default 1.")]
-Baselines = Annotated[
-    Texts,
+    text("--seeds", "N", "Number of simulations, each with its own seed. Default 1."),
+    text("--seed", "S", "The first seed. Default 1."),
     text(
         "--baselines",
         "all|NAME,NAME",
         "Compare at the same epsilon and delta with non-private, poisson, shuffling,"
         " no-amplification.",
     ),
-]
-Sweep = Annotated[
-    Texts,
     text("--sweep", "KEY=V,V", "Try several values of a key of the file, such as protocol.slots."),
-]
-Clients = Annotated[Texts, text("--clients", "N", "Number of clients. Default: those of the data.")]
-Reuse = Annotated[
-    bool,
-    typer.Option("--reuse-clients", help="Let several clients have the same rows of the data."),
-]
-Availability = Annotated[
-    Texts,
+    text("--clients", "N", "Number of clients. Default: those of the data."),
+    flag("--reuse-clients", "Let several clients have the same rows of the data."),
     text(
         "--availability",
         "always|diurnal:P:LOW|arrivals:M",
         "Which clients are online at their slot: all; a share that falls to LOW and rises again"
         " every P slots; those that have enrolled, evenly over M slots. Default always.",
     ),
-]
-Dropout = Annotated[
-    Texts, text("--dropout", "P", "Probability that a chosen client never reports. Default 0.")
-]
-Evaluations = Annotated[
-    Texts,
+    text("--dropout", "P", "Probability that a chosen client never reports. Default 0."),
     text("--evaluations", "N", "Number of evaluations of the model during a run. Default 50."),
-]
-Workers = Annotated[
-    Texts, text("--workers", "N", "Number of parallel processes. Default: one for each core.")
-]
-Ray = Annotated[bool, typer.Option("--ray", help="Run on a Ray cluster, or a local one.")]
-Resume = Annotated[
-    bool,
-    typer.Option("--resume", help="Continue the same simulation from what --out DIR contains."),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        metavar="DIR",
-        help="Save report.html, result.json and the models there.",
-        show_default=False,
-    ),
-]
+    text("--workers", "N", "Number of parallel processes. Default: one for each core."),
+    flag("--ray", "Run on a Ray cluster, or a local one."),
+    flag("--resume", "Continue the same simulation from what --out DIR contains."),
+    params.folder("--out", "Save report.html, result.json and the models there."),
+    params.JSON,
+)
+NOT_IN_THE_RESULT = ("json", "out", "resume", "workers", "ray")
+"""Options that do not change the result, so that its command leaves them out."""
 
 
-def simulate(
-    context: typer.Context,
-    file: File,
-    data: Data = None,
-    client_column: ClientColumn = None,
-    label_column: LabelColumn = None,
-    holdout: Holdout = None,
-    seeds: Seeds = None,
-    seed: Seed = None,
-    baselines: Baselines = None,
-    sweep: Sweep = None,
-    clients: Clients = None,
-    reuse_clients: Reuse = False,
-    availability: Availability = None,
-    dropout: Dropout = None,
-    evaluations: Evaluations = None,
-    workers: Workers = None,
-    ray: Ray = False,
-    resume: Resume = False,
-    out: Out = None,
-    json: params.Json = False,
-) -> None:
+@params.command(*OPTIONS, several=("sweep",))
+def simulate(given: GivenOptions) -> None:
     """Simulate a campaign on a virtual clock.
 
     The randomness is seeded and gives no privacy. Ctrl-C stops after the current slots and shows
     the results so far; with --out, --resume continues from there. Exit code 130 after Ctrl-C.
     """
-    axes = sweep or []
-    given = GivenOptions.of(context, several=("sweep",))
+    out, ray, resume = (given.values[name] for name in ("out", "ray", "resume"))
+    json = given.json
     if resume and out is None:
         raise UsageError("--resume: needs --out DIR, where the simulation was saved")
     with given.naming_options():
@@ -138,7 +82,7 @@ def simulate(
     if ray:
         _check_ray()
     with terminal.working("loading the data and computing the certificate", quiet=json):
-        prepared = study_of(given, file, axes, reuse=reuse_clients).prepared()
+        prepared = study_of(given).prepared()
     keep = None if out is None else _saved_jobs(out, prepared, resume=resume)
     with _stopping_at_once():
         try:
@@ -153,22 +97,22 @@ def simulate(
         finally:
             prepared.close()
         if result is not None:
-            command = shlex.join(["checkins", *_arguments(context)])
-            result = replace(result, command=command)
-            _show_result(result, prepared, out, outcomes, file=file, json=json)
+            result = replace(result, command=shlex.join(["checkins", *_arguments(given)]))
+            _show_result(result, prepared, outcomes, given)
     if not all(outcome is not None and outcome.complete for outcome in outcomes):
         resume_hint = " Continue with --resume." if out is not None else ""
         warn(f"interrupted before the end.{resume_hint}")
         raise typer.Exit(INTERRUPTED)
 
 
-def study_of(given: GivenOptions, file: str, axes: list[str], *, reuse: bool) -> Study:
+def study_of(given: GivenOptions) -> Study:
     """Return the study that the options describe."""
     from checkins.campaign import read_campaign
     from checkins.simulation.population import parse_availability
     from checkins.simulation.study import ScenarioOptions, Study
     from checkins.simulation.sweep import Axis, changed, label, settings
 
+    file = given.values["file"]
     found = read_campaign(file)
     notes: list[str] = []
     campaign, folder = found.campaign, str(Path(file).parent)
@@ -184,13 +128,13 @@ def study_of(given: GivenOptions, file: str, axes: list[str], *, reuse: bool) ->
         count = given.integer("seeds", default=1, most=MOST_SEEDS)
         world = ScenarioOptions(
             given.integer("clients", default=0) or None,
-            reuse,
+            given.values["reuse_clients"],
             parse_availability(given.texts.get("availability", "always")),
             given.number("dropout", validate.probability, default=0.0),
         )
         campaigns = [
             (setting, changed(campaign, setting))
-            for setting in settings(Axis.parse(axis) for axis in axes)
+            for setting in settings(Axis.parse(axis) for axis in given.values["sweep"] or ())
         ]
         study = Study(
             tuple(campaigns),
@@ -312,19 +256,18 @@ def _stopping_at_once() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _arguments(context: typer.Context) -> list[str]:
+def _arguments(given: GivenOptions) -> list[str]:
     """Return the arguments that decide the result."""
     arguments = ["simulate"]
-    for parameter in context.command.params:
-        value = context.params[parameter.name or ""]
-        if parameter.name in ("json", "out", "resume", "workers", "ray") or not value:
+    for name, value in given.values.items():
+        if name in NOT_IN_THE_RESULT or not value:
             continue
-        if parameter.name == "file":
+        if name == "file":
             arguments.append(str(value))
         elif isinstance(value, bool):
-            arguments.append(parameter.opts[0])
+            arguments.append(option(name))
         else:
-            arguments += [text for each in value for text in (parameter.opts[0], str(each))]
+            arguments += [text for each in value for text in (option(name), str(each))]
     return arguments
 
 
@@ -369,12 +312,10 @@ def _saved_jobs(out: Path, prepared: PreparedStudy, *, resume: bool) -> Path:
 def _show_result(
     result: SimulationResult | SweepResult,
     prepared: PreparedStudy,
-    out: Path | None,
     outcomes: Any,
-    *,
-    file: str,
-    json: bool,
+    given: GivenOptions,
 ) -> None:
+    out, file, json = given.values["out"], given.values["file"], given.json
     from checkins.cli.views import simulation
 
     try:

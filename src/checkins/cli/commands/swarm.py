@@ -6,13 +6,13 @@ import json as json_module
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from checkins.cli import params, remote, terminal
 from checkins.cli.errors import FAILURE
-from checkins.cli.params import GivenOptions, Texts, text
+from checkins.cli.params import GivenOptions, text
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,74 +24,70 @@ if TYPE_CHECKING:
 MOST_CLIENTS = 10**6
 SPARE_FILES = 512
 
-Clients = Annotated[Texts, text("--clients", "N", "Number of devices.")]
-Data = Annotated[
-    Texts,
+
+@params.command(
+    remote.URL,
+    text("--clients", "N", "Number of devices."),
+    remote.CAMPAIGN_ID,
     text(
         "--data",
         "FILE",
         "A CSV or Parquet file with the rows of many people, in the format that is sealed.",
     ),
-]
-State = Annotated[
-    Texts,
+    params.flag("--reuse-clients", "Let several devices have the same person's rows."),
     text("--state", "DIR", "Folder for the state of the devices. Default: no state is stored."),
-]
-Reuse = Annotated[
-    bool, typer.Option("--reuse-clients", help="Let several devices have the same person's rows.")
-]
-Journal = Annotated[
-    Texts,
+    *remote.ACCESS,
     text(
         "--journal",
         "FILE",
         "Append the events of every device as JSON lines. For tests only: links devices to slots.",
     ),
-]
-
-
-def swarm(
-    context: typer.Context,
-    url: remote.Url,
-    clients: Clients = None,
-    campaign: remote.CampaignId = None,
-    data: Data = None,
-    reuse_clients: Reuse = False,
-    state: State = None,
-    key_file: remote.KeyFile = None,
-    seal: remote.Seal = None,
-    allow_model: remote.AllowModel = None,
-    journal: Journal = None,
-    follow: remote.Follow = False,
-    json: params.Json = False,
-) -> None:
+    remote.FOLLOW,
+    params.JSON,
+)
+def swarm(given: GivenOptions) -> None:
     """Run many devices in one process.
 
     Every device is one person of the campaign's data set, and a complete client with its own coin,
     slot, token and noise. A key file with several lines gives each device its own key. Exit code 1
     if any device failed, otherwise 0.
     """
-    url, given = remote.addressed(url, GivenOptions.of(context))
+    url, given = remote.addressed(given)
     with remote.naming_options(given):
-        wanted = params.integer(
-            "clients", given.required("clients", "the number of devices"), most=MOST_CLIENTS
-        )
+        allowed = "the number of devices"
+        wanted = params.integer("clients", given.required("clients", allowed), most=MOST_CLIENTS)
     keys = remote.keys_in(given)
     if 1 < len(keys) < wanted:
         raise given.invalid("key_file", f"contains {len(keys):,} keys for {wanted:,} devices")
-    with terminal.working(f"fetching the campaign from {url} and loading the data", quiet=json):
+    fetching = f"fetching the campaign from {url} and loading the data"
+    with terminal.working(fetching, quiet=given.json):
         view = remote.campaign_at(url, given)
         people = _people(view, given)
-    if wanted > len(people) and not reuse_clients:
+    if wanted > len(people) and not given.values["reuse_clients"]:
         raise given.invalid(
             "clients",
             f"the data have {len(people):,} people; --reuse-clients lets devices share rows",
         )
     with _journal(given) as write:
-        results = _run(view, people, given, wanted, keys, write, url=url, follow=follow, json=json)
-    last = results[-1]
-    if json:
-        terminal.show_json({**last, "runs": results} if follow else last)
+
+        def devices(run: str) -> Swarm:
+            from checkins.swarm.swarm import Swarm
+
+            return Swarm(
+                url=url,
+                campaign=run,
+                seal=view.seal,
+                clients=wanted,
+                trainer=lambda client: people.trainer(client % len(people)),
+                state=Path(given.texts["state"]) if "state" in given else None,
+                key=lambda client: keys[client if len(keys) > 1 else 0] if keys else None,
+                journal=write,
+            )
+
+        results = _run(devices, view.id, given)
+    if given.json:
+        follow = given.values["follow"]
+        terminal.show_json({**results[-1], "runs": results} if follow else results[-1])
     else:
         _show(results)
     if any(result["failed"] for result in results):
@@ -110,40 +106,22 @@ def _people(view: CampaignView, given: GivenOptions) -> DatasetClients:
 
 
 def _run(
-    view: CampaignView,
-    people: DatasetClients,
-    given: GivenOptions,
-    wanted: int,
-    keys: list[str],
-    write: Callable[[Mapping[str, object]], None] | None,
-    *,
-    url: str,
-    follow: bool,
-    json: bool,
+    devices_of: Callable[[str], Swarm], first: str, given: GivenOptions
 ) -> list[dict[str, Any]]:
+    """Run the devices in the first run, and in those that follow it with ``--follow``."""
     import asyncio
 
-    from checkins.swarm.swarm import Swarm, Tally, next_run, raise_open_files
+    from checkins.swarm.swarm import Tally, next_run, raise_open_files
 
-    raise_open_files(wanted + SPARE_FILES)
     results: list[dict[str, Any]] = []
-    run: str | None = view.id
+    run: str | None = first
     while run is not None:
-        devices = Swarm(
-            url=url,
-            campaign=run,
-            seal=view.seal,
-            clients=wanted,
-            trainer=lambda client: people.trainer(client % len(people)),
-            state=Path(given.texts["state"]) if "state" in given else None,
-            key=lambda client: keys[client if len(keys) > 1 else 0] if keys else None,
-            journal=write,
-        )
-        tally = Tally()
+        devices, tally = devices_of(run), Tally()
+        raise_open_files(devices.clients + SPARE_FILES)
         with remote.naming_options(given), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_run_with_progress(devices, tally, quiet=json))
+            runner.run(_run_with_progress(devices, tally, quiet=given.json))
         results.append(_result(devices, tally))
-        run = next_run(url, run) if follow else None
+        run = next_run(devices.url, run) if given.values["follow"] else None
     return results
 
 

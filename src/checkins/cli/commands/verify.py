@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from checkins.cli import params, remote, terminal
 from checkins.cli.errors import UsageError, failed, quoted
@@ -16,26 +14,17 @@ from checkins.cli.errors import UsageError, failed, quoted
 if TYPE_CHECKING:
     from checkins.ledger.verification import Verification
 
-Place = Annotated[str, typer.Argument(metavar="DIR|URL", show_default=False)]
-Head = Annotated[
-    params.Texts,
-    params.text("--head", "HASH", "The expected hash of the last line, as published elsewhere."),
-]
-ClosedOnly = Annotated[
-    bool, typer.Option("--closed", help="Refuse a ledger whose last campaign is still open.")
-]
-
 LONG_BYTES = 1_000_000
 """Size of a ledger from which a progress bar is shown; smaller ones are read at once."""
 
 
-def verify(
-    context: typer.Context,
-    place: Place,
-    head: Head = None,
-    closed: ClosedOnly = False,
-    json: params.Json = False,
-) -> None:
+@params.command(
+    params.argument("place", "DIR|URL"),
+    params.text("--head", "HASH", "The expected hash of the last line, as published elsewhere."),
+    params.flag("--closed", "Refuse a ledger whose last campaign is still open."),
+    params.JSON,
+)
+def verify(given: params.GivenOptions) -> None:
     """Recompute the certificate of a ledger.
 
     A ledger that was changed is refused. DIR contains ledger.jsonl, or is that file; URL is a
@@ -46,17 +35,16 @@ def verify(
     Exit code 0: the ledger is intact and within its budget; 1: the ledger is refused, or its budget
     is exceeded; 2: there is no ledger.
     """
-    given = params.GivenOptions.of(context)
-    expected = _head(given)
+    expected, closed = _head(given), given.values["closed"]
     from checkins.ledger import verification
     from checkins.ledger.line import InvalidLedger
 
     try:
-        with _opened(place, quiet=json) as (watched, path):
+        with _opened(given.values["place"], quiet=given.json) as (watched, path):
             verified = verification.verify(watched, head=expected, closed=closed, path=path)
     except InvalidLedger as error:
         raise failed(str(error)) from error
-    if json:
+    if given.json:
         terminal.show_json(verified.as_dict())
     else:
         from checkins.cli.views.campaign import ledger_parts

@@ -29,8 +29,7 @@ def audit_parts(audit: Audit, *, file: str) -> Iterator[RenderableType]:
         yield _deltas(audit.check)
         yield _attacks(audit.check)
         yield from listed(
-            "Canaries",
-            (f"{result.canary}: {result.explained}" for result in audit.check.results),
+            "Canaries", (f"{result.canary}: {result.explained}" for result in audit.check.results)
         )
         yield Text(_power(audit))
         yield ""

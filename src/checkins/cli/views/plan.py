@@ -108,7 +108,7 @@ def completed(given: GivenOptions, *, check_task: Callable[[str], object]) -> Gi
     for prompt in missing:
         answers[prompt.name] = ask(prompt, console)
     console.print()
-    return GivenOptions(answers)
+    return given.replacing(**answers)
 
 
 def _ask_for_task(
