@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from checkins import durable_file
 from checkins.cli.errors import UsageError, quoted
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ def show_plain(line: str) -> None:
 def show_json(answer: Mapping[str, object]) -> None:
     """Print one JSON object; a number that is not finite becomes null."""
     print(json.dumps(finite(answer), indent=2, allow_nan=False))
+
+
+def write_json(path: Path, answer: Mapping[str, object], *, indent: int = 2) -> None:
+    """Write a file with one JSON object; a number that is not finite becomes null."""
+    text = json.dumps(finite(answer), indent=indent, allow_nan=False)
+    durable_file.replace_content(path, f"{text}\n".encode())
 
 
 def finite(value: object) -> object:
@@ -127,10 +134,9 @@ def write_new(place: str, text: str, *, force: bool) -> None:
     try:
         if Path(place).is_dir():
             raise UsageError(f"--out {place}: is a folder; name a file in it")
-        with Path(place).open("w" if force else "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"--out {place}: exists already; --force overwrites it") from None
+        if Path(place).exists() and not force:
+            raise UsageError(f"--out {place}: exists already; --force overwrites it")
+        durable_file.replace_content(Path(place), text.encode("utf-8"))
     except ValueError:
         raise UsageError(f"--out {quoted(place)}: is not the name of a file") from None
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from checkins import durable_file
 from checkins.errors import InvalidValue
 from checkins.protocol.participant import Outcome, Participant, Phase
 from checkins.protocol.report import Report, report_from_bytes
@@ -157,32 +157,14 @@ class StateFile:
 
     def save(self, state: bytes) -> None:
         """Replace the state; file, name and folder are durable once it returns."""
-        part = self.path.with_name(self.path.name + ".part")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(state)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self.path)
-        sync_folder(self.path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the directory entries of a folder to disk."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        durable_file.replace_content(self.path, state, mode=0o600)
 
 
 def make_folder(folder: Path) -> Path:
     """Create a folder readable by its owner only, with a durable name."""
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync_folder(folder.resolve().parent)
+        durable_file.sync_folder(folder.resolve().parent)
     return folder
 
 

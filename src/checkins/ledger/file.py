@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from checkins import durable_file
 from checkins.campaign import Campaign
 from checkins.errors import CheckinsError
 from checkins.ledger.chain import Ledger
@@ -76,14 +77,12 @@ class LedgerFile:
             self._refuse_overspending(entry.slot)
         self._broken = True  # until the line is on the disk, the state of the file is unknown
         if self.torn:
-            os.ftruncate(self._descriptor, self._end)
-            os.fsync(self._descriptor)  # or a crash could leave the new line amid the torn one
+            durable_file.truncate(self._descriptor, self._end)  # before the new line is written
             self.torn = b""
         try:
-            _write(self._descriptor, line)
-        except OSError:
-            os.ftruncate(self._descriptor, self._end)  # a full disk: leave no torn line if possible
-            os.fsync(self._descriptor)
+            durable_file.write_whole(self._descriptor, line)
+        except OSError:  # a full disk: leave no torn line if possible
+            durable_file.truncate(self._descriptor, self._end)
             self._broken = False
             raise
         os.fsync(self._descriptor)
@@ -150,25 +149,10 @@ def _locked(path: Path) -> int:
         if not os.path.samestat(found, os.stat(path)):
             raise OSError(errno.EWOULDBLOCK, "was replaced while it was opened")
         if found.st_size == 0:
-            _sync_folder(path.parent)
+            durable_file.sync_folder(path.parent)
     except OSError as error:
         os.close(descriptor)
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.ENOENT):
             raise LedgerBusy(f"{path}: another process is writing it; only one may") from error
         raise
     return descriptor
-
-
-def _write(descriptor: int, line: bytes) -> None:
-    written = os.write(descriptor, line)
-    if written != len(line):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file survives a crash only when its name in the folder does."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

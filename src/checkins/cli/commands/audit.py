@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as plain_json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,8 +150,7 @@ def _save(result: Audit, out: Path) -> None:
 
     out.mkdir(parents=True, exist_ok=True)
     draw_trade_off(result, out / NAME)
-    text = plain_json.dumps(terminal.finite(result.as_dict()), indent=2, allow_nan=False)
-    (out / RESULT).write_text(text + "\n", encoding="utf-8")
+    terminal.write_json(out / RESULT, result.as_dict())
 
 
 @contextmanager

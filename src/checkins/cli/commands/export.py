@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from checkins import durable_file
 from checkins.cli import params, remote, terminal
 from checkins.cli.errors import UsageError, missing_extra, quoted
 from checkins.cli.params import GivenOptions, text
@@ -95,13 +96,13 @@ def _check_hash(tensors: Mapping[str, NDArray[np.float64]], known: Mapping[str, 
 
 def _write(path: Path, body: bytes, tensors: Mapping[str, Any], known: Mapping[str, str]) -> None:
     if path.suffix == ".safetensors":
-        path.write_bytes(body)
+        durable_file.replace_content(path, body)
         return
     import numpy as np
 
     arrays: dict[str, Any] = {**tensors}
     arrays |= {f"about_{name}": np.array(value) for name, value in known.items()}
-    with path.open("wb") as file:
+    with durable_file.replacing(path) as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from checkins import formatting
+from checkins import durable_file, formatting
 from checkins.cli import terminal
 from checkins.cli.views.certificate import listed, plain_table
 
@@ -259,8 +258,7 @@ def save(
     from checkins.simulation.workers import load_task
     from checkins.tasks.tensors import unflatten
 
-    plain = terminal.finite(result.as_json())
-    (out / "result.json").write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n")
+    terminal.write_json(out / "result.json", result.as_json(), indent=1)
     left = iter(outcomes)
     for number, entry in enumerate(prepared.entries, 1):
         done = [next(left) for group in entry.groups for _ in group.jobs]
@@ -268,7 +266,8 @@ def save(
         for job, outcome in zip(entry.groups[0].jobs, done, strict=False):
             if outcome is not None:
                 shapes = load_task(job.task, job.folder).model.shapes
-                with (out / f"{first}-seed-{job.seed}.npz").open("wb") as file:
+                path = out / f"{first}-seed-{job.seed}.npz"
+                with durable_file.replacing(path) as file:
                     np.savez(file, allow_pickle=False, **unflatten(outcome.model, shapes))
     write_report(result, out / "report.html")
     return out / "report.html"
