@@ -80,10 +80,10 @@ class Key:
 
     section: str
     name: str
-    _: KW_ONLY
     read: Reader | None
     accepts: str
     meaning: str
+    _: KW_ONLY
     privacy: str = ""
     comment: str | Callable[[Any], str] = ""
     default: Any = Default.REQUIRED

@@ -9,487 +9,390 @@ it here and add the attribute that holds it to the class that uses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from checkins import validate
 from checkins.accounting import Adjacency, NoiseAt, Protocol
-from checkins.campaign.field_types import (
-    ADJACENCY_COMMENTS,
-    NOISE_AT_COMMENTS,
-    PROTOCOL_COMMENTS,
-    RANDOMIZER_COMMENTS,
-    Key,
-    Sealed,
-    Section,
-    capacity_comment,
-    check_schema,
-    clip_comment,
-    noise_comment,
-    one_of,
-    ranges_by_feature,
-    read_arguments,
-    read_capacity,
-    read_data,
-    read_features,
-    read_optimizer_kind,
-    read_population,
-    read_ranges,
-    written_capacity,
-    written_divide_by,
-    written_schedule,
-)
+from checkins.campaign import field_types
+from checkins.campaign.field_types import Key, Sealed, Section
 from checkins.campaign.randomizer_config import RandomizerKind
 from checkins.campaign.task import MOST_CLASSES, MOST_LOCAL_STEPS, SGD, StepSizes
 from checkins.campaign.toml import TomlSource
 
 _number, _integer, _text = TomlSource.number, TomlSource.integer, TomlSource.text
+Declared = Callable[[str, str], Key]
 
 
-def _top() -> Iterator[Key]:
-    key = partial(Key, "")
-    yield key(
-        "schema",
-        read=check_schema,
-        accepts="1",
-        meaning="the version of this format",
-        privacy="none",
-    )
-    yield key(
-        "name",
-        read=_text,
-        default=None,
-        accepts="text; the file's name without it",
-        meaning="for people",
-        privacy="none",
-    )
-    yield key(
+def _key(*arguments: Any, **options: Any) -> Declared:
+    """Declare a key of a section, with the effect on privacy of its section by default."""
+    return lambda section, privacy: Key(section, *arguments, **{"privacy": privacy, **options})
+
+
+def _optional(*arguments: Any, **options: Any) -> Declared:
+    """Declare a key whose value is None if the file does not have it."""
+    return _key(*arguments, default=None, **options)
+
+
+def _section(
+    name: str, *keys: Declared, privacy: str = "", owner: str | None = None, inline: bool = False
+) -> Section:
+    return Section(name, tuple(key(name, privacy) for key in keys), owner, inline)
+
+
+TOP = _section(
+    "",
+    _key("schema", field_types.check_schema, "1", "the version of this format"),
+    _optional("name", _text, "text; the file's name without it", "for people"),
+    _optional(
         "population_id",
-        read=_text,
-        default=None,
+        _text,
+        "text, optional",
+        "campaigns that share it draw on the same people, and compose in the ledger",
         comment="campaigns that share it are composed",
-        accepts="text, optional",
-        meaning="campaigns that share it draw on the same people, and compose in the ledger",
         privacy="epsilon, of all together",
-    )
-
-
-def _budget() -> Iterator[Key]:
-    key = partial(Key, "budget")
-    yield key(
+    ),
+    privacy="none",
+)
+BUDGET = _section(
+    "budget",
+    _key(
         "epsilon",
-        read=_number,
+        _number,
+        "above 0",
+        "the largest ε: a campaign stops before a release that would exceed it",
         comment="(choose) largest epsilon: a campaign stops before exceeding it",
-        accepts="above 0",
-        meaning="the largest ε: a campaign stops before a release that would exceed it",
-        privacy="guarantee",
-    )
-    yield key(
+    ),
+    _key(
         "delta",
-        read=_number,
+        _number,
+        "strictly between 0 and 1",
+        "the δ of the guarantee; keep it far below one over the number of clients",
         comment="(choose) failure probability of the guarantee: far below 1 / clients",
-        accepts="strictly between 0 and 1",
-        meaning="the δ of the guarantee; keep it far below one over the number of clients",
-        privacy="guarantee",
-    )
-    yield key(
+    ),
+    _key(
         "adjacency",
-        read=one_of(Adjacency),
-        comment=lambda campaign: ADJACENCY_COMMENTS[campaign.budget.adjacency],
-        accepts="`add-remove`, `replace-one`",
-        meaning="which two populations must look alike: one client more or less, or one client's"
-        " data changed",
-        privacy="guarantee",
-    )
-    yield key(
+        field_types.one_of(Adjacency),
+        "`add-remove`, `replace-one`",
+        "which two populations must look alike: one client more or less, or one client's data"
+        " changed",
+        comment=lambda campaign: field_types.ADJACENCY_COMMENTS[campaign.budget.adjacency],
+    ),
+    _optional(
         "population",
+        field_types.read_population,
+        "N or [LO, HI], optional",
+        "how many clients there are. Averaged updates need it; with a capacity it makes overflows"
+        " rare. A certificate that uses it says so. A coordinator enrols at most HI clients in a"
+        " run",
         path="design.population",
-        read=read_population,
-        default=None,
         comment="(choose) an assumption; a certificate that uses it says so",
-        accepts="N or [LO, HI], optional",
-        meaning="how many clients there are. Averaged updates need it; with a capacity it makes"
-        " overflows rare. A certificate that uses it says so. A coordinator enrols at most HI"
-        " clients in a run",
         privacy="assumption",
-    )
-
-
-def _protocol() -> Iterator[Key]:
-    key = partial(Key, "protocol")
-    yield key(
+    ),
+    privacy="guarantee",
+)
+PROTOCOL = _section(
+    "protocol",
+    _key(
         "kind",
+        field_types.one_of(Protocol),
+        "`fixed`, `averaged`, `sliding`",
+        "what a slot does with its check-ins",
         path="design.protocol",
-        read=one_of(Protocol),
-        comment=lambda campaign: PROTOCOL_COMMENTS[campaign.design.protocol],
-        accepts="`fixed`, `averaged`, `sliding`",
-        meaning="what a slot does with its check-ins",
-        privacy="epsilon",
-    )
-    yield key(
+        comment=lambda campaign: field_types.PROTOCOL_COMMENTS[campaign.design.protocol],
+    ),
+    _key(
         "slots",
+        _integer,
+        "1 to 10¹²",
+        "time steps, and releases",
         path="design.slots",
-        read=_integer,
         comment="(choose) time steps, and releases",
-        accepts="1 to 10¹²",
-        meaning="time steps, and releases",
-        privacy="epsilon",
-    )
-    yield key(
+    ),
+    _key(
         "participation",
+        _number,
+        "0 to 1",
+        "probability that a client checks in at all; averaged needs 1",
         path="design.participation",
-        read=_number,
         comment="(choose) probability that a client checks in at all",
-        accepts="0 to 1",
-        meaning="probability that a client checks in at all; averaged needs 1",
-        privacy="epsilon",
-    )
-    yield key(
+    ),
+    _optional(
         "window",
+        _integer,
+        "1 to `slots`",
+        "sliding only: among how many slots a client draws",
         path="design.window",
-        read=_integer,
-        default=None,
         comment="(choose) slots that a client draws from",
-        accepts="1 to `slots`",
-        meaning="sliding only: among how many slots a client draws",
-        privacy="epsilon",
-    )
-    yield key(
+    ),
+    _optional(
         "capacity",
+        field_types.read_capacity,
+        '1 to 10¹², or `"all"`',
+        "check-ins that a slot uses at most, chosen uniformly; dummies fill the rest. Gaussian"
+        ' noise at the client needs it; `"all"` (or nothing) goes with noise at the server; with'
+        " `local_epsilon` it is 1 if left out, and does not change ε",
         path="design.capacity",
-        read=read_capacity,
-        default=None,
-        written=written_capacity,
-        comment=capacity_comment,
-        accepts='1 to 10¹², or `"all"`',
-        meaning="check-ins that a slot uses at most, chosen uniformly; dummies fill the rest."
-        ' Gaussian noise at the client needs it; `"all"` (or nothing) goes with noise at the'
-        " server; with `local_epsilon` it is 1 if left out, and does not change ε",
-        privacy="epsilon",
-    )
-    yield key(
+        written=field_types.written_capacity,
+        comment=field_types.capacity_comment,
+    ),
+    _key(
         "repeats",
+        partial(TomlSource.integer, most=validate.MOST_CAMPAIGNS),
+        "1 to 10⁶; 1 without it",
+        "runs with fresh randomness; declared together, they compose as fixed beforehand",
         path="repeats",
-        read=partial(TomlSource.integer, most=validate.MOST_CAMPAIGNS),
         default=1,
         aliases=("campaigns",),
         comment="runs with fresh randomness",
-        accepts="1 to 10⁶; 1 without it",
-        meaning="runs with fresh randomness; declared together, they compose as fixed beforehand",
-        privacy="epsilon",
-    )
-
-
-def _randomizer() -> Iterator[Key]:
-    key = partial(Key, "randomizer")
-    yield key(
+    ),
+    privacy="epsilon",
+)
+RANDOMIZER = _section(
+    "randomizer",
+    _key(
         "kind",
-        read=one_of(RandomizerKind),
-        comment=lambda campaign: RANDOMIZER_COMMENTS[campaign.randomizer.kind],
-        accepts="`gaussian`, `laplace`, `privunit`, `randomized-response`",
-        meaning="how a report is made private",
-        privacy="epsilon",
-    )
-    yield key(
+        field_types.one_of(RandomizerKind),
+        "`gaussian`, `laplace`, `privunit`, `randomized-response`",
+        "how a report is made private",
+        comment=lambda campaign: field_types.RANDOMIZER_COMMENTS[campaign.randomizer.kind],
+    ),
+    _optional(
         "noise_at",
+        field_types.one_of(NoiseAt),
+        "`client`, `server`",
+        "Gaussian only: noise on each report, or one noise on the sum of a slot",
         path="noise_at",
-        read=one_of(NoiseAt),
-        default=None,
-        comment=lambda campaign: NOISE_AT_COMMENTS[campaign.noise_at],
-        accepts="`client`, `server`",
-        meaning="Gaussian only: noise on each report, or one noise on the sum of a slot",
-        privacy="epsilon",
-    )
-    yield key(
+        comment=lambda campaign: field_types.NOISE_AT_COMMENTS[campaign.noise_at],
+    ),
+    _optional(
         "noise_multiplier",
+        _number,
+        "above 0",
+        "Gaussian only: standard deviation of that noise / `clip`",
         path="noise_multiplier",
-        read=_number,
-        default=None,
-        comment=noise_comment,
-        accepts="above 0",
-        meaning="Gaussian only: standard deviation of that noise / `clip`",
-        privacy="epsilon",
-    )
-    yield key(
+        comment=field_types.noise_comment,
+    ),
+    _optional(
         "local_epsilon",
+        _number,
+        "above 0",
+        "the other kinds: each report is ε₀-DP",
         path="local_epsilon",
-        read=_number,
-        default=None,
         comment="(choose) the epsilon of one report",
-        accepts="above 0",
-        meaning="the other kinds: each report is ε₀-DP",
-        privacy="epsilon",
-    )
-    yield key(
+    ),
+    _optional(
         "categories",
-        read=_integer,
-        default=None,
+        _integer,
+        "2 or more",
+        "randomized response only, which needs it: how many answers there are",
         comment="how many answers there are",
-        accepts="2 or more",
-        meaning="randomized response only, which needs it: how many answers there are",
         privacy="none: ε follows from `local_epsilon`",
-    )
-    yield key(
+    ),
+    _optional(
         "clip",
-        read=_number,
-        default=None,
-        comment=clip_comment,
-        accepts="above 0",
-        meaning="the largest norm of an update: L2, for Laplace L1. Gaussian noise needs it; the"
-        " other kinds can be certified without",
-        privacy="epsilon",
-    )
-    yield key(
+        _number,
+        "above 0",
+        "the largest norm of an update: L2, for Laplace L1. Gaussian noise needs it; the other"
+        " kinds can be certified without",
+        comment=field_types.clip_comment,
+    ),
+    _optional(
         "grid",
-        read=_number,
-        default=None,
+        _number,
+        "above 0, optional",
+        "reports are integer multiples of this. At most a third of the Gaussian noise, and coarse"
+        " enough that reports fit 32 bits. Without it a Gaussian or Laplace campaign can only be"
+        " simulated; PrivUnit and randomized response take none",
         aliases=("variation",),
         comment="reports are integer multiples of this",
-        accepts="above 0, optional",
-        meaning="reports are integer multiples of this. At most a third of the Gaussian noise, and"
-        " coarse enough that reports fit 32 bits. Without it a Gaussian or Laplace campaign can"
-        " only be simulated; PrivUnit and randomized response take none",
         privacy="epsilon: [a little of δ](theory/total-variation.md)",
-    )
-
-
-def _task() -> Iterator[Key]:
-    key = partial(Key, "task")
-    yield key(
+    ),
+    privacy="epsilon",
+)
+TASK = _section(
+    "task",
+    _key(
         "data",
-        read=read_data,
+        field_types.read_data,
+        '`"patients"`, `"fashion-mnist"`, `"synthetic"`, or a table',
+        "where examples come from",
         comment="patients, fashion-mnist, synthetic, or a table that names a file",
-        accepts='`"patients"`, `"fashion-mnist"`, `"synthetic"`, or a table',
-        meaning="where examples come from",
-        privacy="none",
-    )
-    yield key(
+    ),
+    _optional(
         "features",
-        read=read_features,
-        default=None,
+        field_types.read_features,
+        '`"scattering"`, optional',
+        "what is computed from an example before learning, without looking at any other: the"
+        " data's own values without it. Scattering is for pictures (`data ="
+        ' "fashion-mnist"`)',
         comment="public, computed before learning",
-        accepts='`"scattering"`, optional',
-        meaning="what is computed from an example before learning, without looking at any other:"
-        " the data's own values without it. Scattering is for pictures"
-        ' (`data = "fashion-mnist"`)',
-        privacy="none",
-    )
-    yield key(
+    ),
+    _key(
         "model",
-        read=_text,
+        _text,
+        '`"logistic"`, `"softmax"`, `"mlp"`, `"cnn"`, or `"module:function"`',
+        "what is learned",
         comment='logistic, softmax, mlp, cnn, or "module:function"',
-        accepts='`"logistic"`, `"softmax"`, `"mlp"`, `"cnn"`, or `"module:function"`',
-        meaning="what is learned",
-        privacy="none",
-    )
-    yield key(
+    ),
+    _key(
         "local_steps",
-        read=partial(TomlSource.integer, most=MOST_LOCAL_STEPS),
+        partial(TomlSource.integer, most=MOST_LOCAL_STEPS),
+        "1 to 10⁶; 1 without it",
+        "1: a client reports one gradient; more: the difference of models after so many steps of"
+        " its own, divided by `local_rate`: a sum of gradients. It is clipped as a whole",
         default=1,
         comment="1: one gradient; more: a difference of models",
-        accepts="1 to 10⁶; 1 without it",
-        meaning="1: a client reports one gradient; more: the difference of models after so many"
-        " steps of its own, divided by `local_rate`: a sum of gradients. It is clipped as a whole",
-        privacy="none",
-    )
-    yield key(
+    ),
+    _optional(
         "local_rate",
-        read=_number,
-        default=None,
+        _number,
+        "above 0; 1 without it",
+        "the step size of those steps; only with `local_steps` above 1",
         comment="the step size of a client's own steps",
-        accepts="above 0; 1 without it",
-        meaning="the step size of those steps; only with `local_steps` above 1",
-        privacy="none",
-    )
-    yield key(
-        "optimizer",
-        read=None,
-        accepts="a table",
-        meaning="what the server does with the sum of a slot",
-        privacy="none",
-    )
-
-
-def _optimizer() -> Iterator[Key]:
-    key = partial(Key, "task.optimizer")
-    yield key(
+    ),
+    _key("optimizer", None, "a table", "what the server does with the sum of a slot"),
+    privacy="none",
+    owner="task",
+)
+OPTIMIZER = _section(
+    "task.optimizer",
+    _key(
         "kind",
-        read=read_optimizer_kind,
-        accepts=f'`"{SGD}"`, `"optax:NAME"`',
-        meaning="gradient descent, or the optimizer of that name in"
-        ' [optax](https://optax.readthedocs.io) (`"optax:adam"`, `"optax:yogi"`, ...). Those are'
-        ' for simulations: a campaign with real clients needs `"sgd"`',
-    )
-    yield key("rate", read=_number, accepts="above 0", meaning="the step size η, or the c of c/√i")
-    yield key(
+        field_types.read_optimizer_kind,
+        f'`"{SGD}"`, `"optax:NAME"`',
+        "gradient descent, or the optimizer of that name in [optax](https://optax.readthedocs.io)"
+        ' (`"optax:adam"`, `"optax:yogi"`, ...). Those are for simulations: a campaign with real'
+        ' clients needs `"sgd"`',
+    ),
+    _key("rate", _number, "above 0", "the step size η, or the c of c/√i"),
+    _key(
         "minibatch",
-        read=_integer,
+        _integer,
+        "1 to `slots`; 1 without it",
+        "slots between two steps; their sums add up, and η is divided by it. Averaged updates take"
+        " 1",
         default=1,
-        accepts="1 to `slots`; 1 without it",
-        meaning="slots between two steps; their sums add up, and η is divided by it. Averaged"
-        " updates take 1",
-    )
-    yield key(
+    ),
+    _key(
         "schedule",
-        read=one_of(StepSizes),
+        field_types.one_of(StepSizes),
+        '`"constant"` (without it), `"inverse-sqrt"`',
+        "step size η, or the paper's η/√i in step i",
         default=StepSizes.CONSTANT,
-        written=written_schedule,
-        accepts='`"constant"` (without it), `"inverse-sqrt"`',
-        meaning="step size η, or the paper's η/√i in step i",
-    )
-    yield key(
+        written=field_types.written_schedule,
+    ),
+    _optional(
         "diameter",
-        read=_number,
-        default=None,
-        accepts="above 0, optional",
-        meaning="the model is projected onto the ball of that diameter around 0",
-    )
-    yield key(
+        _number,
+        "above 0, optional",
+        "the model is projected onto the ball of that diameter around 0",
+    ),
+    _optional(
         "divide_by",
-        read=_integer,
-        default=None,
-        written=written_divide_by,
-        accepts="1 or more",
-        meaning="the fixed public count that a slot's sum is divided by: the capacity without it, 1"
-        " where there is none. Averaged updates divide by their reports instead",
-    )
-    yield key(
+        _integer,
+        "1 or more",
+        "the fixed public count that a slot's sum is divided by: the capacity without it, 1 where"
+        " there is none. Averaged updates divide by their reports instead",
+        written=field_types.written_divide_by,
+    ),
+    _optional(
         "momentum",
-        read=_number,
-        default=None,
-        accepts='0 to below 1, optional; only with `"sgd"`',
-        meaning="with the mean gradient g of a step and momentum μ, the velocity v ← g + μv"
-        " replaces g; 0 is none. The next of several `repeats` goes on with the velocity of the"
-        " last",
-    )
-    yield key(
+        _number,
+        '0 to below 1, optional; only with `"sgd"`',
+        "with the mean gradient g of a step and momentum μ, the velocity v ← g + μv replaces g; 0"
+        " is none. The next of several `repeats` goes on with the velocity of the last",
+    ),
+    _key(
         "nesterov",
-        read=TomlSource.boolean,
+        TomlSource.boolean,
+        "true or false (without it); true only with `momentum`",
+        "the step is g + μv in place of v",
         default=False,
         sealed=Sealed.UNLESS_DEFAULT,
-        accepts="true or false (without it); true only with `momentum`",
-        meaning="the step is g + μv in place of v",
-    )
-    yield key(
+    ),
+    _key(
         "arguments",
-        read=read_arguments,
+        field_types.read_arguments,
+        '`{ b1 = 0.9, ... }`, optional; only with `"optax:NAME"`',
+        "other arguments of that optimizer: finite numbers, true or false",
         default={},
         sealed=Sealed.UNLESS_DEFAULT,
         get=lambda campaign: dict(campaign.task.optimizer.arguments),
-        accepts='`{ b1 = 0.9, ... }`, optional; only with `"optax:NAME"`',
-        meaning="other arguments of that optimizer: finite numbers, true or false",
-    )
-
-
-def _data() -> Iterator[Key]:
-    key = partial(Key, "task.data")
-    yield key(
+    ),
+    owner="task.optimizer",
+    inline=True,
+)
+DATA = _section(
+    "task.data",
+    _key(
         "file",
-        read=_text,
+        _text,
+        "text",
+        "CSV or Parquet, one row for each example",
         comment="CSV or Parquet, one row for each example",
-        accepts="text",
-        meaning="CSV or Parquet, one row for each example",
-    )
-    yield key(
+    ),
+    _key(
         "client_column",
-        read=_text,
+        _text,
+        "text",
+        "whose row it is: all rows of one client are one unit of privacy",
         comment="whose row it is: the unit of privacy",
-        accepts="text",
-        meaning="whose row it is: all rows of one client are one unit of privacy",
-    )
-    yield key(
-        "label_column",
-        read=_text,
-        comment="what to predict",
-        accepts="text",
-        meaning="what to predict",
-    )
-    yield key(
-        "features", read=TomlSource.texts, accepts="list of texts", meaning="from which columns"
-    )
-    yield key(
+    ),
+    _key("label_column", _text, "text", "what to predict", comment="what to predict"),
+    _key("features", TomlSource.texts, "list of texts", "from which columns"),
+    _optional(
         "classes",
-        read=partial(TomlSource.integer, most=MOST_CLASSES),
-        default=None,
+        partial(TomlSource.integer, most=MOST_CLASSES),
+        "2 to 10⁶, optional",
+        "how many labels there are: 0 to `classes` − 1. Without it the labels must be exactly 0,"
+        " 1, ... up to some number, which is taken as known to everyone",
         comment="how many labels there are",
-        accepts="2 to 10⁶, optional",
-        meaning="how many labels there are: 0 to `classes` − 1. Without it the labels must be"
-        " exactly 0, 1, ... up to some number, which is taken as known to everyone",
-    )
-    yield key(
+    ),
+    _key(
         "holdout",
-        read=_number,
+        _number,
+        "0 (without it) to below 1",
+        "the share of clients, chosen by a public hash of their ids, that models are tested on."
+        " Nothing protects these: their data must be public",
         default=0.0,
         sealed=Sealed.UNLESS_DEFAULT,
         comment="share of clients made public, to test on",
-        accepts="0 (without it) to below 1",
-        meaning="the share of clients, chosen by a public hash of their ids, that models are tested"
-        " on. Nothing protects these: their data must be public",
-    )
-    yield key(
+    ),
+    _key(
         "ranges",
-        read=read_ranges,
-        get=lambda campaign: ranges_by_feature(campaign.task.data),
-        comment="public constants: never read off the data",
-        accepts="`{ column = [LOW, HIGH], ... }`",
-        meaning="one for each feature: values are clipped to it and scaled by it. These are public"
+        field_types.read_ranges,
+        "`{ column = [LOW, HIGH], ... }`",
+        "one for each feature: values are clipped to it and scaled by it. These are public"
         " constants; a range that was read off the clients' data leaks it, and no certificate"
         " covers that",
-    )
-
-
-def _schedule() -> Iterator[Key]:
-    key = partial(Key, "schedule")
-    yield key(
+        get=lambda campaign: field_types.ranges_by_feature(campaign.task.data),
+        comment="public constants: never read off the data",
+    ),
+    owner="task.data",
+)
+SCHEDULE = _section(
+    "schedule",
+    _key(
         "start",
-        read=TomlSource.date_time,
+        TomlSource.date_time,
+        "a date and time with its offset, `2030-01-01T00:00:00Z`",
+        "when the first slot begins, on the server's clock",
         written=lambda campaign: campaign.schedule.start,
         comment="when the first slot begins; a simulation does not wait",
-        accepts="a date and time with its offset, `2030-01-01T00:00:00Z`",
-        meaning="when the first slot begins, on the server's clock",
-        privacy="none",
-    )
-    yield key(
-        "slot_s",
-        read=_number,
-        comment="seconds of a slot",
-        accepts="above 0",
-        meaning="seconds of a slot",
-        privacy="none",
-    )
-    yield key(
+    ),
+    _key("slot_s", _number, "above 0", "seconds of a slot", comment="seconds of a slot"),
+    _key(
         "choose_s",
-        read=_number,
+        _number,
+        "above 0, below `slot_s`",
+        "seconds into a slot at which check-ins end and the choice is made; reports are taken"
+        " until the slot's end",
         comment="seconds into it at which the choice is made",
-        accepts="above 0, below `slot_s`",
-        meaning="seconds into a slot at which check-ins end and the choice is made; reports are"
-        " taken until the slot's end",
-        privacy="none",
-    )
-
-
-SECTIONS = (
-    Section("", tuple(_top())),
-    Section("budget", tuple(_budget())),
-    Section("protocol", tuple(_protocol())),
-    Section("randomizer", tuple(_randomizer())),
-    Section("task", tuple(_task()), owner="task"),
-    Section("task.optimizer", tuple(_optimizer()), owner="task.optimizer", inline=True),
-    Section("task.data", tuple(_data()), owner="task.data"),
-    Section("schedule", tuple(_schedule()), owner="schedule"),
+    ),
+    privacy="none",
+    owner="schedule",
 )
+SECTIONS = (TOP, BUDGET, PROTOCOL, RANDOMIZER, TASK, OPTIMIZER, DATA, SCHEDULE)
 """The sections of a campaign file, in the order in which they are written."""
-
-
-def places() -> Mapping[str, tuple[str, str]]:
-    """Return the section and key of each argument that a description or the accountant refuses.
-
-    An argument named ``kind`` belongs to several sections, so that it has no place. An argument
-    named ``features`` is that of the later section, ``task.data``.
-    """
-    found: dict[str, tuple[str, str]] = {}
-    for key in (key for section in SECTIONS for key in section.keys):
-        for name in (key.path.rpartition(".")[2], *key.aliases):
-            found[name] = (key.section, key.name)
-    del found["kind"]
-    return found

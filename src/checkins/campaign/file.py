@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -124,10 +124,24 @@ def _is_given(section: Section, source: TomlSource) -> bool:
 
 
 def _placed(error: InvalidValue, source: TomlSource) -> InvalidCampaign:
-    place = fields.places().get(error.name)
+    place = _places().get(error.name)
     if place is not None:
         return source.refusal(*place, error.expected)
     return InvalidCampaign(f"{source.path}: {error.name}", error.value, error.expected)
+
+
+def _places() -> Mapping[str, tuple[str, str]]:
+    """Return the section and key of each argument that a description or the accountant refuses.
+
+    An argument named ``kind`` belongs to several sections, so that it has no place. An argument
+    named ``features`` is that of the later section, ``task.data``.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for key in (key for section in fields.SECTIONS for key in section.keys):
+        for name in (key.path.rpartition(".")[2], *key.aliases):
+            found[name] = (key.section, key.name)
+    del found["kind"]
+    return found
 
 
 def _campaign(source: TomlSource, sections: Sequence[Section]) -> Campaign:
