@@ -1,9 +1,13 @@
-"""What can go wrong, by whose fault it is.
+"""The errors of this package, by whose fault they are.
 
 CheckinsError
 ├── InvalidValue         a value the caller gave is outside its allowed range   (exit 2)
 │   ├── NotCovered       no theorem covers this configuration: we refuse, never guess
-│   └── DeltaExhausted   the charges to delta leave nothing of it for the design
+│   ├── DeltaExhausted   the charges to delta leave nothing of it for the design
+│   ├── TooManyRuns      a list of runs is too long to be composed
+│   ├── WrongPopulation  the number of clients contradicts the campaign or the data
+│   └── InvalidData      a file of data cannot be read
+│       └── InvalidCell  a row or cell of it is wrong
 ├── ComputationFailed    our own fault: a bound could not be computed safely    (exit 1)
 ├── ProtocolViolation    the peer's fault: a message that the protocol does not allow now
 └── OutOfOrder           our own fault: a driver fed a machine an event it may not have now
@@ -30,12 +34,12 @@ class InvalidValue(CheckinsError, ValueError):
         super().__init__(f"{name} = {value!r}: {expected}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """What another process needs to raise it again."""
+        """Return the constructor and its arguments, for another process to raise the error."""
         return type(self), (self.name, self.value, self.expected)
 
 
 def first_line(error: Exception) -> str:
-    """What went wrong in code that is not ours, on one line.
+    """Return the type and message of an error of other code, on one line.
 
     >>> first_line(KeyError("x"))
     "KeyError: 'x'"
@@ -48,7 +52,23 @@ class NotCovered(InvalidValue):
 
 
 class DeltaExhausted(InvalidValue):
-    """What ``name = value`` charges to delta leaves nothing of it for the design."""
+    """The total variation or exposure ``name = value`` exceeds delta."""
+
+
+class TooManyRuns(InvalidValue):
+    """The list of runs is longer than the accountant composes."""
+
+
+class WrongPopulation(InvalidValue):
+    """The number of clients contradicts the campaign or the data."""
+
+
+class InvalidData(InvalidValue):
+    """A file of data cannot be read."""
+
+
+class InvalidCell(InvalidData):
+    """A row, column or cell of a file is wrong; ``name`` says which one."""
 
 
 class ComputationFailed(CheckinsError, ArithmeticError):

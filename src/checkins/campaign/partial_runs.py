@@ -21,7 +21,7 @@ from checkins.accounting import (
     Protocol,
 )
 from checkins.campaign.model import Budget, Campaign
-from checkins.errors import InvalidValue
+from checkins.errors import InvalidValue, TooManyRuns
 from checkins.randomizers import grid
 
 MOST_IN_A_LIST = 1000
@@ -119,8 +119,11 @@ class ComposedRuns:
                 times[run.design] = times.get(run.design, 0) + run.times
         rounds = math.gcd(*times.values()) or 1
         length = sum(times.values()) // rounds
+        if rounds > validate.MOST_CAMPAIGNS:
+            expected = f"must be an integer from 1 to {validate.MOST_CAMPAIGNS:,}"
+            raise TooManyRuns("campaigns", rounds, expected)
         if length > MOST_IN_A_LIST:
-            raise InvalidValue(
+            raise TooManyRuns(
                 "campaigns",
                 max(times.values()),
                 f"makes a list of {length:,} campaigns with the others;"

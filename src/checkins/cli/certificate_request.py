@@ -21,7 +21,7 @@ from checkins.accounting import (
 from checkins.cli import params
 from checkins.cli.errors import UsageError, quoted
 from checkins.cli.params import POSITIVE, GivenOptions, option
-from checkins.errors import CheckinsError, InvalidValue
+from checkins.errors import CheckinsError, InvalidValue, TooManyRuns
 
 if TYPE_CHECKING:
     from checkins.campaign import CampaignFile
@@ -94,7 +94,7 @@ def from_files(paths: Sequence[str], given: GivenOptions) -> CertificateRequest:
     def refusal(error: InvalidValue) -> CheckinsError:
         if error.name in given.texts:
             return given.refusal(error)
-        if len(files) == 1 or error.name == "campaigns":
+        if len(files) == 1 or isinstance(error, TooManyRuns):
             return max(files, key=lambda file: file.campaign.repeats).refusal(error)
         return UsageError(f"in this list of campaigns, {error}")
 

@@ -13,7 +13,7 @@ import traceback
 
 import typer
 
-from checkins.errors import CheckinsError, ComputationFailed, InvalidValue
+from checkins.errors import CheckinsError, ComputationFailed, InvalidCell, InvalidData, InvalidValue
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 LONGEST_VALUE = 60
@@ -41,6 +41,12 @@ def quoted(value: object) -> str:
     if len(text) > LONGEST_VALUE:
         text = text[: LONGEST_VALUE - 3] + "..."
     return text or "''"
+
+
+def about_data(error: InvalidData) -> str:
+    """Return the problem of a data file, with the cell that it is about."""
+    cell = f"{error.name} = {quoted(error.value)}: " if isinstance(error, InvalidCell) else ""
+    return f"{cell}{error.expected}"
 
 
 def warn(message: str) -> None:

@@ -213,8 +213,13 @@ class GivenOptions:
         except InvalidValue as error:
             raise self.refusal(error) from error
 
-    def refusal(self, error: InvalidValue) -> UsageError:
-        """Return the library's error with the option and its text."""
+    def refusal(
+        self, error: InvalidValue, *, defaults: Mapping[str, str] | None = None
+    ) -> UsageError:
+        """Return the library's error with the option and its text, or the text of its default."""
+        if error.name not in self.texts and error.name in (defaults or {}):
+            default = (defaults or {})[error.name]
+            return UsageError(f"{option(error.name)} {default} (the default): {error.expected}")
         if error.name == self.unknown:
             return UsageError(f"--solve {error.name.replace('_', '-')}: {error.expected}")
         if error.name in self.texts:

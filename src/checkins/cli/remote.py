@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from checkins.cli.errors import UsageError, quoted
+from checkins.cli.errors import UsageError, about_data, quoted
 from checkins.cli.params import GivenOptions, argument, flag, option, text
-from checkins.errors import InvalidValue
-from checkins.protocol import wire
+from checkins.errors import InvalidData, InvalidValue
 
 if TYPE_CHECKING:
     import httpx
@@ -35,6 +34,8 @@ ACCESS = (
 )
 FOLLOW = flag("--follow", "Continue with the runs that follow, with fresh randomness.")
 
+OPTION = {"key": "key_file"}
+"""Options whose names differ from the names in the library."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 _CAMPAIGN = re.compile(rf"(https?://[^?#]+?)/campaigns/({wire.RUN_ID})/?", re.IGNORECASE)
@@ -239,15 +240,12 @@ def naming_options(given: GivenOptions) -> Iterator[None]:
     """Turn an ``InvalidValue`` of the client into an error that names the option."""
     try:
         yield
+    except InvalidData as error:
+        raise given.invalid("data", about_data(error)) from error
     except InvalidValue as error:
-        if error.name == "key":
-            what = f" {quoted(given.texts['key_file'])}" if "key_file" in given else ""
-            raise UsageError(f"--key-file{what}: {error.expected}") from error
-        if error.name == "file" or error.name.startswith(("column ", "row ")):
-            cell = "" if error.name == "file" else f"{error.name} = {quoted(error.value)}: "
-            raise given.invalid("data", f"{cell}{error.expected}") from error
-        if error.name in given.texts:
-            raise given.invalid(error.name, error.expected) from error
-        if error.value is None:
-            raise UsageError(f"{option(error.name)}: {error.expected}") from error
+        name = OPTION.get(error.name, error.name)
+        if name in given:
+            raise given.invalid(name, error.expected) from error
+        if error.value is None or name in OPTION.values():
+            raise UsageError(f"{option(name)}: {error.expected}") from error
         raise

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from checkins.campaign import DataFile, Task
 from checkins.campaign.task import Model as Named
-from checkins.errors import InvalidValue
+from checkins.errors import InvalidCell, InvalidValue
 from checkins.tasks.data import table, table_file
 from checkins.tasks.data.dataset import Dataset, in_holdout
 from checkins.tasks.loaded_task import LoadedTask, model_of
@@ -153,7 +153,7 @@ def _labels(raw: NDArray[np.float64], source: DataFile) -> NDArray[np.int64]:
     fits = (raw == np.floor(raw)) & (raw >= 0) & (raw < classes)
     if not fits.all():
         row = int(np.argmin(fits))
-        raise InvalidValue(
+        raise InvalidCell(
             f"column {source.label_column!r}", float(raw[row]), f"must be 0 to {classes - 1}"
         )
     return raw.astype(np.int64)

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from checkins import validate
 from checkins.accounting import Adjacency, Certificate, Protocol
-from checkins.campaign import Campaign, PartialRun, Spending, certify_runs
-from checkins.errors import InvalidValue
-from checkins.simulation import result as results
+from checkins.campaign import Campaign, PartialRun, Spending, Task, certify_runs
+from checkins.errors import InvalidValue, WrongPopulation
 from checkins.simulation import workers
 from checkins.simulation.baselines import Baseline, CalibratedBaseline, calibrate_baseline
 from checkins.simulation.engine.evaluation import Evaluation, Metrics, check_loss
@@ -60,22 +59,32 @@ class ScenarioOptions:
 
     def scenario(self, campaign: Campaign, in_data: int) -> Scenario:
         """Return the scenario; refuse a population that the data or the campaign contradict."""
-        declared, clients = campaign.design.population, self.clients or in_data
-        if declared and not declared.fewest <= clients <= declared.most:
-            if self.clients is not None:
-                stated = f"the file's population is {declared.fewest:,} to {declared.most:,}"
-                why = f"{stated}: change or remove [budget] population"
-                raise InvalidValue("clients", clients, why)
-            if not self.reuse:
-                several = "to let several clients hold the same rows"
-                why = (
-                    f"the data has {in_data:,} clients: change it, or say --reuse-clients {several}"
-                )
-                raise InvalidValue("population", [declared.fewest, declared.most], why)
-            clients = declared.fewest if in_data < declared.fewest else declared.most
+        declared = campaign.design.population
+        clients = self.clients
+        if clients is None:
+            clients = in_data
+            if declared and not declared.fewest <= in_data <= declared.most:
+                if not self.reuse:
+                    raise WrongPopulation(
+                        "population",
+                        [declared.fewest, declared.most],
+                        f"the data has {in_data:,} clients: change it, or say --reuse-clients"
+                        " to let several clients hold the same rows",
+                    )
+                clients = declared.fewest if in_data < declared.fewest else declared.most
+        elif declared and not declared.fewest <= clients <= declared.most:
+            raise WrongPopulation(
+                "clients",
+                clients,
+                f"the file's population is {declared.fewest:,} to {declared.most:,}: change or"
+                " remove [budget] population",
+            )
         if clients > in_data and not self.reuse:
-            why = f"the data has {in_data:,}: say --reuse-clients to let several hold the same rows"
-            raise InvalidValue("clients", clients, why)
+            raise WrongPopulation(
+                "clients",
+                clients,
+                f"the data has {in_data:,}: say --reuse-clients to let several hold the same rows",
+            )
         return Scenario(clients, self.availability, self.dropout)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import UsageError, failed
+from checkins.cli.errors import failed
 from checkins.cli.params import GivenOptions, flag, text
 from checkins.errors import InvalidValue
 
@@ -119,12 +119,9 @@ def _audited(
     try:
         return audit_campaign(found.campaign, settings, progress=show_share)
     except InvalidValue as error:
-        if error.name in given:
-            raise given.refusal(error) from error
-        if error.name == "seconds":
-            raise UsageError(
-                f"--seconds {settings.seconds:g} (the default): {error.expected}"
-            ) from error
+        defaults = {"seconds": f"{settings.seconds:g}"}
+        if error.name in given or error.name in defaults:
+            raise given.refusal(error, defaults=defaults) from error
         raise found.refusal(error) from error
 
 

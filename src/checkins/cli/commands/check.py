@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from checkins.cli import params, terminal
 from checkins.cli.commands.verify import ledger_file
 from checkins.cli.errors import UsageError, failed, quoted
-from checkins.errors import InvalidValue
+from checkins.errors import DeltaExhausted, InvalidValue, NotCovered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,26 +188,16 @@ def _certificate(spending: Spending) -> Certificate | None:
     try:
         left = replace(PartialRun.whole(spending.campaign), times=spending.repeats_left)
         return certify_runs([*spending.earlier, left], compare=True, rule=spending.rule)
-    except InvalidValue as error:
-        if _is_unbounded(error):
-            return None
-        raise
+    except (NotCovered, DeltaExhausted):
+        return None
 
 
 def _affordable(spending: Spending) -> int | None:
-    """Return the number of slots that the budget allows; None if an epsilon is unbounded."""
-
+    """Return the number of slots that the budget allows; None if no epsilon is proved."""
     try:
         return spending.affordable_slots
-    except InvalidValue as error:
-        if _is_unbounded(error):
-            return None
-        raise
-
-
-def _is_unbounded(error: Exception) -> bool:
-    """Whether the accountant proved no epsilon at this delta, or no delta was left."""
-    return getattr(error, "name", None) in ("delta", "variation")
+    except (NotCovered, DeltaExhausted):
+        return None
 
 
 def _remedy(campaign: Campaign) -> str | None:

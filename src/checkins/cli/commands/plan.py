@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 from checkins import validate
 from checkins.cli import params, terminal
 from checkins.cli.errors import UsageError
-from checkins.cli.params import GivenOptions, option, text
-from checkins.errors import InvalidValue
+from checkins.cli.params import GivenOptions, text
+from checkins.errors import DeltaExhausted, InvalidValue
 
 if TYPE_CHECKING:
     from checkins.campaign import Campaign
@@ -200,14 +200,12 @@ def _naming_options(given: GivenOptions) -> Iterator[None]:
 
 
 def _refusal(given: GivenOptions, error: InvalidValue) -> UsageError:
-    name = OPTION.get(error.name, error.name)
-    if name == "variation":
+    if isinstance(error, DeltaExhausted):
         return given.invalid(
             "delta", f"is too small: rounding the noise to a grid alone needs {error.value:.1e}"
         )
-    if name not in given and name in DEFAULTS:
-        return UsageError(f"{option(name)} {DEFAULTS[name]} (the default): {error.expected}")
-    return given.refusal(InvalidValue(name, error.value, error.expected))
+    name = OPTION.get(error.name, error.name)
+    return given.refusal(InvalidValue(name, error.value, error.expected), defaults=DEFAULTS)
 
 
 def _learning(given: GivenOptions) -> tuple[Learning, int, Campaign | None]:

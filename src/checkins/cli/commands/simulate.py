@@ -17,9 +17,9 @@ import typer
 
 from checkins import validate
 from checkins.cli import params, terminal
-from checkins.cli.errors import INTERRUPTED, UsageError, quoted, warn
+from checkins.cli.errors import INTERRUPTED, UsageError, about_data, quoted, warn
 from checkins.cli.params import GivenOptions, flag, option, text
-from checkins.errors import InvalidValue
+from checkins.errors import InvalidCell, InvalidData, InvalidValue, WrongPopulation
 
 if TYPE_CHECKING:
     from checkins.campaign import Campaign
@@ -107,7 +107,7 @@ def simulate(given: GivenOptions) -> None:
 
 def study_of(given: GivenOptions) -> Study:
     """Return the study that the options describe."""
-    from checkins.campaign import read_campaign
+    from checkins.campaign import DataFile, read_campaign
     from checkins.simulation.population import parse_availability
     from checkins.simulation.study import ScenarioOptions, Study
     from checkins.simulation.sweep import Axis, changed, label, settings
@@ -148,30 +148,20 @@ def study_of(given: GivenOptions) -> Study:
     for setting, each in campaigns:
         try:
             study.check(each)
+        except InvalidData as error:
+            data = None if each.task is None else each.task.data
+            if not isinstance(data, DataFile):
+                raise found.refusal(error) from error
+            path = data.file if isinstance(error, InvalidCell) else error.value
+            raise UsageError(f"{quoted(path)}: {about_data(error)}") from error
+        except WrongPopulation as error:
+            raise (given if error.name in given.values else found).refusal(error) from error
         except InvalidValue as error:
-            if (of_data := _of_data(error, each)) is not None:
-                raise of_data from error
-            if setting and error.name not in ("clients", "population"):
+            if setting:
                 refused = f"{error.name.replace('_', ' ')} {error.expected}"
                 raise UsageError(f"--sweep {label(setting)}: {refused}") from error
-            if error.name in given.texts or error.name == "clients":
-                raise given.refusal(error) from error
-            raise found.refusal(error) from error
+            raise (given if error.name in given.texts else found).refusal(error) from error
     return study
-
-
-def _of_data(error: InvalidValue, campaign: Campaign) -> UsageError | None:
-    """Return the error about the user's data file or one of its cells; None for other errors."""
-    data = None if campaign.task is None else campaign.task.data
-    if data is None or isinstance(data, str):
-        return None
-    if error.name == "file":
-        return UsageError(f"{quoted(error.value)}: {error.expected}")
-    if error.name.startswith(("column ", "row ")):
-        return UsageError(
-            f"{quoted(data.file)}: {error.name} = {quoted(error.value)}: {error.expected}"
-        )
-    return None
 
 
 def _own_data(given: GivenOptions, campaign: Campaign) -> tuple[Campaign, list[str]]:
@@ -191,12 +181,9 @@ def _own_data(given: GivenOptions, campaign: Campaign) -> tuple[Campaign, list[s
             like=campaign.task.data,
             holdout=given.number("holdout", validate.probability, default=0.0),
         )
+    except InvalidData as error:
+        raise given.invalid("data", about_data(error)) from error
     except InvalidValue as error:
-        if error.name.startswith(("column ", "row ")):
-            cell = f"{error.name} = {quoted(error.value)}: {error.expected}"
-            raise given.invalid("data", cell) from error
-        if error.name == "file":
-            raise given.invalid("data", error.expected) from error
         raise given.refusal(error) from error
     notes = []
     if read_off:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkins.errors import InvalidValue
+from checkins.errors import InvalidCell, InvalidData, InvalidValue
 from checkins.tasks.optional_import import package
 
 CSV, PARQUET = ".csv", ".parquet"
@@ -60,25 +60,25 @@ def read(path: Path, *, client: str, label: str, features: tuple[str, ...]) -> C
     found = _read_csv if path.suffix.lower() == CSV else _read_parquet
     clients, numbers = found(path, names, client, numeric)
     if not clients:
-        raise InvalidValue("file", str(path), "has a header and no rows")
+        raise InvalidData("file", str(path), "has a header and no rows")
     _check_finite(numbers, numeric)
     return Cells(clients, numbers[:, 0], numbers[:, 1:])
 
 
-def bad_cell(column: str, row: int, value: object, expected: str) -> InvalidValue:
+def bad_cell(column: str, row: int, value: object, expected: str) -> InvalidCell:
     """Return the error about one cell."""
-    return InvalidValue(f"column {column!r}, row {row:,}", value, expected)
+    return InvalidCell(f"column {column!r}, row {row:,}", value, expected)
 
 
 def _check_file(path: Path) -> None:
     if path.suffix.lower() not in (CSV, PARQUET):
         remedy = ": save it as CSV with commas" if path.suffix.lower() == ".tsv" else ""
-        raise InvalidValue("file", str(path), f"must end in .csv or .parquet{remedy}")
+        raise InvalidData("file", str(path), f"must end in .csv or .parquet{remedy}")
     if not path.exists():
         near = _nearest(path.name, _siblings(path))
-        raise InvalidValue("file", str(path), f"does not exist{near}")
+        raise InvalidData("file", str(path), f"does not exist{near}")
     if not path.is_file():
-        raise InvalidValue("file", str(path), "is not a file")
+        raise InvalidData("file", str(path), "is not a file")
 
 
 def _siblings(path: Path) -> list[str]:
@@ -130,16 +130,16 @@ def _rows(path: Path) -> Iterator[tuple[tuple[str, ...], Iterator[list[str]]]]:
             reader = (row for row in csv.reader(text, strict=True) if row)
             first = next(reader, None)
             if first is None:
-                raise InvalidValue("file", str(path), "is empty: must begin with a header")
+                raise InvalidData("file", str(path), "is empty: must begin with a header")
             yield tuple(name.strip() for name in first), reader
     except UnicodeDecodeError as error:
-        raise InvalidValue("file", str(path), "is not UTF-8 text: save it as UTF-8") from error
+        raise InvalidData("file", str(path), "is not UTF-8 text: save it as UTF-8") from error
     except csv.Error as error:
-        raise InvalidValue(
+        raise InvalidData(
             "file", str(path), f"is not well-formed CSV: {error}{_separated(path)}"
         ) from error
     except OSError as error:
-        raise InvalidValue("file", str(path), f"cannot be read: {error.strerror}") from error
+        raise InvalidData("file", str(path), f"cannot be read: {error.strerror}") from error
 
 
 def _read_csv(
@@ -153,7 +153,7 @@ def _read_csv(
             start = len(clients) + 1
             for number, row in enumerate(block, start):
                 if len(row) != len(names):
-                    raise InvalidValue(
+                    raise InvalidCell(
                         f"row {number:,}", len(row), f"must have {len(names)} cells, as the header"
                     )
                 clients.append(_client(row[whose], client, number))
@@ -209,9 +209,9 @@ def _parquet(path: Path) -> Iterator[Any]:
         yield parquet
     except arrow.ArrowException as error:
         why = str(error).partition("\n")[0]
-        raise InvalidValue("file", str(path), f"is not a sound Parquet file: {why}") from error
+        raise InvalidData("file", str(path), f"is not a sound Parquet file: {why}") from error
     except OSError as error:
-        raise InvalidValue("file", str(path), f"cannot be read: {error}") from error
+        raise InvalidData("file", str(path), f"cannot be read: {error}") from error
 
 
 def _read_parquet(
@@ -253,4 +253,4 @@ def _arrow_numbers(column: Any, name: str, *, label: str) -> NDArray[np.float64]
     if types.is_dictionary(kind) or types.is_string(kind) or types.is_large_string(kind):
         cells = [[str(value)] for value in column.to_pylist()]
         return _numbers(cells, (name,), 1, label=label).ravel()
-    raise InvalidValue(f"column {name!r}", str(kind), "must hold numbers")
+    raise InvalidCell(f"column {name!r}", str(kind), "must hold numbers")
