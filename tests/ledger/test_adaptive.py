@@ -70,7 +70,7 @@ def test_a_certificate_that_states_the_price_of_parameters_fixed_beforehand_is_r
     book = Book().run(FIRST).close().run(FIRST).close().run(SECOND)
     fixed = certify_runs([*earlier_of(book.ledger), PartialRun.whole(SECOND)]).epsilon
     book.close(epsilon=fixed)
-    with pytest.raises(InvalidLedger, match=r"states epsilon = .*, but what was run costs"):
+    with pytest.raises(InvalidLedger, match=r"states epsilon = .*, but the runs have epsilon ="):
         verify(book.lines)
 
 
@@ -158,7 +158,7 @@ def test_the_budget_is_what_stops_campaigns_that_are_opened_later() -> None:
     assert stopped
     assert verify(book.lines).within_budget
     book.run(replace(tight, name="too much"), 1)
-    with pytest.raises(InvalidLedger, match="pays for 0 of 50 slots"):
+    with pytest.raises(InvalidLedger, match="affords 0 of 50 slots"):
         verify(book.lines)
 
 

@@ -211,7 +211,7 @@ def test_a_torn_last_line_is_never_accepted() -> None:
     for kept in (1, len(WHOLE[-1]) // 2, len(WHOLE[-1]) - 1):
         found = refusal([*WHOLE[:-1], WHOLE[-1][:kept]])
         assert found.startswith(
-            "ledger.jsonl:6: the last line is incomplete (crash?): the 5 before"
+            "ledger.jsonl:6: the last line is incomplete (crash?); the 5 lines before"
         )
 
 
@@ -260,7 +260,7 @@ def stating(epsilon: float, **versions: str) -> Verification:
 def test_a_stated_epsilon_below_the_price_is_refused() -> None:
     owed = verify(WHOLE).certificate.epsilon
     for factor in (0.0, 0.5, 1.0 - 2e-9):
-        with pytest.raises(InvalidLedger, match=r"^ledger\.jsonl:6: states epsilon = .*, but what"):
+        with pytest.raises(InvalidLedger, match=r"^ledger\.jsonl:6: states epsilon = .*, but the"):
             stating(owed * factor)
     assert stating(owed * (1.0 - 1e-10)).notes == ()
 
@@ -299,7 +299,7 @@ def test_a_slot_that_the_budget_does_not_pay_for_is_refused_with_its_line(
         book.close()
     assert refusal(book.lines) == (
         f"ledger.jsonl:{afforded + 2}: slot {afforded + 1} was released although the budget,"
-        f" epsilon = 0.9, pays for {afforded} of 40 slots"
+        f" epsilon = 0.9, affords {afforded} of 40 slots"
     )
 
 
@@ -320,7 +320,7 @@ def test_a_campaign_that_was_stopped_before_its_budget_pays_for_what_it_could_ha
 def test_what_earlier_campaigns_spent_is_missing_from_the_budget() -> None:
     book = Book().run(campaign(name="a", epsilon=1.5)).close()
     book.run(campaign(name="b", epsilon=1.5))
-    assert refusal(book.lines).endswith("epsilon = 1.5, pays for 1 of 4 slots")
+    assert refusal(book.lines).endswith("epsilon = 1.5, affords 1 of 4 slots")
 
 
 def test_a_raised_budget_is_noted() -> None:
@@ -345,7 +345,7 @@ def test_averaged_updates_are_priced_at_the_number_that_contributed() -> None:
 
 def test_where_no_epsilon_is_proved_no_slot_is_paid_for() -> None:
     hopeless = campaign(local_epsilon=30.0, slots=2, delta=1e-12)
-    assert refusal(Book().run(hopeless).lines).endswith("pays for 0 of 2 slots")
+    assert refusal(Book().run(hopeless).lines).endswith("affords 0 of 2 slots")
 
 
 def test_memory_does_not_grow_with_the_number_of_slots() -> None:

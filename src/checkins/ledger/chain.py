@@ -1,12 +1,12 @@
-"""The chain of a ledger: what may follow what, and the hash that stands for all of it.
+"""The chain of a ledger: which entry may follow which, and the hash of all of them.
 
 One ledger belongs to one population: the campaigns in it stand one after another, share
 ``population_id``, delta and adjacency, and compose (invariant 9).
 
     opened, slot 1, slot 2, ..., slot k, closed,   opened, slot 1, ...
 
-``Ledger`` is a value that knows where the chain stands and not what it was made of: it does not
-grow with the number of slots, and has no file.
+``Ledger`` is the state after the last entry: a value without a file, whose size does not grow with
+the number of slots.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from checkins.ledger.line import BEGINNING, InvalidLedger, Line
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a campaign, as far as it has come."""
+    """One run of a campaign, with the number of its slots that are closed."""
 
     campaign: Campaign
     seal: str
@@ -33,21 +33,21 @@ class Run:
     dimension: int
     simulated: bool
     filter: Filter | None = None
-    """How campaigns are charged after others of the population; None: as fixed beforehand."""
+    """Filter that charges campaigns chosen after releases; None: parameters fixed beforehand."""
     slots_closed: int = 0
     contributors: int | None = None
-    """How many reports averaged updates took in; None under the other protocols."""
+    """Number of reports of averaged updates; None under the other protocols."""
 
     @property
     def warm_up(self) -> int:
-        """The slots of the sliding protocol from which nothing is released."""
+        """Number of the first slots of the sliding protocol, which release nothing."""
         window = self.campaign.design.window
         return 0 if window is None else window - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Where a chain stands: how many entries, the hash of the last, the run in progress.
+    """The state of a chain: its number of entries, the last hash, the run in progress.
 
     >>> Ledger().head == "0" * 64
     True
@@ -65,17 +65,17 @@ class Ledger:
 
     @property
     def filter(self) -> Filter | None:
-        """What charges campaigns that are opened after others; None before the first is opened.
+        """The filter that charges campaigns opened after others; None before the first is opened.
 
-        The first entry fixes it, before anything is released. A ledger that was begun without one
-        gets the Gaussian filter: another choice could depend on what was released.
+        The first entry fixes the filter, before anything is released. A ledger that began without a
+        filter has the Gaussian filter: another choice could depend on releases.
         """
         if not self.runs:
             return None
         return next((run.filter for run in self.runs if run.filter is not None), Filter())
 
     def opening(self, campaign: Campaign, *, model: ArrayLike, simulated: bool = False) -> Opened:
-        """The entry that opens the next run of a campaign."""
+        """Return the entry that opens the next run of a campaign."""
         seal = campaign.seal
         return Opened(
             campaign.canonical(),
@@ -90,12 +90,12 @@ class Ledger:
         return 1 + sum(run.seal == seal for run in self.runs)
 
     def append(self, entry: Entry) -> tuple[Ledger, bytes]:
-        """The chain with one entry more, and the line to write for it."""
+        """Return the chain with one more entry, and the line to write for it."""
         line = Line.of(entry, number=self.entries + 1, previous=self.head)
         return self._with(line), line.written
 
     def read(self, written: bytes) -> tuple[Ledger, Entry]:
-        """The chain with one line more, as a file holds it; one that is not next is refused."""
+        """Return the chain with one more line of a file, and its entry; refuse a wrong line."""
         line = Line.parse(written)
         if line.number != self.entries + 1:
             raise InvalidLedger(
@@ -133,7 +133,7 @@ class Ledger:
             )
         if run.campaign.task is None or (run.campaign.missing and not run.simulated):
             raise InvalidLedger(
-                f"a campaign without {', '.join(run.campaign.missing)} can be priced and not run"
+                f"a campaign without {', '.join(run.campaign.missing)} can be certified and not run"
             )
         if run.campaign.randomizer.kind is RandomizerKind.PRIVUNIT and not run.simulated:
             raise InvalidLedger("privunit has no exact device sampler: it can only be simulated")
@@ -143,7 +143,7 @@ class Ledger:
         return run
 
     def _check_filter(self, run: Run) -> None:
-        """A filter stays as it was fixed; a ledger without one may still go on without."""
+        """Refuse a change of the filter; a ledger without one may continue without one."""
         if run.filter is None and all(before.filter is None for before in self.closed):
             return
         if run.filter != self.filter:
@@ -154,7 +154,7 @@ class Ledger:
 
 
 def filter_for(campaign: Campaign) -> Filter:
-    """The filter for a population whose first campaign this is, chosen before any release."""
+    """Return the filter for a population with this first campaign, before any release."""
     return _filter_for(campaign.design, campaign.repeats, campaign.budget)
 
 
@@ -174,12 +174,12 @@ def _sealed(entry: Opened) -> Campaign:
     except ValueError as error:  # InvalidValue is one
         raise InvalidLedger(f"the campaign cannot be read: {error}") from error
     if campaign.seal != entry.seal:
-        raise InvalidLedger(f"the seal does not fit the campaign, whose seal is {campaign.seal}")
+        raise InvalidLedger(f"the seal does not match the campaign, whose seal is {campaign.seal}")
     return campaign
 
 
 def _check_shared(before: Run, run: Run) -> None:
-    """What the campaigns of one ledger must have in common to be composed (invariant 9)."""
+    """Refuse a campaign that cannot be composed with the first of the ledger (invariant 9)."""
     ours, theirs = before.campaign, run.campaign
     if theirs.population_id != ours.population_id:
         raise InvalidLedger(
@@ -192,7 +192,7 @@ def _check_shared(before: Run, run: Run) -> None:
         if getattr(theirs.budget, name) != getattr(ours.budget, name):
             raise InvalidLedger(
                 f"{name} is {getattr(theirs.budget, name)} where the ledger is"
-                f" for {getattr(ours.budget, name)}: such prices cannot be composed"
+                f" for {getattr(ours.budget, name)}: such campaigns cannot be composed"
             )
     if run.simulated != before.simulated:
         raise InvalidLedger("real and simulated campaigns cannot share a ledger")
@@ -217,7 +217,7 @@ def _check_slot(run: Run, entry: SlotClosed) -> None:
         raise InvalidLedger(
             "averaged updates need the number of contributors"
             if averaged
-            else f"the {run.campaign.design.protocol} protocol tells no number of contributors"
+            else f"the {run.campaign.design.protocol} protocol has no number of contributors"
         )
     empty = entry.contributors == 0 if averaged else entry.slot <= run.warm_up
     if (entry.total is None) != empty:
@@ -233,11 +233,11 @@ def _check_slot(run: Run, entry: SlotClosed) -> None:
             f"the total has {len(entry.total) // 8:,} numbers, the model {run.dimension:,}"
         )
     if entry.units is Units.FLOAT64 and not run.simulated:
-        raise InvalidLedger("a real campaign adds up whole grid units: dtype must be int64")
+        raise InvalidLedger("a real campaign sums integer grid units: dtype must be int64")
 
 
 def _check_closed(run: Run, entry: Closed) -> None:
-    """A campaign is completed when every slot is over, and stopped before."""
+    """Refuse a wrong reason or certificate: completed means that every slot is closed."""
     slots = run.campaign.design.slots
     expected = Reason.COMPLETED if run.slots_closed == slots else Reason.STOPPED
     if entry.reason is not expected:

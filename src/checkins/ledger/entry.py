@@ -1,8 +1,8 @@
-"""The entries of a ledger: all that is stored of a campaign once its slots are over.
+"""The entries of a ledger: all that is stored of a campaign after its slots.
 
 A campaign is ``Opened``, its slots are ``SlotClosed`` one after another, and it is ``Closed``. No
-client, token, receipt or time of a check-in has a place in them (invariants 7 and 8): the record
-keeps what was released and what it was computed from, and links it to no client.
+client, token, receipt or time of a check-in is stored (invariants 7 and 8): the record has the
+releases and the sums that they were computed from, and links them to no client.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from checkins.accounting.filters import Filter
 from checkins.errors import InvalidValue
 
 MOST_NUMBERS = 2**24
-"""Longest model: its line has 180 MB."""
+"""Largest number of parameters of a model: its line has 180 MB."""
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SEAL = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Units(StrEnum):
-    """What a total counts: whole grid steps, or floats in a simulation without a grid."""
+    """The type of a total: integer grid steps, or floats in a simulation without a grid."""
 
     INT64 = "int64"
     FLOAT64 = "float64"
@@ -43,7 +43,7 @@ class Units(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a campaign was closed: every slot is over, or the budget affords no further one."""
+    """Why a campaign was closed: every slot is over, or it was stopped before."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"
@@ -53,10 +53,9 @@ class Reason(StrEnum):
 class Opened:
     """A campaign begins: its sealed parameters, and the model before its first slot.
 
-    ``campaign`` is the canonical text that ``seal`` is the hash of; ``run`` counts the repeats of
-    one campaign from 1; ``model`` is packed as by ``packed``. ``filter`` is how campaigns on this
-    population are charged once there are several, fixed with the first of them; None in ledgers
-    that were begun without one.
+    ``campaign`` is the canonical text whose hash is ``seal``; ``run`` counts the repeats of one
+    campaign from 1; ``model`` is packed as by ``packed``. ``filter`` charges the campaigns of this
+    population if there are several; None in ledgers that began without a filter.
     """
 
     campaign: str
@@ -83,17 +82,17 @@ class Opened:
         return len(self.model) // 8
 
     def numbers(self) -> NDArray[np.float64]:
-        """The model, read-only."""
+        """Return the model, read-only."""
         return np.frombuffer(self.model, dtype="<f8")
 
 
 @dataclass(frozen=True, slots=True)
 class SlotClosed:
-    """A slot is over: what its reports add up to, and the hash of the model that was released.
+    """A slot is over: the sum of its reports, and the hash of the released model.
 
-    ``total`` is None where nothing was added: in the warm-up of the sliding protocol, and in an
-    empty slot of averaged updates. ``contributors`` is for averaged updates alone, whose
-    certificate needs it; under any other protocol a ledger refuses it (invariant 7).
+    ``total`` is None in the warm-up of the sliding protocol, and in an empty slot of averaged
+    updates. ``contributors`` is the number of reports of averaged updates, whose certificate needs
+    it; None under any other protocol (invariant 7).
     """
 
     slot: int
@@ -122,14 +121,14 @@ class SlotClosed:
         model: ArrayLike,
         contributors: int | None = None,
     ) -> SlotClosed:
-        """From the arrays themselves: integers are grid units, floats a simulation's."""
+        """Return the entry from arrays: integers are grid units, floats are simulated."""
         if total is None:
             return cls(slot, None, None, hashed(model), contributors)
         units = Units.INT64 if np.issubdtype(total.dtype, np.integer) else Units.FLOAT64
         return cls(slot, packed(total, units), units, hashed(model), contributors)
 
     def numbers(self) -> NDArray[Any] | None:
-        """The total, read-only; None where nothing was added."""
+        """Return the total, read-only; None if there is none."""
         if self.total is None or self.units is None:
             return None
         return np.frombuffer(self.total, dtype=self.units.little_endian)
@@ -137,9 +136,9 @@ class SlotClosed:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A campaign is over: why, and the stated certificate of the ledger up to here.
+    """A campaign is over: the reason, and the certificate of all campaigns of the ledger.
 
-    ``certificate`` is ``Certificate.as_dict()`` of every campaign of the ledger, composed.
+    ``certificate`` is ``Certificate.as_dict()``.
     """
 
     reason: Reason
@@ -154,7 +153,7 @@ Entry = Opened | SlotClosed | Closed
 
 
 def packed(numbers: ArrayLike, units: Units = Units.FLOAT64) -> bytes:
-    """Numbers as a ledger keeps them: flat, little-endian, eight bytes each.
+    """Return numbers as a ledger stores them: flat, little-endian, eight bytes each.
 
     >>> packed([1, -1], Units.INT64).hex()
     '0100000000000000ffffffffffffffff'
@@ -163,15 +162,15 @@ def packed(numbers: ArrayLike, units: Units = Units.FLOAT64) -> bytes:
 
 
 def hashed(model: ArrayLike) -> str:
-    """The SHA-256 of a model as a ledger keeps it."""
+    """Return the SHA-256 of a packed model."""
     return hashlib.sha256(packed(model)).hexdigest()
 
 
-def _check_numbers(name: str, held: bytes, units: Units) -> None:
-    whole = isinstance(held, bytes) and len(held) % 8 == 0
-    if not whole or not 8 <= len(held) <= 8 * MOST_NUMBERS:
+def _check_numbers(name: str, content: bytes, units: Units) -> None:
+    whole = isinstance(content, bytes) and len(content) % 8 == 0
+    if not whole or not 8 <= len(content) <= 8 * MOST_NUMBERS:
         raise InvalidValue(name, "...", f"must be 1 to {MOST_NUMBERS:,} numbers of 8 bytes each")
-    if units is Units.FLOAT64 and not np.isfinite(np.frombuffer(held, dtype="<f8")).all():
+    if units is Units.FLOAT64 and not np.isfinite(np.frombuffer(content, dtype="<f8")).all():
         raise InvalidValue(name, "...", "must be finite numbers")
 
 
@@ -182,7 +181,7 @@ def _matches(pattern: re.Pattern[str], expected: str, **values: object) -> None:
 
 
 def _plain(certificate: object) -> dict[str, Any]:
-    """Return a copy that no caller can change, and that JSON can hold."""
+    """Return a checked copy of a certificate, as JSON values."""
     if not isinstance(certificate, Mapping):
         raise InvalidValue("certificate", type(certificate).__name__, "must be an object")
     for name in certificate.keys() - CERTIFICATE_FIELDS:

@@ -1,12 +1,12 @@
 """A ledger on disk: ``ledger.jsonl``, one entry per line, written once and never changed.
 
 ``lines`` reads it one line at a time, whatever its size. ``LedgerFile`` appends to it: it holds the
-file's lock as long as it is open, so that two writers cannot continue the chain in two ways, and
-returns from ``append`` only when the line is on the disk.
+file's lock while it is open, so that two writers cannot continue the chain in two ways, and returns
+from ``append`` once the line is on the disk.
 
-A crash during an append leaves at most one torn line: the last, without its newline. The next owner
-of the file reports it (``torn``) and cuts it off with its first append; nothing else changes it.
-That loses nothing: an entry counts from the moment its append has returned, and not before.
+A crash during an append leaves at most one torn line: the last, without its newline. The next
+``LedgerFile`` reports it (``torn``) and removes it before its first append. No entry is lost: an
+entry counts once its append has returned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from checkins import durable_file
@@ -34,7 +33,7 @@ class LedgerBusy(CheckinsError):
 
 
 def ledger_path(place: str | Path) -> Path:
-    """The file of a ledger, given its folder or the file itself."""
+    """Return the file of a ledger, given its folder or the file itself."""
     path = Path(place)
     return path / NAME if path.is_dir() else path
 
@@ -45,13 +44,13 @@ def lines(path: str | Path) -> Iterator[bytes]:
         while line := file.readline(MOST_LINE_BYTES + 1):
             yield line
             if len(line) > MOST_LINE_BYTES:
-                return  # refused by whoever reads it: do not load the rest of it too
+                return  # the reader refuses this line: do not load the rest
 
 
 class LedgerFile:
     """A ledger that this process may continue; use it as a context manager.
 
-    ``ledger`` is what stands in the file. ``torn`` is the incomplete last line that a crash left,
+    ``ledger`` is the content of the file. ``torn`` is the incomplete last line that a crash left,
     or empty.
     """
 
@@ -69,7 +68,7 @@ class LedgerFile:
             raise
 
     def append(self, entry: Entry) -> None:
-        """Add an entry; when this returns, it survives a crash (invariant 5 builds on that)."""
+        """Append an entry, durably: it survives a crash once this returns (invariant 5)."""
         if self._broken:
             raise InvalidLedger("an append failed: open it again to go on", place=str(self.path))
         ledger, line = self.ledger.append(entry)
@@ -91,7 +90,7 @@ class LedgerFile:
         self.ledger = ledger
 
     def _refuse_overspending(self, slot: int) -> None:
-        """A release waits for its entry, so a slot beyond the budget is never public."""
+        """Refuse a slot beyond the budget; a release waits for its entry, so it stays secret."""
         run = self.ledger.running
         if run is None:
             return
@@ -100,13 +99,13 @@ class LedgerFile:
         most = self._affordable[1]
         if slot > most:
             raise InvalidLedger(
-                f"the budget, epsilon = {run.campaign.budget.epsilon!r}, pays for"
+                f"the budget, epsilon = {run.campaign.budget.epsilon!r}, affords"
                 f" {most:,} of {run.campaign.design.slots:,} slots: close the campaign",
                 place=str(self.path),
             )
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -115,12 +114,7 @@ class LedgerFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self) -> Ledger:
@@ -138,7 +132,7 @@ class LedgerFile:
 
 
 def _locked(path: Path) -> int:
-    """The file, open for appending and locked; made durably if it was not there."""
+    """Open a file for appending and lock it; a new file is durable."""
     import fcntl  # where it is missing, ledgers can still be read
 
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

@@ -1,10 +1,10 @@
-"""One way to write an entry: a line of canonical JSON, chained to the line before it.
+"""An entry as a line of canonical JSON, chained to the line before it.
 
 Canonical means sorted keys, no spaces, ASCII, numbers as Python prints them, one newline. A line
-that says the same in another spelling is refused, so no byte of a ledger is free to change.
+with the same content in another spelling is refused, so no byte of a ledger can be changed.
 
-``hash`` is the SHA-256 of the line's canonical form without the field ``hash``; ``previous``, the
-hash of the line before, is within it.
+``hash`` is the SHA-256 of the canonical form of the line without the field ``hash``. That form has
+the field ``previous``, the hash of the line before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from checkins.ledger.entry import (
 
 SCHEMA = 1
 BEGINNING = "0" * 64
-"""What stands for the hash of the line before the first."""
+"""The field ``previous`` of the first line."""
 
 MOST_LINE_BYTES = 12 * MOST_NUMBERS
 LONGEST_VALUE = 60
@@ -46,17 +46,16 @@ FIELDS: Mapping[str, frozenset[str]] = {
     "slot-closed": frozenset({"slot", "total", "dtype", "model_hash", "contributors"}),
     "closed": frozenset({"reason", "certificate"}),
 }
-"""Every field of every kind of entry, beside those that place it in the chain."""
+"""The fields of each kind of entry, besides those of its place in the chain."""
 
 OPTIONAL = frozenset({"contributors", "filter"})
-"""Absent, not null: under most protocols an entry has no contributors, and no filter in ledgers of
-before there were filters."""
+"""Fields that are absent, not null, if an entry has no value for them."""
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class InvalidLedger(CheckinsError):
-    """A ledger that cannot be what was written; ``place`` names its file and line, where known."""
+    """A ledger that was changed or is inconsistent; ``place`` is its file and line if known."""
 
     def __init__(self, problem: str, *, place: str = "") -> None:
         self.problem = problem
@@ -76,7 +75,7 @@ class Line:
 
     @classmethod
     def of(cls, entry: Entry, *, number: int, previous: str) -> Line:
-        """The line that an entry becomes."""
+        """Return the line of an entry."""
         fields = {"entry": number, "previous": previous, **_content(entry)}
         before = _canonical({name: fields[name] for name in fields if name < "hash"})
         after = _canonical({name: fields[name] for name in fields if name > "hash"})
@@ -86,12 +85,13 @@ class Line:
 
     @classmethod
     def parse(cls, written: bytes) -> Line:
-        """The line that was written; any other spelling of it, and any other hash, is refused."""
+        """Return the line that was written; refuse another spelling and a wrong hash."""
         found = _json(written)
         try:
             entry = _entry(found)
         except InvalidValue as error:
-            raise InvalidLedger(f"{error.name}{_said(error.value)}: {error.expected}") from error
+            value = "" if error.value is None else f" = {_cut(error.value)}"
+            raise InvalidLedger(f"{error.name}{value}: {error.expected}") from error
         number, previous = found["entry"], found["previous"]
         if isinstance(number, bool) or not isinstance(number, int):
             raise InvalidLedger("entry must be an integer")
@@ -184,8 +184,8 @@ def _choice(choices: type[Choice], name: str, found: Mapping[str, Any]) -> Choic
     return choices(found[name])
 
 
-def _text(held: bytes) -> str:
-    return base64.b64encode(held).decode("ascii")
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
 
 
 def _bytes(name: str, found: Mapping[str, Any]) -> bytes:
@@ -196,13 +196,13 @@ def _bytes(name: str, found: Mapping[str, Any]) -> bytes:
 
 
 def _json(written: bytes) -> Mapping[str, Any]:
-    """The object of one line; everything that JSON leaves open is refused."""
+    """Return the object of one line; refuse text that JSON allows in several spellings."""
     if len(written) > MOST_LINE_BYTES:
         raise InvalidLedger(f"is longer than {MOST_LINE_BYTES:,} bytes")
     try:
         text = written.decode("ascii")
     except UnicodeDecodeError as error:
-        raise InvalidLedger(f"is not ASCII text: byte {error.start + 1} is none") from None
+        raise InvalidLedger(f"is not ASCII text at byte {error.start + 1}") from None
     try:
         found = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -224,11 +224,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise InvalidLedger(f"holds {word}, which is no number")
-
-
-def _said(value: object) -> str:
-    return "" if value is None else f" = {_cut(value)}"
+    raise InvalidLedger(f"contains {word}, which is not a number")
 
 
 def _cut(value: object) -> str:

@@ -1,12 +1,12 @@
-"""The epsilon of the runs of a ledger: of the slots released, and of those that could have been.
+"""The epsilon of the runs of a ledger.
 
 A run that is over is charged for its last slot. If it was stopped although its budget afforded
-more, it is charged for the last slot that the budget affords: whoever stopped it may have looked at
-the releases, and the epsilon of k slots is for a k fixed beforehand. No client gave away what was
-never released: such an epsilon has no lower bound.
+more, it is charged for the last slot that the budget affords: whoever stopped it may have seen the
+releases, and the epsilon of k slots holds for a k fixed beforehand. The lower bound on such an
+epsilon is 0, since some of the slots were never released.
 
-A run whose entry names a filter is charged by it once another campaign came before; without one,
-all campaigns are composed as if their parameters had been fixed beforehand.
+A run whose entry names a filter is charged by that filter if another campaign came before. Without
+a filter, all campaigns are composed as if their parameters had been fixed beforehand.
 
 Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md;
              ``campaign.spending``.
@@ -30,7 +30,7 @@ TOLERANCE = 1e-9
 """Largest relative difference of one epsilon between the roundings of two machines."""
 
 Settled = tuple[PartialRun, ...]
-"""The runs that are over, as they are charged; equal ones that follow each other are one."""
+"""The runs that are over, as they are charged; equal consecutive runs are one."""
 
 
 def certificate(ledger: Ledger) -> Certificate:
@@ -78,12 +78,12 @@ def epsilon_spent(run: PartialRun, earlier: Settled, rule: Filter | None) -> flo
 
 
 def so_far(run: Run) -> PartialRun:
-    """A run in progress: the slots that are over."""
+    """Return a run in progress, with the slots that are closed."""
     return PartialRun(run.campaign, run.slots_closed, run.contributors)
 
 
 def settled(run: Run, earlier: Settled) -> PartialRun:
-    """A run that is over, or is closed now."""
+    """Return a run that is over, with the slots that it is charged for."""
     design = run.campaign.design
     if run.slots_closed == design.slots or design.protocol is Protocol.AVERAGED:
         return so_far(run)
@@ -94,7 +94,7 @@ def settled(run: Run, earlier: Settled) -> PartialRun:
 
 
 def joined(earlier: Settled, run: PartialRun) -> Settled:
-    """One run more; repeats of a campaign keep the list short."""
+    """Return the list with one more run; a repeat of the last run is counted in it."""
     if earlier and replace(earlier[-1], times=1) == run:
         return (*earlier[:-1], replace(run, times=earlier[-1].times + 1))
     return (*earlier, run)
@@ -103,8 +103,8 @@ def joined(earlier: Settled, run: PartialRun) -> Settled:
 def last_affordable(run: Run, earlier: Settled) -> int | None:
     """Return the last slot that the budget affords, if the run went on after it; None if not.
 
-    Averaged updates are held to the population that was declared: how many contribute is not known
-    before they have.
+    Averaged updates are limited by the declared population: the number of contributors is not known
+    before they report.
     """
     if run.slots_closed == 0:
         return None

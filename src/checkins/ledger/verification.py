@@ -1,10 +1,9 @@
-"""A ledger, checked from its bytes to its certificate by recomputing all of it.
+"""Verify a ledger: recompute every hash, seal, model and epsilon from its lines.
 
-What is recomputed: every hash and link, the order of entries, every seal from its campaign, every
-released model from the totals before it, the epsilon of the campaigns together, and that none went
-on after its budget was spent (invariants 9 and 10). What a ledger cannot show by itself is that it
-is the original: a chain that was rewritten from its beginning is whole again. That is what a
-``head`` is for, the last hash, published somewhere its keeper cannot change.
+The order of entries is checked too, and that no campaign continued after its budget was spent
+(invariants 9 and 10). A ledger alone does not prove that it is the original: a chain that was
+rewritten from its first line is consistent. Compare its last hash, the ``head``, with a copy that
+was published where the owner of the ledger cannot change it.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ from checkins.protocol.model_update import Learner, Model, ModelUpdate
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a ledger that was not refused proves."""
+    """The result for a ledger that was not refused."""
 
     ledger: Ledger
     certificate: Certificate
     """The recomputed certificate of every released slot of all campaigns together."""
     notes: tuple[str, ...]
-    """What a reader should know and that is no reason to refuse."""
+    """Remarks that are no reason to refuse the ledger."""
 
     @property
     def budget(self) -> float:
-        """The epsilon that the population may spend, as the latest campaign says it."""
+        """The budget of the population, epsilon, as the latest campaign states it."""
         return self.ledger.runs[-1].campaign.budget.epsilon
 
     @property
@@ -56,7 +55,7 @@ class Verification:
 
     @property
     def rule(self) -> str:
-        """By which rule the campaigns of the ledger were composed."""
+        """The rule by which the campaigns of the ledger are composed."""
         last = self.ledger.runs[-1]
         if last.filter is None or all(run.seal == last.seal for run in self.ledger.runs):
             return "parameters fixed beforehand"
@@ -64,11 +63,11 @@ class Verification:
 
     @property
     def simulated(self) -> bool:
-        """Whether the noise was seeded: no client took part, and it protects no one."""
+        """Whether the noise was seeded: a simulation, which protects no one."""
         return any(run.simulated for run in self.ledger.runs)
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
+        """Return the result as JSON values."""
         return {
             "valid": True,
             "head": self.ledger.head,
@@ -92,7 +91,7 @@ class Verification:
         }
 
     def status(self, run: Run) -> str:
-        """open, completed or stopped."""
+        """Return open, completed or stopped."""
         if run is self.ledger.running:
             return "open"
         return "completed" if run.slots_closed == run.campaign.design.slots else "stopped"
@@ -105,11 +104,11 @@ def verify(
     closed: bool = False,
     path: str = "ledger.jsonl",
 ) -> Verification:
-    """Recompute everything; the first thing that is wrong is refused, with its line.
+    """Recompute a ledger from its lines; refuse the first error, with its line.
 
-    ``lines`` keep their newlines, and are taken one at a time. ``head`` is the hash that the last
-    line must have; ``closed`` refuses a ledger whose last campaign is still open. ``path`` is for
-    messages.
+    ``lines`` have their newlines, and are read one at a time. ``head`` is the hash that the last
+    line must have, None for any; ``closed`` refuses a ledger whose last campaign is open. ``path``
+    is for messages.
     """
     state = _State()
     number = 0
@@ -117,8 +116,8 @@ def verify(
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n") and len(line) <= MOST_LINE_BYTES:
                 raise InvalidLedger(
-                    f"the last line is incomplete (crash?): the {number - 1:,} before it are whole;"
-                    " its server cuts it off when it goes on, a copy must be fetched again"
+                    f"the last line is incomplete (crash?); the {number - 1:,} lines before are"
+                    " complete: its server removes it on its next append; fetch a copy again"
                 )
             state.take(line, number)
         certificate = state.certificate()
@@ -140,7 +139,7 @@ def verify(
 
 
 class _State:
-    """What must be known between two lines; it does not grow with the number of slots."""
+    """The state between two lines; its size does not grow with the number of slots."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -152,7 +151,7 @@ class _State:
         self._learner: Learner | None = None
 
     def take(self, line: bytes, number: int) -> None:
-        """One line more."""
+        """Check one more line."""
         run = self.ledger.running
         self.ledger, entry = self.ledger.read(line)
         with _refusals():
@@ -174,16 +173,15 @@ class _State:
                 f"line {number} raises the population's budget from epsilon ="
                 f" {before[-1].campaign.budget.epsilon!r} to {budget!r}"
             )
-
         if run.filter is None and any(one.seal != run.seal for one in before):
             self.notes.append(
-                f"line {number} opens another campaign and names no filter: it is priced as if its"
-                " parameters had been fixed before the first release; if they were not, more may"
-                " have been spent"
+                f"line {number} opens another campaign and names no filter: it is composed as if"
+                " its parameters had been fixed before the first release; if they were not, more"
+                " may have been spent"
             )
 
     def _velocity(self, before: Sequence[Run], run: Run, entry: Opened) -> Model | None:
-        """That of the last run, if this one repeats it and goes on from its model."""
+        """Return the velocity of the last run if this run repeats it from its model; else None."""
         if self._learner is None or not before or before[-1].campaign != run.campaign:
             return None
         same = hashed(self._learner.model) == hashed(entry.numbers())
@@ -212,7 +210,9 @@ class _State:
         self._settled = joined(self._settled, over)
         stated = float(entry.certificate["epsilon"])
         if not stated >= owed * (1.0 - TOLERANCE):
-            raise InvalidLedger(f"states epsilon = {stated!r}, but what was run costs {owed!r}")
+            raise InvalidLedger(
+                f"states epsilon = {stated!r}, but the runs have epsilon = {owed!r}"
+            )
         if stated > owed * (1.0 + TOLERANCE):
             self.notes.append(
                 f"line {number} states epsilon = {stated!r}{_by(entry)}, which holds;"
@@ -224,7 +224,7 @@ class _State:
         if last is not None:
             raise _OverBudget(
                 f"slot {last + 1} was released although the budget, epsilon ="
-                f" {run.campaign.budget.epsilon!r}, pays for {last} of"
+                f" {run.campaign.budget.epsilon!r}, affords {last} of"
                 f" {run.campaign.design.slots:,} slots",
                 line=self._opened_at + last + 1,
             )
@@ -241,7 +241,7 @@ class _State:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """A campaign that the model update or the accountant does not take."""
+    """Refuse a ledger with a campaign that the model update or the accountant refuses."""
     try:
         yield
     except InvalidValue as error:
@@ -249,7 +249,7 @@ def _refusals() -> Iterator[None]:
 
 
 class _OverBudget(InvalidLedger):
-    """The line at which the budget was spent is not the line at which that is seen."""
+    """The budget was exceeded at ``line``, which is before the line that was read last."""
 
     def __init__(self, problem: str, *, line: int) -> None:
         super().__init__(problem)
@@ -263,17 +263,17 @@ def _by(entry: Closed) -> str:
 
 
 def _unfinished(ledger: Ledger) -> Iterator[str]:
-    """Yield what the certificate so far does not cover: a stop because of what was released."""
+    """Yield notes about a stop that depends on releases, which the certificate does not cover."""
     last = ledger.runs[-1]
     if ledger.running is not None:
         yield (
-            f"the last campaign is {_how_far(last)}; this is the price if that number was fixed"
-            " beforehand: closed early, it is priced as far as its budget goes"
+            f"the last campaign is {_how_far(last)}; this epsilon holds if that number was fixed"
+            " beforehand: a run closed early is charged for every slot that its budget affords"
         )
     elif last.number < last.campaign.repeats:
         yield (
-            f"run {last.number} of {last.campaign.repeats:,} is the last one here; if no other"
-            " follows because of what was released, the price of those that could have counts"
+            f"run {last.number} of {last.campaign.repeats:,} is the last run here; if none follows"
+            " because of the releases, the runs that could have followed must be charged too"
         )
 
 
