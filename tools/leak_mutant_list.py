@@ -219,7 +219,7 @@ _OURS = (
         (
             Change(
                 "randomizers/device.py",
-                "        self._law.add_to(units, _RANDOMNESS)",
+                "        self._noise.add_to(units, _RANDOMNESS)",
                 "        spread = self.randomizer.std / self.grid.step\n"
                 "        normal = np.random.default_rng().standard_normal("
                 "units.size, dtype=np.float32)\n"
@@ -234,10 +234,11 @@ _OURS = (
         (
             Change(
                 "randomizers/device.py",
-                "        return self._law.draw(self.dimension, _RANDOMNESS).astype(np.int64)",
+                "        return self._noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)",
                 "        global _KEPT\n"
                 '        if "_KEPT" not in globals():\n'
-                "            _KEPT = self._law.draw(self.dimension, _RANDOMNESS).astype(np.int64)\n"
+                "            noise = self._noise.draw(self.dimension, _RANDOMNESS)\n"
+                "            _KEPT = noise.astype(np.int64)\n"
                 "        return _KEPT",
             ),
         ),

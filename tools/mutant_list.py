@@ -627,9 +627,9 @@ MUTANTS = (
             Change(
                 "randomizers/device.py",
                 "        units = self._clipped(update)\n"
-                "        self._law.add_to(units, _RANDOMNESS)\n"
+                "        self._noise.add_to(units, _RANDOMNESS)\n"
                 "        return self._report(units)",
-                "        noise = self._law.draw(self.dimension, _RANDOMNESS)\n"
+                "        noise = self._noise.draw(self.dimension, _RANDOMNESS)\n"
                 "        return self._report("
                 "self._clipped(self._vector(update) + noise * self.grid.step))",
             ),
@@ -654,7 +654,7 @@ MUTANTS = (
         (
             Change(
                 "randomizers/device.py",
-                "        return self._report(self._law.draw(self.dimension, _RANDOMNESS))",
+                "        return self._report(self._noise.draw(self.dimension, _RANDOMNESS))",
                 "        return self._report(np.zeros(self.dimension, dtype=np.int32))",
             ),
         ),
@@ -765,8 +765,8 @@ MUTANTS = (
         (
             Change(
                 "randomizers/device.py",
-                "        self._law.add_to(units, _RANDOMNESS)",
-                "        spread = self._law.draw(1000, _RANDOMNESS).std()\n"
+                "        self._noise.add_to(units, _RANDOMNESS)",
+                "        spread = self._noise.draw(1000, _RANDOMNESS).std()\n"
                 "        generator = np.random.default_rng(1)\n"
                 "        units += np.rint("
                 "generator.normal(0.0, spread, units.size)).astype(np.int32)",

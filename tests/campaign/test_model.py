@@ -230,7 +230,7 @@ def test_a_grid_is_fine_enough_for_sums_of_noises_and_coarse_enough_for_32_bits(
         return replace(campaign, randomizer=replace(campaign.randomizer, grid=grid))
 
     assert on(CAMPAIGN, 0.5 / 3.0).randomizer.grid == 0.5 / 3.0
-    with pytest.raises(InvalidValue, match=r"grid = 0\.17: must be at most a third of the noise"):
+    with pytest.raises(InvalidValue, match=r"grid = 0\.17: is too coarse"):
         on(CAMPAIGN, 0.17)
     with pytest.raises(InvalidValue, match=r"grid = 1e-09: must be at least .* 32 bits"):
         on(CAMPAIGN, 1e-9)

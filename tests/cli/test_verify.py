@@ -207,7 +207,7 @@ def at_address():
         (b"\x00\xff\x1b[31m\n", "ledger.jsonl:1: is not ASCII text"),
         (b"{}\n", "ledger.jsonl:1: kind must be one of"),
         (b'{"kind":"opened","kind":"opened"}\n', "ledger.jsonl:1: holds the same key twice"),
-        (b'{"kind":NaN}\n', "ledger.jsonl:1: holds NaN"),
+        (b'{"kind":NaN}\n', "ledger.jsonl:1: contains NaN"),
         (b'{"kind":' + b"9" * 9999 + b"}\n", "ledger.jsonl:1: holds a number that is too large"),
         (b"[" * 99999 + b"\n", "ledger.jsonl:1: is nested too deeply"),
         (b"".join(WHOLE.lines[:3]) + b"\n", "ledger.jsonl:4: is not JSON"),

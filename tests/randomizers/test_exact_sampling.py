@@ -133,13 +133,15 @@ def staircase(scale: Fraction) -> Staircase:
 def weight(stairs: Staircase, size: int) -> mp.mpf:
     """What a size, with both signs, should weigh."""
     share = mp.mpf(stairs.share) / 2**32
-    return 2 * exact(stairs.law.scale, size) * share * WHOLE
+    return 2 * exact(stairs.normal.scale, size) * share * WHOLE
 
 
 def threshold(stairs: Staircase, cell: int, offset: int) -> int:
     """How many of the 2^128 values of U keep this size of a wedge."""
     size = (cell << stairs.low_bits) + offset + 1
-    due = 2 * (stairs.law.mass(size) - MASS_ERROR) * stairs.share - (stairs.floors[cell] << SHIFT)
+    due = 2 * (stairs.normal.mass(size) - MASS_ERROR) * stairs.share - (
+        stairs.floors[cell] << SHIFT
+    )
     return max(0, -((-due << 128) // (stairs.rises[cell] << SHIFT)))
 
 
@@ -282,4 +284,4 @@ def test_low_digits_are_uniform_within_the_law() -> None:
 
 
 def test_the_law_is_that_of_the_scale_given() -> None:
-    assert staircase(SCALES[0]).law == RoundedNormal(Fraction(304))
+    assert staircase(SCALES[0]).normal == RoundedNormal(Fraction(304))

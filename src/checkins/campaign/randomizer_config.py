@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from fractions import Fraction
 
 from checkins import validate
 from checkins.accounting import GaussianNoise, LocalRandomizer, NoiseAt
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, Randomizer
-from checkins.randomizers.exact_masses import LEAST_SCALE
-from checkins.randomizers.grid import MOST_UNITS, Grid, GridTooFine
-from checkins.randomizers.integer_noise import GAUSSIAN_CUT, LAPLACE_CUT
+from checkins.randomizers.grid import Grid
 from checkins.randomizers.randomized_response import MOST_CATEGORIES
 
 Noise = LocalRandomizer | GaussianNoise
@@ -72,32 +69,10 @@ class RandomizerConfig:
             raise InvalidValue("randomizer", noise, f'kind = "{self.kind}" needs {expected}')
         if isinstance(noise, LocalRandomizer) and not noise.is_pure:
             raise InvalidValue("randomizer", noise, f"{self.kind} has no local delta")
-        if self.grid is not None and self.clip is not None:
-            self._check_grid(self.grid, self.clip, noise)
-
-    def _check_grid(self, grid: float, clip: float, noise: Noise) -> None:
-        """Fine enough that sums of rounded noises are Gaussian, coarse enough for 32-bit integers.
-
-        The device sampler's own conditions (docs/theory/grid.md), in the same exact arithmetic.
-        """
-        self.mechanism(noise, dimension=1)  # refuses a noise that no float can hold
-        clip_units = Grid(grid).clip_units(clip)
-        if isinstance(noise, GaussianNoise):
-            scale = Fraction(noise.noise_multiplier) * clip_units
-            if scale < LEAST_SCALE:
-                most = float(scale * Fraction(grid) / LEAST_SCALE)
-                raise InvalidValue(
-                    "grid", grid, f"must be at most a third of the noise, {most:.4g}"
-                )
-            reach = GAUSSIAN_CUT * scale
-        else:
-            reach = LAPLACE_CUT * 2 * clip_units / Fraction(noise.local_epsilon)
-        longest = clip_units + reach * Fraction(513, 512) + 2
-        if longest > MOST_UNITS:
-            least = float(Fraction(grid) * longest / MOST_UNITS)
-            raise GridTooFine(
-                "grid", grid, f"must be at least {least * 1.01:.3g}, or reports outgrow 32 bits"
-            )
+        if self.grid is not None:
+            mechanism = self.mechanism(noise, dimension=1)
+            if isinstance(mechanism, Gaussian | Laplace):
+                Grid(self.grid).noise_scale(mechanism)
 
     def mechanism(self, noise: Noise, *, dimension: int) -> Randomizer:
         """Return the mechanism for reports of this dimension with this noise."""

@@ -1,10 +1,10 @@
 """The device sampler: the only way to make a report of a real campaign.
 
-Randomness is the operating system's and is never seeded, stored or repeated; what follows the clip
-is whole-number arithmetic. Nothing here is for simulation, whose samplers have names of their own.
+Randomness is the operating system's and is never seeded, stored or repeated; after the clip all
+arithmetic is on integers. Simulations use the samplers of ``simulated`` and ``compiled``.
 
 ``NormBound`` is a norm that no honest report exceeds, tested exactly on the integers of a report.
-Without noise the bound is the clip, and holds always. With noise it holds but for a probability of
+Without noise the bound is the clip, and holds always. With noise it fails with probability at most
 ``REFUSED``, which ``checkins.randomizers.grid.variation`` charges to delta (docs/theory/grid.md,
 "Reports that are too long").
 """
@@ -26,7 +26,6 @@ from checkins.randomizers.grid import (
     MOST_DIMENSION,
     REFUSED_EXPONENT,
     Grid,
-    NoDeviceSampler,
     Units,
     no_device_sampler,
     sum_of_powers,
@@ -61,12 +60,12 @@ class NormBound:
     most: int
 
     def holds(self, units: Units) -> bool:
-        """Whether a report is short enough; exact, whatever its 32-bit integers are."""
+        """Whether a report is short enough, computed exactly."""
         return sum_of_powers(units, self.order) <= self.most
 
 
 def clipped_bound(randomizer: Randomizer, grid: Grid) -> NormBound:
-    """The bound on reports without noise, where the server adds it: the clip itself.
+    """Return the bound on reports without noise, to which the server adds noise: the clip.
 
     Theorem:     docs/theory/grid.md, "Clipping": no honest report exceeds it.
     Rounding:    none: integers are compared.
@@ -83,7 +82,7 @@ def clipped_bound(randomizer: Randomizer, grid: Grid) -> NormBound:
 
 
 def report_bound(randomizer: Randomizer, grid: Grid, *, dimension: int) -> NormBound:
-    r"""The bound on reports with a client's own noise.
+    r"""Return the bound on reports with noise added by the client.
 
     With C/g the clip and s or b the deviation or scale of the noise, all in grid units, d the
     dimension and t = ``REFUSED_EXPONENT``:
@@ -119,14 +118,12 @@ def report_bound(randomizer: Randomizer, grid: Grid, *, dimension: int) -> NormB
     raise no_device_sampler(randomizer)
 
 
-__all__ = ["DeviceReport", "DeviceSampler", "NoDeviceSampler"]
-
 _RANDOMNESS = OperatingSystem()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceReport:
-    """A vector of integer multiples of a grid's step; equal and hashed by value, never changed."""
+    """A vector of integer multiples of a grid's step; immutable, compared by value."""
 
     units: Units
     grid: Grid
@@ -148,7 +145,7 @@ class DeviceReport:
         return hash((self.grid, self.units.tobytes()))
 
     def __reduce__(self) -> tuple[type[DeviceReport], tuple[Units, Grid]]:
-        """Copies are made again, since numpy forgets on the way that an array was read-only."""
+        """Construct copies anew, since numpy does not copy that an array is read-only."""
         return DeviceReport, (self.units, self.grid)
 
 
@@ -157,8 +154,8 @@ class DeviceSampler:
     """Makes reports of ``dimension`` integers with a randomizer on a grid.
 
     Gaussian and Laplace: the update is clipped, rounded toward zero, and gets noise. Randomized
-    response: the update's category is where it is largest; a report is 1 at the reported category
-    and 0 elsewhere, and taking out the bias is post-processing that anyone can do.
+    response: the category of an update is the index of its largest entry; a report is 1 at the
+    reported category and 0 elsewhere. Removing its bias is post-processing.
 
     Theorem:     docs/theory/grid.md.
     Neighbours:  any two updates of one client.
@@ -174,63 +171,63 @@ class DeviceSampler:
     randomizer: Randomizer
     grid: Grid
     dimension: int
-    _law: SymmetricNoise | RoundedResponse = field(init=False, repr=False, compare=False)
+    _noise: SymmetricNoise | RoundedResponse = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         validate.one_of(Grid, grid=self.grid)
         validate.count(most=MOST_DIMENSION, dimension=self.dimension)
         require_dimension(self.randomizer, self.dimension)
-        law: SymmetricNoise | RoundedResponse
+        noise: SymmetricNoise | RoundedResponse
         match self.randomizer:
             case Gaussian() | Laplace():
-                law = self.grid.noise(self.randomizer)
+                noise = self.grid.noise(self.randomizer)
             case RandomizedResponse():
                 if self.grid.step != 1.0:
                     raise InvalidValue("grid", self.grid.step, "must be 1 for randomized response")
-                law = rounded_response(self.randomizer.categories, self.randomizer.local_epsilon)
+                noise = rounded_response(self.randomizer.categories, self.randomizer.local_epsilon)
             case _:
                 raise no_device_sampler(self.randomizer)
-        object.__setattr__(self, "_law", law)
+        object.__setattr__(self, "_noise", noise)
 
     @property
     def most_units(self) -> int:
-        """No honest report has a larger entry, whatever the update (invariant 12)."""
-        match self.randomizer, self._law:
-            case Gaussian(clip=clip) | Laplace(clip=clip), SymmetricNoise() as noise:
-                return int(self.grid.clip_units(clip)) + noise.most
+        """The largest possible entry of an honest report (invariant 12)."""
+        match self.randomizer, self._noise:
+            case Gaussian(clip=clip) | Laplace(clip=clip), SymmetricNoise() as drawn:
+                return int(self.grid.clip_units(clip)) + drawn.most
         return 1
 
     def bound(self, *, noise_at_server: bool) -> NormBound:
-        """The norm that honest reports do not exceed; without noise of their own, the clip."""
+        """Return the norm that honest reports do not exceed; the clip if the server adds noise."""
         if noise_at_server:
             return clipped_bound(self.randomizer, self.grid)
         return report_bound(self.randomizer, self.grid, dimension=self.dimension)
 
     def privatize(self, update: npt.ArrayLike) -> DeviceReport:
-        """A report of the update; call it once and keep the bytes (invariant 3)."""
-        if isinstance(self._law, RoundedResponse):
-            return self._one_hot(self._law.draw(self._category(update), _RANDOMNESS))
+        """Return a report of the update; call it once and store the bytes (invariant 3)."""
+        if isinstance(self._noise, RoundedResponse):
+            return self._one_hot(self._noise.draw(self._category(update), _RANDOMNESS))
         units = self._clipped(update)
-        self._law.add_to(units, _RANDOMNESS)
+        self._noise.add_to(units, _RANDOMNESS)
         return self._report(units)
 
     def encode(self, update: npt.ArrayLike) -> DeviceReport:
-        """The update clipped and rounded, without noise: only where the server adds it."""
-        if isinstance(self._law, RoundedResponse):
+        """Return the update clipped and rounded, without noise, if the server adds the noise."""
+        if isinstance(self._noise, RoundedResponse):
             raise self._no_noise()
         return self._report(self._clipped(update))
 
     def dummy(self) -> DeviceReport:
         """Return A_ldp(0): noise alone; for randomized response a uniform category."""
-        if isinstance(self._law, RoundedResponse):
-            return self._one_hot(uniform(self._law.categories, _RANDOMNESS))
-        return self._report(self._law.draw(self.dimension, _RANDOMNESS))
+        if isinstance(self._noise, RoundedResponse):
+            return self._one_hot(uniform(self._noise.categories, _RANDOMNESS))
+        return self._report(self._noise.draw(self.dimension, _RANDOMNESS))
 
     def noise(self) -> npt.NDArray[np.int64]:
-        """The noise of one report, for a server to add to a slot's sum."""
-        if isinstance(self._law, RoundedResponse):
+        """Return the noise of one report, for the server to add to the sum of a slot."""
+        if isinstance(self._noise, RoundedResponse):
             raise self._no_noise()
-        return self._law.draw(self.dimension, _RANDOMNESS).astype(np.int64)
+        return self._noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)
 
     def _clipped(self, update: npt.ArrayLike) -> Units:
         match self.randomizer:

@@ -26,7 +26,7 @@ _NOTHING = 1 << 10  # exp(-1024) is far below one unit
 
 
 def decay(numerator: int, denominator: int) -> int:
-    """exp(-numerator / denominator) in units, for a non-negative fraction.
+    """Return exp(-numerator / denominator) in units, for a non-negative fraction.
 
     Theorem:     docs/theory/grid.md, "Exponentials": halve the argument until it is below 2^-8,
                  sum the alternating series, square as often.
@@ -51,7 +51,7 @@ def decay(numerator: int, denominator: int) -> int:
 
 
 def at_most_decay(loss: Fraction) -> Fraction:
-    """exp(-loss), rounded up by about 2**-264."""
+    """Return exp(-loss), rounded up by about 2**-264."""
     return Fraction(decay(loss.numerator, loss.denominator) + DECAY_ERROR, 1 << BITS)
 
 
@@ -75,8 +75,8 @@ class RoundedNormal:
         Theorem:     docs/theory/grid.md, "Masses of the rounded normal".
         Rounding:    within MASS_ERROR units on either side.
 
-        >>> law = RoundedNormal(Fraction(3))
-        >>> abs(law.mass(0) / 2**BITS - 0.1323676652218073) < 1e-16
+        >>> normal = RoundedNormal(Fraction(3))
+        >>> abs(normal.mass(0) / 2**BITS - 0.1323676652218073) < 1e-16
         True
         """
         up, down = self.scale.numerator, self.scale.denominator
@@ -94,7 +94,7 @@ class RoundedNormal:
 
 @lru_cache(maxsize=1024)
 def terms(scale: int) -> int:
-    """How many terms of the series leave less than a unit, for scales of at least ``scale``.
+    """Return how many terms of the series leave less than a unit, for scales of at least ``scale``.
 
     Cramér's inequality bounds |He_n(x)| phi(x) by sqrt(n!)/2, so the n-th term by
     (2 scale)^-n / sqrt(n!); successive even terms shrink at least 36 times.

@@ -64,19 +64,19 @@ class OperatingSystem:
 
 
 def words(source: ByteSource, count: int) -> Words:
-    """``count`` independent uniform words of 32 bits."""
+    """Return ``count`` independent uniform words of 32 bits."""
     return np.frombuffer(source.bytes(4 * count), dtype="<u4")
 
 
 def low_bits_of(source: ByteSource, count: int, bits: int) -> Words:
-    """``count`` independent uniform numbers of ``bits`` bits, from words no longer than needed."""
+    """Return ``count`` independent uniform integers of ``bits`` bits."""
     size = 1 if bits <= 8 else 2 if bits <= 16 else 4
     drawn = np.frombuffer(source.bytes(size * count), dtype=f"<u{size}")
     return (drawn >> (8 * size - bits)).astype(np.uint32)
 
 
 def fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array, never to be changed: tables are shared by every sampler of a process."""
+    """Make an array read-only: tables are shared by every sampler of a process."""
     array.flags.writeable = False
     return array
 
@@ -98,8 +98,8 @@ class Thresholds:
     def of(cls, weights: Sequence[int]) -> Thresholds:
         """Lay out weights whose sum is WHOLE.
 
-        >>> law = Thresholds.of([WHOLE // 4, WHOLE - WHOLE // 4])
-        >>> law.weights()[:3] == [WHOLE // 4, WHOLE - WHOLE // 4, 0]
+        >>> table = Thresholds.of([WHOLE // 4, WHOLE - WHOLE // 4])
+        >>> table.weights()[:3] == [WHOLE // 4, WHOLE - WHOLE // 4, 0]
         True
         """
         column = 1 << THRESHOLD_BITS
@@ -132,7 +132,7 @@ class Thresholds:
         return weights
 
     def draw(self, count: int, source: ByteSource) -> Words:
-        """``count`` independent entries."""
+        """Return ``count`` independent entries."""
         drawn = words(source, count)
         column = drawn >> np.uint32(_FIRST_BITS)
         first = self.firsts.take(column, mode="clip")
@@ -161,7 +161,7 @@ class Staircase:
     Rounding:    within the total variation ``variation`` of the distribution cut at ``most``.
     """
 
-    law: RoundedNormal
+    normal: RoundedNormal
     low_bits: int
     share: int
     """Weights are this many 2**-32 of the probabilities, so that flats and wedges fit in WHOLE."""
@@ -175,8 +175,8 @@ class Staircase:
 
     @classmethod
     def of(cls, scale: Fraction, *, low_bits: int, cells: int) -> Staircase:
-        law, width = RoundedNormal(scale), 1 << low_bits
-        masses = [law.mass(cell * width) for cell in range(cells + 1)]
+        normal, width = RoundedNormal(scale), 1 << low_bits
+        masses = [normal.mass(cell * width) for cell in range(cells + 1)]
         share = 1 << _SHARE_BITS
         floors, tops = _weights(masses, share)
         # Flats and wedges together are the area under the tops; zero has half a top.
@@ -191,7 +191,7 @@ class Staircase:
             for cell in range(cells)
         ]
         return cls(
-            law,
+            normal,
             low_bits,
             share,
             tuple(floors),
@@ -228,7 +228,7 @@ class Staircase:
         return sizes
 
     def _settle(self, entries: Words, low: Words, source: ByteSource) -> Words:
-        """The sizes of draws that met a wedge, zero, or "draw again"."""
+        """Return the sizes of draws of a wedge, zero, or "draw again"."""
         sizes = np.zeros(entries.size, dtype=np.uint32)
         again = entries == 2 * self.cells + 1
         wedges = np.flatnonzero(entries < 2 * self.cells)
@@ -255,16 +255,16 @@ class Staircase:
         return kept
 
     def keeps(self, cell: int, offset: int, first: int, source: ByteSource) -> bool:
-        """The same decision from the mass itself and 96 more digits of U."""
+        """Return whether a wedge is taken, from the mass itself and 96 more digits of U."""
         last = int.from_bytes(source.bytes(_LOW_BITS // 8), "little")
-        mass = self.law.mass((cell << self.low_bits) + offset + 1)
+        mass = self.normal.mass((cell << self.low_bits) + offset + 1)
         due = 2 * (mass - MASS_ERROR) * self.share - (self.floors[cell] << _SHIFT)
         u = first << _LOW_BITS | last
         return u * self.rises[cell] << _SHIFT < due << (_HIGH_BITS + _LOW_BITS)
 
 
 def _weights(masses: list[int], share: int) -> tuple[list[int], list[int]]:
-    """What the sizes of each cell reach at least and at most, both signs together."""
+    """Return the smallest and largest weight of a size in each cell, both signs together."""
     floors = [max(0, 2 * (mass - MASS_ERROR) * share >> _SHIFT) for mass in masses[1:]]
     tops = [-(-2 * (mass + MASS_ERROR) * share >> _SHIFT) for mass in masses[:-1]]
     return floors, tops

@@ -1,4 +1,4 @@
-"""Gaussian noise on a clipped update: what one report promises, as an exact profile."""
+"""Gaussian noise on a clipped update, and the exact delta of one report."""
 
 from __future__ import annotations
 
@@ -55,13 +55,8 @@ class Gaussian:
         """The noise of a report, as the accountant takes it."""
         return GaussianNoise(self.noise_multiplier, NoiseAt.CLIENT)
 
-    @property
-    def bias(self) -> float:
-        """The mean of a report is the clipped update."""
-        return 0.0
-
     def variance(self, *, dimension: int, norm: float = 0.0) -> float:
-        """Expected squared distance of a report from the clipped update; its norm is immaterial."""
+        """Return the expected squared distance of a report from the clipped update."""
         validate.count(dimension=dimension)
         validate.non_negative(norm=norm)
         return dimension * self.std**2

@@ -2,8 +2,8 @@
 
 A clipped update is rounded toward zero onto the grid and gets integer noise distributed as the
 rounding of the continuous noise. Rounding commutes with integer shifts, so a report is exactly a
-post-processing of the continuous mechanism (docs/theory/grid.md): what is left to
-charge to delta is the total variation of ``variation``.
+post-processing of the continuous mechanism (docs/theory/grid.md): only the total variation that
+``variation`` bounds is charged to delta.
 
 An update becomes integer multiples of the step, rounded toward zero (``clipped``). Floats only
 decide how much a vector that is too long is shrunk. Whether it is short enough is decided on the
@@ -39,14 +39,14 @@ from checkins.randomizers.randomized_response import RandomizedResponse
 from checkins.randomizers.randomizer import Randomizer
 
 MOST_UNITS = 2**31 - 1
-"""A report is a vector of 32-bit integers."""
+"""Largest entry of a report, which is a vector of 32-bit integers."""
 MOST_CLIP = 2**30
-"""Steps to the clip; the other half of the range is for the noise."""
+"""Largest clip in grid units; the other half of the range is for the noise."""
 MOST_DIMENSION = 10**9
 REFUSED_EXPONENT = 91
-"""A report is refused as too long where an honest one is so with probability exp(-91) at most."""
+"""An honest report is refused as too long with probability at most exp(-91)."""
 REFUSED = Fraction(1, 2**131)
-"""The same probability, rounded up: 91 is above 131 log(2)."""
+"""An upper bound on exp(-91): 91 is above 131 log(2)."""
 _PI_SQUARED = Fraction(98696, 10000)  # rounded down
 
 
@@ -76,11 +76,11 @@ class Grid:
         validate.make_floats(self, "step")
 
     def units(self, length: float) -> Fraction:
-        """A length in units of the step, exactly."""
+        """Return a length in units of the step, exactly."""
         return Fraction(length) / Fraction(self.step)
 
     def clip_units(self, clip: float) -> Fraction:
-        """The clip in units of the step, refused where updates would not fit, or all be zero."""
+        """Return the clip in units of the step; refuse a step that is too coarse or too fine."""
         validate.positive(clip=clip)
         units = self.units(float(clip))
         if units < 1:
@@ -93,7 +93,7 @@ class Grid:
         return units
 
     def clip_l2(self, update: npt.ArrayLike, clip: float) -> Units:
-        """The update toward zero on the grid, shrunk first if its L2 norm is above ``clip``.
+        """Round an update toward zero on the grid; shrink it first if its L2 norm exceeds ``clip``.
 
         Theorem:     docs/theory/grid.md, "Clipping".
         Rounding:    the sum of squares is at most (clip/step)^2, checked as integers; no
@@ -104,44 +104,46 @@ class Grid:
         return clipped(vector(update), clip=clip, step=self.step, order=2, bound=bound)
 
     def clip_l1(self, update: npt.ArrayLike, clip: float) -> Units:
-        """The same for the L1 norm: the sum of sizes is at most clip/step."""
+        """Round and clip as ``clip_l2``, for the L1 norm: the sum of sizes is at most clip/step."""
         bound = math.floor(self.clip_units(clip))
         return clipped(vector(update), clip=clip, step=self.step, order=1, bound=bound)
 
     def noise(self, randomizer: Gaussian | Laplace) -> SymmetricNoise:
-        """The noise of one coordinate, refused where it does not suit the grid.
+        """Return the noise of one coordinate."""
+        scale = self.noise_scale(randomizer)
+        return (rounded_gaussian if isinstance(randomizer, Gaussian) else rounded_laplace)(scale)
 
-        >>> Grid(0.5).noise(Gaussian(clip=1.0, noise_multiplier=1.0))
+    def noise_scale(self, randomizer: Gaussian | Laplace) -> Fraction:
+        """Return the scale of the noise in grid units; refuse noise that does not suit the grid.
+
+        >>> Grid(0.5).noise_scale(Gaussian(clip=1.0, noise_multiplier=1.0))
         Traceback (most recent call last):
             ...
         checkins.errors.InvalidValue: grid = 0.5: is too coarse: must be at most 0.333, ...
         """
         clip = self.clip_units(randomizer.clip)
-        if isinstance(randomizer, Gaussian):
-            scale = Fraction(randomizer.noise_multiplier) * clip
-            if scale < LEAST_SCALE:
-                most = f"{float(scale * Fraction(self.step) / LEAST_SCALE) * (1 - 1e-3):.3g}"
-                raise InvalidValue(
-                    "grid",
-                    self.step,
-                    f"is too coarse: must be at most {most}, a third of the noise's deviation",
-                )
-            self._refuse_overflow(clip, GAUSSIAN_CUT * scale)
-            return rounded_gaussian(scale)
-        scale = 2 * clip / Fraction(randomizer.local_epsilon)
-        self._refuse_overflow(clip, LAPLACE_CUT * scale)
-        return rounded_laplace(scale)
+        if isinstance(randomizer, Laplace):
+            scale = 2 * clip / Fraction(randomizer.local_epsilon)
+            self._refuse_overflow(clip, LAPLACE_CUT * scale)
+            return scale
+        scale = Fraction(randomizer.noise_multiplier) * clip
+        if scale < LEAST_SCALE:
+            most = f"{float(scale * Fraction(self.step) / LEAST_SCALE) * (1 - 1e-3):.3g}"
+            expected = f"is too coarse: must be at most {most}, a third of the noise's deviation"
+            raise InvalidValue("grid", self.step, expected)
+        self._refuse_overflow(clip, GAUSSIAN_CUT * scale)
+        return scale
 
     def _refuse_overflow(self, clip: Fraction, reach: Fraction) -> None:
-        """The largest draw is at most a 512th and 2 above ``reach``, which fills whole cells."""
+        """Refuse a grid on which reports need more than 32 bits.
+
+        The largest draw is at most a 512th and 2 above ``reach``.
+        """
         most = clip + reach * Fraction(513, 512) + 2
         if most > MOST_UNITS:
             least = float(Fraction(self.step) * most / MOST_UNITS) * (1 + 1e-2)
-            raise GridTooFine(
-                "grid",
-                self.step,
-                f"is too fine: reports must fit 32 bits, so it must be at least {least:.3g}",
-            )
+            expected = f"is too fine: reports must fit 32 bits, so it must be at least {least:.3g}"
+            raise InvalidValue("grid", self.step, expected)
 
 
 def variation(
@@ -167,7 +169,7 @@ def variation(
     validate.count(reports=reports)
     validate.count(most=MOST_DIMENSION, dimension=dimension)
     if isinstance(randomizer, RandomizedResponse):
-        return 0.0  # its own promise holds exactly
+        return 0.0  # its sampler is exact
     if isinstance(randomizer, PrivUnit):
         raise no_device_sampler(randomizer)
     noise = grid.noise(randomizer)
@@ -181,7 +183,7 @@ def variation(
 
 
 def variation_of_sum(scale: Fraction, count: int) -> Fraction:
-    """Between a sum of ``count`` roundings of N(0, scale^2) and a post-processing of one Gaussian.
+    """Total variation of a sum of ``count`` rounded N(0, scale^2) to one post-processed Gaussian.
 
     sum over j = 2..count, n = 1, 2, ... of exp(-2 pi^2 n^2 scale^2 (1 - 1/j)).
 
@@ -222,7 +224,7 @@ _MOST_SHRINKS = 52
 
 
 def vector(update: npt.ArrayLike) -> Vector:
-    """The update as an array, refused unless it is a vector of real numbers."""
+    """Return the update as an array; refuse anything but a vector of real numbers."""
     values = np.asarray(update)
     if values.ndim != 1 or values.dtype.kind not in "fiub":
         found = f"{values.dtype.name} of shape {values.shape}"
@@ -231,10 +233,10 @@ def vector(update: npt.ArrayLike) -> Vector:
 
 
 def clipped(update: Vector, *, clip: float, step: float, order: int, bound: int) -> Units:
-    """Whole numbers k with sum |k|^order <= bound, and no |k| step above the update's own size.
+    """Return integers k with sum |k|^order <= bound and |k| step at most the size of the update.
 
     ``bound`` is (clip/step)^order rounded down, and clip/step at most 2^30. An update that fits is
-    rounded toward zero and no more; one with a NaN or an infinity becomes zero.
+    rounded toward zero only; an update with a NaN or an infinity becomes zero.
     """
     units = np.zeros(update.size, dtype=np.int32)
     with np.errstate(all="ignore"):
@@ -265,7 +267,7 @@ def clipped(update: Vector, *, clip: float, step: float, order: int, bound: int)
 
 
 def toward_zero(values: FloatArray, step: float) -> FloatArray:
-    """values / step without its fraction, exactly, where that is below 2^50.
+    """Return the integer part of values / step, exactly, where it is below 2^50.
 
     A correctly rounded quotient never passes an integer, but may be raised onto one. There the
     remainder, which has no rounding error, decides.
@@ -285,7 +287,7 @@ def toward_zero(values: FloatArray, step: float) -> FloatArray:
 
 
 def _largest(update: Vector) -> float:
-    """The largest size, or NaN or infinity where there is one."""
+    """Return the largest size, or a NaN or infinity of the update."""
     largest = 0.0
     for _, chunk in _chunks(update):
         peak = float(np.max(np.abs(chunk)))
@@ -296,7 +298,7 @@ def _largest(update: Vector) -> float:
 
 
 def sum_of_powers(units: Units, order: int) -> int:
-    """The exact sum of sizes or of squares of 32-bit integers, in pieces that fit 64 bits."""
+    """Return the exact sum of sizes or of squares of 32-bit integers."""
     sizes = np.abs(units.astype(np.int64))
     if order == 1:
         return int(sizes.sum())
@@ -307,7 +309,7 @@ def sum_of_powers(units: Units, order: int) -> int:
 
 
 def _chunks(update: Vector) -> Iterator[tuple[slice, FloatArray]]:
-    """Places and their values as doubles; what is too large for a double becomes an infinity."""
+    """Yield slices and their values as doubles; a value too large for a double is infinite."""
     for start in range(0, update.size, _CHUNK):
         place = slice(start, start + _CHUNK)
         yield place, update[place].astype(np.float64, copy=False)

@@ -1,4 +1,4 @@
-"""Integer noise: the rounding of Gaussian and of Laplace noise, and an honest-or-not coin.
+"""Integer noise: rounded Gaussian noise, rounded Laplace noise, and randomized response.
 
 Each distribution is symmetric: a size and a sign. Scales are exact fractions, in units of the grid.
 """
@@ -61,13 +61,13 @@ class SymmetricNoise:
         return self.sizes.most
 
     def draw(self, count: int, source: ByteSource) -> npt.NDArray[np.int32]:
-        """``count`` independent draws."""
+        """Return ``count`` independent draws."""
         noise = np.zeros(count, dtype=np.int32)
         self.add_to(noise, source)
         return noise
 
     def add_to(self, units: npt.NDArray[np.int32], source: ByteSource) -> None:
-        """Add one independent draw to each; the caller knows that the sums fit."""
+        """Add one independent draw to each entry; the caller ensures that the sums fit 32 bits."""
         for start in range(0, units.size, _CHUNK):
             chunk = units[start : start + _CHUNK]
             noise = self.sizes.draw(chunk.size, source).view(np.int32)
@@ -126,8 +126,8 @@ def rounded_gaussian(scale: Fraction) -> SymmetricNoise:
     square = GAUSSIAN_CUT**2 / 2
     sizes: Sizes
     if reach < COLUMNS:
-        law, drop = RoundedNormal(scale), BITS - WEIGHT_BITS
-        weights = [2 * (law.mass(size) - MASS_ERROR) >> drop for size in range(1, reach + 1)]
+        normal, drop = RoundedNormal(scale), BITS - WEIGHT_BITS
+        weights = [2 * (normal.mass(size) - MASS_ERROR) >> drop for size in range(1, reach + 1)]
         weights = [max(0, weight) for weight in weights]
         sizes = Digits(Thresholds.of([*weights, WHOLE - sum(weights)]), reach, ())
     else:
@@ -174,7 +174,7 @@ def cells_for(reach: int, *, most: int) -> tuple[int, int]:
 
 
 def _geometric(loss: Fraction, count: int, *, whole: int) -> list[int]:
-    """``whole`` shared out in proportion to exp(-digit * loss), each share rounded down."""
+    """Split ``whole`` in proportion to exp(-digit * loss), each share rounded down."""
     terms = [decay(digit * loss.numerator, loss.denominator) for digit in range(count)]
     total = sum(terms)
     return [whole * term // total for term in terms]
@@ -185,7 +185,7 @@ class RoundedResponse:
     """One of k categories kept with probability ``threshold`` / 2**128, else another, uniformly.
 
     Theorem:     docs/theory/grid.md, "Randomized response": the odds are at most exp(epsilon), so
-                 the promise holds without any total variation.
+                 it is epsilon-DP without any total variation.
     Rounding:    the probability of keeping is rounded down.
     """
 

@@ -48,13 +48,8 @@ class Laplace:
         """The epsilon of a report, as the accountant takes it."""
         return LocalRandomizer(self.local_epsilon)
 
-    @property
-    def bias(self) -> float:
-        """The mean of a report is the clipped update."""
-        return 0.0
-
     def variance(self, *, dimension: int, norm: float = 0.0) -> float:
-        """Expected squared distance of a report from the clipped update; its norm is immaterial."""
+        """Return the expected squared distance of a report from the clipped update."""
         validate.count(dimension=dimension)
         validate.non_negative(norm=norm)
         return dimension * 2.0 * self.scale**2

@@ -19,14 +19,14 @@ from checkins.errors import ComputationFailed, InvalidValue
 
 MOST_DIMENSION = 10**8
 LEAST_LOCAL_EPSILON = 1e-6
-"""Below it the two densities agree to six digits and more, and doubles no longer tell them well."""
+"""Smallest local epsilon: below it, doubles do not separate the two densities well."""
 _HALF_ULP = 2.0**-53
 _MOST_STEPS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """How PrivUnit spends its budget: on a small cap, and on being in it.
+    """The cap of PrivUnit: its size, and the probability that a report lies in it.
 
     ``mass`` and ``outside`` define the mechanism and its privacy; ``threshold`` and ``mean``
     describe it to floating-point accuracy.
@@ -112,11 +112,6 @@ class PrivUnit:
     def privacy_spec(self) -> LocalRandomizer:
         """The epsilon of a report, as the accountant takes it."""
         return LocalRandomizer(self.local_epsilon)
-
-    @property
-    def bias(self) -> float:
-        """The mean of a report is the clipped update."""
-        return 0.0
 
     def variance(self, *, dimension: int, norm: float = 0.0) -> float:
         """Expected squared distance of a report from the clipped update, whose norm is given."""

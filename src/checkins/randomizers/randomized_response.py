@@ -1,4 +1,4 @@
-"""k-ary randomized response: a category, reported truthfully or else at random."""
+"""k-ary randomized response: a category is reported truthfully, or else another one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from checkins.errors import InvalidValue
 
 MOST_CATEGORIES = 2**31 - 1
 LEAST_LOCAL_EPSILON = 1e-6
-"""Below it the two probabilities agree to nine digits, and no double tells them apart well."""
+"""Smallest local epsilon: below it, doubles do not separate the two probabilities well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,6 @@ class RandomizedResponse:
     def privacy_spec(self) -> LocalRandomizer:
         """The epsilon of a report, as the accountant takes it."""
         return LocalRandomizer(self.local_epsilon)
-
-    @property
-    def bias(self) -> float:
-        """The mean of a report's vector is the one-hot vector of the true category."""
-        return 0.0
 
     def variance(self, *, dimension: int, norm: float = 1.0) -> float:
         """Expected squared distance of a report's vector from the true one-hot vector.

@@ -1,4 +1,4 @@
-"""Any of the descriptions, and what they have in common."""
+"""The type of all descriptions of a randomizer, and the check of their dimension."""
 
 from __future__ import annotations
 

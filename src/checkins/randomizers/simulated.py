@@ -38,7 +38,7 @@ class Simulated(NamedTuple, Generic[Array]):
 def simulate_reports(
     randomizer: Randomizer, updates: npt.ArrayLike, generator: np.random.Generator
 ) -> Simulated[FloatArray]:
-    """One report per row of ``updates``: clipped, then made private as ``randomizer`` describes.
+    """Return one report per row of ``updates``: clipped, then randomized.
 
     ``updates`` is (n, d); for randomized response it is n categories from 0, and the reports are
     their (n, k) vectors.
@@ -96,7 +96,7 @@ def _responses(
 ) -> FloatArray:
     true = np.asarray(categories)
     if true.ndim != 1 or not np.issubdtype(true.dtype, np.integer):
-        raise InvalidValue("updates", true.dtype.name, "must be one axis of whole categories")
+        raise InvalidValue("updates", true.dtype.name, "must be one axis of integer categories")
     if true.size and not (true.min() >= 0 and true.max() < response.categories):
         raise InvalidValue("updates", true, f"must lie from 0 to {response.categories - 1}")
     lies = generator.random(true.shape) < response.lie
