@@ -232,11 +232,11 @@ def test_a_grid_is_fine_enough_for_sums_of_noises_and_coarse_enough_for_32_bits(
     assert on(CAMPAIGN, 0.5 / 3.0).randomizer.grid == 0.5 / 3.0
     with pytest.raises(InvalidValue, match=r"grid = 0\.17: is too coarse"):
         on(CAMPAIGN, 0.17)
-    with pytest.raises(InvalidValue, match=r"grid = 1e-09: must be at least .* 32 bits"):
+    with pytest.raises(InvalidValue, match=r"grid = 1e-09: is too fine: .* 32 bits"):
         on(CAMPAIGN, 1e-9)
     with pytest.raises(InvalidValue, match=r"grid = 2\.0: is too coarse"):
         on(CAMPAIGN, 2.0)
-    with pytest.raises(InvalidValue, match=r"grid = 1e-08: must be at least .* 32 bits"):
+    with pytest.raises(InvalidValue, match=r"grid = 1e-08: is too fine: .* 32 bits"):
         on(LOCAL, 1e-8)
 
 

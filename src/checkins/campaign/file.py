@@ -1,8 +1,8 @@
 """Read and write campaign.toml, by the keys that ``fields`` declares.
 
-A file is read whole, or refused with file, line and key. Nothing that privacy depends on has a
+A file is read completely, or refused with file, line and key. Nothing that privacy depends on has a
 default. ``[task]`` and ``[schedule]`` may be absent: such a campaign can be certified and not run.
-What is written reads back as the same campaign; a default that does not affect privacy is left out.
+A written file reads back as the same campaign; defaults that do not affect privacy are left out.
 """
 
 from __future__ import annotations
@@ -220,11 +220,8 @@ def _line(key: str, value: object, comment: str = "") -> str:
 def _commented_line(text: str, comment: str) -> str:
     if not comment:
         return text
-    line = (
-        f"{text:<{COMMENT_COLUMN}}# {comment}"
-        if len(text) < COMMENT_COLUMN
-        else f"{text}  # {comment}"
-    )
+    padded = f"{text:<{COMMENT_COLUMN}}" if len(text) < COMMENT_COLUMN else f"{text}  "
+    line = f"{padded}# {comment}"
     return line if len(line) <= WIDTH else f"# {comment}\n{text}"
 
 

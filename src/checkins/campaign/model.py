@@ -1,4 +1,4 @@
-"""A campaign: every public parameter of it, checked on construction and sealed by a hash.
+"""A campaign: all its public parameters, checked on construction and sealed by a hash.
 
 A ``Campaign`` is the description that the accountant certifies, that the server and its clients act
 on, and that the ledger records. It holds public facts only. A default that does not affect epsilon
@@ -34,7 +34,7 @@ MOST_SUMMED = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The largest epsilon, at which delta and between which neighbours.
+    """The largest epsilon, with its delta and neighbour relation.
 
     A campaign stops before a release that would exceed it.
     """
@@ -84,7 +84,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """One campaign: its budget, what is run, how reports are made private, what is learned, when.
+    """One campaign: its budget, design, randomizer, learning task and schedule.
 
     ``design`` is what the accountant certifies; it holds the noise of a report, and ``randomizer``
     which mechanism draws it. A campaign without ``task`` or ``schedule`` can be certified and not
@@ -160,11 +160,8 @@ class Campaign:
         most = MOST_SUMMED // minibatch
         if capacity > most:
             because = "" if minibatch == 1 else f" with minibatch = {minibatch:,}"
-            raise InvalidValue(
-                "capacity",
-                capacity,
-                f"must be at most {most:,}{because}, or sums of reports outgrow 64 bits",
-            )
+            expected = f"must be at most {most:,}{because}, or sums of reports outgrow 64 bits"
+            raise InvalidValue("capacity", capacity, expected)
 
     def _check_end(self, schedule: Schedule) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Runs of campaigns as far as they have gone, as designs for the accountant.
+"""Runs of campaigns, complete or not, as designs for the accountant.
 
 Noise that devices draw on a grid differs from the noise of the design: the total variation between
 them is charged to delta.
@@ -32,8 +32,8 @@ MOST_IN_A_LIST = 1000
 class PartialRun:
     """A run of a campaign of which ``slots`` are over; ``times`` such runs.
 
-    ``contributors`` is for averaged updates: how many reports went in. Without it the least that
-    the campaign declares is assumed. ``stopped``: fewer slots were released than are charged.
+    ``contributors`` is the number of reports of averaged updates; None: the smallest declared
+    population. ``stopped``: fewer slots were released than are charged.
     """
 
     campaign: Campaign
@@ -157,11 +157,10 @@ def added(variations: Iterable[float]) -> float:
 def _nothing(campaign: Campaign) -> Design:
     """Return the design of a campaign before its first release: a participation of 0."""
     randomizer = campaign.design.randomizer
+    local = randomizer if isinstance(randomizer, LocalRandomizer) else None
     return Design(
         Protocol.FIXED,
         slots=1,
         participation=0.0,
-        randomizer=randomizer
-        if isinstance(randomizer, LocalRandomizer)
-        else GaussianNoise(1.0, NoiseAt.SERVER),
+        randomizer=local or GaussianNoise(1.0, NoiseAt.SERVER),
     )

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, groupby
+from typing import Any
 
 from checkins import validate
 from checkins.accounting import Certificate, Protocol, certify
@@ -84,29 +85,21 @@ def _differ(runs: Sequence[PartialRun]) -> bool:
 
 
 def _filtered(runs: Sequence[PartialRun], rule: Filter) -> Certificate:
-    budget = shared_budget(runs)
-    blocks, variation = _charged(runs, rule)
-    certificate = certify_adaptive(
-        blocks,
-        rule,
-        delta=budget.delta,
-        adjacency=budget.adjacency,
-        variation=variation,
-        budget=_promised(runs),
-    )
+    blocks, terms = _charged(runs, rule)
+    certificate = certify_adaptive(blocks, rule, **terms)
     if sum(block.runs for block in blocks) != sum(run.times for run in runs if run.design):
         certificate = replace(certificate, epsilon_lower=0.0)  # some of it was never released
     return replace(certificate, assumptions=(*certificate.assumptions, _promise(runs)))
 
 
-def _promised(runs: Sequence[PartialRun]) -> float:
-    """The largest budget: one that was lowered after releases might not have been."""
+def _largest_budget(runs: Sequence[PartialRun]) -> float:
+    """Return the largest budget: without the releases, it might not have been lowered."""
     return max(run.campaign.budget.epsilon for run in runs)
 
 
 def _promise(runs: Sequence[PartialRun]) -> str:
-    """What the filter holds campaigns to: the budget, if it was not raised after releases."""
-    first, most = runs[0].campaign.budget.epsilon, _promised(runs)
+    """Return the assumption of a filter: the budget was not raised because of releases."""
+    first, most = runs[0].campaign.budget.epsilon, _largest_budget(runs)
     promise = f"the promise is the population's budget, epsilon = {most!r}"
     if most > first:
         promise = (
@@ -119,8 +112,8 @@ def _promise(runs: Sequence[PartialRun]) -> str:
     )
 
 
-def _charged(runs: Sequence[PartialRun], rule: Filter) -> tuple[list[Block], float]:
-    """The blocks that a filter charges for these runs, and the total variation of all of them."""
+def _charged(runs: Sequence[PartialRun], rule: Filter) -> tuple[list[Block], dict[str, Any]]:
+    """Return the blocks that a filter charges for these runs, and the terms of the guarantee."""
     declared: list[tuple[PartialRun, ...]] = []
     begun: Counter[Campaign] = Counter()
     left = 0  # how many runs the last block could have had
@@ -132,18 +125,24 @@ def _charged(runs: Sequence[PartialRun], rule: Filter) -> tuple[list[Block], flo
         begun[campaign] += sum(run.times for run in declared[-1])
     blocks_of_runs = [ComposedRuns.of(block) for block in declared]
     blocks = [Block(composed.designs, composed.campaigns) for composed in blocks_of_runs]
-    return blocks, added(composed.variation for composed in blocks_of_runs)
+    budget = shared_budget(runs)
+    return blocks, {
+        "delta": budget.delta,
+        "adjacency": budget.adjacency,
+        "variation": added(composed.variation for composed in blocks_of_runs),
+        "budget": _largest_budget(runs),
+    }
 
 
 @lru_cache(maxsize=256)
 def _declared(
     block: tuple[PartialRun, ...], earlier: tuple[PartialRun, ...], rule: Filter, left: int
 ) -> tuple[PartialRun, ...]:
-    """All that a campaign could have run within its budget, once another campaign follows it.
+    """Return all runs that a campaign could have had within its budget, if another follows it.
 
-    Whoever opens the other one may have seen the releases of this one: the repeats that are
-    ``left``, all that were not begun before this block, could have been run as well, so they are
-    charged. An earlier block of the same campaign may have been charged for them too.
+    Whoever opens the next campaign may have seen the releases of this one: the ``left`` repeats,
+    those that did not begin before this block, could have been run as well, so they are charged. An
+    earlier block of the same campaign may have been charged for them too.
     """
     campaign = block[0].campaign
     done = sum(run.times for run in block)
@@ -164,16 +163,8 @@ def _declared(
 def _epsilon(runs: tuple[PartialRun, ...], rule: Filter | None) -> float:
     """Return the epsilon of ``certify_runs``, cached: a server asks after every slot."""
     if rule is not None and _differ(runs):
-        budget = shared_budget(runs)
-        blocks, variation = _charged(runs, rule)
-        return filtered_epsilon(
-            blocks,
-            rule,
-            delta=budget.delta,
-            adjacency=budget.adjacency,
-            variation=variation,
-            budget=_promised(runs),
-        )
+        blocks, terms = _charged(runs, rule)
+        return filtered_epsilon(blocks, rule, **terms)
     composed = ComposedRuns.of(runs)
     try:
         return smallest_epsilon(
@@ -208,13 +199,13 @@ class Spending:
 
     @property
     def repeats_left(self) -> int:
-        """How many runs of the campaign are not among the earlier ones."""
+        """Number of runs of the campaign that are not among the earlier runs."""
         done = sum(run.times for run in self.earlier if run.campaign == self.campaign)
         return max(0, self.campaign.repeats - done)
 
     @property
     def slots(self) -> int:
-        """The slots of all runs that are left, together."""
+        """Number of slots of all remaining runs together."""
         return self.repeats_left * self.campaign.design.slots
 
     def after(self, slots: int, *, run: int = 1, contributors: int | None = None) -> Certificate:
@@ -236,9 +227,7 @@ class Spending:
         before = (PartialRun(self.campaign, whole, times=run - 1),) if run > 1 else ()
         last = PartialRun(self.campaign, slots, contributors)
         if len(self.earlier) + run > MOST_IN_A_LIST and slots > 0 and contributors is None:
-            last = PartialRun(
-                self.campaign, whole
-            )  # a looser but valid bound, with all runs of one kind
+            last = PartialRun(self.campaign, whole)  # a looser but valid bound
         return (*self.earlier, *before, last)
 
     def affordable(self, *, run: int = 1) -> int:
@@ -250,7 +239,7 @@ class Spending:
 
     @property
     def affordable_slots(self) -> int:
-        """How many slots the budget affords, counted from the first slot of the first run."""
+        """Number of slots that the budget affords in all remaining runs."""
         return self.affordable_slots_of(self.repeats_left)
 
     def affordable_slots_of(self, repeats: int) -> int:
@@ -270,7 +259,7 @@ class Spending:
         return self._epsilon_after(self.slots) <= self.campaign.budget.epsilon
 
     def curve(self, slots: Sequence[int] | None = None) -> tuple[tuple[int, float], ...]:
-        """(slots, epsilon) along the way, counted over all runs; twenty places if none are named.
+        """Return (slots, epsilon) after some slots, counted over all runs; after twenty by default.
 
         An epsilon that is not bounded is infinite.
         """

@@ -1,7 +1,7 @@
-"""What is learned: data, features, model, local training and the server's optimizer.
+"""The learning task: data, features, model, local training and the optimizer of the server.
 
-Public values only. Scaling is a public constant, never fitted on the clients' data. What the server
-does with the sum of a slot is post-processing, so epsilon does not depend on anything here. Real
+Public values only. Scaling is a public constant, never fitted on the clients' data. The optimizer
+of the server is post-processing, so epsilon does not depend on anything here. Real
 campaigns step by "sgd", which the protocol implements; "optax:NAME" names an optimizer of optax,
 which only a simulation has.
 """
@@ -76,10 +76,10 @@ class Optimizer:
         validate.positive(rate=self.rate)
         validate.count(minibatch=self.minibatch)
         object.__setattr__(self, "kind", str(self.kind))
-        object.__setattr__(self, "rate", float(self.rate))
+        validate.make_floats(self, "rate")
         if self.diameter is not None:
             validate.positive(diameter=self.diameter)
-            object.__setattr__(self, "diameter", float(self.diameter))
+            validate.make_floats(self, "diameter")
         if self.divide_by is not None:
             validate.count(divide_by=self.divide_by)
         self._check_momentum()
@@ -100,7 +100,7 @@ class Optimizer:
             object.__setattr__(self, "momentum", None)
             object.__setattr__(self, "nesterov", False)
         else:
-            object.__setattr__(self, "momentum", float(self.momentum))
+            validate.make_floats(self, "momentum")
 
     def _check_arguments(self) -> None:
         given: object = self.arguments
@@ -147,7 +147,7 @@ def optimizer_argument(name: object, value: object) -> Argument:
 
 
 class DataSet(StrEnum):
-    """Data that the package knows how to get."""
+    """Data sets that the package can load."""
 
     PATIENTS = "patients"
     FASHION_MNIST = "fashion-mnist"
@@ -155,7 +155,7 @@ class DataSet(StrEnum):
 
 
 class Model(StrEnum):
-    """Models that the package has itself; any other is named as ``module:function``."""
+    """Models of the package; any other model is named as ``module:function``."""
 
     LOGISTIC = "logistic"
     SOFTMAX = "softmax"
@@ -174,12 +174,12 @@ NOT_PICTURES = 'scattering is for pictures: it goes with data = "fashion-mnist"'
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """Anyone's table: a column that says whose a row is, one that says what to predict, features.
+    """A data file: its column of clients, its column of labels, and its features.
 
     ``ranges`` holds one (low, high) for each feature, in the features' order: public constants that
-    a value is clipped to and scaled by. ``classes`` is how many labels there are: without it they
-    must be 0, 1, ... up to some number. ``holdout`` is the share of clients that a public hash of
-    the id makes public, to test on: nothing protects those.
+    a value is clipped to and scaled by. ``classes`` is the number of labels; if it is None, the
+    labels are 0, 1, ... up to some number. ``holdout`` is the share of clients, chosen by a public
+    hash of the id, that are public test data: nothing protects them.
     """
 
     file: str
@@ -231,7 +231,7 @@ def _finite(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is learned from what, and how much of the work a client does.
+    """The data, the model, and the training of a client and of the server.
 
     With ``local_steps`` above 1 a client takes steps of its own of ``local_step_size`` s, from the
     model it was given to where they end, and reports (start − end) / s, a sum of gradients. A

@@ -53,70 +53,34 @@ def template_text(template: Template) -> str:
 
 
 def _patients() -> tuple[str, Campaign]:
-    return (
-        "One round of training on the records of a clinic's patients, one client each.",
-        Campaign(
-            name="patients",
-            population_id="clinic",
-            budget=Budget(0.5, 1e-6, Adjacency.ADD_REMOVE),
-            design=Design(
-                Protocol.FIXED,
-                slots=200,
-                participation=1.0,
-                randomizer=GaussianNoise(0.1, NoiseAt.CLIENT),
-                capacity=176,
-                population=Population(15_000, 20_000),
-            ),
-            repeats=1,
-            randomizer=GAUSSIAN,
-            task=Task(DataSet.PATIENTS, Model.LOGISTIC, Optimizer(rate=5.0)),
-            schedule=SCHEDULE,
-        ),
+    design = _design(
+        200, GaussianNoise(0.1, NoiseAt.CLIENT), capacity=176, population=Population(15_000, 20_000)
     )
+    task = Task(DataSet.PATIENTS, Model.LOGISTIC, Optimizer(rate=5.0))
+    first = "One round of training on the records of a clinic's patients, one client each."
+    return first, _campaign("patients", design, task, population_id="clinic")
 
 
 def _fashion_mnist() -> tuple[str, Campaign]:
-    noise = GaussianNoise(1.0, NoiseAt.SERVER)
-    return (
-        "Pictures of clothes, one for each of 60,000 clients; the server adds the noise.",
-        Campaign(
-            name="fashion-mnist",
-            population_id=None,
-            budget=Budget(0.5, 1e-6, Adjacency.ADD_REMOVE),
-            design=Design(Protocol.FIXED, slots=300, participation=1.0, randomizer=noise),
-            repeats=1,
-            randomizer=GAUSSIAN,
-            task=Task(DataSet.FASHION_MNIST, Model.SOFTMAX, Optimizer(rate=2.0, divide_by=200)),
-            schedule=SCHEDULE,
-        ),
-    )
+    design = _design(300, GaussianNoise(1.0, NoiseAt.SERVER))
+    task = Task(DataSet.FASHION_MNIST, Model.SOFTMAX, Optimizer(rate=2.0, divide_by=200))
+    first = "Pictures of clothes, one for each of 60,000 clients; the server adds the noise."
+    return first, _campaign("fashion-mnist", design, task)
 
 
 def _synthetic() -> tuple[str, Campaign]:
-    return "A convex problem with a known optimum; each report is private by itself.", Campaign(
-        name="synthetic",
-        population_id=None,
-        budget=Budget(0.5, 1e-6, Adjacency.REPLACE_ONE),
-        design=Design(
-            Protocol.FIXED,
-            slots=1000,
-            participation=1.0,
-            randomizer=LocalRandomizer(2.0),
-            capacity=10,
-        ),
-        repeats=1,
+    optimizer = Optimizer(rate=5.0, schedule=StepSizes.INVERSE_SQRT, diameter=10.0)
+    campaign = _campaign(
+        "synthetic",
+        _design(1000, LocalRandomizer(2.0), capacity=10),
+        Task(DataSet.SYNTHETIC, Model.LOGISTIC, optimizer),
+        adjacency=Adjacency.REPLACE_ONE,
         randomizer=RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, grid=1e-5),
-        task=Task(
-            DataSet.SYNTHETIC,
-            Model.LOGISTIC,
-            Optimizer(rate=5.0, schedule=StepSizes.INVERSE_SQRT, diameter=10.0),
-        ),
-        schedule=SCHEDULE,
     )
+    return "A convex problem with a known optimum; each report is private by itself.", campaign
 
 
 def _file() -> tuple[str, Campaign]:
-    noise = GaussianNoise(1.0, NoiseAt.SERVER)
     data = DataFile(
         "records.csv",
         client_column="person",
@@ -124,16 +88,37 @@ def _file() -> tuple[str, Campaign]:
         features=("age", "weight_kg"),
         ranges=((0.0, 100.0), (30.0, 200.0)),
     )
-    return (
-        "Your own table: say below whose row is whose, what to predict, and from what.",
-        Campaign(
-            name="my-campaign",
-            population_id="my-population",
-            budget=Budget(0.5, 1e-6, Adjacency.ADD_REMOVE),
-            design=Design(Protocol.FIXED, slots=300, participation=1.0, randomizer=noise),
-            repeats=1,
-            randomizer=GAUSSIAN,
-            task=Task(data, Model.LOGISTIC, Optimizer(rate=0.5, divide_by=30)),
-            schedule=SCHEDULE,
-        ),
+    design = _design(300, GaussianNoise(1.0, NoiseAt.SERVER))
+    task = Task(data, Model.LOGISTIC, Optimizer(rate=0.5, divide_by=30))
+    first = "Your own table: say below whose row is whose, what to predict, and from what."
+    return first, _campaign("my-campaign", design, task, population_id="my-population")
+
+
+def _design(
+    slots: int,
+    noise: GaussianNoise | LocalRandomizer,
+    *,
+    capacity: int | None = None,
+    population: Population | None = None,
+) -> Design:
+    return Design(
+        Protocol.FIXED,
+        slots=slots,
+        participation=1.0,
+        randomizer=noise,
+        capacity=capacity,
+        population=population,
     )
+
+
+def _campaign(
+    name: str,
+    design: Design,
+    task: Task,
+    *,
+    population_id: str | None = None,
+    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    randomizer: RandomizerConfig = GAUSSIAN,
+) -> Campaign:
+    budget = Budget(0.5, 1e-6, adjacency)
+    return Campaign(name, population_id, budget, design, 1, randomizer, task, SCHEDULE)

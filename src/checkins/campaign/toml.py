@@ -20,11 +20,12 @@ from datetime import datetime
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn, TypeVar, cast
 
 from checkins import validate
 from checkins.errors import InvalidValue
 
+Value = TypeVar("Value")
 LONGEST_VALUE = 60
 """Largest number of characters of a value that an error message quotes."""
 MOST_BYTES = 200_000
@@ -65,7 +66,7 @@ class InvalidCampaign(InvalidValue):
 
 
 def line_numbers(text: str) -> dict[tuple[str, str], int]:
-    """The line of each (section, key), and of each section as (section, "").
+    """Return the line of each (section, key), and of each section as (section, "").
 
     >>> line_numbers('schema = 1\\n[protocol]\\nslots = 0\\n')[("protocol", "slots")]
     3
@@ -87,7 +88,7 @@ def line_numbers(text: str) -> dict[tuple[str, str], int]:
 
 @dataclass(frozen=True, slots=True)
 class TomlSource:
-    """A parsed file that still knows its path and its lines; the top is section ``""``."""
+    """The values of a file with its path and the lines of its keys; the top is section ``""``."""
 
     path: str
     values: Mapping[str, object]
@@ -108,7 +109,7 @@ class TomlSource:
 
     @classmethod
     def parse(cls, text: str, *, path: str) -> TomlSource:
-        """The values of a text; ``path`` is for messages.
+        """Parse a text; ``path`` is for messages.
 
         A text beyond the limits of this module is refused before it is parsed.
         """
@@ -124,7 +125,7 @@ class TomlSource:
         return cls(path, values, line_numbers(text))
 
     def section(self, name: str) -> Mapping[str, object]:
-        """The values of a section; ``a.b`` is the table b of section a."""
+        """Return the values of a section; ``a.b`` is the table b of section a."""
         if name == "":
             return self.values
         outer, _, inner = name.rpartition(".")
@@ -144,11 +145,11 @@ class TomlSource:
         return name in self.values
 
     def get(self, section: str, key: str) -> object:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         return self.section(section).get(key)
 
     def need(self, section: str, key: str) -> object:
-        """The value of a key that must stand in the file."""
+        """Return the value of a key; refuse a file without it."""
         if key not in self.section(section):
             self.refuse(section, key, "is missing; it has no default")
         return self.section(section)[key]
@@ -171,22 +172,20 @@ class TomlSource:
         return cast(int, value)
 
     def text(self, section: str, key: str) -> str:
-        value = self.need(section, key)
-        if not isinstance(value, str):
-            self.refuse(section, key, "must be a text in quotes")
-        return value
+        return self._of_type(str, section, key, "must be a text in quotes")
 
     def boolean(self, section: str, key: str) -> bool:
-        value = self.need(section, key)
-        if not isinstance(value, bool):
-            self.refuse(section, key, "must be true or false")
-        return value
+        return self._of_type(bool, section, key, "must be true or false")
 
     def date_time(self, section: str, key: str) -> datetime:
-        """A date and time; whether it names its offset is for the caller to check."""
+        """Return a date and time, with or without an offset."""
+        expected = "must be a date and time, such as 2030-01-01T00:00:00Z"
+        return self._of_type(datetime, section, key, expected)
+
+    def _of_type(self, kind: type[Value], section: str, key: str, expected: str) -> Value:
         value = self.need(section, key)
-        if not isinstance(value, datetime):
-            self.refuse(section, key, "must be a date and time, such as 2030-01-01T00:00:00Z")
+        if not isinstance(value, kind):
+            self.refuse(section, key, expected)
         return value
 
     def texts(self, section: str, key: str) -> tuple[str, ...]:
@@ -208,9 +207,8 @@ class TomlSource:
         for key in self.section(section):
             if key not in known:
                 close = difflib.get_close_matches(key, sorted(known), n=1)
-                hint = (
-                    f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
-                )
+                names = ", ".join(sorted(known))
+                hint = f"did you mean {close[0]}?" if close else f"known: {names}"
                 self.refuse(section, key, f"is not a known key; {hint}")
 
     def refuse(self, section: str, key: str, expected: str) -> NoReturn:
@@ -232,7 +230,7 @@ class TomlSource:
         )
 
     def _line(self, section: str, key: str) -> int | None:
-        """The line of a key, or that of the nearest table around it."""
+        """Return the line of a key, or of the nearest table around it; None if unknown."""
         if (section, key) in self.lines:
             return self.lines[section, key]
         around = section or key
@@ -246,7 +244,7 @@ class TomlSource:
 
 
 def _what_is_wrong(error: ValueError, text: str) -> tuple[int, str]:
-    """The line and the parser's reason, which is no help where a line breaks off."""
+    """Return the line of an error, and a clearer reason than the parser's for a missing value."""
     reason, _, place = str(error).rpartition(" (at ")
     lines = text.rstrip().split("\n")
     found = re.match(r"line (\d+),", place)
@@ -261,7 +259,7 @@ def _what_is_wrong(error: ValueError, text: str) -> tuple[int, str]:
 
 
 def as_written(value: object) -> str:
-    """The value on one line, as TOML writes it; a long one is cut.
+    """Return a value on one line, as TOML writes it; a long value is shortened.
 
     >>> as_written("fixed"), as_written(True), as_written([1, 2])
     ('"fixed"', 'true', '[1, 2]')
@@ -308,9 +306,8 @@ def excess(text: str) -> tuple[int | None, str] | None:
             parts = parts + 1 if joined else 1
             joined = False
             if parts > MOST_PARTS:
-                return _line_of(
-                    text, token
-                ), f"must have at most {MOST_PARTS} parts in a dotted key"
+                limit = f"must have at most {MOST_PARTS} parts in a dotted key"
+                return _line_of(text, token), limit
             continue
         mark = token[0]
         joined = mark == "." and parts > 0
