@@ -21,7 +21,7 @@ from checkins.accounting import (
 )
 from checkins.cli import terminal
 from checkins.cli.views import certificate as views
-from checkins.cli.views import plots
+from checkins.cli.views import paper as plots
 
 DELTA = 1e-6
 SLOTS = 1_000

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkins import durable_file
 from checkins.cli.errors import UsageError, quoted
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ def show_json(answer: Mapping[str, object]) -> None:
 
 def write_json(path: Path, answer: Mapping[str, object], *, indent: int = 2) -> None:
     """Write a file with one JSON object; a number that is not finite becomes null."""
+    from checkins import durable_file
+
     text = json.dumps(finite(answer), indent=indent, allow_nan=False)
     durable_file.replace_content(path, f"{text}\n".encode())
 
@@ -131,6 +132,8 @@ def check_file(out: Path, *, force: bool, instead: str = "") -> None:
 
 def write_new(place: str, text: str, *, force: bool) -> None:
     """Write a text file; refuse to overwrite one unless ``force`` is set."""
+    from checkins import durable_file
+
     try:
         if Path(place).is_dir():
             raise UsageError(f"--out {place}: is a folder; name a file in it")

@@ -51,13 +51,12 @@ def table1(given: GivenOptions) -> None:
     with terminal.working("evaluating Table 1", quiet=given.json):
         from checkins.accounting import paper
         from checkins.cli.views import paper as views
-        from checkins.cli.views import plots
 
         setting = _numbers(given, clients=100_000, slots=1_000, local_epsilon=2.0, delta=1e-6)
         with given.naming_options():
             rows = paper.table1(**setting)  # type: ignore[arg-type]  # counts stay int
         saved = _drawn(
-            given, "table1.png", lambda path: plots.draw_table1(rows, path, setting=setting)
+            given, "table1.png", lambda path: views.draw_table1(rows, path, setting=setting)
         )
     _answer(
         {"setting": setting, "rows": [asdict(row) for row in rows]},
@@ -77,15 +76,14 @@ def figure2(given: GivenOptions) -> None:
     with terminal.working("evaluating Figure 2", quiet=given.json):
         from checkins.accounting import paper
         from checkins.cli.views import paper as views
-        from checkins.cli.views import plots
 
         setting = _numbers(given, delta=paper.FIGURE_DELTA)
         with given.naming_options():
-            curves = paper.figure2(local_epsilons=plots.FIGURE_GRID, delta=setting["delta"])
+            curves = paper.figure2(local_epsilons=views.FIGURE_GRID, delta=setting["delta"])
         saved = _drawn(
             given,
             "figure2.png",
-            lambda path: plots.draw_figure2(curves, path, delta=setting["delta"]),
+            lambda path: views.draw_figure2(curves, path, delta=setting["delta"]),
         )
     listed = [
         {
@@ -127,7 +125,6 @@ def theorems(given: GivenOptions) -> None:
     with terminal.working("evaluating the theorems", quiet=given.json):
         from checkins.accounting import paper
         from checkins.cli.views import paper as views
-        from checkins.cli.views import plots
 
         setting = _numbers(
             given,
@@ -146,7 +143,7 @@ def theorems(given: GivenOptions) -> None:
                 )
         with given.naming_options():
             rows = paper.theorem_sheet(paper.Setting(**setting, **SMOOTH))  # type: ignore[arg-type]
-            saved = _drawn(given, "theorems.png", lambda path: plots.draw_theorems(setting, path))
+            saved = _drawn(given, "theorems.png", lambda path: views.draw_theorems(setting, path))
     _answer(
         {"setting": setting | SMOOTH, "rows": [asdict(row) for row in rows]},
         lambda: views.theorems_parts(rows, setting),

@@ -128,11 +128,8 @@ def _power(audit: Audit) -> str:
     needed = check.runs_needed(delta)
     if needed is None:
         return f"{sentence} No number of runs of these attacks is known to measure 80% of it."
-    return f"{sentence} About {_rounded(needed)} runs of the best attack would measure 80% of it."
-
-
-def _rounded(runs: int) -> str:
-    return f"{runs:,}" if runs < 10_000 else f"{float(f'{runs:.2g}'):,.0f}"
+    runs = f"{needed:,}" if needed < 10_000 else f"{float(f'{needed:.2g}'):,.0f}"
+    return f"{sentence} About {runs} runs of the best attack would measure 80% of it."
 
 
 def _notes(audit: Audit) -> Iterator[str]:

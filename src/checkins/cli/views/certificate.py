@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich import box
 from rich.console import RenderableType
@@ -70,12 +70,15 @@ def guarantee(certificate: Certificate) -> Text:
 def methods_table(certificate: Certificate) -> Table:
     """Return every method that was tried: the best first, then the others that prove a bound."""
     table = plain_table("method", "epsilon", "role", "note", right=("epsilon",))
-    for other in sorted(certificate.alternatives, key=lambda found: _rank(found, certificate)):
+
+    def rank(other: Alternative) -> tuple[bool, bool, bool]:
+        return other.method != certificate.method, not other.proves, math.isinf(other.epsilon)
+
+    for other in sorted(certificate.alternatives, key=rank):
         best = other.method == certificate.method
         style = "bold" if best else "" if other.proves else "dim"
-        table.add_row(
-            other.method, formatting.up(other.epsilon), _role(other), other.note, style=style
-        )
+        role = "" if math.isinf(other.epsilon) else PROVES if other.proves else COMPARES
+        table.add_row(other.method, formatting.up(other.epsilon), role, other.note, style=style)
     if certificate.epsilon_lower > 0.0:
         lower = formatting.down(certificate.epsilon_lower)
         table.add_row(LOWER, lower, "", f"for {_tight_case(certificate)}, no smaller epsilon holds")
@@ -93,24 +96,11 @@ def _against_server(certificate: Certificate) -> list[RenderableType]:
     local = certificate.against_server
     if local is None:
         return []
-    if math.isinf(local.epsilon):
-        return [Text(f"Against the server: {local.note}.")]
-    return [
-        Text(
-            f"Against the server: epsilon <= {formatting.up(local.epsilon)} at delta ="
-            f" {certificate.delta!r} (replace-one), {local.note}."
-        )
-    ]
-
-
-def _rank(other: Alternative, certificate: Certificate) -> tuple[bool, bool, bool]:
-    return other.method != certificate.method, not other.proves, math.isinf(other.epsilon)
-
-
-def _role(other: Alternative) -> str:
-    if math.isinf(other.epsilon):
-        return ""
-    return PROVES if other.proves else COMPARES
+    bound = ""
+    if math.isfinite(local.epsilon):
+        epsilon = formatting.up(local.epsilon)
+        bound = f"epsilon <= {epsilon} at delta = {certificate.delta!r} (replace-one), "
+    return [Text(f"Against the server: {bound}{local.note}.")]
 
 
 def side_by_side(title: str, certificates: Mapping[Adjacency, Certificate]) -> Table:
@@ -153,17 +143,15 @@ def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = No
         box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False
     )
     for column in columns:
-        last = column == columns[-1]
-        table.add_column(
-            column,
-            justify="right" if column in right else "left",
-            no_wrap=not last,
-            overflow="fold",
-        )
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        wrap = column == columns[-1]
+        table.add_column(column, justify=justify, no_wrap=not wrap, overflow="fold")
     return table
 
 
-def listed(title: str, lines: Iterable[str], *, numbered: bool = False) -> list[RenderableType]:
+def listed(
+    title: str, lines: Iterable[str | Text], *, numbered: bool = False
+) -> list[RenderableType]:
     """Return a title with a list below it; an empty list for no lines."""
     items = list(lines)
     if not items:
@@ -172,5 +160,7 @@ def listed(title: str, lines: Iterable[str], *, numbered: bool = False) -> list[
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for number, line in enumerate(items, start=1):
-        table.add_row(f"({number})" if numbered else "-", Text(line))
+        table.add_row(
+            f"({number})" if numbered else "-", Text(line) if isinstance(line, str) else line
+        )
     return [Text(f"{title}:"), Padding(table, (0, 0, 1, 2))]

@@ -1,9 +1,16 @@
-"""Tables of the paper's Table 1, Figure 2 and theorems."""
+"""Tables and plots of the paper's Table 1, Figure 2 and theorems.
+
+Plots are saved as PNG; matplotlib is imported when one is drawn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -11,10 +18,20 @@ from checkins import formatting
 from checkins.accounting.paper import Curve, SheetRow, TableRow
 from checkins.cli.views.certificate import listed, plain_table
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 MOST_IN_SHEET = 10_000_000
 """Largest number of clients or slots: the sums over all of them would take minutes."""
 
 SHOWN_LOCAL_EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
+FIGURE_GRID = tuple(round(0.05 * step, 2) for step in range(1, 61))
+"""Values of ε₀ in the plot of Figure 2."""
+
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
+PURPLE, GREY, RED = "#aa4499", "#8a8a8a", "#cc3311"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 
 
 def table1_parts(rows: Sequence[TableRow], setting: Mapping[str, float]) -> list[RenderableType]:
@@ -84,3 +101,161 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
         *listed("Refused: the preconditions do not hold", refusals, numbered=True),
         Text("Rounded to nearest: illustrations, not bounds.", style="dim"),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One curve; points that are NaN are not drawn."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str
+    style: str = "-"
+    width: float = 1.8
+    opacity: float = 1.0
+
+
+def draw_lines(
+    lines: Sequence[Line],
+    path: Path,
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    y_limits: tuple[float, float] | None = None,
+) -> None:
+    """Plot lines with a logarithmic y axis."""
+    figure, axes = _blank(title, x_label, y_label)
+    for line in lines:
+        axes.plot(
+            line.x,
+            line.y,
+            line.style,
+            color=line.colour,
+            label=line.label,
+            linewidth=line.width,
+            alpha=line.opacity,
+        )
+    axes.set_yscale("log")
+    if log_x:
+        axes.set_xscale("log")
+    if y_limits is not None:
+        axes.set_ylim(*y_limits)
+    axes.legend(frameon=False, fontsize=9)
+    save(figure, path)
+
+
+def draw_table1(rows: Sequence[TableRow], path: Path, *, setting: Mapping[str, float]) -> None:
+    """Plot Table 1 as one bar per source of amplification."""
+    title = (
+        f"Table 1: n = {setting['clients']:,}, ε₀ = {setting['local_epsilon']:g},"
+        f" δ = {setting['delta']:g}"
+    )
+    figure, axes = _blank(title, "ε after one epoch (dotted: ε₀, without amplification)", "")
+    names = [row.source for row in rows][::-1]
+    epsilons = [row.epsilon for row in rows][::-1]
+    colours = [BLUE if "check-ins" in name else GREY for name in names]
+    bars = axes.barh(names, epsilons, color=colours, height=0.6)
+    axes.bar_label(bars, fmt="%.3g", padding=4, fontsize=9)
+    axes.axvline(rows[0].epsilon, color=RED, linewidth=1, linestyle=":")
+    axes.set_xscale("log")
+    axes.margins(x=0.12)
+    axes.grid(visible=False, axis="y")
+    save(figure, path)
+
+
+def draw_figure2(curves: Sequence[Curve], path: Path, *, delta: float) -> None:
+    """Plot Figure 2: this paper solid, the earlier bound dotted, no amplification grey."""
+    grid = curves[0].local_epsilons.tolist()
+    lines = [Line("no amplification: ε = ε₀", grid, grid, GREY)]
+    for curve, colour in zip(curves, COLOURS, strict=False):
+        power = round(float(np.log10(curve.clients)))
+        lines += [
+            Line(f"n = $10^{power}$, this paper", grid, curve.this_paper.tolist(), colour),
+            Line(f"n = $10^{power}$, EFMRTT19", grid, curve.earlier.tolist(), colour, ":"),
+        ]
+    draw_lines(
+        lines,
+        path,
+        title=f"Figure 2: ε after shuffling n reports, δ = {delta:g}",
+        x_label="ε₀ of one report",
+        y_label="ε",
+        y_limits=(1e-3, 10.0),
+    )
+
+
+def draw_theorems(setting: Mapping[str, float], path: Path) -> None:
+    """Plot the paper's fixed-window bound and the exact one against ε₀."""
+    from checkins.accounting import Adjacency, Design, LocalRandomizer, Protocol, certify
+    from checkins.accounting.paper import statements
+
+    slots, participation, delta = int(setting["slots"]), setting["participation"], setting["delta"]
+    grid = np.linspace(0.1, 4.0, 27).tolist()
+    found: dict[str, list[float]] = {"paper": [], "add": [], "upper": [], "lower": []}
+    for local_epsilon in grid:
+        design = Design(
+            Protocol.FIXED,
+            slots=slots,
+            participation=participation,
+            randomizer=LocalRandomizer(local_epsilon),
+        )
+        add, replace = (
+            certify(design, delta=delta, adjacency=adjacency, compare=False)
+            for adjacency in (Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE)
+        )
+        found["paper"].append(
+            statements.fixed_window(
+                local_epsilon=local_epsilon, delta=delta, slots=slots, participation=participation
+            )
+        )
+        found["add"].append(add.epsilon)
+        found["upper"].append(replace.epsilon)
+        found["lower"].append(replace.epsilon_lower)
+    draw_lines(
+        [
+            Line("no amplification: ε = ε₀", grid, grid, GREY),
+            Line("paper, Theorem 3.2 (replace-one)", grid, found["paper"], ORANGE),
+            Line("exact, replace-one", grid, found["upper"], BLUE),
+            Line("some randomizer has no smaller ε, replace-one", grid, found["lower"], BLUE, ":"),
+            Line("exact, add/remove", grid, found["add"], GREEN),
+        ],
+        path,
+        title=f"Fixed window: m = {slots:,}, p₀ = {participation:g}, δ = {delta:g}",
+        x_label="ε₀ of one report",
+        y_label="ε",
+    )
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Create a figure without a window."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)  # opens no window, whatever MPLBACKEND says
+    return figure
+
+
+def _blank(title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    figure = new_figure(8.0, 5.0)
+    axes = figure.add_subplot()
+    style_axes(axes, title)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    return figure, axes
+
+
+def style_axes(axes: Axes, title: str) -> None:
+    """Set a title at the left, a light grid, and no frame at the top and right."""
+    axes.set_title(title, loc="left", fontsize=12)
+    axes.grid(visible=True, which="major", color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure as a file."""
+    figure.savefig(path, metadata={"Software": "checkins"})

@@ -27,11 +27,9 @@ from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from checkins.planning import CalibratedDesign, Plan
+    from checkins.planning import Plan
 
 BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-
-
 OTHER = "other"
 
 
@@ -82,7 +80,7 @@ REQUIRED = (
 )
 TASK = OptionPrompt(
     "task",
-    "What is learned?",
+    "What is learned? [patients/fashion-mnist/synthetic/FILE/other]",
     "A known task, the name of a campaign file, or other.",
     str,
     default=OTHER,
@@ -117,7 +115,7 @@ def _ask_for_task(
     def check(text: str) -> object:
         return text if text == OTHER else check_task(text)
 
-    task = ask(TASK, console, check=check, hint="patients/fashion-mnist/synthetic/FILE/other")
+    task = ask(TASK, console, check=check)
     if task == OTHER:
         answers["dimension"] = ask(DIMENSION, console)
     else:
@@ -125,22 +123,17 @@ def _ask_for_task(
 
 
 def ask(
-    question: OptionPrompt,
-    console: Console,
-    *,
-    check: Callable[[str], object] | None = None,
-    hint: str | None = None,
+    question: OptionPrompt, console: Console, *, check: Callable[[str], object] | None = None
 ) -> str:
     """Prompt until the answer passes its check; print why a wrong answer is refused."""
     console.print()
     console.print(Text(question.explained, style="dim"))
-    words = question.words if hint is None else f"{question.words} [{hint}]"
-    choices = list(question.choices) or None
+    words, choices = Text(question.words), list(question.choices) or None
     while True:
         if question.default is None:
-            answer = _PlainPrompt.ask(Text(words), console=console, choices=choices)
+            answer = _PlainPrompt.ask(words, console=console, choices=choices)
         else:
-            answer = _PlainPrompt.ask(Text(words), console=console, default=question.default)
+            answer = _PlainPrompt.ask(words, console=console, default=question.default)
         answer = (answer or "").strip()
         try:
             (check or question.check)(answer)
@@ -156,7 +149,13 @@ def plan_parts(plan: Plan, *, place: str | None) -> Iterator[RenderableType]:
     yield Text.assemble(("Recommended: ", "bold"), (best.label, "bold green"))
     yield guarantee(plan.certificate)
     yield _design(plan)
-    yield from _reasons(plan)
+    yield from listed(
+        "Why",
+        (
+            Text.assemble(reason.sentence, " ", (f"[{reason.theorem}]", "dim"))
+            for reason in plan.reasons
+        ),
+    )
     yield _front(plan)
     yield Text(
         f"* recommended. epsilon: certified, rounded up, at delta = {best.target.delta!r}"
@@ -178,10 +177,11 @@ def _design(plan: Plan) -> RenderableType:
     level = "noise multiplier" if shape.is_gaussian else "local epsilon"
     where = f" at the {shape.noise_at}" if shape.is_gaussian else ""
     at_server = shape.is_gaussian and shape.noise_at is NoiseAt.SERVER
+    runs = f" in each of {shape.repeats:,} runs" if shape.repeats > 1 else ""
     unused = "empty slots" if at_server else "dummies"
     rows = {
         "protocol": str(shape.protocol),
-        "slots": f"{shape.slots:,}" + _in_runs(shape.repeats),
+        "slots": f"{shape.slots:,}{runs}",
         "window": None if shape.window is None else f"{shape.window:,} slots",
         "participation": f"{shape.participation:g}",
         "capacity": None if best.capacity is None else f"{best.capacity}",
@@ -201,28 +201,9 @@ def _design(plan: Plan) -> RenderableType:
     return Padding(table, (1, 0, 1, 2))
 
 
-def _reasons(plan: Plan) -> Iterator[RenderableType]:
-    table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for reason in plan.reasons:
-        table.add_row("-", Text.assemble(reason.sentence, " ", (f"[{reason.theorem}]", "dim")))
-    yield Text("Why:")
-    yield Padding(table, (0, 0, 1, 2))
-
-
 def _front(plan: Plan) -> RenderableType:
-    table = plain_table(
-        "",
-        "epsilon",
-        "proxy",
-        "time",
-        "upload",
-        "noise",
-        "design",
-        right=("epsilon", "proxy", "time", "upload", "noise"),
-        title="Pareto-optimal designs",
-    )
+    numbers = ("epsilon", "proxy", "time", "upload", "noise")
+    table = plain_table("", *numbers, "design", right=numbers, title="Pareto-optimal designs")
     for design in plan.front:
         chosen = design is plan.recommended
         table.add_row(
@@ -232,15 +213,10 @@ def _front(plan: Plan) -> RenderableType:
             duration_text(design.metrics.duration_s),
             bytes_text(design.load),
             f"{design.level:.4g}",
-            _short(design),
+            design.label.replace(" slots", "").replace(" slot", "").replace("fixed, ", ""),
             style="bold" if chosen else "",
         )
     return table
-
-
-def _short(design: CalibratedDesign) -> str:
-    """Shorten the label of a design to fit its column."""
-    return design.label.replace(" slots", "").replace(" slot", "").replace("fixed, ", "")
 
 
 def _next(plan: Plan, place: str | None) -> Iterator[RenderableType]:
@@ -272,10 +248,6 @@ def bytes_text(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:.3g} B"
-
-
-def _in_runs(repeats: int) -> str:
-    return f" in each of {repeats:,} runs" if repeats > 1 else ""
 
 
 def _few(count: float) -> str:

@@ -87,7 +87,8 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 
 
 def _headline(result: Mapping[str, Any], file: str) -> list[RenderableType]:
-    name = result["campaign"]["name"]
+    name, due = result["campaign"]["name"], result["dummies_expected"]
+    expected = "" if due is None else f" (theory: {due:,.0f})"
     parts: list[RenderableType] = [
         Text.assemble(
             ("Simulated", "bold"),
@@ -95,13 +96,13 @@ def _headline(result: Mapping[str, Any], file: str) -> list[RenderableType]:
             f" {counted(result['check_ins'], 'check-in')} of"
             f" {counted(result['scenario']['clients'], 'client')},"
             f" {result['client_updates']:,} used,"
-            f" {counted(result['dummies'], 'dummy', 'dummies')}{_expected(result)}.",
+            f" {counted(result['dummies'], 'dummy', 'dummies')}{expected}.",
         ),
         Text.assemble(
             (_metrics(result), "bold green"), f" {_where(result, complete=result['complete'])}"
         ),
+        _guarantee(result["certificate"]),
     ]
-    parts.append(_guarantee(result["certificate"]))
     if not result["within_budget"]:
         budget = result["budget"]["epsilon"]
         parts.append(
@@ -114,25 +115,11 @@ def _headline(result: Mapping[str, Any], file: str) -> list[RenderableType]:
     return parts
 
 
-def _expected(result: Mapping[str, Any]) -> str:
-    due = result["dummies_expected"]
-    return "" if due is None else f" (theory: {due:,.0f})"
-
-
 def _metrics(result: Mapping[str, Any]) -> str:
-    spread = result["spread"] or {}
     found = result["metrics"]
-    texts = []
-    for name, word in METRICS.items():
-        if name in found:
-            more = f" ± {spread[name]:.2g}" if name in spread else ""
-            texts.append(f"{word} {_number(found[name])}{more}")
-    return ", ".join(texts)
-
-
-def _number(value: float) -> str:
-    """Format a metric with four decimals; three digits for a loss that diverged."""
-    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3g}"
+    return ", ".join(
+        f"{word} {_with_spread(result, name)}" for name, word in METRICS.items() if name in found
+    )
 
 
 def _epsilon(value: float | None) -> str:
@@ -188,8 +175,10 @@ def _methods(result: Mapping[str, Any]) -> list[RenderableType]:
 def _with_spread(found: Mapping[str, Any], name: str) -> str:
     if name not in found["metrics"]:
         return ""
-    more = f" ± {found['spread'][name]:.2g}" if found["spread"] else ""
-    return f"{_number(found['metrics'][name])}{more}"
+    spread, value = found["spread"] or {}, found["metrics"][name]
+    more = f" ± {spread[name]:.2g}" if name in spread else ""
+    number = f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3g}"  # a loss that diverged
+    return f"{number}{more}"
 
 
 def _foot(result: Mapping[str, Any]) -> list[RenderableType]:
@@ -234,14 +223,8 @@ def _sweep_parts(results: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     if baselines:
         legend += f" Baselines: their {METRICS[names[0]]} at the epsilon of the row."
     notes = list(dict.fromkeys(note for result in results for note in result["notes"]))
-    return [
-        head,
-        Text(),
-        table,
-        Text(legend),
-        *listed("Notes", notes),
-        Text(NOT_PRIVATE, style="dim"),
-    ]
+    foot = [Text(legend), *listed("Notes", notes), Text(NOT_PRIVATE, style="dim")]
+    return [head, Text(), table, *foot]
 
 
 def save(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from checkins import formatting
 from checkins.cli.views.certificate import listed, plain_table
-from checkins.cli.views.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save, style_axes
+from checkins.cli.views.paper import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save, style_axes
 from checkins.simulation.excess_risk import CONFIDENCE, Measured, Scheme
 from checkins.simulation.utility_sweep import Comparison, Ladder, UtilitySweep
 from checkins.tasks.data.synthetic import Loss
