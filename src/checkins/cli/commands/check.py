@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from checkins.cli import params, terminal
 from checkins.cli.commands.verify import ledger_file
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from checkins.campaign.spending import Spending
     from checkins.ledger.verification import Verification
 
+Found = TypeVar("Found")
 LEDGER = params.text(
     "--ledger",
     "DIR",
@@ -96,9 +98,16 @@ class CheckedCampaign:
 
     @classmethod
     def of(cls, file: CampaignFile, before: Verification | None) -> CheckedCampaign:
-        spending = _spending(file.campaign, before)
+        from checkins.campaign.partial_runs import PartialRun
+        from checkins.campaign.spending import Spending, certify_runs
+        from checkins.ledger import spending_of
+
+        campaign = file.campaign
+        spending = Spending(campaign) if before is None else spending_of(before.ledger, campaign)
+        left = replace(PartialRun.whole(campaign), times=spending.repeats_left)
+        runs = [*spending.earlier, left]
         started = time.process_time()
-        certificate = _certificate(spending)
+        certificate = _or_none(lambda: certify_runs(runs, compare=True, rule=spending.rule))
         epsilon = math.inf if certificate is None else certificate.epsilon
         slots = spending.slots
         curve = {slots: epsilon}
@@ -109,7 +118,7 @@ class CheckedCampaign:
                 if max(1, place) not in curve:
                     curve.update(spending.curve([max(1, place)]))
         within_budget = epsilon <= file.campaign.budget.epsilon
-        affordable = slots if within_budget else _affordable(spending)
+        affordable = slots if within_budget else _or_none(lambda: spending.affordable_slots)
         return cls(file, before, spending, certificate, affordable, tuple(sorted(curve.items())))
 
     @property
@@ -172,30 +181,10 @@ class CheckedCampaign:
         return _remedy(self.campaign) or GENERAL_ADVICE
 
 
-def _spending(campaign: Campaign, before: Verification | None) -> Spending:
-    """Return the spending of the remaining runs, after the runs in the ledger."""
-    from checkins.campaign.spending import Spending
-    from checkins.ledger import spending_of
-
-    return Spending(campaign) if before is None else spending_of(before.ledger, campaign)
-
-
-def _certificate(spending: Spending) -> Certificate | None:
-    """Return the certificate of all runs; None if the file is valid but no epsilon is proved."""
-    from checkins.campaign.partial_runs import PartialRun
-    from checkins.campaign.spending import certify_runs
-
+def _or_none(compute: Callable[[], Found]) -> Found | None:
+    """Return the result; None if the file is valid but no epsilon is proved."""
     try:
-        left = replace(PartialRun.whole(spending.campaign), times=spending.repeats_left)
-        return certify_runs([*spending.earlier, left], compare=True, rule=spending.rule)
-    except (NotCovered, DeltaExhausted):
-        return None
-
-
-def _affordable(spending: Spending) -> int | None:
-    """Return the number of slots that the budget allows; None if no epsilon is proved."""
-    try:
-        return spending.affordable_slots
+        return compute()
     except (NotCovered, DeltaExhausted):
         return None
 

@@ -171,25 +171,22 @@ def _show_beginning(view: CampaignView, url: str) -> None:
 
 def _show_end(view: CampaignView, runs: list[tuple[str, Outcome]], *, json: bool) -> None:
     if json:
-        ended = [{"campaign": name, **_outcome(outcome)} for name, outcome in runs]
+        ended = [
+            {"campaign": name, "outcome": outcome.name.lower(), "explained": str(outcome)}
+            for name, outcome in runs
+        ]
         terminal.show_json(
             {"name": view.campaign.name, "seal": view.seal, **ended[-1], "runs": ended}
         )
         return
     for name, outcome in runs:
-        terminal.show_plain(f"{name}: {_outcome(outcome)['explained']}.")
-
-
-def _outcome(outcome: Outcome) -> dict[str, str]:
-    return {"outcome": outcome.name.lower(), "explained": str(outcome)}
+        terminal.show_plain(f"{name}: {outcome}.")
 
 
 def _show_withdrawn(view: CampaignView, withdrawn: bool, *, json: bool) -> None:
     if json:
         terminal.show_json({"campaign": view.id, "withdrawn": withdrawn})
-    elif withdrawn:
-        terminal.show_plain(f"{view.id}: withdrawn; this device no longer takes part.")
     else:
-        terminal.show_plain(
-            f"{view.id}: there was nothing to withdraw; this device does not take part."
-        )
+        done = "withdrawn; this device no longer takes part."
+        nothing = "there was nothing to withdraw; this device does not take part."
+        terminal.show_plain(f"{view.id}: {done if withdrawn else nothing}")

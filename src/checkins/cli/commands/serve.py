@@ -148,9 +148,9 @@ def serve(given: GivenOptions) -> None:
     url = f"http://{named}:{listener.getsockname()[1]}"
     answer: dict[str, object] = {
         "url": url,
-        "campaign": None if terms is None else terms.id,
-        "seal": None if terms is None else terms.seal,
-        "start": None if terms is None else format_time(terms.times.begins(1)),
+        "campaign": terms and terms.id,
+        "seal": terms and terms.seal,
+        "start": terms and instant(terms.begins(1)),
         "store": settings.redacted_store,
         "witness": str(settings.witness),
         "enrolment": str(settings.enrolment.kind),
@@ -296,15 +296,14 @@ def _is_about(error: OSError, path: Path) -> bool:
 
 
 def _show(answer: dict[str, object]) -> None:
-    terminal.show_plain(f"Page:      {answer['url']}/")
+    show = terminal.show_plain
+    show(f"Page:      {answer['url']}/")
     if answer["campaign"] is not None:
-        terminal.show_plain(f"Campaign:  {answer['campaign']}, first slot at {answer['start']}")
+        show(f"Campaign:  {answer['campaign']}, first slot at {answer['start']}")
         key = "" if answer["enrolment"] == "open" else " --key-file FILE"
-        terminal.show_plain(
-            f"To join:   checkins join {answer['url']} --data FILE --state DIR{key}"
-        )
-    terminal.show_plain(f"Store:     {answer['store']}")
-    terminal.show_plain(f"Witness:   {answer['witness']} (do not copy it with the store)")
+        show(f"To join:   checkins join {answer['url']} --data FILE --state DIR{key}")
+    show(f"Store:     {answer['store']}")
+    show(f"Witness:   {answer['witness']} (do not copy it with the store)")
     if answer["operator_token"] is not None:
-        terminal.show_plain(f"Operator token, generated for this start: {answer['operator_token']}")
-    terminal.show_plain("Ctrl-C stops it; started again, it continues.")
+        show(f"Operator token, generated for this start: {answer['operator_token']}")
+    show("Ctrl-C stops it; started again, it continues.")

@@ -17,8 +17,6 @@ from checkins.cli.params import GivenOptions, text
 if TYPE_CHECKING:
     import asyncio
 
-    from checkins.client import CampaignView
-    from checkins.client.trainer import DatasetClients
     from checkins.swarm.swarm import Swarm, Tally
 
 MOST_CLIENTS = 10**6
@@ -62,12 +60,14 @@ def swarm(given: GivenOptions) -> None:
     fetching = f"fetching the campaign from {url} and loading the data"
     with terminal.working(fetching, quiet=given.json):
         view = remote.campaign_at(url, given)
-        people = _people(view, given)
+        from checkins.client.trainer import DatasetClients
+
+        with remote.naming_options(given):
+            file, model = given.texts.get("data"), given.texts.get("allow_model")
+            people = DatasetClients.of(remote.task_of(view), file=file, allow_model=model)
     if wanted > len(people) and not given.values["reuse_clients"]:
-        raise given.invalid(
-            "clients",
-            f"the data have {len(people):,} people; --reuse-clients lets devices share rows",
-        )
+        shared = "--reuse-clients lets devices share rows"
+        raise given.invalid("clients", f"the data have {len(people):,} people; {shared}")
     with _journal(given) as write:
 
         def devices(run: str) -> Swarm:
@@ -92,17 +92,6 @@ def swarm(given: GivenOptions) -> None:
         _show(results)
     if any(result["failed"] for result in results):
         raise typer.Exit(FAILURE)
-
-
-def _people(view: CampaignView, given: GivenOptions) -> DatasetClients:
-    from checkins.client.trainer import DatasetClients
-
-    with remote.naming_options(given):
-        return DatasetClients.of(
-            remote.task_of(view),
-            file=given.texts.get("data"),
-            allow_model=given.texts.get("allow_model"),
-        )
 
 
 def _run(

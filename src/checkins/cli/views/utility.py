@@ -249,11 +249,10 @@ def _ratios(axes: Axes, comparisons: Sequence[Comparison]) -> None:
 def _comparison_label(pair: Comparison) -> str:
     trial = pair.averaged.trial
     problem = trial.problem
-    noise = problem.dimension * (trial.noise_std / problem.lipschitz) ** 2
     loss = f"{problem.loss_kind}{', smooth' if trial.scheme is Scheme.SMOOTH else ''}"
     same = "ε" if pair.same == "epsilon" else pair.same
     rate = _times(trial.clients / trial.slots)
-    return f"same {same}, {loss}\nn = {rate}m, pσ² = {_times(round(noise, 9))}L²"
+    return f"same {same}, {loss}\nn = {rate}m, pσ² = {_times(noise_share(pair.averaged))}L²"
 
 
 def _per_slot(ladder: Ladder) -> float:
