@@ -18,8 +18,8 @@ from scipy.stats import chi2, norm
 
 from checkins.errors import InvalidValue
 from checkins.randomizers import Gaussian, Laplace, PrivUnit, RandomizedResponse, device
-from checkins.randomizers.device import DeviceReport, DeviceSampler, NoDeviceSampler
-from checkins.randomizers.grid import MOST_UNITS, Grid
+from checkins.randomizers.device import DeviceReport, DeviceSampler
+from checkins.randomizers.grid import MOST_UNITS, Grid, NoDeviceSampler
 from tests.randomizers.sources import Seeded
 from tests.support.program import output_of
 
