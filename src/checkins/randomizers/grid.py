@@ -111,7 +111,9 @@ class Grid:
     def noise(self, randomizer: Gaussian | Laplace) -> SymmetricNoise:
         """Return the noise of one coordinate."""
         scale = self.noise_scale(randomizer)
-        return (rounded_gaussian if isinstance(randomizer, Gaussian) else rounded_laplace)(scale)
+        if isinstance(randomizer, Gaussian):
+            return rounded_gaussian(scale)
+        return rounded_laplace(scale)
 
     def noise_scale(self, randomizer: Gaussian | Laplace) -> Fraction:
         """Return the scale of the noise in grid units; refuse noise that does not suit the grid.
