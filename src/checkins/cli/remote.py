@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from checkins.cli.errors import UsageError, about_data, quoted
 from checkins.cli.params import GivenOptions, argument, flag, option, text
 from checkins.errors import InvalidData, InvalidValue
+from checkins.protocol import wire
 
 if TYPE_CHECKING:
     import httpx

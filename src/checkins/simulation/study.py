@@ -14,8 +14,9 @@ from pathlib import Path
 
 from checkins import validate
 from checkins.accounting import Adjacency, Certificate, Protocol
-from checkins.campaign import Campaign, PartialRun, Spending, Task, certify_runs
+from checkins.campaign import Campaign, PartialRun, Spending, certify_runs
 from checkins.errors import InvalidValue, WrongPopulation
+from checkins.simulation import result as results
 from checkins.simulation import workers
 from checkins.simulation.baselines import Baseline, CalibratedBaseline, calibrate_baseline
 from checkins.simulation.engine.evaluation import Evaluation, Metrics, check_loss

@@ -150,7 +150,7 @@ def serve(given: GivenOptions) -> None:
         "url": url,
         "campaign": terms and terms.id,
         "seal": terms and terms.seal,
-        "start": terms and instant(terms.begins(1)),
+        "start": terms and format_time(terms.times.begins(1)),
         "store": settings.redacted_store,
         "witness": str(settings.witness),
         "enrolment": str(settings.enrolment.kind),

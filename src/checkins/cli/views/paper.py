@@ -206,8 +206,8 @@ def draw_theorems(setting: Mapping[str, float], path: Path) -> None:
             for adjacency in (Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE)
         )
         found["paper"].append(
-            statements.fixed_window(
-                local_epsilon=local_epsilon, delta=delta, slots=slots, participation=participation
+            statements.fixed_window(slots=slots, participation=participation).epsilon(
+                local_epsilon=local_epsilon, delta=delta
             )
         )
         found["add"].append(add.epsilon)
