@@ -74,6 +74,78 @@ LEFT_TO_SOAK = {
 }
 """Ends of test ids, by file: cases beside which others of the same test run the same code."""
 
+ONE_IN_THREE = {
+    "tests/accounting/test_accountant.py": (
+        "test_a_loss_distribution_gives_the_epsilon_that_the_certificate_does",
+    ),
+    "tests/accounting/test_binomial.py": (
+        "test_the_shortfall_keeps_its_round_off_far_in_the_tail",
+    ),
+    "tests/accounting/test_calibration.py": (
+        "test_several_campaigns_meet_the_target_together",
+        "test_gaussian_replacement_meets_the_target_and_spends_it",
+    ),
+    "tests/accounting/test_dominating_pair.py": ("test_repeated_randomized_response_is_binomial",),
+    "tests/accounting/test_gaussian.py": (
+        "test_every_noise_a_design_may_have_can_be_accounted_for",
+        "test_the_bracket_closes_as_the_grid_is_refined",
+    ),
+    "tests/accounting/test_precision.py": ("test_the_method_is_the_one_of_a_certificate",),
+    "tests/accounting/test_pure.py": ("test_a_million_slots_and_a_delta_of_1e_15_lose_no_digits",),
+    "tests/audit/test_audit.py": ("test_most_of_the_exact_epsilon_is_measured_on_the_grid",),
+    "tests/audit/test_releases.py": ("test_a_score_is_the_likelihood_ratio",),
+    "tests/audit/test_training_canary.py": ("test_every_kind_of_training_is_scored",),
+    "tests/cli/test_account.py": (
+        "test_every_kind_of_design_is_certified",
+        "test_output_fits_80_columns",
+        "test_what_is_solved_for_meets_the_target",
+    ),
+    "tests/cli/test_simulate.py": ("test_every_kind_of_campaign_has_the_certificate_of_account",),
+    "tests/client/test_trainer.py": ("test_an_update_is_the_simulators",),
+    "tests/planning/test_noise.py": (
+        "test_a_level_meets_its_target_and_uses_most_of_it",
+        "test_a_level_meets_its_target_where_one_is_replaced",
+        "test_no_level_meets_an_epsilon_that_is_disproven",
+    ),
+    "tests/planning/test_odd_questions.py": (
+        "test_an_odd_question_takes_no_more_evaluations_than_a_usual_one",
+    ),
+    "tests/planning/test_plan.py": (
+        "test_an_independent_certificate_agrees_with_every_design_of_the_front",
+        "test_the_json_of_a_plan_is_plain_and_complete",
+        "test_the_campaign_that_is_written_is_the_campaign_that_was_planned",
+    ),
+    "tests/randomizers/test_compiled.py": (
+        "test_no_input_leaves_above_its_norm_exactly",
+        "test_reports_have_the_law_of_the_numpy_sampler",
+    ),
+    "tests/randomizers/test_simulated.py": (
+        "test_the_component_along_the_direction_has_the_promised_law",
+    ),
+    "tests/service/test_histories.py": ("test_any_history_is_one_of_the_machines",),
+    "tests/service/test_run_state_machine.py": (
+        "test_a_whole_run_verifies_and_costs_what_it_says",
+    ),
+    "tests/simulation/test_baselines.py": (
+        "test_without_amplification_the_noise_is_that_of_a_public_slot",
+    ),
+    "tests/simulation/test_expectation.py": ("test_means_and_shares_are_those_of_many_runs",),
+    "tests/simulation/test_loop.py": (
+        "test_the_compiled_loop_and_the_machines_agree_on_the_same_draws",
+    ),
+    "tests/simulation/test_permutation.py": ("test_numpy_and_jax_compute_the_same_permutation",),
+    "tests/simulation/test_report.py": (
+        "test_a_sweep_is_drawn_against_numbers_and_as_a_list_of_words",
+    ),
+    "tests/simulation/test_training.py": ("test_updates_have_the_right_mean_and_spread",),
+    "tests/simulation/test_updates.py": (
+        "test_blocks_of_clients_add_up_to_the_slot",
+        "test_the_linear_and_the_general_sum_are_equal",
+    ),
+    "tests/tools/test_mutants.py": ("test_a_planted_bug_is_noticed",),
+}
+"""Tests with many long cases: one case in three runs in ``make test``, all in ``make soak``."""
+
 
 def examples(count: int, *, soak: int) -> settings:
     """So many examples where one takes a tenth of a second, and ``soak`` in ``make soak``."""

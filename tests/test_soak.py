@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import LEFT_TO_SOAK
+from tests.soak import LEFT_TO_SOAK, ONE_IN_THREE
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("file", ONE_IN_THREE)
+def test_every_test_of_which_one_case_in_three_runs_exists(file: str) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    for name in ONE_IN_THREE[file]:
+        assert f"def {name}(" in text, name
 
 
 @pytest.mark.parametrize("file", LEFT_TO_SOAK)

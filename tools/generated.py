@@ -26,16 +26,33 @@ differs in nothing else is left as it is.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
+import runpy
 import shlex
+import signal
 import subprocess
 import sys
+import tempfile
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 80
+TERMINAL = {
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    "COLUMNS": str(COLUMNS),
+    "TERM": "dumb",
+    "NO_COLOR": "1",
+    "FORCE_COLOR": "",
+    "PYTHONIOENCODING": "utf-8",
+}
+"""The environment of every command; an empty value removes a variable."""
+MOST_S = 300
+"""Longest time of a command, in seconds."""
 
 BLOCK = re.compile(
     r"^<!-- generated(?:, exit (?P<exit>\d+))?: (?P<command>.+?) -->\n"
@@ -67,37 +84,73 @@ class Result:
 
 
 def run(command: str, expected_exit: int) -> str:
-    """What the command prints on an 80-column terminal without colours."""
-    binaries = str(Path(sys.executable).parent)
-    environment = os.environ | {
-        "PATH": os.pathsep.join([binaries, os.environ.get("PATH", "")]),
-        "COLUMNS": str(COLUMNS),
-        "TERM": "dumb",
-        "NO_COLOR": "1",
-        "PYTHONIOENCODING": "utf-8",
-    }
-    environment.pop("FORCE_COLOR", None)
+    """Return what the command prints on an 80-column terminal without colours."""
+    words = shlex.split(command)
+    ours = words[0] == "checkins" or (words[0] == "python" and words[1].startswith("tools/"))
+    with tempfile.TemporaryFile() as printed:
+        code = _run_fork(words, printed) if ours else _run_process(words, printed)
+        printed.seek(0)
+        output = printed.read().decode("utf-8").strip("\n")
+    if code != expected_exit:
+        last = (output.strip().splitlines() or ["no output"])[-1]
+        raise CannotRun(f"exit {code} instead of {expected_exit}: {last}")
+    return "\n".join(line.rstrip() for line in output.splitlines()) + "\n"
+
+
+def _run_process(words: list[str], printed: IO[bytes]) -> int:
     try:
-        done = subprocess.run(
-            shlex.split(command),
+        return subprocess.run(
+            words,
             cwd=ROOT,
-            env=environment,
+            env={name: value for name, value in (os.environ | TERMINAL).items() if value},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=printed,
             stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            timeout=300,
+            timeout=MOST_S,
             check=False,
-        )
+        ).returncode
     except FileNotFoundError:
         raise CannotRun("no such command: run `make setup`, or it is not written yet") from None
     except subprocess.TimeoutExpired:
-        raise CannotRun("took more than 300 seconds") from None
-    if done.returncode != expected_exit:
-        last = (done.stdout.strip().splitlines() or ["no output"])[-1]
-        raise CannotRun(f"exit {done.returncode} instead of {expected_exit}: {last}")
-    return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines()) + "\n"
+        raise CannotRun(f"took more than {MOST_S} seconds") from None
+
+
+def _run_fork(words: list[str], printed: IO[bytes]) -> int:
+    """Run a command of this repository in a fork of this process, which imported it once."""
+    for name in ("checkins.cli.main", "checkins.accounting", "checkins.campaign"):
+        importlib.import_module(name)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(MOST_S)
+        os.chdir(ROOT)
+        os.environ.update(TERMINAL)
+        del os.environ["FORCE_COLOR"]
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+        os._exit(_exit_code(words))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _exit_code(words: list[str]) -> int:
+    """Run the command in this process, and return the code that it exits with."""
+    sys.argv = words if words[0] == "checkins" else words[1:]
+    with (
+        open(1, "w", encoding="utf-8", closefd=False) as sys.stdout,
+        open(2, "w", encoding="utf-8", closefd=False) as sys.stderr,
+    ):
+        try:
+            if words[0] == "checkins":
+                importlib.import_module("checkins.cli.main").main()
+            else:
+                runpy.run_path(words[1], run_name="__main__")
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+            return 1
+    return 0
 
 
 def shown(command: str) -> str:

@@ -370,7 +370,7 @@ def test_out_holds_a_page_the_result_and_models_and_resume_does_nothing_twice(
         assert sum(model[name].size for name in model) == first["model"]["dimension"] == 3
     monkeypatch.setattr(workers.Job, "training", lambda *_: pytest.fail("it was done before"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("checkins.simulation.result._against_theory", lambda *_: (None, None))
+        patch.setattr("checkins.simulation.result.against_theory", lambda *_: (None, None))
         again = checkins(f"{words} --resume --json")
     assert only_object(again.out)["seeds"] == first["seeds"]
 

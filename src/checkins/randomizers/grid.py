@@ -145,7 +145,7 @@ class Grid:
         if most > MOST_UNITS:
             least = float(Fraction(self.step) * most / MOST_UNITS) * (1 + 1e-2)
             expected = f"is too fine: reports must fit 32 bits, so it must be at least {least:.3g}"
-            raise InvalidValue("grid", self.step, expected)
+            raise GridTooFine("grid", self.step, expected)
 
 
 def variation(
