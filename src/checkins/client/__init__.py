@@ -1,8 +1,8 @@
 """The device SDK: take part in a campaign with data that stay on the device.
 
-A user writes a ``Trainer``; ``Participant`` does the rest. Every decision is made by the state
-machine ``checkins.protocol.participant``. Read ``participation.py`` for the flow of one device,
-``drivers.py`` for how its actions are performed.
+The user writes a ``Trainer``, and ``Participant`` does the rest. The state machine in
+``checkins.protocol.participant`` makes every decision. ``participation.py`` holds the steps of one
+device, and ``drivers.py`` performs its actions.
 """
 
 from checkins.client.errors import CampaignRefused, ServiceFailed

@@ -1,7 +1,7 @@
 """Actions that a device's flow asks its driver to perform, and their results.
 
-A flow is a generator without sockets, files or threads, so the same flow runs blocking, on an event
-loop and in tests.
+A flow is a generator that yields actions and receives their results. It uses no sockets, files or
+threads itself, so the same flow runs with blocking calls, on an event loop and in tests.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from checkins.protocol.wire import PROBLEM_URN
 from checkins.randomizers import DeviceReport
 
 Shape = TypeVar("Shape")
-"""A shape of ``checkins.protocol.wire``."""
+"""A ``TypedDict`` of ``checkins.protocol.wire``."""
 MAX_SHORT_RESPONSE_BYTES = 64 * 1024
-"""Largest body of a short response: a token, a receipt, an outcome or a problem."""
+"""Largest body in bytes of a response with a token, a receipt, an outcome or a problem."""
 
 
 class RequestKind(StrEnum):
-    """The purpose of a request; the value completes "refused to ..." in error messages."""
+    """The purpose of a request. Error messages show the value after "refused to"."""
 
     VIEW = "show the campaign"
     ENROL = "enrol"
@@ -38,7 +38,8 @@ class RequestKind(StrEnum):
 class Request:
     """Send a request once. The result is a ``Response``, or ``NoResponse`` if none came in time.
 
-    The whole exchange takes at most ``timeout_s``; the response body has at most ``max_bytes``.
+    Sending the request and receiving the response take at most ``timeout_s`` seconds together. The
+    body of the response has at most ``max_bytes`` bytes.
     """
 
     kind: RequestKind
@@ -52,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response, with the steady clock's readings when the request left and when it arrived."""
+    """A response. ``sent`` and ``received`` are the monotonic times of request and response."""
 
     status: int
     body: bytes
@@ -63,7 +64,8 @@ class Response:
     def read(self, shape: type[Shape], *statuses: int) -> Shape | None:
         """Return the body if it is a JSON object with every key of ``shape``, else None.
 
-        The types of the values are not checked. ``statuses`` are those that such a body comes with.
+        None is returned too if the status code is not one of ``statuses``. The types of the values
+        are not checked.
         """
         if self.status not in statuses:
             return None
@@ -71,7 +73,7 @@ class Response:
         return cast(Shape, found) if shape.__annotations__.keys() <= found.keys() else None
 
     def _object(self) -> dict[str, Any]:
-        """Return the JSON object in the body; an empty one if the body is no JSON object."""
+        """Return the JSON object in the body, or an empty dict if the body is no JSON object."""
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -80,13 +82,13 @@ class Response:
 
     @property
     def problem(self) -> str | None:
-        """The service's problem type; None if the response is not a problem of this service."""
+        """The problem type without its prefix, or None if the body is no problem document."""
         kind = str(self._object().get("type")) if 400 <= self.status < 500 else ""
         return kind.removeprefix(PROBLEM_URN) if kind.startswith(PROBLEM_URN) else None
 
     @property
     def detail(self) -> str:
-        """The service's explanation of a problem, or the status code."""
+        """The service's explanation of a problem, or the status code if it gave none."""
         problem = self._object()
         return str(problem.get("detail") or problem.get("title") or f"status {self.status}")
 
@@ -97,21 +99,21 @@ RETRYABLE = frozenset({"too-many", "too-slow", "too-early"})
 
 @dataclass(frozen=True, slots=True)
 class NoResponse:
-    """No response came; the request may still have arrived."""
+    """No response came. The service may have received the request nevertheless."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class SleepUntil:
-    """Sleep until the steady clock shows ``steady_s``."""
+    """Sleep until the device's monotonic clock shows ``steady_s``."""
 
     steady_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Replace the durable state of the device by these bytes; durable once it returns."""
+    """Replace the stored state of the device. The driver continues once the bytes are durable."""
 
     state: bytes
 
@@ -125,7 +127,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """Write an event to the owner's journal; it never leaves the device."""
+    """Write an event to the owner's journal, which never leaves the device."""
 
     fields: Mapping[str, object]
 
@@ -133,4 +135,4 @@ class LogEvent:
 Action = Request | SleepUntil | Save | Train | LogEvent
 Result = TypeVar("Result")
 Flow = Generator[Action, Any, Result]
-"""A generator that yields actions, is sent their results, and returns its outcome."""
+"""A generator that yields actions, receives their results, and returns a ``Result``."""

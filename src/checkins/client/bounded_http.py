@@ -1,7 +1,7 @@
 """HTTP responses within limits: bounded size, bounded time, no compression.
 
-httpx bounds neither by itself: a few megabytes of gzip become gigabytes, and a byte now and then
-never runs into a timeout, which applies to each read.
+httpx alone does not enforce these limits. It would decompress a few megabytes of gzip to gigabytes.
+Its timeout applies to each read, so a server that sends one byte now and then never exceeds it.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ if TYPE_CHECKING:
 CONNECT_S = 10.0
 """Longest time in seconds to open a connection."""
 MIN_BYTES_PER_S = 1000.0
-"""Smallest average rate in bytes per second of a long response after its first seconds."""
+"""Lowest average rate in bytes per second of a long response after the first ``timeout_s``."""
 IDENTITY = {"Accept-Encoding": "identity"}
 
 
 class ResponseRejected(CheckinsError):
-    """A response beyond a limit; none of it is used."""
+    """A response that exceeds a limit. No part of it is used."""
 
 
 def fetch(http: httpx.Client, request: Request) -> tuple[httpx.Response, bytes]:
-    """Send one request by a blocking client; return the response and its body.
+    """Send one request with a blocking client; return the response and its body.
 
-    The connection is closed after the request's time limit.
+    Raise ``ResponseRejected`` if a limit of the request is exceeded. At its time limit the
+    connection is closed.
     """
     watchdog, body, most = _Watchdog(http), bytearray(), request.max_bytes
     with watchdog.limit(request.timeout_s):
         built = http.build_request(**_parts(request), extensions={"trace": watchdog.trace})
         with closing(http.send(built, stream=True)) as response:
             _check_head(response, most)
-            if response.is_stream_consumed:  # a transport that the caller supplied has read it
+            if response.is_stream_consumed:  # the caller's transport has read the body
                 check_size(len(response.content), most)
                 return response, response.content
             for chunk in response.iter_raw():
@@ -52,7 +53,7 @@ def fetch(http: httpx.Client, request: Request) -> tuple[httpx.Response, bytes]:
 
 
 async def fetch_async(http: httpx.AsyncClient, request: Request) -> tuple[httpx.Response, bytes]:
-    """Send one request on an event loop; return the response and its body, as ``fetch``."""
+    """Do the same as ``fetch`` on an event loop."""
     body, most = bytearray(), request.max_bytes
     try:
         async with (
@@ -75,10 +76,11 @@ async def fetch_async(http: httpx.AsyncClient, request: Request) -> tuple[httpx.
 def stream(
     http: httpx.Client, path: str, *, max_bytes: int, timeout_s: float
 ) -> Iterator[tuple[httpx.Response, Iterator[bytes]]]:
-    """Stream a long response in chunks; the time that the caller spends on a chunk is not counted.
+    """Yield a long response and an iterator of its chunks.
 
     The head must arrive within ``timeout_s``. The body may take ``timeout_s`` and one more second
-    for every ``MIN_BYTES_PER_S`` bytes received.
+    for every ``MIN_BYTES_PER_S`` bytes received. Time that the caller spends on a chunk does not
+    count.
     """
     import httpx
 
@@ -127,8 +129,8 @@ def _parts(request: Request) -> dict[str, Any]:
 class _Watchdog:
     """Closes the connections of a blocking client when a response takes too long.
 
-    Shutting down a socket wakes the thread that reads from it. Connections are known from the trace
-    events of httpx; they are recorded for each client, since later requests reuse them.
+    Shutting down a socket wakes the thread that reads from it. Trace events of httpx tell which
+    connections are open. They are recorded per client, because later requests reuse them.
     """
 
     def __init__(self, http: httpx.Client) -> None:
@@ -136,14 +138,14 @@ class _Watchdog:
             self._streams = _STREAMS.setdefault(http, WeakSet())
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Record a connection once it is open, or encrypted."""
+        """Record a connection when TCP is connected, and again when TLS has started."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             with _LOCK:
                 self._streams.add(info["return_value"])
 
     @contextmanager
     def limit(self, timeout_s: float) -> Iterator[None]:
-        """Bound the duration of the block; raise ``ResponseRejected`` after the time limit."""
+        """Raise ``ResponseRejected`` if the block takes longer than ``timeout_s``."""
         import httpx
 
         over = threading.Event()
@@ -163,7 +165,7 @@ class _Watchdog:
             raise
         finally:
             timer.cancel()
-        if over.is_set():  # a response without a length seems to end with its connection
+        if over.is_set():  # without a length, a closed connection looks like the end
             raise _too_slow(timeout_s)
 
     def _end(self) -> None:
@@ -181,9 +183,11 @@ _STREAMS: WeakKeyDictionary[httpx.Client, WeakSet[Any]] = WeakKeyDictionary()
 
 
 def check_encoding(encoding: str | None) -> None:
-    """Refuse a compressed body: a small one could become a large one."""
+    """Refuse a compressed body, because it could become large when it is decompressed."""
     if (encoding or "identity").strip().lower() != "identity":
-        raise ResponseRejected(f"its response is encoded ({str(encoding)[:20]!r}), and must not be")
+        raise ResponseRejected(
+            f"its response is encoded ({str(encoding)[:20]!r}), which is not allowed"
+        )
 
 
 def check_length(length: str | None, max_bytes: int) -> None:

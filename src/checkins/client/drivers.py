@@ -1,6 +1,7 @@
-"""Perform the actions of a flow, by blocking calls or on an event loop.
+"""Perform the actions of a flow, with blocking calls or on an event loop.
 
-httpx is imported where a connection is made, since importing it loads its command line too.
+httpx is imported only where a connection is made, because importing it also imports its command
+line.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ Result = TypeVar("Result")
 Journal = Callable[[Mapping[str, object]], None]
 
 MAX_SLEEP_S = 30.0
-"""Longest single sleep in seconds, so that a device that was suspended wakes up in time."""
+"""Longest single sleep in seconds. A device that was suspended notices the time that passed."""
 HEADERS = {"User-Agent": "checkins", "Accept-Encoding": "identity"}
-"""HTTP headers of every device; they must not tell devices apart."""
+"""HTTP headers of every device. They are the same for all, so they identify no device."""
 
 
 def http_client(url: str) -> httpx.Client:
-    """Return an HTTP client of a service, for blocking calls."""
+    """Return a blocking HTTP client for the service at ``url``."""
     import httpx
 
     return httpx.Client(base_url=url, headers=HEADERS)
 
 
 def async_http_client(url: str) -> httpx.AsyncClient:
-    """Return an HTTP client of a service, for an event loop."""
+    """Return an asynchronous HTTP client for the service at ``url``."""
     import httpx
 
     return httpx.AsyncClient(base_url=url, headers=HEADERS)
@@ -55,7 +56,7 @@ def async_http_client(url: str) -> httpx.AsyncClient:
 
 @dataclass(slots=True, eq=False)
 class Driver:
-    """Performs actions by blocking calls; ``journal`` None discards log events."""
+    """Performs actions with blocking calls. If ``journal`` is None, log events are discarded."""
 
     http: httpx.Client
     store: StateStore
@@ -106,9 +107,10 @@ class Driver:
 
 @dataclass(eq=False)
 class AsyncDriver:
-    """Performs actions on an event loop; training and disk writes run in ``executor``.
+    """Performs actions on an event loop. Training and disk writes run in ``executor``.
 
-    ``executor`` None is the loop's default. ``http`` is None in a subclass that sends by itself.
+    If ``executor`` is None, the default executor of the loop is used. ``http`` is None only in a
+    subclass that overrides ``send``.
     """
 
     http: httpx.AsyncClient | None
@@ -170,7 +172,7 @@ def _response(response: httpx.Response, body: bytes, sent: float, received: floa
 
 
 def retry_after_s(text: str | None) -> float | None:
-    """Parse Retry-After in seconds, at most an hour; None for a date, which needs a calendar."""
+    """Return the seconds of a Retry-After header, at most 3600, or None if it holds no number."""
     try:
         return max(0.0, min(float(text or ""), 3600.0))
     except ValueError:
@@ -178,7 +180,7 @@ def retry_after_s(text: str | None) -> float | None:
 
 
 def no_response(error: Exception) -> NoResponse:
-    """Return the result of a request that failed; the error says why."""
+    """Return the ``NoResponse`` of a request that failed with ``error``."""
     if isinstance(error, ResponseRejected):
         return NoResponse(str(error))
     return NoResponse(f"{type(error).__name__}: {error}".rstrip(": "))

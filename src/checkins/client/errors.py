@@ -1,4 +1,4 @@
-"""Errors of the device SDK: a failing service, or a campaign that the device refuses."""
+"""Errors of the device SDK: the service fails, or the device refuses the campaign."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from checkins.errors import CheckinsError, InvalidValue
 
 
 class ServiceFailed(CheckinsError, OSError):
-    """The service cannot be reached, answers incorrectly, or was rolled back to an older state.
+    """The service cannot be reached, responds incorrectly, or was rolled back to an older state.
 
-    The durable state is unchanged: a later run continues from it if the slot has not passed.
+    The device's durable state is kept. A later call continues from it if the slot has not passed.
     """
 
     def __init__(self, url: str, why: str) -> None:
@@ -22,4 +22,4 @@ class ServiceFailed(CheckinsError, OSError):
 
 
 class CampaignRefused(InvalidValue):
-    """The device does not take part in this campaign, and sent nothing for it."""
+    """The device does not take part in this campaign, and sends nothing more for it."""

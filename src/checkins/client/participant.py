@@ -1,4 +1,4 @@
-"""A device in a campaign: take part, follow its runs, withdraw, find a campaign."""
+"""The public interface of a device: find a campaign, take part, follow its runs, withdraw."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     import httpx
 
 POLLS_AFTER_THE_END = 5
-"""Number of views fetched after the last slot before a next run is no longer expected."""
+"""Number of views fetched after the last slot. If none names a next run, none is expected."""
 NO_TOKEN_PROBLEMS = frozenset({"refused", "not-enrolled", "unknown-campaign", "over"})
-"""Problem types that mean that the token does not exist any more: nothing is left to withdraw."""
+"""Problem types that mean that the token no longer exists, so that nothing is left to withdraw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participant(ParticipationConfig):
-    """One device in one run of a campaign. ``run`` takes part; ``withdraw`` leaves.
+    """One device in one run of a campaign. ``run`` takes part, and ``withdraw`` leaves.
 
-    The device draws its coin and slot once, sleeps until its slot by the server's clock, checks in,
-    and if it is chosen trains, randomizes the update and reports. The draw and the report are
-    durable in the folder ``state`` before anything is sent: after a crash ``run`` resumes from
-    there. A device that is offline at its slot abstains. At the end the folder holds only the
-    campaign's id and the outcome.
+    The device draws its coin and its slot once. It sleeps until its slot begins by the server's
+    clock, and checks in. If it is chosen, it trains, randomizes the update and reports. The draw is
+    durable in the folder ``state`` before the check-in is sent, and the report before it is sent.
+    After a crash, ``run`` resumes from there. A device that is offline at its slot abstains. At the
+    end the folder holds only the campaign's id and the outcome.
 
-    ``campaign`` is the id of a run, as ``fetch_campaign`` finds it. ``key`` is the enrolment
-    secret, None if the service asks for none. ``seal`` pins the campaign's parameters, None accepts
-    any. ``accept`` is called with them and raises to decline, None accepts all. ``journal`` is
-    called with every event, for the device's owner: it never leaves the device, and a stored
-    journal links the device to its slot. ``patience_s`` is how long an unreachable service is
-    retried before the slot is drawn.
+    ``campaign`` is the id of a run, as ``fetch_campaign`` returns it. ``key`` is the enrolment
+    secret, or None if the service requires none. If ``seal`` is given, a campaign with another seal
+    is refused. ``accept`` is called with the sealed campaign and raises an error to decline; None
+    accepts every campaign. ``journal`` is called with every event, for the owner of the device. A
+    stored journal links the device to its slot. ``patience_s`` is the number of seconds for which
+    an unreachable service is retried before the slot is drawn.
     """
 
     state: str | os.PathLike[str]
@@ -59,23 +59,23 @@ class Participant(ParticipationConfig):
         validate.non_negative(patience_s=self.patience_s)
 
     def run(self, *, http: httpx.Client | None = None) -> Outcome:
-        """Take part, or resume after a crash; blocks until the participation has ended.
+        """Take part, or resume after a crash. The call blocks until the participation has ended.
 
-        ``http`` is a client of the caller's own, for proxies or certificates; None makes one.
+        ``http`` is the caller's own client, for proxies or certificates. None creates a client.
         """
         with self._driver(http) as (driver, file):
             return driver.drive(self._participation(file, driver.steady))
 
     async def run_async(self, *, http: httpx.AsyncClient | None = None) -> Outcome:
-        """Take part as ``run`` does, on an event loop that training and disk do not block."""
+        """Take part as ``run`` does, without blocking the event loop."""
         async with self._async_driver(http) as (driver, file):
             return await driver.drive(self._participation(file, driver.steady))
 
     def withdraw(self, *, http: httpx.Client | None = None) -> bool:
-        """Leave for good: the token is invalidated, and erased from the running slot.
+        """Leave the run for good: the service invalidates the token and erases its check-in.
 
-        Returns whether there was anything to withdraw. Earlier releases remain. A run that is under
-        way in this folder must be ended first.
+        A report that was sent in the current slot is erased too. Earlier releases remain. Returns
+        False if there was nothing to withdraw. No other process may be using the folder.
         """
         with self._driver(http) as (driver, file):
             return driver.drive(self._withdrawal(file, driver.steady))
@@ -86,7 +86,7 @@ class Participant(ParticipationConfig):
             return await driver.drive(self._withdrawal(file, driver.steady))
 
     def follow(self, *, http: httpx.Client | None = None) -> Iterator[tuple[str, Outcome]]:
-        """Take part in this run and the following ones, with fresh draws: ids and outcomes."""
+        """Take part in this run and the following ones; yield the id and the outcome of each."""
         here: Participant | None = self
         while here is not None:
             yield here.campaign, here.run(http=http)
@@ -164,15 +164,15 @@ def next_run_flow(service: ServiceClient) -> Flow[str | None]:
 def withdrawal_flow(service: ServiceClient, stored: bytes | None, *, key: str | None) -> Flow[bool]:
     """Withdraw; return whether there was anything to withdraw.
 
-    ``stored`` is the device's durable state, None before its first. A device whose enrolment was
-    interrupted gets its token first; one that never enrolled records that it has left. The device
-    erases nothing before the service has responded.
+    ``stored`` is the durable state of the device, or None if there is none yet. A device whose
+    enrolment was interrupted first gets its token. A device that never enrolled only records that
+    it has left. The device erases its own state after the service has responded.
     """
     campaign = service.campaign
     state = SavedState(campaign) if stored is None else SavedState.from_bytes(stored)
     if state.ended is not None:
         return False
-    if state.key is None:  # it has not enrolled, and never will
+    if state.key is None:  # the device has not enrolled, and never will
         yield Save(state.over(WITHDRAWN).to_bytes())
         return False
     token = state.token
@@ -195,9 +195,10 @@ def fetch_campaign(
     patience_s: float = 10.0,
     http: httpx.Client | None = None,
 ) -> CampaignView:
-    """Fetch the run with this id and check its seal; None finds the one open campaign.
+    """Fetch the run with this id and check its seal.
 
-    Raises CampaignRefused if no campaign or several campaigns are open and none is named.
+    If ``campaign`` is None, the only open campaign is fetched. Raises CampaignRefused if no
+    campaign or more than one is open.
     """
     check_url(url)
     with http_client(url) if http is None else nullcontext(http) as client:
@@ -213,7 +214,7 @@ def _fetch_flow(url: str, campaign: str | None, patience_s: float) -> Flow[Campa
 
 
 def _open_runs(response: Response) -> list[tuple[int, str]] | None:
-    """Return number and id of each run that is not over; None if the response is no listing."""
+    """Return number and id of each run that is not over; None if the response lists no runs."""
     found = response.read(wire.Campaigns, 200)
     try:
         return found and [
@@ -226,7 +227,7 @@ def _open_runs(response: Response) -> list[tuple[int, str]] | None:
 
 
 def _open_run(url: str, open_runs: list[tuple[int, str]]) -> str:
-    """Return the first run of the only campaign that is open."""
+    """Return the first run of the only open campaign; raise unless exactly one is open."""
     runs: dict[str, tuple[int, str]] = {}
     for run in open_runs:
         seal = wire.seal_digits(run[1])

@@ -1,9 +1,10 @@
 """The flow of one device in one run of a campaign, from its first view to its end.
 
-The state machine in ``checkins.protocol.participant`` decides; this flow performs its effects as
-actions, one attempt at a time, and passes the results back as events. State is durable before
-anything depends on it, so a device that crashes anywhere resumes with the same token, slot and
-bytes, or abstains because its slot has passed.
+A view is the public description of the run that the service sends. The state machine in
+``checkins.protocol.participant`` decides what to do. This flow turns its effects into actions, and
+passes their results back to it as events. The state is durable before any message depends on it. A
+device that crashes therefore resumes with the same token, slot and report, or abstains because its
+slot has passed.
 """
 
 from __future__ import annotations
@@ -54,20 +55,20 @@ from checkins.randomizers import DeviceReport
 from checkins.tasks.tensors import flatten, unflatten
 
 LONG_SLEEP_S = 60.0
-"""Seconds of sleep beyond which the device reads the server's clock again before its slot."""
+"""After a sleep of more than these seconds, the device reads the server's clock again."""
 LOOK_AGAIN_S = (5.0, 30.0)
-"""Range of seconds before its slot in which a device fetches the view again, at random."""
+"""A device fetches the view again this many seconds before its slot, drawn from this range."""
 SPREAD = 0.25
-"""Share of the check-in period over which devices spread their check-ins."""
+"""Devices spread their check-ins over this share of the check-in period."""
 MAX_POLL_S = 30
-"""Largest number of seconds a long poll waits at the service."""
+"""Longest wait in seconds of one long poll."""
 MAX_LOGGED_UNITS = 10_000
-"""Largest report whose values are written to the journal."""
+"""Largest number of values of a report that is written to the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParticipationConfig:
-    """The owner's choices, as ``checkins.client.Participant`` describes them."""
+    """Parameters of a participation. ``checkins.client.Participant`` explains them."""
 
     url: str
     campaign: str
@@ -97,7 +98,7 @@ class Participation:
         self._service = ServiceClient(
             config.url, config.campaign, config.patience_s, steady=steady, randomness=randomness
         )
-        self._view: CampaignView  # set by the first look
+        self._view: CampaignView  # set by _fetch_view
         self._state: Participant
 
     def flow(self) -> Flow[Outcome]:
@@ -147,7 +148,11 @@ class Participation:
             yield Save(self._saved.to_bytes())
 
     def _enrol(self) -> Flow[None]:
-        """Get a token. The idempotency key is durable first, so a lost response can be repeated."""
+        """Get a token.
+
+        The idempotency key is durable before the request is sent. If the response is lost, the same
+        key gets the same token.
+        """
         if self._saved.key is None:
             self._saved = replace(self._saved, key=self._randomness.key())
             yield Save(self._saved.to_bytes())
@@ -156,7 +161,7 @@ class Participation:
         yield self._log("enrolled")
 
     def _perform(self, effect: Effect) -> Flow[Event | None]:
-        """Perform one effect of the machine; return the next event, None at the end."""
+        """Perform one effect of the state machine; return the next event, or None at the end."""
         match effect:
             case events.RecordDraw():
                 yield from self._record()
@@ -191,7 +196,10 @@ class Participation:
         yield Save(self._saved.to_bytes())
 
     def _wake(self, slot: int) -> Flow[Event]:
-        """Sleep until the slot, by the server's clock."""
+        """Sleep until a random time early in the slot; return the slot that has begun by then.
+
+        If the slot has passed or the run is over, the following slot is returned.
+        """
         timetable, now = self._view.timetable, self._service.server_s
         if slot > timetable.slots or self._view.over or now() >= timetable.ends(slot):
             return events.SlotBegan(slot + 1)
@@ -209,7 +217,7 @@ class Participation:
         return events.SlotBegan(slot if now() < timetable.ends(slot) else slot + 1)
 
     def _refresh_view(self) -> Flow[bool]:
-        """Refresh view and clock unless offline; return whether the run is over."""
+        """Fetch view and clock again, if the service responds; return whether the run is over."""
         view = yield from self._service.try_fetch_view(self._saved)
         if view is None:
             return False
@@ -219,11 +227,11 @@ class Participation:
         return view.over
 
     def _unless_rolled_back(self, slot: int) -> Flow[Event | None]:
-        """Return None if the ledger still has the recorded line; raise if the line is different.
+        """Return None if the ledger still contains its recorded last line; raise if it differs.
 
-        Checked before anything is sent for a slot: a store restored from an older state, rollback
-        guard included, would accept it for a slot that was already released. An event is returned
-        if the check could not be made.
+        A service that was restored from a backup, rollback guard included, would accept check-ins
+        and reports for a slot that it has already released. The device therefore checks the ledger
+        before it sends one. If the check is not possible, the next event is returned.
         """
         saved = self._saved
         response = yield from self._in_slot(slot, ledger_head_request, saved.entries)
@@ -260,7 +268,7 @@ class Participation:
         return (yield from self._retry(slot, response))
 
     def _await_outcome(self, receipt: str) -> Flow[Event]:
-        """Wait at the service for the choice; a chosen device fetches its model."""
+        """Wait for the choice with a long poll. If the device was chosen, fetch the model."""
         slot = self._state.current_slot
         choice = self._view.timetable.chooses(slot)
         if choice - self._service.server_s() > MAX_POLL_S:
@@ -290,13 +298,13 @@ class Participation:
         if isinstance(response, Event):
             return response
         if response.status == 200:
-            with suppress(ValueError):  # bytes that are no model of this campaign: ask again
+            with suppress(ValueError):  # the body is no model of this campaign: retry
                 tensors, _ = model_from_bytes(response.body)
                 return events.Invited(receipt, flatten(tensors, shapes).astype(np.float64))
         return (yield from self._retry(slot, response, final=False))
 
     def _train(self, model: Any) -> Flow[Event]:
-        """Train, clip and draw noise; an unrecorded report was never sent."""
+        """Train, clip and draw noise. The report is sent only after it was recorded."""
         view, trainer = self._view, self._config.trainer
         made = yield Train(lambda: make_report(view, trainer, model))
         return events.ReportMade(Report.from_device(made))
@@ -322,7 +330,7 @@ class Participation:
         return (yield from self._retry(slot, response))
 
     def _identity(self, report: bytes) -> dict[str, object]:
-        """Return the journal's fields that identify a report."""
+        """Return the fields that identify a report in the journal."""
         identity: dict[str, object] = {"sha256": sha256(report).hexdigest()}
         made = self._state.report
         if made is not None and made.values.size <= MAX_LOGGED_UNITS:
@@ -332,14 +340,15 @@ class Participation:
     def _in_slot(
         self, slot: int, request: Callable[..., Request], *values: Any, **named: Any
     ) -> Flow[Response | events.SlotBegan | events.RetryDue]:
-        """Send one request while the slot lasts; return an event if there is no response.
+        """Send one request unless the slot is over; return an event if there is no response.
 
-        ``request`` builds it from the campaign, the other arguments and a timeout.
+        ``request`` is called with the campaign, the other arguments and a timeout to build the
+        request.
         """
         left = self._view.timetable.ends(slot) - self._service.server_s()
         if left <= 0.0:
             return events.SlotBegan(slot + 1)
-        # A lost request must leave time for another one.
+        # If a request is lost, there must be time for another one.
         timeout_s = max(1.0, min(RESPONSE_TIMEOUT_S, left / 3.0))
         response: Response | NoResponse = yield request(
             self._config.campaign, *values, timeout_s=timeout_s, **named
@@ -353,9 +362,10 @@ class Participation:
     def _retry(
         self, slot: int, response: Response | NoResponse, *, final: bool = True
     ) -> Flow[events.SlotBegan | events.RetryDue]:
-        """Back off and retry, or wait for the end of the slot if a retry cannot succeed.
+        """Wait and return RetryDue, or SlotBegan if the slot is over.
 
-        ``final`` is False where a refusal may come from a worker that lags behind another.
+        If the service refused permanently, wait until the end of the slot. ``final`` is False if
+        even such a refusal is retried, because a worker of the service may lag behind another.
         """
         end, slot_s = self._view.timetable.ends(slot), self._view.timetable.slot_s
         now = self._service.server_s()
@@ -374,7 +384,7 @@ class Participation:
 
 
 def make_report(view: CampaignView, trainer: Trainer, model: Any) -> DeviceReport:
-    """Return the trainer's update, clipped and rounded, with noise unless the server adds it."""
+    """Return the trainer's update, clipped and rounded, with noise unless the server adds noise."""
     tensors: Mapping[str, Any] = unflatten(model, view.shapes)
     update = flatten(trainer.update(tensors), view.shapes)
     sampler = view.sampler()

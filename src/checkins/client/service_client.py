@@ -1,6 +1,7 @@
 """Requests of a device to its service: views, enrolment, retries and rollback detection.
 
-The functions at the top build every request that a device sends; no other request leaves a device.
+The functions at the top build every request that a device sends. A view is the public description
+of a run. The head of the ledger is the hash of its last line.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from checkins.protocol import wire
 RESPONSE_TIMEOUT_S = 20.0
 """Time limit in seconds of an ordinary request."""
 VIEW_BYTES = 8 * 2**20
-"""Largest campaign view: a sealed text has at most two megabytes."""
+"""Largest campaign view in bytes. The sealed text in it has at most two megabytes."""
 LISTING_BYTES = 16 * 2**20
-"""Largest list of campaigns: each run has a line of about three hundred bytes."""
+"""Largest list of campaigns in bytes. Each run takes about three hundred bytes."""
 
 
 def view_request(campaign: str) -> Request:
-    """Build the request for a campaign's view; it is the same for all devices."""
+    """Build the request for a run's view, which is the same for all devices."""
     path = wire.RUN_PATH.format(run=campaign)
     return Request(RequestKind.VIEW, "GET", path, RESPONSE_TIMEOUT_S, max_bytes=VIEW_BYTES)
 
@@ -55,9 +56,9 @@ def ledger_head_request(
 
 
 def enrol_request(campaign: str, *, idempotency: str, key: str | None) -> Request:
-    """Build the request for a token; the same ``idempotency`` gets the same token.
+    """Build the request for a token. A retry with the same ``idempotency`` gets the same token.
 
-    ``key`` is the enrolment secret, None if the service asks for none.
+    ``key`` is the enrolment secret, or None if the service requires none.
     """
     headers = {"Idempotency-Key": idempotency} | ({} if key is None else wire.bearer(key))
     path = wire.ENROLMENTS_PATH.format(run=campaign)
@@ -65,19 +66,19 @@ def enrol_request(campaign: str, *, idempotency: str, key: str | None) -> Reques
 
 
 def withdraw_request(campaign: str, *, token: str) -> Request:
-    """Build the request that invalidates a token and erases it from the running slot."""
+    """Build the request that invalidates a token and erases its check-in and report."""
     path = wire.ENROLMENTS_PATH.format(run=campaign)
     return Request(RequestKind.WITHDRAW, "DELETE", path, RESPONSE_TIMEOUT_S, wire.bearer(token))
 
 
 def check_in_request(campaign: str, slot: int, *, token: str, timeout_s: float) -> Request:
-    """Build the request to check in; a retry gets the same receipt."""
+    """Build the request to check in. A retry gets the same receipt."""
     path = wire.CHECK_INS_PATH.format(run=campaign, slot=slot)
     return Request(RequestKind.CHECK_IN, "POST", path, timeout_s, wire.bearer(token))
 
 
 def outcome_request(campaign: str, receipt: str, *, wait_s: int, timeout_s: float) -> Request:
-    """Build the long poll for the outcome: the service waits up to ``wait_s`` to respond."""
+    """Build the long poll for the outcome. The service responds after at most ``wait_s``."""
     path = wire.OUTCOME_PATH.format(run=campaign, receipt=receipt)
     return Request(RequestKind.OUTCOME, "GET", f"{path}?wait={wait_s}", wait_s + timeout_s)
 
@@ -85,7 +86,7 @@ def outcome_request(campaign: str, receipt: str, *, wait_s: int, timeout_s: floa
 def model_request(
     campaign: str, slot: int, *, receipt: str, max_bytes: int, timeout_s: float
 ) -> Request:
-    """Build the request of a chosen device for the model before its slot."""
+    """Build the request for the model that a chosen device trains in its slot."""
     path = wire.MODEL_PATH.format(run=campaign, slot=slot)
     headers = wire.bearer(receipt)
     return Request(RequestKind.MODEL, "GET", path, timeout_s, headers, max_bytes=max_bytes)
@@ -94,7 +95,7 @@ def model_request(
 def report_request(
     campaign: str, slot: int, *, receipt: str, report: bytes, timeout_s: float
 ) -> Request:
-    """Build the request that uploads a report; a retry sends the same bytes."""
+    """Build the request that uploads a report. A retry sends the same bytes."""
     path = wire.REPORT_PATH.format(run=campaign, slot=slot)
     headers = wire.bearer(receipt) | {"Content-Type": wire.BYTES}
     return Request(RequestKind.REPORT, "PUT", path, timeout_s, headers, report)
@@ -102,20 +103,20 @@ def report_request(
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.25, 15.0
 ROLLBACK_CHECKS = 5
-"""Number of views fetched before a rollback is reported: one worker may lag behind another."""
+"""Number of views fetched before a rollback is reported, because a worker may lag behind."""
 NOTHING_SENT = "this device neither checks in nor reports"
 Found = TypeVar("Found")
 _SECRET = re.compile(r"[\w.~+/=-]{1,512}", re.ASCII)
 
 
 def safe_secret(secret: object) -> str | None:
-    """Return a received token or receipt; None unless it is safe in headers and paths."""
+    """Return a received token or receipt, or None if it is not safe in headers and paths."""
     return secret if isinstance(secret, str) and _SECRET.fullmatch(secret) else None
 
 
 @dataclass(slots=True, eq=False)
 class ServiceClient:
-    """Talks to one service for one device: views, enrolment, backoff and the server's clock."""
+    """Sends the requests of one device, with retries, and estimates the server's clock."""
 
     url: str
     campaign: str
@@ -128,7 +129,7 @@ class ServiceClient:
 
     @property
     def clock(self) -> ServerClock:
-        """The estimate of the server's clock; raises before the first view."""
+        """The estimate of the server's clock. Raises ServiceFailed before the first view."""
         if self._clock is None:
             raise ServiceFailed(self.url, "its clock is not known yet")
         return self._clock
@@ -138,7 +139,7 @@ class ServiceClient:
         return self.clock.server_s(self.steady())
 
     def fetch_view(self, saved: SavedState) -> Flow[CampaignView]:
-        """Fetch the campaign, with retries; raise ServiceFailed if the service was rolled back."""
+        """Fetch the view, with retries; raise ServiceFailed if the service was rolled back."""
         for _ in range(ROLLBACK_CHECKS):
             view = yield from self.retry_until(
                 view_request(self.campaign), lambda response: self._read(response, saved)
@@ -154,23 +155,27 @@ class ServiceClient:
         )
 
     def _ledger_continues(self, view: CampaignView, saved: SavedState) -> Flow[bool]:
-        """Return whether the ledger still has the recorded last line; False if it is shorter."""
+        """Return True if the ledger contains the recorded line, False if the ledger is shorter.
+
+        Raises ServiceFailed if the line differs.
+        """
         if self._view_continues(view, saved):
             return True
         head = ledger_head_request(self.campaign, saved.entries)
         return (yield from self.retry_until(head, lambda found: self.continues(found, saved)))
 
     def _view_continues(self, view: CampaignView, saved: SavedState) -> bool:
-        """Return whether the view alone shows that the ledger continues the recorded one."""
+        """Return True if the view suffices to see that the ledger contains the recorded line."""
         if saved.head is not None and view.entries == saved.entries:
             self._check_head(view.head, saved)
         return saved.head is None or view.entries == saved.entries
 
     def continues(self, response: Response, saved: SavedState) -> bool | None:
-        """Return whether the ledger has the recorded line, False if it is shorter.
+        """Return True if the ledger contains the recorded line, False if the ledger is shorter.
 
-        None if the response does not tell. Raises if the line is a different one, which no lagging
-        worker can cause.
+        ``response`` is the response to ``ledger_head_request``. Returns None if it says neither.
+        Raises ServiceFailed if the line differs, because a worker that lags behind cannot cause
+        that.
         """
         if response.problem == "unknown-entry":
             return False
@@ -195,7 +200,7 @@ class ServiceClient:
             )
 
     def try_fetch_view(self, saved: SavedState) -> Flow[CampaignView | None]:
-        """Fetch the campaign without retries; None if the service does not respond."""
+        """Fetch the view without retries; None if the service does not respond correctly."""
         response: Response | NoResponse = yield view_request(self.campaign)
         view = self._read(response, saved) if isinstance(response, Response) else None
         if view is None:
@@ -226,7 +231,10 @@ class ServiceClient:
         return view
 
     def with_position(self, saved: SavedState, view: CampaignView) -> SavedState:
-        """Return the state with the service's position recorded, to detect a later rollback."""
+        """Return the state with the seal, epoch, closed slots and ledger head of the view.
+
+        The device compares them with later views to detect a rollback.
+        """
         names = ("seal", "epoch", "slots_closed", "entries", "head")
         return replace(saved, **{name: getattr(view, name) for name in names})
 
@@ -243,9 +251,10 @@ class ServiceClient:
     def retry_until(
         self, request: Request, read: Callable[[Response], Found | None]
     ) -> Flow[Found]:
-        """Repeat a request until ``read`` returns something other than None, and return that.
+        """Repeat a request until ``read`` returns a value other than None; return that value.
 
-        A busy service is retried without a limit, an unreachable one for ``patience_s``.
+        A busy service is retried without a limit. A service that cannot be reached or responds
+        incorrectly is retried for ``patience_s`` seconds.
         """
         since: float | None = None
         while True:
@@ -263,14 +272,14 @@ class ServiceClient:
             now = self.steady()
             since = None if busy else now if since is None else since
             if since is not None and now - since >= self.patience_s:
-                raise ServiceFailed(self.url, f"does not answer as it should: {why}")
+                raise ServiceFailed(self.url, f"does not respond correctly: {why}")
             yield SleepUntil(now + self.backoff_s(response))
 
     def _refused(self, request: Request, response: Response) -> CampaignRefused | ServiceFailed:
         match response.problem:
             case "not-enrolled":
                 given = "given" if "Authorization" in request.headers else None
-                return CampaignRefused("key", given, f"the service asks for one: {response.detail}")
+                return CampaignRefused("key", given, f"no valid enrolment key: {response.detail}")
             case "unknown-campaign" | "over":
                 return CampaignRefused("campaign", self.campaign, response.detail)
         return ServiceFailed(self.url, f"refused to {request.kind}: {response.detail}")
@@ -280,7 +289,7 @@ class ServiceClient:
         self._attempts = 0
 
     def is_final(self, response: Response) -> bool:
-        """Return whether the service refuses permanently."""
+        """Return whether the response is a refusal that a retry cannot change."""
         return response.problem is not None and response.problem not in RETRYABLE
 
     def backoff_s(
@@ -290,7 +299,10 @@ class ServiceClient:
         least_s: float = FIRST_BACKOFF_S,
         most_s: float = MAX_BACKOFF_S,
     ) -> float:
-        """Return the seconds before the next attempt: exponential backoff with jitter."""
+        """Return the seconds before the next attempt.
+
+        They grow exponentially with jitter. The service's Retry-After is added to them.
+        """
         first, longest = min(FIRST_BACKOFF_S, least_s), min(MAX_BACKOFF_S, most_s)
         grown = min(longest, first * 2.0 ** min(self._attempts, 20))
         self._attempts += 1

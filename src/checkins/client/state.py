@@ -23,12 +23,13 @@ WITHDRAWN = "WITHDRAWN"
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """The enrolment, the last observed position of the service, and the state of the machine.
+    """What a device stores: its enrolment, its progress, and what it last saw of the service.
 
-    ``head`` is the hash of the ledger's last line when it had ``entries`` lines; None if the state
-    was written by a version that did not record heads. ``report`` is the report exactly as it is
-    sent. ``ended`` is the name of an outcome or ``WITHDRAWN``, None while the participation goes
-    on; a state that has ended holds only ``campaign`` and ``ended``.
+    ``key`` is the idempotency key of the enrolment. ``epoch``, ``slots_closed`` and ``entries``,
+    the length of the ledger, are from the last view, to detect a rollback. ``head`` is the hash of
+    line ``entries`` of the ledger, or None if an older version wrote the state. ``report`` is the
+    report exactly as it is sent. ``ended`` is the name of an outcome or ``WITHDRAWN``, or None
+    during the participation. Once it has ended, only ``campaign`` and ``ended`` are stored.
     """
 
     campaign: str
@@ -47,15 +48,15 @@ class SavedState:
 
     @property
     def outcome(self) -> Outcome | None:
-        """The outcome; None while the participation goes on and after a withdrawal."""
+        """The outcome, or None during the participation and after a withdrawal."""
         return None if self.ended in (None, WITHDRAWN) else Outcome[str(self.ended)]
 
     def over(self, ended: str) -> SavedState:
-        """Return the state of a participation that has ended, without anything else."""
+        """Return the state of a participation that has ended. It holds nothing else."""
         return SavedState(self.campaign, ended=ended)
 
     def machine(self, fresh: Participant, *, grid: Grid, dimension: int) -> Participant:
-        """Return the recorded state of the machine, ``fresh`` if none is recorded."""
+        """Return the recorded state of the state machine, or ``fresh`` if none is recorded."""
         if self.phase is None:
             return fresh
         report = None
@@ -65,7 +66,7 @@ class SavedState:
         return replace(fresh, phase=self.phase, slot=self.slot, receipt=self.receipt, report=report)
 
     def to_bytes(self) -> bytes:
-        """Encode the state as one JSON object that leaves out absent values."""
+        """Encode the state as one JSON object without the values that are None."""
         values: dict[str, object] = {"schema": SCHEMA, "campaign": self.campaign}
         if self.ended is not None:
             values["ended"] = self.ended
@@ -88,7 +89,10 @@ class SavedState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SavedState:
-        """Decode a state; refuse anything else, since a guessed state could take part twice."""
+        """Decode a state; raise if the bytes are damaged.
+
+        A device that guessed its state could take part twice.
+        """
         try:
             values = json.loads(data)
             if values.pop("schema") != SCHEMA:
@@ -112,7 +116,7 @@ class SavedState:
 
 try:
     import fcntl
-except ImportError:  # no file locks here: the owner must run one process only
+except ImportError:  # this system has no file locks, so the owner must run only one process
     fcntl = None  # type: ignore[assignment]
 
 
@@ -124,7 +128,7 @@ class StateStore(Protocol):
 
 
 class MemoryStore:
-    """A state store in memory, for tests and clients that do not outlive the process."""
+    """A state store in memory, for tests and for clients that end with the process."""
 
     __slots__ = ("_state",)
 
@@ -132,7 +136,7 @@ class MemoryStore:
         self._state: bytes | None = None
 
     def load(self) -> bytes | None:
-        """Return the state saved last; None before the first."""
+        """Return the last saved state, or None if nothing was saved."""
         return self._state
 
     def save(self, state: bytes) -> None:
@@ -141,7 +145,7 @@ class MemoryStore:
 
 
 class StateFile:
-    """A state store in one file, replaced atomically: it holds the old state or the new one."""
+    """A state store in one file. After a crash it holds the old state or the new one."""
 
     __slots__ = ("path",)
 
@@ -149,19 +153,19 @@ class StateFile:
         self.path = path
 
     def load(self) -> bytes | None:
-        """Return the state saved last; None before the first."""
+        """Return the last saved state, or None if nothing was saved."""
         try:
             return self.path.read_bytes()
         except FileNotFoundError:
             return None
 
     def save(self, state: bytes) -> None:
-        """Replace the state; file, name and folder are durable once it returns."""
+        """Replace the state. The new state is durable when the call returns."""
         durable_file.replace_content(self.path, state, mode=0o600)
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder readable by its owner only, with a durable name."""
+    """Create a folder that only its owner can read, unless it exists; return it."""
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         durable_file.sync_folder(folder.resolve().parent)
@@ -170,7 +174,10 @@ def make_folder(folder: Path) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file lock; refuse a second process on the same state, which would draw again."""
+    """Hold a file lock; raise if another process holds it.
+
+    Two processes on the same state would draw two slots.
+    """
     with path.open("ab") as file:
         if fcntl is not None:
             try:

@@ -1,4 +1,4 @@
-"""Compute a device's update: the ``Trainer`` interface, and the sealed task on given rows."""
+"""The ``Trainer`` interface, and trainers that run a campaign's sealed task on given rows."""
 
 from __future__ import annotations
 
@@ -21,43 +21,42 @@ from checkins.tasks.models.model import Model
 from checkins.tasks.tensors import flatten, unflatten
 
 Tensors = Mapping[str, NDArray[Any]]
-"""Named arrays: a model's weights, or an update of them under the same names and shapes."""
+"""Named arrays: the weights of a model, or an update with the same names and shapes."""
 
 
 class Trainer(Protocol):
-    """Computes an update from a model; the participant does everything else.
+    """Computes an update of a model from the device's data.
 
-    The server steps against updates like gradients: θ ← θ − rate × mean(updates). One gradient of
-    a loss is an update; after several local steps of size s it is (start − end) / s. The update is
-    clipped as a whole and randomized afterwards, so it need not be bounded.
+    The server uses updates like gradients: θ ← θ − rate × mean(updates). The gradient of a loss is
+    such an update. After several local steps of size s, the update is (start − end) / s. The update
+    need not be bounded, because the participant clips and randomizes it afterwards.
     """
 
     def update(self, model: Tensors) -> Tensors:
-        """Return the update from this device's data, an array for each tensor of ``model``."""
+        """Return the update: one array for each tensor of ``model``."""
 
 
 def check_model_allowed(task: Task, allow_model: str | None) -> None:
-    """Raise if the task's model is code that the device's owner has not allowed by name.
+    """Raise if the task's model is code that the owner of the device has not allowed by name.
 
-    A task comes from a service. A model ``module:function`` would be imported and called.
+    The task comes from the service, and a model ``module:function`` is imported and called.
     """
     if task.model not in list(Named) and task.model != allow_model:
         raise InvalidValue(
             "allow_model",
             allow_model,
             f"the campaign's model is the code {task.model}, which is not imported because a"
-            f" service names it: read it, and allow it as --allow-model {task.model}",
+            f" service names it: read the code, then allow it with --allow-model {task.model}",
         )
 
 
 class RowsTrainer:
     """Trains a campaign's sealed task on one person's rows, with numpy alone.
 
-    ``features`` has one row for each example, scaled as the task requires; ``trainer_of_file``
-    reads them from a table. With ``local_steps`` above 1 the device takes local steps. ``model`` is
-    the task's model if it is already built, None to build it. ``allow_model`` is the
-    ``module:function`` that the owner of the device allows the task to name; None allows only
-    models of this package.
+    ``features`` has one row for each example, scaled as the task requires. ``trainer_of_file``
+    reads the rows from a table. If the task has ``local_steps`` above 1, the device takes local
+    steps. ``model`` is the task's model, or None to build it. ``allow_model`` is the only
+    ``module:function`` that the task may name; None allows only the models of this package.
     """
 
     __slots__ = ("_features", "_labels", "_rate", "_steps", "model")
@@ -81,7 +80,7 @@ class RowsTrainer:
         self._rate = task.local_step_size
 
     def update(self, model: Tensors) -> Tensors:
-        """Return the mean gradient, or (start − end) / step size of the local steps."""
+        """Return the mean gradient, or (start − end) / step size after several local steps."""
         shapes = self.model.shapes
         start = flatten(model, shapes).astype(np.float64)
         if self._steps == 1:
@@ -108,15 +107,16 @@ def trainer_of_file(
 ) -> RowsTrainer:
     """Return a trainer on one person's rows of a CSV or Parquet file.
 
-    The file has the sealed columns; values are clipped to the sealed ranges. If ``client`` is None
-    all rows must belong to one person, and the file needs no client column. The file that the task
-    names is not opened. ``allow_model`` is as in ``RowsTrainer``.
+    The file has the columns that the task declares, and values are clipped to the declared ranges.
+    ``client`` names the person. If it is None, all rows must belong to one person, and the file
+    needs no client column. The file that the task names is not opened. ``allow_model`` is as in
+    ``RowsTrainer``.
     """
     check_model_allowed(task, allow_model)
     source = task.data
     if not isinstance(source, DataFile):
         raise InvalidValue(
-            "data", source, "the campaign uses a built-in data set: choose a row of that"
+            "data", source, "the campaign uses a built-in data set: choose one of its rows"
         )
     path = Path(file)
     named = source.client_column in table_file.header(path)
@@ -131,7 +131,7 @@ def trainer_of_file(
     mine = _rows_of(cells.clients, client, path) if named else np.ones(len(cells.labels), np.bool_)
     who = client if client is not None or not named else cells.clients[0]
     if who is not None and in_holdout([who], share=source.holdout, purpose=table.PURPOSE)[0]:
-        raise InvalidValue("client", who, "is in the public holdout, and does not take part")
+        raise InvalidValue("client", who, "is in the public holdout, and cannot take part")
     model = model_of(task)
     labels = _labels(cells.labels[mine], source)
     return RowsTrainer(task, table.scaled(cells.features[mine], source.ranges), labels, model=model)
@@ -142,7 +142,9 @@ def _rows_of(clients: list[str], client: str | None, path: Path) -> NDArray[np.b
     if client is None and len(present) > 1:
         more = ["..."] if len(present) > MAX_CLIENTS_LISTED else []
         shown = ", ".join(present[:MAX_CLIENTS_LISTED] + more)
-        raise InvalidValue("client", None, f"{path.name} has rows of several: {shown}; name one")
+        raise InvalidValue(
+            "client", None, f"{path.name} has rows of several clients: {shown}; name one"
+        )
     if client is not None and client not in present:
         raise InvalidValue("client", client, f"has no rows in {path.name}")
     return np.array([client is None or owner == client for owner in clients])
@@ -161,7 +163,7 @@ def _labels(raw: NDArray[np.float64], source: DataFile) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DatasetClients:
-    """The clients of a data set, each with its own trainer; data and model are shared."""
+    """The clients of a data set. Their trainers share the data and the model."""
 
     task: Task
     data: Dataset
@@ -175,9 +177,10 @@ class DatasetClients:
         file: str | os.PathLike[str] | None = None,
         allow_model: str | None = None,
     ) -> DatasetClients:
-        """Load the clients of the task's built-in data set, or of ``file``, a table in its format.
+        """Load the clients of the task's built-in data set, or of the table ``file``.
 
-        The file that the task names is not opened. ``allow_model`` is as in ``RowsTrainer``.
+        The table needs the columns that the task declares. The file that the task names is not
+        opened. ``allow_model`` is as in ``RowsTrainer``.
         """
         check_model_allowed(task, allow_model)
         source = task.data
@@ -194,7 +197,7 @@ class DatasetClients:
         return self.data.clients
 
     def trainer(self, client: int) -> RowsTrainer:
-        """Return the trainer on the rows of one client, counted from 0."""
+        """Return the trainer on the rows of one client. Clients are numbered from 0."""
         rows = self.data.rows_of(client)
         features: Any = self.data.features[rows]
         return RowsTrainer(self.task, features, self.data.labels[rows], model=self.model)

@@ -1,7 +1,7 @@
-"""Parse and verify the view of a campaign that a service sends.
+"""Parse and verify the view of a run, which is its public description from the service.
 
-The sealed text determines everything that matters to a device; the other fields of the view must
-agree with the sealed text.
+The view contains the sealed text, which holds all parameters of the campaign. The other fields of
+the view must agree with the sealed text.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from checkins.tasks.tensors import size
 
 
 class MalformedView(CheckinsError):
-    """A response body that is no campaign view: a network fault, or another service."""
+    """The response body is no campaign view: a network error, or another service."""
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignView:
     """One run of a campaign: its sealed parameters and its progress.
 
-    ``next`` is the id of the following run, None if there is none. ``epoch``, ``slots_closed`` and
-    ``entries``, the length of the population's ledger, never decrease: a device that recorded
-    larger values detects that the service was rolled back. ``head`` is the hash of the ledger's
-    last line, which does not change when lines are appended.
+    ``next`` is the id of the following run, or None if there is none. ``entries`` is the length of
+    the population's ledger, and ``head`` is the hash of its last line. ``epoch``, ``slots_closed``
+    and ``entries`` never decrease, so a device that has recorded larger values knows that the
+    service was rolled back. Line ``entries`` of the ledger keeps its hash when the ledger grows.
     """
 
     id: str
@@ -61,9 +61,9 @@ class CampaignView:
         return size(self.shapes)
 
     def check(self, *, seal: str | None = None) -> None:
-        """Raise if clients cannot join the campaign, or if it does not have this seal.
+        """Raise if clients cannot join the campaign, or if its seal is not ``seal``.
 
-        ``seal`` None accepts any seal.
+        None accepts any seal.
         """
         if seal is not None and self.seal != seal:
             raise CampaignRefused("seal", self.seal, f"must be {seal}: this is another campaign")
@@ -74,7 +74,7 @@ class CampaignView:
             )
 
     def sampler(self) -> DeviceSampler:
-        """Return the sampler of this campaign's reports; built once for each campaign."""
+        """Return the sampler of this campaign's reports. It is built once per campaign."""
         return _sampler(self.campaign, self.dimension)
 
 
@@ -90,7 +90,7 @@ def _campaign(text: str) -> Campaign:
 
 @lru_cache(maxsize=8)
 def view_from(body: bytes) -> CampaignView:
-    """Parse a campaign view; refuse one whose text does not hash to its seal."""
+    """Parse a view; raise if its seal is not the hash of its sealed text."""
     try:
         values: wire.CampaignView = json.loads(body)
         text, seal = values["campaign"], values["seal"]

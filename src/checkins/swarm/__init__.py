@@ -1,4 +1,4 @@
-"""Thousands of devices in one process: a load tool, not part of the device SDK."""
+"""Thousands of devices in one process, for load tests. This is not part of the device SDK."""
 
 from checkins.swarm.swarm import Swarm, Tally, next_run, raise_open_files
 

@@ -1,7 +1,8 @@
-"""An HTTP/1.1 client for load tests: thousands of concurrent requests, 0.1 ms of CPU each.
+"""An HTTP/1.1 client for load tests, with thousands of concurrent requests.
 
-httpx takes ten times as long, and longer with more connections. This client implements just enough
-of the protocol for one service at one address: no proxies, no redirects, no compression.
+A request takes about 0.1 ms of CPU time. httpx takes ten times as long, and longer with more
+connections. This client talks to one service at one address, without proxies, redirects or
+compression.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from checkins.client.bounded_http import check_encoding, check_length, check_siz
 CONNECT_S = 10.0
 """Longest time in seconds to open a connection."""
 IDLE_S = 3.0
-"""Seconds after which an idle connection is closed, before the service closes it."""
+"""Seconds after which an idle connection is closed. The service closes it later."""
 MAX_HEAD_BYTES = 65_536
-"""Largest head of a response in bytes."""
+"""Largest size in bytes of the status line and headers of a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A raw response; names of headers are in lower case."""
+    """A raw response. The names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -34,7 +35,7 @@ class Reply:
 
 
 class Connections:
-    """A pool of keep-alive connections to one service, one for each concurrent request."""
+    """A pool of keep-alive connections to one service. Each carries one request at a time."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         parts = urlsplit(url)
@@ -49,10 +50,10 @@ class Connections:
         self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def send(self, request: Request) -> Reply:
-        """Send a request and read the reply; raises OSError or EOFError if none comes.
+        """Send a request and return the reply; raise OSError or EOFError if none comes.
 
-        If an idle connection turns out to be closed, the request is sent again on a new one, which
-        is safe since every request to the service is idempotent.
+        If a reused connection turns out to be closed, the request is sent again on a new
+        connection. This is safe because every request to the service is idempotent.
         """
         async with asyncio.timeout(request.timeout_s):
             idle = self._idle_connection()
@@ -110,7 +111,10 @@ class Connections:
 
 
 async def _read(reader: asyncio.StreamReader, max_bytes: int) -> tuple[Reply, bool]:
-    """Read one reply and whether the connection can be reused; raises beyond the limits."""
+    """Return one reply and whether the connection can be reused.
+
+    Raises ``ResponseRejected`` if the reply exceeds a limit, and OSError if it is not HTTP.
+    """
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.LimitOverrunError as error:

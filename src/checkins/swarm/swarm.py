@@ -1,7 +1,8 @@
 """Many devices in one process, each with its own coin, slot, token and durable state.
 
-They are real clients of the protocol. They share only what is the same for all clients: the
-campaign, its model, its sampler, the campaign's view, the server's clock, and the connections.
+The devices are real clients of the protocol. They share only what is the same for all clients: the
+campaign with its model and sampler, its view, the estimate of the server's clock, and the
+connections. A view is the public description of a run that the service sends.
 """
 
 from __future__ import annotations
@@ -38,21 +39,22 @@ from checkins.protocol.participant import Outcome
 from checkins.swarm.connections import Connections
 
 MAX_ENROLLING = 32
-"""Largest number of concurrent enrolments, so that clients whose slot has come are not delayed."""
+"""Largest number of concurrent enrolments, so that they do not delay clients in their slot."""
 MAX_VIEW_AGE_S = 2.0
-"""Largest age in seconds of a view that clients share."""
+"""Largest age in seconds of a view or ledger head that clients share."""
 THREADS = 4
 """Number of threads that train and write to disk."""
 PATIENCE_S = 600.0
-"""Seconds that an unreachable service is retried: a test may kill and restart it."""
+"""Seconds for which an unreachable service is retried, because a test may restart it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swarm:
-    """``clients`` devices in one run of a campaign; ``trainer(i)`` returns the trainer of client i.
+    """``clients`` devices in one run of a campaign, numbered from 0.
 
-    ``key(i)`` is the enrolment secret of client i, None if it has none. ``state`` is the folder of
-    the durable states, None keeps them in memory.
+    ``trainer(i)`` returns the trainer of client i, and ``key(i)`` its enrolment secret, or None if
+    the service requires none. ``state`` is the folder of the durable states; None keeps them in
+    memory.
     """
 
     url: str
@@ -71,7 +73,7 @@ class Swarm:
         return [outcome.name.lower() for outcome in Outcome]
 
     async def run(self, tally: Tally) -> None:
-        """Let all clients take part; ``tally`` counts their progress, outcomes and failures."""
+        """Let all clients take part, and count their progress and outcomes in ``tally``."""
         async with AsyncExitStack() as stack:
             folder = None
             if self.state is not None:
@@ -115,7 +117,7 @@ class Swarm:
 
 
 class Tally:
-    """Counts of a swarm: where its clients are, their outcomes, requests and CPU time."""
+    """Counts of a swarm: the latest event of each client, outcomes, requests and CPU time."""
 
     def __init__(self) -> None:
         self.at: dict[int, str] = {}
@@ -165,8 +167,8 @@ class Tally:
 class ViewFetcher:
     """Fetches campaign views in a separate thread.
 
-    The event loop of a swarm may be busy for long. Waiting for it would count as network latency
-    and make the clocks of all clients wrong.
+    The event loop of a swarm may be busy for a long time. On the loop, this time would count as
+    network latency and falsify the clock estimate of all clients.
     """
 
     def __init__(self, url: str) -> None:
@@ -181,13 +183,13 @@ class ViewFetcher:
         self._driver.http.close()
 
     async def send(self, request: Request) -> Response | NoResponse:
-        """Send one request, timed in the thread that sends it."""
+        """Send one request. Its times are measured in the thread that sends it."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._driver.send, request)
 
 
 class Shared:
-    """State that the clients of a swarm share: views, ledger heads, and the enrolment queue."""
+    """What the clients of a swarm share: views, ledger heads and the limit of enrolments."""
 
     def __init__(self, tally: Tally, connections: Connections, view_fetcher: ViewFetcher) -> None:
         self.tally = tally
@@ -199,7 +201,7 @@ class Shared:
         self._heads: dict[str, tuple[float, asyncio.Future[Response | NoResponse]]] = {}
 
     async def view(self, request: Request) -> Response | NoResponse:
-        """Return a recent view; the first client fetches it, the others reuse it."""
+        """Return a recent view. The first client fetches it, and the others reuse it."""
         async with self._view_lock:
             last = self._last_view
             if last is not None and steady_s() - last.received < MAX_VIEW_AGE_S:
@@ -215,7 +217,7 @@ class Shared:
         request: Request,
         send: Callable[[Request], Coroutine[Any, Any, Response | NoResponse]],
     ) -> Response | NoResponse:
-        """Return a recent head of the ledger; clients with the same request share one response."""
+        """Return a recent head of the ledger. Clients with the same request share one response."""
         began, pending = self._heads.get(request.path, (-math.inf, None))
         if pending is None or steady_s() - began >= MAX_VIEW_AGE_S:
             pending = asyncio.ensure_future(send(request))
@@ -227,14 +229,14 @@ class Shared:
 
 
 class SwarmDriver(AsyncDriver):
-    """The driver of one device in a swarm: requests that are the same for all are shared."""
+    """The driver of one device in a swarm. Requests that are the same for all are sent once."""
 
     def __init__(self, store: StateStore, *, shared: Shared, **named: Any) -> None:
         super().__init__(None, store, **named)
         self._shared = shared
 
     async def send(self, request: Request) -> Response | NoResponse:
-        """Send one request; a view may come from another client's request."""
+        """Send one request, or return the recent response to another client's equal request."""
         match request.kind:
             case RequestKind.VIEW:
                 return await self._shared.view(request)
@@ -257,14 +259,14 @@ class SwarmDriver(AsyncDriver):
 
 
 def next_run(url: str, campaign: str) -> str | None:
-    """Wait for the run that follows ``campaign`` and return its id; None after the last."""
+    """Wait for the run that follows ``campaign``; return its id, or None if none follows."""
     service = ServiceClient(url, campaign, PATIENCE_S)
     with http_client(url) as http:
         return Driver(http, MemoryStore()).drive(next_run_flow(service))
 
 
 def raise_open_files(wanted: int) -> None:
-    """Raise this process's limit of open files to ``wanted``, as far as the system allows."""
+    """Raise the limit of open files of this process to ``wanted`` if the system allows it."""
     try:
         import resource
     except ImportError:
