@@ -264,7 +264,7 @@ def test_only_the_simulator_steps_with_optax() -> None:
     of = campaign(optimizer='kind = "optax:adam", rate = 0.5')
     with pytest.raises(InvalidValue, match=r"optimizer = 'optax:adam': .* need kind = \"sgd\""):
         real_server(of)
-    with pytest.raises(InvalidValue, match="steps with optax"):
+    with pytest.raises(InvalidValue, match="needs optax"):
         rehearsing_server_of(of, np.zeros(2))
 
 

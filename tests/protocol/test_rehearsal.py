@@ -346,7 +346,7 @@ def test_a_malformed_report_is_refused() -> None:
     for values, why in (
         (np.zeros(DIMENSION + 1, dtype=np.int64), "coordinates"),
         (np.zeros(DIMENSION), "integers"),
-        (np.full(DIMENSION, 2**39 + 1), "no unit above"),
+        (np.full(DIMENSION, 2**39 + 1), "must be at most"),
         (np.array([-(2**63), 0, 0]), "no unit above"),
     ):
         with pytest.raises(ProtocolViolation, match=why):

@@ -1,1 +1,1 @@
-"""The protocol: pure state machines of server and clients, and what they exchange."""
+"""The protocol: state machines of server and clients without I/O, and their messages."""

@@ -1,18 +1,19 @@
-"""A state machine as a table: which event is allowed in which phase, and where it may lead.
+"""A state machine as a table: the events that each phase allows, and the phases they lead to.
 
-A machine has no clock, no sockets and no randomness. Time, messages and random draws are its
-events; the actions of its driver are its effects. A driver follows four rules:
+A state machine has no clock, no sockets and no randomness. It receives time, messages and random
+draws as events, and returns effects, which are the actions that its driver must perform. A driver
+follows four rules:
 
-1. effects are performed in their order;
-2. an effect named ``Record...`` makes the state that came with it durable, whole, before the next
-   effect is performed; nothing else needs to be durable;
-3. a state that waits for its record (CHOOSING, CLOSING, DRAWN, PRIVATIZED) gets the event
-   ``...Recorded`` once it is durable: at once, or after a restart;
-4. a token belongs to one run of one campaign and a receipt is given out once, ever: no message of
-   one run can mean anything in another. After the last slot, clients are notified that the next
-   began.
+1. It performs the effects of a step in their order.
+2. For an effect named ``Record...``, it saves the complete state that ``step`` returned, and
+   performs the next effect after the save is durable. Other effects need no save.
+3. After the save in one of the phases CHOOSING, CLOSING, DRAWN and PRIVATIZED, it sends the event
+   ``...Recorded`` to the state machine. After a restart it sends this event again.
+4. It uses a token in one run of one campaign only, and never issues the same receipt twice, so a
+   message of one run is not valid in another. After the last slot, it sends clients ``SlotBegan``
+   with the number of the slot that would follow, so that every client ends.
 
-The table is enforced at every step, so the diagrams drawn from it are correct.
+Every step is checked against the table, so the diagrams drawn from the table are correct.
 """
 
 from __future__ import annotations
@@ -26,26 +27,29 @@ from checkins.errors import OutOfOrder, ProtocolViolation
 
 
 class Event:
-    """Something that happened: on the clock, on the disk, or a random draw."""
+    """Something that happened: time passed, a save became durable, or randomness was drawn."""
 
     __slots__ = ()
 
 
 class Message(Event):
-    """An event that the other side caused; one that is not allowed is the other side's fault."""
+    """A message from the other side (client or server).
+
+    If it is not allowed, ``step`` raises ProtocolViolation. For other events it raises OutOfOrder.
+    """
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SlotBegan(Event):
-    """The clock has come to the beginning of a slot: its check-ins are open."""
+    """A slot has begun, and its check-ins are open."""
 
     slot: int
 
 
 class Effect:
-    """Something the driver must do."""
+    """An action that the driver must perform."""
 
     __slots__ = ()
 
@@ -64,7 +68,7 @@ R = TypeVar("R", bound=Callable[[Any, Any], tuple[Any, Effects]])
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One row of the table; ``rule`` decides among the phases in ``to``."""
+    """One row of the table. ``rule`` returns the next state, whose phase must be one of ``to``."""
 
     start: Enum
     event: type[Event]
@@ -73,7 +77,7 @@ class Transition:
 
 
 class Machine(Generic[S]):
-    """The table of one machine, filled by the decorator ``on``."""
+    """The table of one state machine. The decorator ``on`` adds rows to it."""
 
     def __init__(self, name: str, *, first: Enum) -> None:
         self.name = name
@@ -83,15 +87,17 @@ class Machine(Generic[S]):
 
     @property
     def events(self) -> tuple[type[Event], ...]:
-        """Every event that some phase allows."""
+        """All types of events that at least one phase allows."""
         return tuple(dict.fromkeys(event for _, event in self._table))
 
     def on(
         self, event: type[Event], moves: Mapping[Enum, Enum | tuple[Enum, ...]] | tuple[Enum, ...]
     ) -> Callable[[R], R]:
-        """Let a rule handle ``event`` in the phases of ``moves``, with the phases it may lead to.
+        """Register the decorated function as the rule for ``event``.
 
-        A tuple of phases: the event is allowed in each of them and does not change the phase.
+        The keys of ``moves`` are the phases in which the event is allowed, and the values are the
+        phases that it may lead to. If ``moves`` is a tuple of phases, the event is allowed in each
+        of them and does not change the phase.
         """
 
         def register(rule: R) -> R:
@@ -106,7 +112,10 @@ class Machine(Generic[S]):
         return register
 
     def step(self, state: S, event: Event) -> tuple[S, Effects]:
-        """Return the next state and the effects; an event that is refused changes nothing."""
+        """Return the next state and the effects of an event.
+
+        Raises ProtocolViolation or OutOfOrder if the phase does not allow the event.
+        """
         transition = self._table.get((state.phase, type(event)))
         if transition is None:
             name = type(event).__name__
@@ -130,7 +139,7 @@ class Machine(Generic[S]):
         return (phase, event) in self._table
 
     def diagram(self) -> str:
-        """Return the table as a Mermaid state diagram, without arrows from a phase to itself."""
+        """Return the table as a Mermaid diagram, without arrows from a phase to itself."""
         arrows: dict[tuple[str, str], list[str]] = {}
         for transition in self:
             for end in transition.to:

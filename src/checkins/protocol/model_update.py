@@ -1,6 +1,7 @@
-"""The step of the model by a slot's total: ModelUpdate of Algorithm 1, step of Algorithm 2.
+"""How the total of a slot changes the model: ModelUpdate of Algorithm 1, step of Algorithm 2.
 
-Everything here is post-processing of slot totals: changing it does not change epsilon.
+This is post-processing of slot totals, so it does not affect epsilon. The algorithms are those of
+"Privacy Amplification via Random Check-Ins" (arXiv:2007.06605), the paper in the other docstrings.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Total = NDArray[Any]
 class Learner:
     """The model θ, the gradient accumulator g, and the number of slots so far.
 
-    ``velocity`` is the state of momentum; None is zero, and stays None without momentum.
+    ``velocity`` is the momentum vector. None means zero, and it stays None without momentum.
     """
 
     model: Model
@@ -38,12 +39,13 @@ class Learner:
 class ModelUpdate:
     """Algorithm 1, ModelUpdate(θ, g, i): every ``minibatch`` slots θ ← θ − (η/b) g, then g ← 0.
 
-    ``unit`` is the value of one unit of a total: the grid step over the public count that a
-    slot's sum is divided by. ``decay`` is the power d of the step size η / i^d of step i: 0, or
-    1/2 for the paper's. ``diameter`` is that of the ball around 0 that θ is projected onto.
+    A total is an integer in grid units. ``unit`` converts it: it is the grid step divided by the
+    public count that a slot's sum is divided by. Step i has the size η / i^d, where d is ``decay``:
+    0 for a constant step size, 1/2 as in the paper. After each step, θ is projected onto the ball
+    around 0 with this ``diameter``; None means no projection.
 
-    With ``momentum`` μ, and g the mean gradient of a minibatch, v ← g + μv and θ ← θ − ηv, or
-    θ ← θ − η(g + μv) with ``nesterov``: the steps of optax.sgd.
+    With ``momentum`` μ the steps are those of optax.sgd. If g is the mean gradient of a minibatch,
+    then v ← g + μv and θ ← θ − ηv, or with ``nesterov`` θ ← θ − η(g + μv).
     """
 
     rate: float
@@ -70,21 +72,21 @@ class ModelUpdate:
 
     @classmethod
     def of(cls, campaign: Campaign) -> ModelUpdate:
-        """Return the update that a campaign declares."""
+        """Return the update that a campaign declares; raise if its model cannot be updated so."""
         if campaign.task is None:
             raise InvalidValue("task", None, "a campaign that learns needs a [task]")
         if campaign.randomizer.categories is not None:
             raise InvalidValue(
                 "randomizer",
                 str(campaign.randomizer.kind),
-                "reports categories, and no model steps by them: use gaussian, laplace or privunit",
+                "reports categories, which update no model: use gaussian, laplace or privunit",
             )
         optimizer = campaign.task.optimizer
         if optimizer.optax is not None:
             raise InvalidValue(
                 "optimizer",
                 optimizer.kind,
-                'steps with optax, which only the simulator has: real campaigns need kind = "sgd"',
+                'needs optax, which only the simulator uses: real campaigns need kind = "sgd"',
             )
         grid, capacity = campaign.randomizer.grid, campaign.design.capacity
         return cls(
@@ -98,7 +100,10 @@ class ModelUpdate:
         )
 
     def start(self, model: Model, velocity: Model | None = None) -> Learner:
-        """Return the state before the first slot; ``velocity`` is that of a run it continues."""
+        """Return the state before the first slot.
+
+        ``velocity`` is the momentum vector at the end of the run that this run continues, or None.
+        """
         first = _fixed(np.array(model, dtype=np.float64))
         if velocity is None:
             return Learner(first)
@@ -112,10 +117,11 @@ class ModelUpdate:
     def apply(
         self, learner: Learner, total: Total | None, contributors: int | None = None
     ) -> Learner:
-        """Return the state after the total of the next slot.
+        """Return the state after the next slot, whose sum of reports is ``total``.
 
-        ``contributors`` is None except for averaged updates (Algorithm 2): the total is divided by
-        it, and a slot without contributors does not change the model.
+        For averaged updates (Algorithm 2), ``contributors`` is the number of reports. The total is
+        divided by it, and a slot without reports does not change the model. For other protocols it
+        is None.
         """
         slots, velocity = learner.slots + 1, learner.velocity
         if total is None or contributors == 0:
@@ -143,7 +149,7 @@ class ModelUpdate:
 
 
 def _norm(model: Model) -> float:
-    """Return the L2 norm from an exact sum, scaled if squares would overflow."""
+    """Return the L2 norm from an exactly rounded sum, scaled if the squares would overflow."""
     largest = float(np.max(np.abs(model), initial=0.0))
     if largest < 1e150:
         return math.sqrt(math.fsum(model * model))
@@ -151,7 +157,7 @@ def _norm(model: Model) -> float:
 
 
 def _power(base: int, exponent: float) -> float:
-    """Return a power; the square root is rounded alike on every machine."""
+    """Return base^exponent. ``math.sqrt`` gives the same result on every platform."""
     return math.sqrt(base) if exponent == 0.5 else float(base) ** exponent
 
 

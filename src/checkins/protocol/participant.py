@@ -1,16 +1,16 @@
-"""A client's side of one campaign, the same in all three protocols (Algorithm 1).
+"""The state machine of one client in one run, the same for all three protocols (Algorithm 1).
 
-NEW          nothing is drawn
-DRAWN        coin and slot are drawn and not yet durable: nothing is sent
-PLEDGED      sleeps until its slot
-CHECKING_IN  has sent its check-in, perhaps more than once
-ACCEPTED     has its receipt, and asks whether it was chosen
-TRAINING     was chosen, and computes its update
-PRIVATIZED   its report is made and not yet durable: nothing is sent
-REPORTING    has sent its report, perhaps more than once, always the same bytes
-DONE         took part or did not; only the outcome is stored
+NEW          the client has drawn nothing
+DRAWN        it has drawn its coin and slot, which are not durable yet, so it sends nothing
+PLEDGED      it sleeps until its slot
+CHECKING_IN  it has sent its check-in, perhaps several times
+ACCEPTED     it has its receipt, and asks whether it was chosen
+TRAINING     it was chosen, and computes its update
+PRIVATIZED   it has made its report, which is not durable yet, so it sends nothing
+REPORTING    it has sent its report, perhaps several times, always the same bytes
+DONE         its participation has ended, and only the outcome is stored
 
-Everything that decides what a client does is in this file; events and effects come first.
+This file makes every decision of a client. Events and effects come first, then the rules.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from checkins.protocol.rules import Window, window_of
 
 @dataclass(frozen=True, slots=True)
 class Draw(Event):
-    """Fresh randomness: a coin below 2^64, a ``pick`` below the size of the window.
+    """Randomness was drawn: ``coin`` is uniform below 2^64, ``pick`` below the window's size.
 
     ``now`` is the first slot whose check-ins are not over.
     """
@@ -49,12 +49,12 @@ class DrawRecorded(Event):
 
 @dataclass(frozen=True, slots=True)
 class RetryDue(Event):
-    """No response has come: send the same again."""
+    """No response has come, so the same message must be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted(Event):
-    """The device has lost its memory; this state is what it had made durable."""
+    """The device has restarted, and the state is the one that it had last saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Acknowledged(Message):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Message):
-    """The server does not take the check-in."""
+    """The server has refused the check-in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ class Invited(Message):
 
 @dataclass(frozen=True, slots=True)
 class ReportMade(Event):
-    """Trained, clipped and privatized, with noise that was drawn for this report alone."""
+    """The update was computed, clipped and privatized with noise used for this report only."""
 
     report: Report
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRecorded(Event):
-    """The report is durable; the seed of its noise never was."""
+    """The report is durable. Its noise is never stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class RecordDraw(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RecordEnd(Effect):
-    """Record only that the part is over: slot, receipt and report are erased with this record."""
+    """Save only that the participation has ended. This erases slot, receipt and report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class SendReport(Effect):
 
 
 COIN = 2**64
-"""The number of equally likely coins: a coin is a uniform integer below it."""
+"""A coin is a uniform integer below this number."""
 
 
 class Phase(Enum):
@@ -164,7 +164,7 @@ IN_SLOT = (
 
 
 class Outcome(StrEnum):
-    """How a client's part ended, as far as the client knows."""
+    """How the participation of a client ended, as far as the client knows."""
 
     ABSTAINED = "its coin said no"
     MISSED = "it was offline at its slot, or its slot had passed"
@@ -176,7 +176,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """The state of one client: its own p_j and R_j, then its draw, messages and outcome."""
+    """The state of one client.
+
+    ``participation`` is its probability p_j of checking in, and ``window`` its slots R_j.
+    """
 
     participation: float
     window: Window
@@ -191,14 +194,16 @@ class Participant:
 
     @property
     def current_slot(self) -> int:
-        """The drawn slot; raises if the client takes no part, or no longer."""
+        """The drawn slot. Raises if the client has none, or has erased it."""
         if self.slot is None:
             raise OutOfOrder("a client that does not take part has no slot")
         return self.slot
 
 
 def heads(participation: float) -> int:
-    """Return the number below which a coin says yes; rounded down, so never too often.
+    """Return the bound below which a coin means that the client takes part.
+
+    It is rounded down, so the probability is at most ``participation``.
 
     >>> heads(1.0) == COIN, heads(0.25) == COIN // 4, heads(0.0)
     (True, True, 0)
@@ -211,14 +216,14 @@ step = PARTICIPANT.step
 
 
 def _done(participant: Participant, outcome: Outcome) -> tuple[Participant, Effects]:
-    """End for good; slot, receipt and report are erased, on the disk too."""
+    """End the participation, and erase slot, receipt and report in memory and on disk."""
     done = Participant(participant.participation, participant.window, Phase.DONE, outcome=outcome)
     return done, (RecordEnd(),)
 
 
 @PARTICIPANT.on(Draw, {Phase.NEW: Phase.DRAWN})
 def _draw(participant: Participant, event: Draw) -> tuple[Participant, Effects]:
-    """Lines "if a p_j-biased coin returns heads" and "at time I u.a.r. from R_j"."""
+    """Lines "if a p_j-biased coin returns heads" and "at time I u.a.r. from R_j" of the paper."""
     if not (0 <= event.coin < COIN and 0 <= event.pick < len(participant.window)):
         raise OutOfOrder(
             f"a client needs a coin below 2^64 and a pick below {len(participant.window)},"
@@ -238,7 +243,7 @@ def _pledge(participant: Participant, event: Event) -> tuple[Participant, Effect
 
 @PARTICIPANT.on(SlotBegan, {Phase.PLEDGED: (Phase.PLEDGED, Phase.CHECKING_IN, Phase.DONE)})
 def _wake(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
-    """Check in at the drawn slot and no other: one that has passed means abstain."""
+    """Check in at the drawn slot only. If it has passed, the client does not take part."""
     slot = participant.current_slot
     if event.slot < slot:
         return participant, ()
@@ -249,7 +254,7 @@ def _wake(participant: Participant, event: SlotBegan) -> tuple[Participant, Effe
 
 @PARTICIPANT.on(SlotBegan, {phase: (phase, Phase.DONE) for phase in IN_SLOT})
 def _give_up(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
-    """End with the slot: what was not done in it is never done in another."""
+    """End when the slot is over. Nothing is made up for in a later slot."""
     if event.slot <= participant.current_slot:
         return participant, ()
     return _done(participant, Outcome.LATE)
@@ -298,7 +303,7 @@ def _reported(participant: Participant, event: ReportAcknowledged) -> tuple[Part
 @PARTICIPANT.on(RetryDue, (Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
 @PARTICIPANT.on(Restarted, (Phase.PLEDGED, Phase.CHECKING_IN, Phase.ACCEPTED, Phase.REPORTING))
 def _say_again(participant: Participant, event: Event) -> tuple[Participant, Effects]:
-    """Send the same message again, byte for byte: nothing is drawn here (invariant 3)."""
+    """Send the same message again, byte for byte. Nothing is drawn again (invariant 3)."""
     slot, receipt, report = participant.current_slot, participant.receipt, participant.report
     if receipt is not None and report is not None:
         return participant, (SendReport(slot, receipt, report),)
@@ -318,7 +323,10 @@ def _say_again(participant: Participant, event: Event) -> tuple[Participant, Eff
     },
 )
 def _restart(participant: Participant, event: Restarted) -> tuple[Participant, Effects]:
-    """Continue from the record; a report that was not recorded was never sent: make another."""
+    """Continue from the saved state.
+
+    A report that was not saved was never sent either, so the client may make a new one.
+    """
     if participant.phase is Phase.DRAWN:
         return _pledge(participant, event)
     resumed = Phase.ACCEPTED if participant.phase is Phase.TRAINING else Phase.REPORTING
@@ -340,15 +348,15 @@ def _after_check_in(*, but: Phase) -> tuple[Phase, ...]:
 @PARTICIPANT.on(Invited, _after_check_in(but=Phase.ACCEPTED))
 @PARTICIPANT.on(ReportAcknowledged, _after_check_in(but=Phase.REPORTING))
 def _ignore(participant: Participant, event: Event) -> tuple[Participant, Effects]:
-    """Time passes, training may end too late, and messages come twice, late and out of order."""
+    """Ignore events that may come late, twice or out of order."""
     return participant, ()
 
 
 def _check_receipt(participant: Participant, receipt: str) -> None:
     if receipt != participant.receipt:
-        raise ProtocolViolation("this message is about another check-in")
+        raise ProtocolViolation("the receipt in this message is that of another check-in")
 
 
 def participant_of(campaign: Campaign) -> Participant:
-    """Return a client with the campaign's participation and window."""
+    """Return a new client with the campaign's participation and window."""
     return Participant(campaign.design.participation, window_of(campaign.design))

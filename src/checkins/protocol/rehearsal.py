@@ -1,7 +1,8 @@
-"""Run a campaign with the real machines: randomness is an argument, no network and no clock.
+"""Run a campaign with the real state machines in one process, without network and clock.
 
-The fast simulator is tested against it, examples/ compares it with the paper's loops, and its
-recorded events replay to the same model, bit for bit.
+The caller supplies the randomness. Tests compare the fast simulator with this module, and scripts
+in examples/ compare it with the paper's algorithms as plain loops. Replaying the recorded events
+gives exactly the same model.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from checkins.protocol.server import SERVER, ClosingRecorded, Phase, RecordClosi
 from checkins.protocol.slot import CheckedIn, ChoiceRecorded, Choose, Expired, ReportArrived
 
 Trainer = Callable[[str, Model], Report]
-"""A function that returns the privatized update of the client with a token, for a model."""
+"""A function from a client's token and a model to the client's privatized update."""
 
 
 class Dice(Protocol):
@@ -49,15 +50,15 @@ class Dice(Protocol):
         """Return one uniform integer below each of ``ranges``, drawn by the server."""
 
     def dummies(self, slot: int, count: int) -> tuple[Report, ...]:
-        """Return fresh dummies A_ldp(0)."""
+        """Return ``count`` fresh dummy reports A_ldp(0), which replace missing reports."""
 
     def noise(self, slot: int) -> Report:
-        """Return fresh noise of the server."""
+        """Return fresh noise that the server adds to the sum of a slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """The record of a run: the server's events in their order, its records and its releases."""
+    """A run that has ended: the server's events in order, its slot records and its releases."""
 
     start: Server
     events: tuple[Event, ...]
@@ -67,7 +68,7 @@ class Rehearsal:
     participants: Mapping[str, Participant]
 
     def replayed(self) -> Server:
-        """Return the end, recomputed from the start and the events."""
+        """Return the final state of the server, computed again from ``start`` and ``events``."""
         return SERVER.replay(self.start, self.events)
 
 
@@ -79,7 +80,10 @@ def rehearse(
     train: Trainer,
     wakes: Mapping[str, int] | None = None,
 ) -> Rehearsal:
-    """Run a campaign to its end; ``wakes`` is the slot in which a client wakes, 1 by default."""
+    """Run a campaign to its end.
+
+    ``wakes`` maps a client's token to the slot in which it wakes, 1 by default.
+    """
     everyone = {
         token: _drawn(token, participant, dice, (wakes or {}).get(token, 1))
         for token, participant in participants.items()
@@ -110,7 +114,7 @@ def _drawn(token: str, participant: Participant, dice: Dice, now: int) -> Partic
 
 @dataclass(slots=True)
 class _Stage:
-    """The driver: passes the messages of each side to the other."""
+    """The driver, which passes the messages between server and clients."""
 
     server: Server
     participants: dict[str, Participant]

@@ -1,8 +1,8 @@
-"""Reports: their values, the checks of a server, and reports and models as bytes.
+"""Reports: their values, the checks of the server, and the bytes of reports and models.
 
-Bytes are safetensors, so that nothing that is read can run code. A report is one flat tensor of
-32-bit integers in grid units, under the name ``report``. A model is its named tensors in float64,
-exactly as released: laid flat in their order, their bytes are those whose hash is in the ledger.
+The bytes are in the safetensors format, which cannot contain code. A report is one flat tensor
+``report`` of 32-bit integers in grid units. A model is a list of named float64 tensors. The ledger
+holds the hash of their bytes, concatenated in order.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from checkins.randomizers import DeviceReport, NormBound, Simulated
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """Read-only values; two reports are equal if their bytes are.
+    """Read-only values. Two reports are equal if their bytes are equal.
 
-    A real campaign refuses ``simulated`` values.
+    ``simulated`` marks values from seeded randomness, which a real campaign refuses.
     """
 
     values: NDArray[Any]
     simulated: bool
     step: float | None = None
-    """The grid step of a device's report; None for other reports."""
+    """The grid step of a report made by a device; None for server noise and simulated reports."""
 
     @classmethod
     def from_device(cls, report: DeviceReport) -> Report:
-        """Return a real report: integers in grid units."""
+        """Return a real report with integers in grid units."""
         validate.one_of(DeviceReport, report=report)
         return cls(_frozen(report.units), simulated=False, step=report.grid.step)
 
     @classmethod
     def from_noise(cls, noise: NDArray[np.int64]) -> Report:
-        """Return a server's own noise, as ``DeviceSampler.noise`` draws it."""
+        """Return noise that the server adds, as ``DeviceSampler.noise`` draws it."""
         return cls(_frozen(noise), simulated=False)
 
     @classmethod
     def from_simulation(cls, values: Simulated[Any] | ArrayLike) -> Report:
-        """Return a report from seeded randomness, marked as simulated."""
+        """Return a report that was drawn with seeded randomness, marked as simulated."""
         bare = values.values if isinstance(values, Simulated) else values
         return cls(_frozen(bare), simulated=True)
 
@@ -66,9 +66,10 @@ class Report:
 class ReportForm:
     """The checks that every honest report passes, whatever the client's data (invariant 12).
 
-    An honest client clips and encodes, so no integer of it exceeds ``most_units``, which is None in
-    a simulation without a grid. ``norm`` is None in a simulation. Otherwise an honest report
-    exceeds it never if the server adds the noise, else with probability below 2**-131.
+    An honest client clips its update and rounds it to the grid, so the absolute value of each
+    integer is at most ``most_units`` (None in a simulation without a grid). ``norm`` is the bound
+    on the norm of a report (None in a simulation). If the server adds the noise, an honest report
+    never exceeds it; if clients add noise, with probability below 2**-131.
     """
 
     dimension: int
@@ -83,37 +84,37 @@ class ReportForm:
             validate.count(most_units=self.most_units)
 
     def check(self, report: Report) -> None:
-        """Refuse a client's report that is malformed, or longer than an honest one."""
+        """Refuse a client's report that is malformed, or whose norm exceeds the bound."""
         self.check_units(report)
         if self.norm is not None and not self.norm.holds(report.values):
             length = "squares" if self.norm.order == 2 else "sizes"
             raise ProtocolViolation(
-                f"a report's sum of {length} in grid units is at most {self.norm.most:,}, and this"
-                " one's is larger: an update is clipped before it is reported"
+                f"a report's sum of {length} in grid units must be at most {self.norm.most:,}, and"
+                " this one is larger: an update is clipped before it is reported"
             )
 
     def check_units(self, report: Report) -> None:
-        """Refuse a malformed report of any length; dummies are never refused by their length."""
+        """Refuse a malformed report. The norm is not checked, so every dummy report passes."""
         self.check_kind(report)
         if not self.simulated and report.step is None:
-            raise ProtocolViolation("a real report is made by a device sampler; this one is not")
+            raise ProtocolViolation("a real report must be made by a DeviceSampler")
         if self.most_units is not None:
             largest = max(-int(report.values.min()), int(report.values.max()))
             if largest > self.most_units:
                 raise ProtocolViolation(
-                    f"a report holds no unit above {self.most_units:,}, not {largest:,}"
+                    f"a value of a report must be at most {self.most_units:,}, not {largest:,}"
                 )
 
     def check_kind(self, report: Report) -> None:
-        """Refuse what cannot be added to reports; a server's noise may be of any size."""
+        """Refuse values that cannot be added to reports. Noise of the server may be of any size."""
         values = report.values
         if report.simulated and not self.simulated:
-            raise ProtocolViolation("a simulated report has no place in a real campaign")
+            raise ProtocolViolation("a real campaign refuses simulated reports")
         if self.simulated and not report.simulated:
-            raise ProtocolViolation("a real report has no place in a simulation")
+            raise ProtocolViolation("a simulation refuses real reports")
         if report.step is not None and report.step != self.step:
             raise ProtocolViolation(
-                f"a report lies on the campaign's grid, {self.step}, not on {report.step}"
+                f"a report must have the campaign's grid step {self.step}, not {report.step}"
             )
         if values.shape != (self.dimension,):
             raise ProtocolViolation(
@@ -136,19 +137,19 @@ def _frozen(values: ArrayLike) -> NDArray[Any]:
 
 REPORT = "report"
 MOST_HEADER_BYTES = 1024
-"""Largest header of a report in bytes; its one tensor needs about a hundred."""
+"""Largest header of a report in bytes. Its only tensor needs about a hundred."""
 MOST_METADATA_BYTES = 64 * 1024
-"""Largest metadata of a model in bytes; hash, seal, run and slot need a few hundred."""
+"""Largest metadata of a model in bytes. Hash, seal, run and slot need a few hundred."""
 ORDER = "order"
-"""The metadata key of the names of a model's tensors in their order, as a JSON list."""
+"""The metadata key of a JSON list with the names of the tensors in their order."""
 
 
 class Malformed(ProtocolViolation):
-    """Bytes that are no report of this campaign."""
+    """The bytes are not a report of this campaign."""
 
 
 def report_to_bytes(units: NDArray[np.int32]) -> bytes:
-    """Return the bytes of a report; the same units give the same bytes.
+    """Return the bytes of a report. Equal units give equal bytes.
 
     >>> report_from_bytes(report_to_bytes(np.array([1, -2], dtype=np.int32)), dimension=2).tolist()
     [1, -2]
@@ -159,21 +160,20 @@ def report_to_bytes(units: NDArray[np.int32]) -> bytes:
 
 
 def report_from_bytes(data: bytes, *, dimension: int) -> NDArray[np.int32]:
-    """Return the units of a report; refuse all but one flat int32 tensor of this size.
+    """Return the units of a report.
 
-    Metadata and unknown fields of the header are refused too.
+    Raises Malformed unless the bytes hold exactly one flat int32 tensor with ``dimension`` values,
+    without metadata or unknown header fields.
     """
     from safetensors import SafetensorError, deserialize
 
     if len(data) > 8 + MOST_HEADER_BYTES + 4 * dimension:
-        raise Malformed(f"a report of {dimension:,} coordinates is not that long")
+        raise Malformed(f"the bytes are too long for a report of {dimension:,} coordinates")
     try:
         tensors = deserialize(bytes(data))  # type: ignore[no-untyped-call]
         header = _header(data)
     except (SafetensorError, ValueError, OverflowError, RecursionError):
-        raise Malformed(
-            f'a report is safetensors with one tensor, "{REPORT}", and this is not'
-        ) from None
+        raise Malformed(f'the bytes are not safetensors with one tensor "{REPORT}"') from None
     if [name for name, _ in tensors] != [REPORT] or header.keys() != {REPORT}:
         raise Malformed(f'a report holds one tensor, "{REPORT}", and nothing else')
     tensor: Mapping[str, Any] = tensors[0][1]
@@ -182,14 +182,14 @@ def report_from_bytes(data: bytes, *, dimension: int) -> NDArray[np.int32]:
     if header[REPORT].keys() != {"dtype", "shape", "data_offsets"}:
         raise Malformed("a report's header holds dtype, shape and data_offsets, and nothing else")
     if list(tensor["shape"]) != [dimension]:
-        raise Malformed(f"a report has the shape [{dimension}]: one unit a coordinate")
+        raise Malformed(f"a report has the shape [{dimension}], one integer per coordinate")
     return np.frombuffer(bytes(tensor["data"]), dtype="<i4").astype(np.int32, copy=False)
 
 
 def model_to_bytes(
     tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return the bytes of named tensors in float64 and their metadata."""
+    """Return the bytes of a model: named tensors in float64, and their metadata."""
     from safetensors.numpy import save
 
     whole = {name: np.array(tensor, dtype=np.float64) for name, tensor in tensors.items()}
@@ -203,13 +203,13 @@ def most_model_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
     True
     """
     numbers = sum(math.prod(shape) for shape in shapes.values())
-    # A name stands in the header and in the order of names, where each character may be escaped.
+    # A name is in the header and in the list of names, and each character may be escaped.
     names = sum(24 * len(name) + 24 * len(shape) + 256 for name, shape in shapes.items())
     return 8 * numbers + names + MOST_METADATA_BYTES
 
 
 def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[str, str]]:
-    """Return the tensors of a model in their order, and its metadata."""
+    """Return the tensors of a model in their order, and its metadata; raise if malformed."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -218,7 +218,7 @@ def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[
         metadata = {str(k): str(v) for k, v in _header(data).get("__metadata__", {}).items()}
         order = json.loads(metadata.pop(ORDER, "null")) or list(tensors)
         if sorted(order) != sorted(tensors):
-            raise ValueError("the order names other tensors than there are")
+            raise ValueError("the list of names differs from the names of the tensors")
         return {name: np.asarray(tensors[name], np.float64) for name in order}, metadata
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InvalidValue(
@@ -227,7 +227,7 @@ def model_from_bytes(data: bytes) -> tuple[dict[str, NDArray[np.float64]], dict[
 
 
 def _header(data: bytes) -> dict[str, Any]:
-    """Return the header; refuse one in which a name occurs twice."""
+    """Return the header; raise if a name occurs twice in it."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):

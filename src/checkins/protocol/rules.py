@@ -1,6 +1,7 @@
 """The public parameters of a run: the window of its clients, its sampler, the server's rules.
 
-The three protocols differ in these values only.
+The three protocols differ only in these parameters. A dummy report A_ldp(0) is the randomized
+report of a zero update. The server draws one in place of each missing report.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from checkins.randomizers import DeviceSampler, Grid
 
 @dataclass(frozen=True, slots=True)
 class FixedWindow:
-    """The same slots whenever the client wakes: all of a campaign's, or a client's own R_j.
+    """The slots R_j of a client, which do not depend on when the client wakes.
 
     The client draws from all of them, and abstains if the drawn slot has passed.
     """
@@ -40,7 +41,7 @@ class FixedWindow:
 
     @classmethod
     def whole(cls, slots: int) -> FixedWindow:
-        """Return R_j = [m], as in the paper."""
+        """Return the window of all slots, R_j = [m] in the paper."""
         return cls(range(1, slots + 1))
 
     def __len__(self) -> int:
@@ -72,23 +73,24 @@ Window = FixedWindow | SlidingWindow
 
 
 MOST_ENROLLED = 2**31
-"""Largest number of clients of a run: sums of so many 32-bit reports and noise fit 64 bits."""
+"""Largest number of clients of a run. The sum of as many 32-bit reports fits 64 bits."""
 
 
 class Filling(Enum):
     """How a slot's sum is completed so that it does not reveal the number of reports."""
 
-    DUMMIES = "a dummy A_ldp(0) for each report that is missing up to the capacity"
-    NOISE = "one noise for the sum, drawn by the server"
-    NOTHING = "nothing: averaged updates divide by a public count"
+    DUMMIES = "one dummy A_ldp(0) for each report missing to the capacity"
+    NOISE = "noise that the server adds once to the sum"
+    NOTHING = "nothing, because averaged updates divide by a public count"
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The public parameters that decide a transition of the server.
 
-    ``capacity`` None means that every check-in is used. The first ``warm_up`` slots take check-ins
-    and use none. ``affordable`` is the number of slots that the budget allows (invariant 10).
+    ``capacity`` is the largest number of check-ins that a slot uses; None means all. The first
+    ``warm_up`` slots accept check-ins but use none. ``affordable`` is the number of slots that the
+    budget allows (invariant 10).
     """
 
     slots: int
@@ -102,21 +104,21 @@ class Rules:
     def __post_init__(self) -> None:
         validate.count(slots=self.slots)
         if self.capacity is None and self.filling is Filling.DUMMIES:
-            raise InvalidValue("capacity", None, "dummies fill a slot up to it: at least 1")
+            raise InvalidValue("capacity", None, "must be at least 1: dummies fill a slot up to it")
         if self.capacity is not None:
             validate.count(capacity=self.capacity)
         for name in ("warm_up", "affordable"):
             if not 0 <= getattr(self, name) <= self.slots:
                 raise InvalidValue(name, getattr(self, name), f"must lie in [0, {self.slots}]")
         if self.averaged and self.update.minibatch != 1:
-            raise InvalidValue("minibatch", self.update.minibatch, "averaged updates take 1")
+            raise InvalidValue("minibatch", self.update.minibatch, "must be 1 for averaged updates")
         most = self.form.most_units
         if most is not None and most * self._most_summed >= 2**63:
             raise InvalidValue("grid", most, "sums of reports must fit 64 bits: use a coarser grid")
 
     @property
     def _most_summed(self) -> int:
-        """The largest number of vectors added up before a step, the server's noise included."""
+        """The largest number of vectors that are added for one step, with the server's noise."""
         noises = self.update.minibatch if self.filling is Filling.NOISE else 0
         if self.capacity is None:
             return noises + (1 if self.form.simulated else MOST_ENROLLED)
@@ -124,7 +126,7 @@ class Rules:
 
     @classmethod
     def of(cls, design: Design, *, affordable: int, form: ReportForm, update: ModelUpdate) -> Rules:
-        """Return the rules of a design; a local randomizer without a capacity has K = 1."""
+        """Return the rules of a design. With a local randomizer, the default capacity is 1."""
         randomizer, averaged = design.randomizer, design.protocol is Protocol.AVERAGED
         at_server = isinstance(randomizer, GaussianNoise) and randomizer.at is NoiseAt.SERVER
         filling = Filling.NOISE if at_server else Filling.DUMMIES
@@ -144,7 +146,7 @@ class Rules:
         return self.filling is Filling.NOTHING
 
     def releases(self, slot: int) -> bool:
-        """Return whether this slot releases a model: not while the server warms up."""
+        """Return whether this slot releases a model. Slots of the warm-up do not."""
         return slot > self.warm_up
 
 
@@ -159,9 +161,9 @@ def sampler_of(campaign: Campaign, *, dimension: int) -> DeviceSampler:
     """Return the sampler of reports, dummies and server noise of a real campaign."""
     step = campaign.randomizer.grid
     if campaign.randomizer.categories is not None:
-        step = 1.0  # a category is an integer
+        step = 1.0  # a category is an integer, so the grid step is 1
     if step is None:
-        raise InvalidValue("grid", None, "reports of real clients are integers on a grid: give one")
+        raise InvalidValue("grid", None, "must be given: real reports are integers on a grid")
     return DeviceSampler(campaign.mechanism(dimension), Grid(step), dimension)
 
 

@@ -1,7 +1,7 @@
-"""When the slots of a run are: the arithmetic that the service and the client share.
+"""The times of the slots of a run. Service and client both use this module.
 
-Times are seconds since 1970 on the server's clock. Runs of one campaign follow each other without a
-gap.
+Times are seconds since 1970 on the server's clock. The runs of a campaign follow each other without
+a gap.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from checkins.campaign import Campaign, Schedule
 from checkins.errors import InvalidValue
 
 RELEASE_DELAY_S = 0.25
-"""Largest number of seconds between the end of a slot and the time at which its model is public."""
+"""Largest number of seconds from the end of a slot until its model is public."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class RunSchedule:
 
     @property
     def choose_s(self) -> float:
-        """The seconds from the beginning of a slot to its choice."""
+        """The seconds from the beginning of a slot to the choice among its check-ins."""
         return self.schedule.choose_s
 
     def begins(self, slot: int) -> float:
@@ -60,19 +60,19 @@ class RunSchedule:
         return self.begins(slot) + self.choose_s
 
     def ends(self, slot: int) -> float:
-        """Return when reports of a slot are no longer taken."""
+        """Return when a slot ends and its reports are no longer accepted."""
         return self.begins(slot + 1)
 
     def releases(self, slot: int) -> float:
         """Return when the model of a slot is public.
 
-        The delay after the end of the slot is fixed, so that it does not depend on how long the
-        model takes to be durable.
+        The delay after the end of the slot is fixed, so that it does not reveal how long the
+        server took to save the model.
         """
         return self.ends(slot) + min(RELEASE_DELAY_S, self.choose_s / 2)
 
     def first_open(self, moment: float) -> int:
-        """Return the first slot whose check-ins are not over; ``slots + 1`` or more if all are.
+        """Return the first slot whose check-ins are not over, or a number above ``slots``.
 
         >>> from datetime import UTC, datetime
         >>> schedule = Schedule(datetime(1970, 1, 1, tzinfo=UTC), slot_s=10.0, choose_s=4.0)

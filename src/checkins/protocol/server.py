@@ -1,11 +1,11 @@
-"""A campaign on the server: slots in their order, the model, and the end.
+"""The state machine of a run on the server: the order of its slots, the model, and the end.
 
 WAITING  the next slot has not begun
 OPEN     a slot is in progress (slot.py)
-CLOSING  the slot's total and the new model are known and not yet durable: nothing is public
+CLOSING  the slot's total and the new model are computed but not durable, so they are not public
 DONE     all slots are over, or the next release would exceed the budget
 
-Everything that decides which slot runs, and when a model is released, is in this file.
+This file decides which slot runs, and when a model is released.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The state of a campaign; ``closed`` slots are over."""
+    """The state of a run. ``closed`` is the number of slots that are over."""
 
     rules: Rules
     learner: Learner
@@ -62,7 +62,7 @@ class Server:
 
     @classmethod
     def start(cls, rules: Rules, model: Model, *, velocity: Model | None = None) -> Server:
-        """Return the state before the first slot; a budget without a slot ends the campaign."""
+        """Return the state before the first slot, or DONE if the budget allows no slot."""
         phase = Phase.WAITING if rules.affordable > 0 else Phase.DONE
         return cls(rules, rules.update.start(model, velocity), phase)
 
@@ -75,14 +75,17 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class ClosingRecorded(Event):
-    """Total, model and ledger entry of the slot are durable, and its pseudonyms are erased."""
+    """Total, model and ledger entry of the slot are durable; its tokens and receipts are erased."""
 
     slot: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordClosing(Effect):
-    """One transaction: reports, model, ledger (invariant 5). The total is None in a warm-up."""
+    """Save total, model and ledger entry in one transaction (invariant 5).
+
+    The total is None in a slot of the warm-up.
+    """
 
     slot: int
     total: Total | None
@@ -92,7 +95,7 @@ class RecordClosing(Effect):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release(Effect):
-    """Make this model public; nothing else about the slot is."""
+    """Make this model public. Nothing else about the slot becomes public."""
 
     slot: int
     model: Model
@@ -153,7 +156,10 @@ def _release(server: Server, event: ClosingRecorded) -> tuple[Server, Effects]:
 
 
 def unrecorded(server: Server) -> Event | None:
-    """Return the first event for a server that was restarted from its durable state."""
+    """Return the event that a restarted driver must send first, or None.
+
+    It is the ``...Recorded`` event of a phase that waits for its save.
+    """
     slot = server.slot
     if slot is None:
         return None
@@ -163,22 +169,22 @@ def unrecorded(server: Server) -> Event | None:
 
 
 def _current(server: Server, event: _InSlot) -> Slot:
-    """Return the slot in progress; refuse an event of another slot (invariant 6)."""
+    """Return the slot in progress; raise if the event is about another slot (invariant 6)."""
     slot = server.slot
     if slot is not None and slot.number == event.slot:
         return slot
-    refusal = f"slot {event.slot} is not the one in progress"
+    refusal = f"slot {event.slot} is not in progress"
     raise ProtocolViolation(refusal) if isinstance(event, Message) else OutOfOrder(refusal)
 
 
 def server_of(
     campaign: Campaign, model: ArrayLike, *, affordable: int, velocity: ArrayLike | None = None
 ) -> Server:
-    """Create a real server before the first slot of a run; it stops after ``affordable`` slots.
+    """Return the server of a real run before its first slot. It stops after ``affordable`` slots.
 
-    ``affordable`` follows from the ledger of the campaign's population: earlier runs count
-    (``checkins.ledger.spending_of``). A run that continues another one with momentum takes its
-    ``velocity`` along with its model.
+    ``affordable`` is computed from the ledger of the campaign's population, with the privacy loss
+    of earlier runs (``checkins.ledger.spending_of``). ``velocity`` is the momentum vector of the
+    run that this run continues, or None.
     """
     start = np.array(model, dtype=np.float64)
     rules = rules_of(campaign, dimension=start.size, affordable=affordable)
@@ -188,9 +194,9 @@ def server_of(
 def rehearsing_server_of(
     campaign: Campaign, model: ArrayLike, *, velocity: ArrayLike | None = None
 ) -> Server:
-    """Return a server for simulated reports: on the campaign's grid if it has one, else floats.
+    """Return a server for simulated reports, which runs all slots whatever the budget.
 
-    It runs every slot, whether or not the budget allows it.
+    Reports are integers if the campaign has a grid, otherwise floats.
     """
     start = np.array(model, dtype=np.float64)
     validate.count(dimension=start.size)

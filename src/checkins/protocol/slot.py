@@ -1,12 +1,13 @@
-"""One slot on the server: its check-ins, its choice, its reports and their total.
+"""The state machine of one slot on the server: check-ins, choice, reports and their total.
 
-COLLECTING  check-ins are taken
-CHOOSING    the choice is made and not yet durable: no client is answered
-TRAINING    the chosen clients are invited; reports are taken
-CLOSED      the total is fixed; tokens, receipts and reports are erased
+COLLECTING  the server accepts check-ins
+CHOOSING    the choice is made but not durable, so no client learns its outcome
+TRAINING    the chosen clients are invited, and the server accepts reports
+CLOSED      the total is computed, and tokens, receipts and reports are erased
 
-Everything that decides a transition of a slot is in this file. Only the clock closes a slot, not
-the last report: an early end would reveal that no dummy was needed.
+This file makes every decision about a slot. A dummy report A_ldp(0) is drawn by the server in place
+of a missing report. A slot ends at its scheduled time and not with the last report, because an
+early end would reveal that no dummy report was needed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialSum:
-    """The total and the counts of reports and dummies that are added up already."""
+    """The sum and the counts of the reports and dummy reports that were already added."""
 
     total: Total | None = None
     reports: int = 0
@@ -42,24 +43,24 @@ class PartialSum:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The state of one slot. Receipts are pseudonyms that live as long as the slot."""
+    """The state of one slot. A receipt is a pseudonym of a client, valid in this slot only."""
 
     number: int
     rules: Rules
     phase: Phase = Phase.COLLECTING
     waiting: Mapping[str, str] = field(default_factory=dict)
-    """Token of each client that checked in, with its receipt."""
+    """The receipt of each client that checked in, by token."""
     chosen: tuple[str, ...] = ()
     reports: Mapping[str, Report] = field(default_factory=dict)
     added: PartialSum = PartialSum()
-    """The sum of the reports that are not held one by one (``add_reports``, ``add_dummies``)."""
+    """The sum of the reports that are not in ``reports`` (``add_reports``, ``add_dummies``)."""
     total: Total | None = None
     contributors: int | None = None
-    """Number of averaged reports; None in the other protocols, which never reveal it."""
+    """Number of averaged reports. None in the other protocols, which never reveal it."""
 
     @property
     def room(self) -> int:
-        """The number of waiting clients that will be chosen."""
+        """The number of clients that will be chosen among those that checked in."""
         if not self.rules.releases(self.number):
             return 0
         here = len(self.waiting)
@@ -67,31 +68,31 @@ class Slot:
 
     @property
     def ranges(self) -> tuple[int, ...]:
-        """The ranges of the draws of Choose: one uniform integer below each of them."""
+        """Upper bounds of the draws of ``Choose``, one for each; empty if all are chosen."""
         here = len(self.waiting)
         return () if self.room == here else tuple(here - i for i in range(self.room))
 
     @property
     def missing(self) -> int:
-        """The number of dummies that Expired must bring."""
+        """The number of dummy reports that ``Expired`` must contain."""
         if self.rules.filling is not Filling.DUMMIES or not self.rules.releases(self.number):
             return 0
         return (self.rules.capacity or 0) - self.real - self.added.dummies
 
     @property
     def real(self) -> int:
-        """The number of reports of clients."""
+        """The number of reports from clients."""
         return len(self.reports) + self.added.reports
 
     @property
     def wants_noise(self) -> bool:
-        """Whether Expired must bring the server's own noise."""
+        """Whether ``Expired`` must contain noise drawn by the server."""
         return self.rules.filling is Filling.NOISE and self.rules.releases(self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedIn(Message):
-    """A client checks in; ``spent`` is whether its one participation is used up already."""
+    """A client checks in. ``spent`` says whether its only participation is already used."""
 
     slot: int
     token: str
@@ -101,7 +102,7 @@ class CheckedIn(Message):
 
 @dataclass(frozen=True, slots=True)
 class Choose(Event):
-    """Check-ins are over. ``draws`` are fresh, one uniform below each of ``Slot.ranges``."""
+    """Check-ins are over. ``draws`` are uniform integers below the bounds ``Slot.ranges``."""
 
     slot: int
     draws: tuple[int, ...]
@@ -131,7 +132,7 @@ class ReportArrived(Message):
 
 @dataclass(frozen=True, slots=True)
 class Expired(Event):
-    """The slot's time is over. ``dummies`` and ``noise`` are drawn for this slot alone."""
+    """The slot's time is over. ``dummies`` and ``noise`` are drawn for this slot only."""
 
     slot: int
     dummies: tuple[Report, ...] = ()
@@ -140,7 +141,7 @@ class Expired(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecordCheckIn(Effect):
-    """Record the check-in and, in the same transaction, that the participation is used up."""
+    """Save the check-in and, in the same transaction, that the participation is used."""
 
     token: str
     receipt: str
@@ -197,7 +198,7 @@ def _admit(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
 
 @SLOT.on(CheckedIn, (Phase.CHOOSING, Phase.TRAINING))
 def _answer_again(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
-    """Repeat the answer to a check-in that was sent again because the answer was lost."""
+    """Repeat the response to a check-in that was sent again because the response was lost."""
     if event.token not in slot.waiting:
         raise ProtocolViolation(f"check-ins for slot {slot.number} are over")
     return slot, (Acknowledge(event.token, slot.waiting[event.token]),)
@@ -205,7 +206,7 @@ def _answer_again(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
 
 @SLOT.on(Choose, {Phase.COLLECTING: Phase.CHOOSING})
 def _choose(slot: Slot, event: Choose) -> tuple[Slot, Effects]:
-    """Choose up to K clients without replacement: line "Sample J_i u.a.r. from S_i"."""
+    """Choose up to K clients without replacement: "Sample J_i u.a.r. from S_i" in the paper."""
     ranges = slot.ranges
     if len(event.draws) != len(ranges) or not all(
         0 <= draw < most for draw, most in zip(event.draws, ranges, strict=True)
@@ -229,7 +230,7 @@ def _invite(slot: Slot, event: ChoiceRecorded) -> tuple[Slot, Effects]:
 
 @SLOT.on(Asked, (Phase.COLLECTING, Phase.CHOOSING))
 def _not_yet(slot: Slot, event: Asked) -> tuple[Slot, Effects]:
-    """Answer no client before the choice is durable (invariant 4)."""
+    """Tell no client the outcome before the choice is durable (invariant 4)."""
     return slot, ()
 
 
@@ -248,7 +249,7 @@ def _take(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
     slot.rules.form.check(event.report)
     before = slot.reports.get(event.receipt)
     if before is not None and before != event.report:
-        raise ProtocolViolation("a report was taken, and this is another one")
+        raise ProtocolViolation("this client has already sent a different report")
     reports = {**slot.reports, event.receipt: event.report}
     effects = (RecordReport(event.receipt, event.report), AcknowledgeReport(event.receipt))
     return replace(slot, reports=reports), effects
@@ -256,7 +257,10 @@ def _take(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
 
 @SLOT.on(Expired, {Phase.TRAINING: Phase.CLOSED})
 def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
-    """Fix the total and erase who is in it; a missing report stays replaced by its dummy."""
+    """Compute the total and erase who contributed.
+
+    A dummy report replaces each missing report, and a report that comes later is refused.
+    """
     if len(event.dummies) != slot.missing or (event.noise is not None) != slot.wants_noise:
         raise OutOfOrder(
             f"slot {slot.number} needs {slot.missing} dummies"
@@ -276,10 +280,10 @@ def _close(slot: Slot, event: Expired) -> tuple[Slot, Effects]:
 
 
 def add_reports(slot: Slot, reports: Iterable[tuple[str, Report]]) -> Slot:
-    """Add up reports, each with its receipt, without holding them in memory together.
+    """Return the slot with these reports added to its sum. Each comes with its receipt.
 
-    For a driver that is about to let a slot expire. Each receipt comes once and is not in
-    ``slot.reports``.
+    A driver calls this before ``Expired`` to avoid holding all reports in memory. Each receipt
+    occurs once and is not in ``slot.reports``.
     """
     if slot.phase is not Phase.TRAINING:
         raise OutOfOrder(f"slot {slot.number} takes no reports")
@@ -299,7 +303,7 @@ def add_reports(slot: Slot, reports: Iterable[tuple[str, Report]]) -> Slot:
 
 
 def add_dummies(slot: Slot, dummies: Sequence[Report]) -> Slot:
-    """Add up some of the dummies that ``Expired`` would bring."""
+    """Return the slot with dummy reports added to its sum. ``Expired`` must then omit them."""
     if slot.phase is not Phase.TRAINING or len(dummies) > slot.missing:
         raise OutOfOrder(f"slot {slot.number} needs {slot.missing} dummies, not {len(dummies)}")
     _check_own(slot, dummies, None)
@@ -310,7 +314,7 @@ def add_dummies(slot: Slot, dummies: Sequence[Report]) -> Slot:
 
 
 def _check_own(slot: Slot, dummies: Iterable[Report], noise: Report | None) -> None:
-    """Check that the server's own dummies and noise lie on the grid of the campaign."""
+    """Check that the server's dummies and noise lie on the grid of the campaign."""
     try:
         for dummy in dummies:
             slot.rules.form.check_units(dummy)
@@ -321,9 +325,10 @@ def _check_own(slot: Slot, dummies: Iterable[Report], noise: Report | None) -> N
 
 
 def _sum(reports: Iterable[Report], before: Total | None = None) -> Total | None:
-    """Return the sum; integers are added in 64 bits, so their order does not matter.
+    """Return the sum. Integers are added exactly in 64 bits, so their order does not matter.
 
-    The sum does not overflow: ``Rules`` bounds it by the capacity, or else by ``MOST_ENROLLED``.
+    The sum does not overflow, because ``Rules`` bounds the number of reports by the capacity or by
+    ``MOST_ENROLLED``.
     """
     total = None if before is None else before.copy()
     for report in reports:
