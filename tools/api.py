@@ -1,8 +1,8 @@
-"""Print the reference of the service's API as Markdown, from the code that answers.
+"""Print the reference of the service's API as Markdown, from the code of the service.
 
-python tools/api.py routes      every route, from the OpenAPI document of create_app
-python tools/api.py objects     the objects in their answers
-python tools/api.py problems    every problem a client may be told
+python tools/api.py routes      all routes, from the OpenAPI document of create_app
+python tools/api.py objects     the JSON objects in responses
+python tools/api.py problems    all problems that a response may report
 python tools/api.py metrics     the table of metrics, from the docstring of metrics.py
 """
 
@@ -24,7 +24,7 @@ PREFIX = "#/components/schemas/"
 
 
 def document() -> dict[str, Any]:
-    """The OpenAPI document; the store is named and never opened."""
+    """Return the OpenAPI document. The database in the settings is never opened."""
     settings = Settings(
         store="sqlite:///never-opened.db",
         enrolment=Enrolment.open(),
@@ -34,7 +34,7 @@ def document() -> dict[str, Any]:
 
 
 def routes(api: Mapping[str, Any]) -> Iterator[str]:
-    """A table of all routes, and a section for each."""
+    """Yield a table of all routes, and a section for each route."""
     found = [
         (f"{name.upper()} {path}", operation)
         for path, operations in api["paths"].items()
@@ -49,14 +49,17 @@ def routes(api: Mapping[str, Any]) -> Iterator[str]:
         ],
     )
     everywhere = anywhere(api)
-    yield from (f"Any of them may also answer {', '.join(f'`{slug}`' for slug in everywhere)}.", "")
+    yield from (
+        f"Every route may also respond with {', '.join(f'`{slug}`' for slug in everywhere)}.",
+        "",
+    )
     schemes = api["components"]["securitySchemes"]
     for name, operation in found:
         yield from _route(name, operation, schemes, everywhere)
 
 
 def anywhere(api: Mapping[str, Any]) -> list[str]:
-    """The problems that every route names: what any request may meet."""
+    """Return the problems that every route may respond with."""
     named = [
         set(slugs_of(operation))
         for operations in api["paths"].values()
@@ -67,7 +70,7 @@ def anywhere(api: Mapping[str, Any]) -> list[str]:
 
 
 def slugs_of(operation: Mapping[str, Any]) -> list[str]:
-    """The problems that a route names."""
+    """Return the problems that a route may respond with."""
     return [
         kind.removeprefix(wire.PROBLEM_URN)
         for answer in operation["responses"].values()
@@ -100,7 +103,7 @@ def _route(
     for kind in operation.get("requestBody", {}).get("content", {}):
         yield from (f"Body: `{kind}`.", "")
     answers = [
-        # "Successful Response" is what FastAPI says where nobody said anything.
+        # FastAPI's default description is "Successful Response".
         (status, _content(content), answer["description"].replace("Successful Response", ""))
         for status, answer in sorted(operation["responses"].items())
         if wire.PROBLEM not in (content := answer.get("content", {}))
@@ -108,18 +111,18 @@ def _route(
     problems = [
         (f"`{slug}`", str(KINDS[slug].status), KINDS[slug].title)
         for slug in slugs_of(operation)
-        if slug not in everywhere or f"`{slug}`" in said  # what the text names is explained
+        if slug not in everywhere or f"`{slug}`" in said  # a problem that the text names is listed
     ]
-    yield from _table(("answer", "body", "meaning"), answers)
+    yield from _table(("status", "body", "meaning"), answers)
     if problems:
         yield from _table(("problem", "status", "meaning"), problems)
 
 
 def objects(api: Mapping[str, Any]) -> Iterator[str]:
-    """The objects that answers are made of."""
+    """Yield a section for each JSON object in responses."""
     for name, schema in api["components"]["schemas"].items():
         if "Error" in name:
-            continue  # the framework's own, which no route answers with
+            continue  # an error of the framework that no route returns
         yield from (f"### {name}", "")
         if "description" in schema:
             yield from (" ".join(schema["description"].split()), "")
@@ -131,13 +134,13 @@ def objects(api: Mapping[str, Any]) -> Iterator[str]:
 
 
 def problems(_: Mapping[str, Any]) -> Iterator[str]:
-    """Every slug, its status and its title."""
+    """Yield a table of all problems with status and title."""
     rows = [(f"`{slug}`", str(kind.status), kind.title) for slug, kind in KINDS.items()]
     yield from _table(("slug", "status", "title"), rows)
 
 
 def metrics_table(_: Mapping[str, Any]) -> Iterator[str]:
-    """What metrics.py says of its metrics."""
+    """Yield the table of metrics in the docstring of metrics.py."""
     found = re.search(
         r"<!-- table of metrics -->\n(.*?)<!-- end of table -->", metrics.__doc__ or "", re.DOTALL
     )
@@ -173,7 +176,7 @@ def _content(content: Mapping[str, Any]) -> str:
 
 
 def _value(schema: Mapping[str, Any]) -> str:
-    """What a value may be, in a few words."""
+    """Return a short description of the values that a schema allows."""
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(PREFIX)
         return f"[{name}](#{name.lower()})"
@@ -208,7 +211,7 @@ PARTS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
 
 
 def rendered(part: str) -> str:
-    """One part of the reference."""
+    """Return one part of the reference as Markdown."""
     lines = PARTS[part](document())
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
 

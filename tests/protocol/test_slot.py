@@ -170,7 +170,7 @@ def test_a_malformed_report_is_refused(values: np.ndarray, reason: str) -> None:
 def test_a_report_that_is_too_long_is_refused_and_a_dummy_is_not() -> None:
     short = replace(RULES.form, norm=NormBound(order=2, most=25))
     slot = training(2, rules=replace(RULES, form=short))
-    with pytest.raises(ProtocolViolation, match="sum of squares in grid units is at most 25"):
+    with pytest.raises(ProtocolViolation, match="sum of squares in grid units must be at most 25"):
         step(slot, ReportArrived(5, "ra", report(3, 5)))
     slot, _ = step(slot, ReportArrived(5, "ra", report(3, -4)))
     closed, _ = step(slot, Expired(5, (report(30, 50),)))

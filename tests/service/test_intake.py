@@ -241,7 +241,7 @@ def test_a_report_longer_than_the_clip_is_refused_where_the_server_adds_the_nois
     house.choose(spec, 1)
     rest = [0] * (spec.dimension - 2)
     for long in ([1_000_000, 1, *rest], [800_000, -600_001, *rest], 20_000_000):
-        with pytest.raises(ProtocolViolation, match="sum of squares in grid units is at most"):
+        with pytest.raises(ProtocolViolation, match="sum of squares in grid units must be at most"):
             house.report(spec, 1, receipts[0], long)
     house.report(spec, 1, receipts[0], [800_000, -600_000, *rest])
     house.report(spec, 1, receipts[1], spec.sampler.encode(np.full(11, 1e300)).units)

@@ -1,8 +1,8 @@
-"""Definitions of what service and client exchange over HTTP: paths, media types, ids, JSON shapes.
+"""The HTTP interface of service and client: paths, media types, ids and JSON objects.
 
-The shapes are ``TypedDict``, so that a device needs no library to read them. The service publishes
-them as the schemas of its OpenAPI document, with the text in ``Annotated`` as the description of a
-field. Reports and models are bytes (``report``).
+JSON objects are ``TypedDict`` classes, so that a device needs no library to read them. The service
+publishes them as schemas in its OpenAPI document. The text in ``Annotated`` is the description of a
+field. Reports and models are not JSON but bytes (``report.py``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ BYTES = "application/octet-stream"
 CAMPAIGN_FILE = "application/toml"
 LEDGER = "application/x-ndjson"
 PROBLEM = "application/problem+json"
-"""The media type of refusals (RFC 9457)."""
+"""The media type of problem documents (RFC 9457)."""
 PROBLEM_URN = "urn:checkins:"
-"""The prefix of the ``type`` of a refusal; the rest is the name of the reason."""
+"""The prefix of the ``type`` of a problem document. The name of the problem follows it."""
 
 CAMPAIGNS_PATH = "/campaigns"
 RUN_PATH = "/campaigns/{run}"
@@ -36,9 +36,9 @@ LEDGER_HEAD_PATH = "/campaigns/{run}/ledger/heads/{entries}"
 EVENTS_PATH = "/campaigns/{run}/events"
 
 RUN_ID_DIGITS = 12
-"""Number of hexadecimal digits of the seal in the id of a run."""
+"""Number of hexadecimal digits of the seal at the beginning of a run's id."""
 RUN_ID = rf"[0-9a-f]{{{RUN_ID_DIGITS}}}-[0-9]{{1,7}}"
-"""The regular expression of the id of a run."""
+"""The regular expression of a run's id."""
 
 RunStatus = Literal["waiting", "running", "completed", "stopped"]
 OutcomeName = Literal["waiting", "chosen", "dismissed"]
@@ -56,7 +56,7 @@ def run_id(seal: str, number: int) -> str:
 
 
 def seal_digits(run: str) -> str:
-    """Return the digits of the seal in the id of a run: the same for all runs of a campaign.
+    """Return the digits of the seal in a run's id. All runs of a campaign have the same.
 
     >>> seal_digits("abababababab-2")
     'abababababab'
@@ -65,7 +65,7 @@ def seal_digits(run: str) -> str:
 
 
 def format_time(moment: float) -> str:
-    """Return a time, in seconds since 1970, as text in UTC to the microsecond.
+    """Return a time in seconds since 1970 as ISO 8601 text in UTC with microseconds.
 
     >>> format_time(0.5)
     '1970-01-01T00:00:00.500000Z'
@@ -74,7 +74,7 @@ def format_time(moment: float) -> str:
 
 
 def parse_time(text: str) -> float:
-    """Return a time in seconds since 1970; refuse a text without an offset from UTC.
+    """Parse an ISO 8601 time and return seconds since 1970; raise if it has no UTC offset.
 
     >>> parse_time("1970-01-01T00:00:00.500000Z")
     0.5
@@ -86,7 +86,7 @@ def parse_time(text: str) -> float:
 
 
 def bearer(credential: str) -> dict[str, str]:
-    """Return the header that carries a token, a receipt or a key."""
+    """Return the HTTP header with a token, a receipt or a key."""
     return {"Authorization": f"Bearer {credential}"}
 
 
@@ -94,7 +94,7 @@ _ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def to_json(shape: Mapping[str, object]) -> bytes:
-    """Return a shape as the body of a response; refuse numbers that are not finite.
+    """Encode a response body as JSON; raise if a number is not finite.
 
     >>> to_json(Outcome(outcome="chosen", slot=3))
     b'{"outcome":"chosen","slot":3}'
@@ -106,9 +106,9 @@ class Schedule(TypedDict):
     """The schedule of a run, on the server's clock."""
 
     start: Annotated[str, "When slot 1 of this run begins, in UTC"]
-    slot_s: float
-    choose_s: float
-    slots: int
+    slot_s: Annotated[float, "Length of a slot in seconds"]
+    choose_s: Annotated[float, "Seconds from the start of a slot until check-ins end"]
+    slots: Annotated[int, "Number of slots of the run"]
 
 
 class Tensor(TypedDict):
@@ -119,9 +119,9 @@ class Tensor(TypedDict):
 
 
 class LedgerPlace(TypedDict):
-    """Length and head of the ledger of the population."""
+    """A length of the population's ledger, and its head at this length."""
 
-    entries: int
+    entries: Annotated[int, "Number of lines"]
     head: Annotated[str, "The hash of the last line, which depends on every line before it"]
 
 
@@ -134,96 +134,98 @@ class Budget(TypedDict):
 
 
 class Spent(TypedDict):
-    """An upper bound: the epsilon of the first computed slot count at or above those closed.
+    """An upper bound on the epsilon of the slots closed so far.
 
-    For averaged updates under way it assumes as many contributors as the campaign declares.
+    Epsilon is computed for some numbers of slots only. This is the epsilon of the smallest of them
+    that is at least the number of closed slots. For averaged updates it assumes the number of
+    reports that the campaign declares, until the run is over.
     """
 
     epsilon: Annotated[float | None, "Rounded up; null if none is proved"]
-    slots: int
+    slots: Annotated[int, "The number of slots that this epsilon is computed for"]
 
 
 class Summary(TypedDict):
-    """One entry of the list of campaigns."""
+    """One run in the list of campaigns."""
 
-    id: str
-    name: str
+    id: Annotated[str, "Id of the run"]
+    name: Annotated[str, "Name of the campaign"]
     status: RunStatus
-    run: int
-    repeats: int
-    slots: int
-    slots_closed: int
-    start: str
-    slot_s: float
+    run: Annotated[int, "Number of the run, from 1"]
+    repeats: Annotated[int, "Number of runs of the campaign"]
+    slots: Annotated[int, "Number of slots of the run"]
+    slots_closed: Annotated[int, "Number of slots that are over"]
+    start: Annotated[str, "When slot 1 of this run begins, in UTC"]
+    slot_s: Annotated[float, "Length of a slot in seconds"]
 
 
 class Campaigns(TypedDict):
     """The list of campaigns."""
 
-    campaigns: Annotated[list[Summary], "Newest first"]
-    server_time: str
+    campaigns: Annotated[list[Summary], "All runs, newest first"]
+    server_time: Annotated[str, "When the response was made, in UTC"]
 
 
 class RunView(Summary):
-    """Everything public about one run of a campaign, without the time of the response."""
+    """All public information about one run of a campaign, except for the time of the response."""
 
-    seal: Annotated[str, "sha256: and the hash of the canonical text"]
-    population_id: str | None
-    campaign: Annotated[str, "The canonical text, as JSON: every sealed parameter"]
+    seal: Annotated[str, "`sha256:` and the SHA-256 of `campaign`"]
+    population_id: Annotated[str | None, "Campaigns with the same id share clients and ledger"]
+    campaign: Annotated[str, "The sealed text: all parameters of the campaign, as JSON"]
     schedule: Schedule
-    affordable: Annotated[int, "How many slots the budget of the population allows"]
-    dimension: int
-    tensors: list[Tensor]
-    model_hash: str
+    affordable: Annotated[int, "Number of slots of this run that the budget allows"]
+    dimension: Annotated[int, "Number of coordinates of the model"]
+    tensors: Annotated[list[Tensor], "The tensors of the model, in order"]
+    model_hash: Annotated[str, "SHA-256 of the latest model"]
     ledger: LedgerPlace
-    epoch: Annotated[int, "Grows with each start of the coordinator; never decreases"]
+    epoch: Annotated[int, "Increases with each start of the coordinator, and never decreases"]
     budget: Budget
-    certificate: dict[str, Any]
+    certificate: Annotated[dict[str, Any], "The privacy certificate of the run"]
     spent: Spent | None
-    promises: list[str]
-    assumptions: list[str]
+    promises: Annotated[list[str], "What the certificate guarantees to a client, in words"]
+    assumptions: Annotated[list[str], "The conditions and limits of the guarantee, in words"]
     next: Annotated[str | None, "The id of the run that follows this one; null if there is none"]
-    holding: Annotated[str | None, "Why no slot is closed now; null while slots close"]
+    holding: Annotated[str | None, "Why no slot can be closed at present; null if slots can close"]
     enrolment: Annotated[Literal["open", "secret", "allow-list"], "Who may enrol"]
 
 
 class CampaignView(RunView):
-    """One run of a campaign: everything that is public about it."""
+    """All public information about one run of a campaign."""
 
-    server_time: str
+    server_time: Annotated[str, "When the response was made, in UTC"]
 
 
 class Point(TypedDict):
-    """The metrics of the model after ``slots`` slots on a public holdout."""
+    """The metrics on a public holdout of the model after this number of slots."""
 
     slots: int
     metrics: dict[str, float]
 
 
 class Price(TypedDict):
-    """The epsilon after ``slots`` slots, rounded up; null if none is proved."""
+    """The epsilon after this number of slots, rounded up; null if none is proved."""
 
     slots: int
     epsilon: float | None
 
 
 class ReleaseMade(TypedDict):
-    """The hash of the model that a slot released."""
+    """The model that a slot released."""
 
     slot: int
-    model_hash: str
+    model_hash: Annotated[str, "SHA-256 of the model"]
 
 
 class Progress(TypedDict):
-    """Learning curve, epsilons and releases so far."""
+    """The learning curve, the epsilons and the releases of a run."""
 
-    curve: Annotated[list[Point], "Released models on a public holdout"]
-    spending: Annotated[list[Price], "Epsilon after so many slots, rounded up"]
-    releases: Annotated[list[ReleaseMade], "The latest ones, at most 200"]
+    curve: Annotated[list[Point], "Metrics of released models on a public holdout"]
+    spending: Annotated[list[Price], "Epsilon after some numbers of slots, rounded up"]
+    releases: Annotated[list[ReleaseMade], "The latest releases, at most 200"]
 
 
 class StateEvent(TypedDict):
-    """The data of an event ``state``: the position of a run."""
+    """The data of an event ``state``: the current position of a run."""
 
     slots_closed: int
     model_hash: str
@@ -241,24 +243,26 @@ class ReleaseEvent(StateEvent):
 class Token(TypedDict):
     """The response to an enrolment."""
 
-    token: Annotated[str, "Valid for one check-in in this run"]
+    token: Annotated[str, "Credential for one check-in in this run"]
 
 
 class Receipt(TypedDict):
     """The response to a check-in."""
 
-    receipt: Annotated[str, "Ask with it whether you were chosen; valid in its slot only"]
+    receipt: Annotated[
+        str, "Credential to ask for the outcome and to report; valid in its slot only"
+    ]
 
 
 class Outcome(TypedDict):
-    """Whether the client with a receipt was chosen."""
+    """Whether the client with this receipt was chosen."""
 
     outcome: OutcomeName
     slot: int
 
 
 class Taken(TypedDict):
-    """The response to a report that was taken."""
+    """The response to a report that was accepted."""
 
     status: Literal["taken"]
 
@@ -268,18 +272,18 @@ class Health(TypedDict):
 
     status: Literal["ok"]
     epoch: int
-    holding: Annotated[str | None, "Why no slot is closed now; null while slots close"]
+    holding: Annotated[str | None, "Why no slot can be closed at present; null if slots can close"]
 
 
 class Readiness(TypedDict):
-    """The response of a coordinator that takes requests."""
+    """The response of a coordinator that is ready."""
 
     status: Literal["ready"]
     epoch: int
 
 
 class ProblemDocument(TypedDict):
-    """A refusal (RFC 9457): ``type`` is ``PROBLEM_URN`` and the name of the reason."""
+    """A problem document (RFC 9457). ``type`` is ``PROBLEM_URN`` and the name of the problem."""
 
     type: str
     title: str

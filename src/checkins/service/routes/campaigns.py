@@ -1,4 +1,4 @@
-"""Routes of campaigns: list, open, stop; and what is public of a run: model, ledger, events."""
+"""Routes to list, open and stop campaigns, and to read the model, ledger and events of a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EVENT_STREAM = "text/event-stream"
 )
 @also_head
 async def campaigns(request: Request) -> Response:
-    """Every run, newest first."""
+    """The list contains every run, newest first."""
     runner = runner_of(request)
     runs = [cached_responses.summary(run) for run in reversed(runner.live_runs.values())]
     return answer(
@@ -57,7 +57,8 @@ async def campaigns(request: Request) -> Response:
     responses=refusals("not-operator", "invalid", "refused", "too-large"),
 )
 async def open_campaign(request: Request) -> Response:
-    """Seal a campaign.toml and open its next run; one that is open already is answered again."""
+    """The body is a campaign.toml. The coordinator seals it and opens its next run. If a run of the
+    campaign is already open, the response shows that run."""
     require_operator(request)
     runner = runner_of(request)
     try:
@@ -77,7 +78,7 @@ async def open_campaign(request: Request) -> Response:
 )
 @also_head
 async def campaign(request: Request) -> Response:
-    """Sealed parameters, schedule, status and certificate."""
+    """The response contains the sealed parameters, the schedule, the status and the certificate."""
     return _view(await live_run_of(request), runner_of(request))
 
 
@@ -89,8 +90,9 @@ async def campaign(request: Request) -> Response:
     responses=refusals("unknown-campaign", "not-operator"),
 )
 async def stop_campaign(request: Request) -> Response:
-    """No slot is released any more. The run is accounted as if it had reached its last affordable
-    slot: the decision to stop may depend on its releases."""
+    """No further slot is released, and no further run of the campaign follows. The epsilon is
+    computed as if the run had reached the last slot that the budget allows, because the decision to
+    stop may depend on the releases."""
     require_operator(request)
     live_run, runner = await live_run_of(request), runner_of(request)
     await runner.end(live_run)
@@ -105,7 +107,7 @@ async def stop_campaign(request: Request) -> Response:
     responses=refusals("unknown-campaign"),
 )
 async def progress(request: Request) -> Response:
-    """The data of the page's charts."""
+    """The response contains the data of the charts on the page."""
     live_run, runner = await live_run_of(request), runner_of(request)
     return answer(await client_requests.progress(runner, live_run))
 
@@ -127,14 +129,14 @@ def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) 
     summary="The latest release",
     openapi_extra=takes("run", "If-None-Match"),
     responses=returns("Named float64 tensors as safetensors", wire.BYTES)
-    | {304: {"description": "It is still the model of If-None-Match"}}
+    | {304: {"description": "The latest model is the one in If-None-Match"}}
     | refusals("unknown-campaign"),
 )
 @also_head
 async def latest(request: Request) -> Response:
-    """Before the first release, the model that the campaign starts from."""
+    """Before the first release, this is the initial model of the run."""
     live_run = await live_run_of(request)
-    # Weak: the tensors are the same, and the order of the header may differ between workers.
+    # The tag is weak because workers may order the header differently. The tensors are the same.
     tag = f'W/"{live_run.public.model_hash}"'
     headers = {"etag": tag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == tag:
@@ -147,11 +149,11 @@ async def latest(request: Request) -> Response:
     response_class=Response,
     summary="The ledger of the population",
     openapi_extra=takes("run", "after"),
-    responses=returns("ledger.jsonl, byte for byte", wire.LEDGER)
+    responses=returns("The lines of ledger.jsonl, byte for byte", wire.LEDGER)
     | refusals("unknown-campaign", "invalid"),
 )
 async def ledger(request: Request) -> Response:
-    """`checkins verify` recomputes everything from it."""
+    """`checkins verify` recomputes every model, epsilon and certificate from it."""
     live_run, runner = await live_run_of(request), runner_of(request)
     after = int(number_of(request, "after", whole=True))
     lines = await client_requests.ledger_parts(runner, live_run, after=after)
@@ -162,13 +164,15 @@ async def ledger(request: Request) -> Response:
 @public_router.get(
     wire.LEDGER_HEAD_PATH,
     response_model=schema_of(wire.LedgerPlace),
-    summary="The head of the ledger when it had so many entries",
+    summary="The hash of one line of the ledger",
     openapi_extra=takes("run", "entries"),
     responses=refusals("unknown-campaign", "unknown-entry", "invalid"),
 )
 @also_head
 async def head(request: Request) -> Response:
-    """A ledger only grows: a device that saw this head before sees that nothing was rolled back."""
+    """The head of a ledger is the hash of its last line. The response contains the head that the
+    ledger had when it was `entries` lines long. A device compares it with the head that it recorded
+    then. If they differ, the service was rolled back."""
     live_run, runner = await live_run_of(request), runner_of(request)
     entries = integer_of(request, "entries")
     head = await client_requests.ledger_head(runner, live_run, entries=entries)
@@ -184,10 +188,12 @@ async def head(request: Request) -> Response:
     | refusals("unknown-campaign"),
 )
 async def events(request: Request) -> Response:
-    """`state` says where the run stands, `release` comes once for each release, `curve` for each
-    point of the learning curve, `status` when it changes. What is sent about a slot does not depend
-    on who was in it."""
+    """A `state` event contains the current position of the run. A `release` event is sent for each
+    release, a `curve` event for each point of the learning curve, and a `status` event when the
+    status changes. Events reveal nothing about the clients of a slot except the released model."""
     live_run, runner = await live_run_of(request), runner_of(request)
     if runner.listeners >= runner.settings.limits.listeners:
-        raise Problem("busy", "too many listen already: ask again, or now and then", retry_after=30)
+        raise Problem(
+            "busy", "too many event streams are open: try again later, or poll", retry_after=30
+        )
     return StreamingResponse(event_stream.events(live_run, runner), media_type=EVENT_STREAM)

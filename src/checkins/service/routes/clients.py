@@ -41,7 +41,8 @@ router = APIRouter(tags=["clients"], route_class=PlainRoute)
     responses=refusals("unknown-campaign", "not-enrolled", "refused", "over", "invalid"),
 )
 async def enrol(request: Request) -> Response:
-    """A token for one check-in. It says nothing about when you will come, or whether."""
+    """The response contains a token for one check-in. Enrolling does not reveal whether you will
+    check in, or in which slot."""
     live_run, key = await live_run_of(request), _key_of(request)
     token = await client_requests.enrol(runner_of(request), live_run, credential_of(request), key)
     return answer(wire.Token(token=token), code=status.HTTP_201_CREATED)
@@ -55,7 +56,7 @@ async def enrol(request: Request) -> Response:
     responses=refusals("unknown-campaign", "not-enrolled", "refused", "over"),
 )
 async def withdraw(request: Request) -> Response:
-    """Your token is spent, and what you have in the slot in progress is erased."""
+    """Your token becomes invalid. Your check-in and your report in the current slot are erased."""
     live_run, token = await live_run_of(request), bearer_of(request)
     await client_requests.withdraw(runner_of(request), live_run, token)
     return Response(status_code=status.HTTP_204_NO_CONTENT)
@@ -72,8 +73,8 @@ async def withdraw(request: Request) -> Response:
     ),
 )
 async def check_in(request: Request) -> Response:
-    """Your one participation is used up once this is answered, chosen or not. The answer never says
-    who else is waiting."""
+    """A successful check-in uses up your only participation, whether you are chosen or not. The
+    response does not reveal who else has checked in."""
     live_run, slot = await live_run_of(request), integer_of(request, "slot")
     token = bearer_of(request)
     receipt = await client_requests.check_in(runner_of(request), live_run, slot, token)
@@ -88,7 +89,8 @@ async def check_in(request: Request) -> Response:
     responses=refusals("unknown-campaign", "unknown-receipt", "invalid"),
 )
 async def ask(request: Request) -> Response:
-    """Waits until the choice is made, which is durable before anyone is told."""
+    """The response comes when the choice is made, or after `wait` seconds with the outcome
+    `waiting`. The choice is durable before any client learns of it."""
     live_run, runner = await live_run_of(request), runner_of(request)
     most_s = min(number_of(request, "wait"), runner.settings.limits.waiting_s)
     receipt = request.path_params["receipt"]
@@ -108,13 +110,13 @@ async def ask(request: Request) -> Response:
 @router.get(
     wire.MODEL_PATH,
     response_class=Response,
-    summary="The model before a slot",
+    summary="The model to train in a slot",
     openapi_extra=takes("run", "slot", security="receipt"),
     responses=returns("Named float64 tensors as safetensors", wire.BYTES)
     | refusals("unknown-campaign", "not-enrolled", "refused", "invalid"),
 )
 async def model(request: Request) -> Response:
-    """For those who were chosen, with their receipt."""
+    """Only clients that were chosen in this slot get it."""
     live_run, slot = await live_run_of(request), integer_of(request, "slot")
     receipt = bearer_of(request)
     body = await client_requests.model(runner_of(request), live_run, slot, receipt)
@@ -138,8 +140,8 @@ async def model(request: Request) -> Response:
     ),
 )
 async def report(request: Request) -> Response:
-    """One flat tensor "report" of 32-bit integers in grid units, as safetensors. Sending the same
-    bytes again is answered the same; other bytes are refused."""
+    """The body is safetensors with one flat tensor "report" of 32-bit integers in grid units.
+    Sending the same bytes again gets the same response. Different bytes are refused."""
     live_run, slot = await live_run_of(request), integer_of(request, "slot")
     receipt = bearer_of(request)
     async with client_requests.receiving_report(runner_of(request), live_run, slot, receipt):

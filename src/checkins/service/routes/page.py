@@ -1,4 +1,4 @@
-"""Routes of the web page and its files; nothing comes from another host."""
+"""Routes of the web pages and their files. The pages load nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from checkins.service.routes.requests import HeadRoute, also_head
 FOLDER = Path(__file__).parent.parent / "page"
 KINDS = {".css": "text/css", ".js": "text/javascript"}
 FILES = {path.name: path for path in FOLDER.iterdir() if path.suffix in KINDS}
-"""Only these: no name from outside ever becomes a path."""
+"""The only files that are served. A name from a request is never used as a path."""
 
 PLAN_LINK = '<a class="to-plan" href="plan">Plan a campaign</a>'
 
@@ -24,21 +24,21 @@ router = APIRouter(include_in_schema=False, route_class=HeadRoute)
 @router.get("/")
 @also_head
 async def page(request: Request) -> HTMLResponse:
-    """The page; it leads to the planner's only where there is one."""
+    """Return the page of campaigns, with a link to the planner if planning is turned on."""
     text = (FOLDER / "index.html").read_text(encoding="utf-8")
     return HTMLResponse(text if request.app.state.planner else text.replace(PLAN_LINK, ""))
 
 
 @router.get("/plan")
 async def plan_page(request: Request) -> FileResponse:
-    """The planner's page; whoever opens it will ask."""
+    """Return the planner's page, and start the planner because a question will follow."""
     planner_of(request).wake()
     return FileResponse(FOLDER / "plan.html", media_type="text/html")
 
 
 @router.get("/page/{name}")
 async def part(name: str) -> FileResponse:
-    """A style sheet or a script of ours."""
+    """Return a style sheet or a script of the pages."""
     path = FILES.get(name)
     if path is None:
         raise Problem("unknown-path", "the page has no such file")

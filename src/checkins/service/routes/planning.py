@@ -1,4 +1,4 @@
-"""Planning requests: a public computation, so the work of one question is bounded."""
+"""The route of the planner. It is public, so the range of every parameter is limited."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REAL = re.compile(r"[0-9]{1,16}(\.[0-9]{0,24})?([eE][+-]?[0-9]{1,2})?|\.[0-9]{1
 
 @dataclass(frozen=True, slots=True)
 class NumberParameter:
-    """A number of the query and its range."""
+    """A number in the query, with its range."""
 
     meaning: str
     least: float
@@ -51,7 +51,7 @@ class NumberParameter:
 
 @dataclass(frozen=True, slots=True)
 class WordParameter:
-    """A word of the query, one of a few."""
+    """A word in the query, one of ``words``."""
 
     meaning: str
     words: tuple[str, ...]
@@ -67,9 +67,9 @@ class WordParameter:
 
 
 class PopulationParameter:
-    """A range LO..HI of the query, or one number."""
+    """A range LO..HI in the query, or one number."""
 
-    meaning = "How many clients there are: LO..HI, or one number"
+    meaning = "Number of clients: one number, or a range LO..HI"
     required = True
 
     def schema(self) -> dict[str, Any]:
@@ -88,9 +88,9 @@ class PopulationParameter:
 
 
 class CapacityParameter:
-    """How many check-ins a slot uses."""
+    """The largest number of check-ins that a slot uses, or ``all``."""
 
-    meaning = "Fix how many check-ins a slot uses at most; `all` with noise at the server"
+    meaning = "Fix the most check-ins that a slot uses, or `all` (only with noise at the server)"
     required = False
 
     def schema(self) -> dict[str, Any]:
@@ -105,35 +105,39 @@ class CapacityParameter:
 
 
 Parameter = NumberParameter | WordParameter | PopulationParameter | CapacityParameter
-_DIMENSION = "Numbers of the model; needed without a task"
-_ADJACENCY = "Which two populations must look alike"
-_TASK = "What is learned, where it is a known task; it has its own dimension"
-_WINDOW = "Fix the slots that a client chooses from (sliding)"
+_DIMENSION = "Number of coordinates of the model; required if no `task` is given"
+_ADJACENCY = "Neighbour relation of differential privacy"
+_TASK = "A task of the package to learn; given instead of `dimension`"
+_WINDOW = "Fix the number of slots that a client draws from (sliding only)"
 QUESTION: Mapping[str, Parameter] = {
     "population": PopulationParameter(),
-    "epsilon": NumberParameter("The budget", 0.01, 50, required=True),
+    "epsilon": NumberParameter("The epsilon of the budget", 0.01, 50, required=True),
     "delta": NumberParameter("The delta of the budget", 1e-15, 0.1, required=True),
     "adjacency": WordParameter(_ADJACENCY, ("add-remove", "replace-one"), required=True),
     "dimension": NumberParameter(_DIMENSION, 1, MOST_DIMENSION, whole=True),
     "task": WordParameter(_TASK, ("patients", "fashion-mnist", "synthetic")),
 }
 DEVICES: Mapping[str, Parameter] = {
-    "availability_s": NumberParameter("How long a device can be reached", 1, 10**9),
-    "uplink_bytes_per_s": NumberParameter("What a device can send", 1, 10**12),
-    "dropout": NumberParameter("Share of chosen clients that vanish", 0, 0.95),
+    "availability_s": NumberParameter(
+        "Seconds for which a device stays available after it joined", 1, 10**9
+    ),
+    "uplink_bytes_per_s": NumberParameter("Upload rate of a device in bytes per second", 1, 10**12),
+    "dropout": NumberParameter("Share of chosen clients that send no report", 0, 0.95),
 }
 SERVER: Mapping[str, Parameter] = {
-    "updates_per_s": NumberParameter("Reports that the server takes", 1e-3, 10**9),
-    "duration_s": NumberParameter("How long the campaign may take", 1, 10**9),
+    "updates_per_s": NumberParameter(
+        "Most reports per second that the server can accept", 1e-3, 10**9
+    ),
+    "duration_s": NumberParameter("Most seconds that all runs of the campaign may take", 1, 10**9),
 }
 FIXED: Mapping[str, Parameter] = {
     "protocol": WordParameter("Fix the protocol", ("fixed", "averaged", "sliding")),
-    "slots": NumberParameter("Fix the slots", 1, 10**6, whole=True),
+    "slots": NumberParameter("Fix the number of slots", 1, 10**6, whole=True),
     "participation": NumberParameter("Fix the probability that a client checks in", 1e-6, 1),
     "capacity": CapacityParameter(),
     "window": NumberParameter(_WINDOW, 1, 10**6, whole=True),
-    "minibatch": NumberParameter("Fix the slots of a step", 1, 10**6, whole=True),
-    "repeats": NumberParameter("Fix how often it is run", 1, 1000, whole=True),
+    "minibatch": NumberParameter("Fix the number of slots per model step", 1, 10**6, whole=True),
+    "repeats": NumberParameter("Fix the number of runs", 1, 1000, whole=True),
     "noise_at": WordParameter("Fix who adds the noise", ("client", "server")),
     "randomizer": WordParameter("Fix the randomizer", ("gaussian", "laplace", "privunit")),
 }
@@ -141,93 +145,107 @@ PARAMETERS: Mapping[str, Parameter] = {**QUESTION, **DEVICES, **SERVER, **FIXED}
 
 
 class Design(BaseModel):
-    """One design, with what it costs and what it should bring."""
+    """One design, with its epsilon, its expected accuracy and its load on devices and server."""
 
     label: str
     protocol: Literal["fixed", "averaged", "sliding"]
     slots: int
-    participation: float
-    capacity: int | Literal["all"] | None
-    window: int | None
-    minibatch: int
-    repeats: int
+    participation: float = Field(description="Probability that a client checks in")
+    capacity: int | Literal["all"] | None = Field(
+        description="Most check-ins that a slot uses; null for averaged updates"
+    )
+    window: int | None = Field(description="Number of slots that a client draws from (sliding)")
+    minibatch: int = Field(description="Number of slots per model step")
+    repeats: int = Field(description="Number of runs")
     noise_at: Literal["client", "server"]
     randomizer: Literal["gaussian", "laplace", "privunit"]
-    noise_multiplier: float | None
-    local_epsilon: float | None
-    epsilon: float = Field(description="Certified, rounded up")
+    noise_multiplier: float | None = Field(description="Of Gaussian noise; null for others")
+    local_epsilon: float | None = Field(description="Of one report; null for Gaussian noise")
+    epsilon: float = Field(description="Certified upper bound, rounded up")
     delta: float
     adjacency: Literal["add-remove", "replace-one"]
-    method: str
-    rounding: str
-    proxy: float = Field(description="Of the accuracy to expect; smaller is better")
-    proxy_kind: Literal["theorem", "effective-noise"]
-    theorem_risk: float | None = Field(description="The paper's bound, where one applies")
-    theorem: str | None
-    noise_per_step: float = Field(
-        description="Standard deviation of a coordinate of one step's mean update, in clips"
+    method: str = Field(description="The accounting method that proves epsilon")
+    rounding: str = Field(description="In which direction epsilon is rounded, in words")
+    proxy: float = Field(description="Estimate of the expected error; smaller is better")
+    proxy_kind: Literal["theorem", "effective-noise"] = Field(description="What `proxy` is")
+    theorem_risk: float | None = Field(
+        description="Bound of the paper (arXiv:2007.06605) on the excess risk; null if none"
     )
-    steps: int
-    clients_per_step: float
-    dummies_share: float
-    duration_s: float
-    slot_s: float
-    upload_bytes_per_client: float = Field(description="On average, in all runs")
+    theorem: str | None = Field(description="The theorem of `theorem_risk`")
+    noise_per_step: float = Field(
+        description="Standard deviation of the noise in one coordinate of a step's mean update,"
+        " as a multiple of the clipping norm"
+    )
+    steps: int = Field(description="Number of model steps in all runs")
+    clients_per_step: float = Field(description="Expected number of reports per model step")
+    dummies_share: float = Field(
+        description="Expected share of dummy reports, which replace missing reports; with noise at"
+        " the server, of empty slots"
+    )
+    duration_s: float = Field(description="Seconds that all runs take")
+    slot_s: float = Field(description="Seconds that a slot takes")
+    upload_bytes_per_client: float = Field(description="Mean over all clients, for all runs")
     share_of_clients_that_upload: float
-    server_updates_per_s: float
+    server_updates_per_s: float = Field(description="Reports per second that the server receives")
     can_run_on_devices: bool
 
 
 class Reason(BaseModel):
+    """One reason for the recommended design, and the theorem or document that supports it."""
+
     sentence: str
     theorem: str
 
 
 class Case(BaseModel):
-    """What happens if the population is half or twice what was thought."""
+    """The recommended design if the population is half or twice as large as expected."""
 
-    population: int
-    factor: float
-    proxy: float
-    noise_per_step: float
-    dummies_share: float
-    server_updates_per_s: float
-    epsilon: float | None = Field(description="Rounded up; null where none is proved")
-    sentence: str
+    population: int = Field(description="Number of clients in this case")
+    factor: float = Field(description="`population` divided by the expected number of clients")
+    proxy: float = Field(description="As in Design")
+    noise_per_step: float = Field(description="As in Design")
+    dummies_share: float = Field(description="As in Design")
+    server_updates_per_s: float = Field(description="As in Design")
+    epsilon: float | None = Field(description="Rounded up; null if none is proved")
+    sentence: str = Field(description="The case in words")
 
 
 class Curves(BaseModel):
-    slots: list[dict[str, Any]] = Field(description="The design with other numbers of slots")
-    budget: list[dict[str, Any]] = Field(description="What other budgets would buy")
+    """Noise and proxy of the recommended design if one parameter is changed."""
+
+    slots: list[dict[str, Any]] = Field(description="One point for each number of slots")
+    budget: list[dict[str, Any]] = Field(description="One point for each epsilon of the budget")
 
 
 class Plan(BaseModel):
-    """A question, the design that is recommended for it, and why."""
+    """The question, the recommended design and the reasons for it."""
 
     question: dict[str, Any]
     recommended: Design
-    front: list[Design] = Field(description="Designs that no other beats in everything")
+    front: list[Design] = Field(
+        description="Designs that are not dominated in accuracy, epsilon, duration and upload"
+    )
     reasons: list[Reason]
     sensitivity: list[Case]
     curves: Curves
-    campaign: str = Field(description="The text of campaign.toml")
-    certificate: dict[str, Any]
-    seconds: float
-    versions: dict[str, Any]
+    campaign: str = Field(description="The text of a campaign.toml with the recommended design")
+    certificate: dict[str, Any] = Field(description="The certificate of the recommended design")
+    seconds: float = Field(description="Seconds that the computation took")
+    versions: dict[str, Any] = Field(description="Versions of Python and of the packages used")
 
 
 def planner_of(request: Request) -> Planner:
     """Return the planner of this process; raise ``unknown-path`` if planning is turned off."""
     planner: Planner | None = request.app.state.planner
     if planner is None:
-        raise Problem("unknown-path", "this coordinator makes no plans; run `checkins plan`")
+        raise Problem("unknown-path", "planning is turned off here; run `checkins plan`")
     return planner
 
 
 @router.get(
     "/answer",
     response_model=Plan,
-    summary="A plan for a budget",
+    summary="Plan a campaign for a privacy budget",
     openapi_extra={
         "parameters": [
             {"name": name, **declared("query", one.meaning, one.required, **one.schema())}
@@ -237,11 +255,12 @@ def planner_of(request: Request) -> Planner:
     responses=refusals("invalid", "unknown-path", "failed"),
 )
 async def plan(request: Request) -> Response:
-    """What `checkins plan --json` answers. Computed beside the campaigns, one at a time; `busy` if
-    too many wait. Whoever hangs up is no longer computed for."""
+    """The response is the output of `checkins plan --json`. A separate process computes one plan at
+    a time. If too many requests wait, the response is `busy`. If you disconnect, your plan is
+    cancelled."""
     planner, stopping = planner_of(request), runner_of(request).stopping
     question = question_of(request)
-    await request.body()  # what a GET should not have; a disconnection comes after it
+    await request.body()  # read the body, if any, so that hung_up sees a disconnection
     work = asyncio.ensure_future(planner.answer(question))
     others = [asyncio.ensure_future(hung_up(request)), asyncio.ensure_future(stopping.wait())]
     try:
@@ -261,7 +280,7 @@ async def plan(request: Request) -> Response:
 
 
 def question_of(request: Request) -> dict[str, Any]:
-    """Return the values of the query, grouped as ``checkins.planning`` takes them."""
+    """Return the parameters of the query in the groups that ``checkins.planning`` expects."""
     given: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         known = PARAMETERS.get(name)

@@ -1,7 +1,7 @@
-"""Routes for an operator's machines: liveness, readiness and Prometheus metrics.
+"""Routes for monitoring: liveness, readiness and Prometheus metrics.
 
-Readiness asks nothing of the store: it is computed from what the background tasks last did, so the
-response is immediate while the store is silent.
+Readiness is computed from the last results of the background tasks. It sends no query to the
+database, so the response is immediate even if the database does not respond.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from checkins.service.runs.runner import Runner
 from checkins.service.workers.threads import PATIENCE_S
 
 LATE_S = 5.0
-"""Seconds after which a transition of a slot that is due counts as late."""
+"""A transition of a slot counts as late this many seconds after its time."""
 
 router = APIRouter(tags=["operations"], route_class=HeadRoute)
 
 
 @router.get(
-    "/healthz", response_model=schema_of(wire.Health), summary="Is it alive", responses=refusals()
+    "/healthz", response_model=schema_of(wire.Health), summary="Liveness", responses=refusals()
 )
 @also_head
 async def healthz(request: Request) -> wire.Health:
-    """Answers while the process works, whatever its store does: restart it only if it does not
-    answer."""
+    """The process responds while it runs, even if its database does not respond. Restart it only if
+    there is no response."""
     runner = runner_of(request)
     return wire.Health(status="ok", epoch=runner.epoch, holding=runner.clock_watch.holding)
 
@@ -47,13 +47,13 @@ async def healthz(request: Request) -> wire.Health:
 @router.get(
     "/readyz",
     response_model=schema_of(wire.Readiness),
-    summary="Is it ready",
+    summary="Readiness",
     responses=refusals("not-ready"),
 )
 @also_head
 async def readyz(request: Request) -> wire.Readiness:
-    """Answers 200 while slots are closed on time, the store answers and every background task runs;
-    else the problem document says what does not."""
+    """The response is 200 if slots are closed on time, the database responds and every background
+    task runs. Otherwise the problem document lists what fails."""
     runner = runner_of(request)
     if found := faults(runner):
         raise Problem("not-ready", "; ".join(found), retry_after=1)
@@ -68,7 +68,7 @@ async def readyz(request: Request) -> wire.Readiness:
     responses=returns("Metrics", "text/plain") | refusals("not-operator"),
 )
 async def metrics(request: Request) -> Response:
-    """For the operator only: counts of requests over time are not public."""
+    """Only the operator may read them, because counts of requests over time are not public."""
     require_operator(request)
     runner = runner_of(request)
     for live_run in runner.live_runs.values():
@@ -84,7 +84,7 @@ async def metrics(request: Request) -> Response:
 
 
 def faults(runner: Runner) -> list[str]:
-    """Return why this process is not ready, in words for its operator; empty if it is ready."""
+    """Return the reasons why this process is not ready, or an empty list if it is ready."""
     found = []
     if runner.stopping.is_set():
         found.append("the service is stopping")
@@ -103,7 +103,7 @@ def faults(runner: Runner) -> list[str]:
 
 
 def _late(runner: Runner) -> list[str]:
-    """Return the runs in which a transition is late."""
+    """Return the ids of the runs in which a transition is late."""
     now = runner.database.now()
     late = []
     for run, live_run in runner.live_runs.items():

@@ -1,7 +1,7 @@
-"""How routes parse requests and document themselves, and the route classes.
+"""Functions that parse requests and describe routes for OpenAPI, and the route classes.
 
-Routes parse the request without dependency injection, for speed: it costs more than the rest of a
-check-in. What they read is declared with ``takes`` for the OpenAPI document.
+Routes parse requests themselves, because FastAPI's dependency injection takes more time than the
+rest of a check-in. For the OpenAPI document, ``takes`` declares the parameters that a route reads.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SECURITY = {
     name: {"type": "http", "scheme": "bearer", "description": description}
     for name, description in {
         "operator": "The operator's token",
-        "enrolment": "The shared secret or a listed key, where enrolment asks for one",
-        "token": "What enrolment gave",
-        "receipt": "What a check-in gave",
+        "enrolment": "The shared secret or a listed key, if enrolment requires one",
+        "token": "The token of an enrolment",
+        "receipt": "The receipt of a check-in",
     }.items()
 }
 
@@ -47,31 +47,35 @@ def declared(place: str, description: str, required: bool, **schema: Any) -> dic
     return {"in": place, "required": required, "description": description, "schema": schema}
 
 
-_RUN = "A run of a campaign: twelve digits of its seal, and its number"
-_KEY = "Anything random: the same key gets the same token, if an answer is lost"
+_RUN = "The id of a run: twelve digits of the campaign's seal, and the number of the run"
+_KEY = "A random string. A retry with the same key gets the same token"
 _COUNT = {"type": "integer", "maximum": MOST_ENTRIES}
 _WAIT = {"minimum": 0, "maximum": 60, "default": 30}
 _VISIBLE = {"minLength": 16, "maxLength": 200, "pattern": "^[!-~]+$"}
 PARAMETERS: dict[str, dict[str, Any]] = {
     "run": declared("path", _RUN, True, type="string", pattern=f"^{wire.RUN_ID}$"),
     "slot": declared(
-        "path", "1, 2, ... of the run's slots", True, type="integer", minimum=1, maximum=MOST_SLOT
+        "path", "The number of a slot, from 1", True, type="integer", minimum=1, maximum=MOST_SLOT
     ),
-    "entries": declared("path", "How many entries the ledger had", True, **_COUNT, minimum=1),
+    "entries": declared("path", "A length of the ledger in lines", True, **_COUNT, minimum=1),
     "receipt": declared(
-        "path", "What a check-in gave", True, type="string", pattern=f"^{RECEIPT}$"
+        "path", "The receipt of a check-in", True, type="string", pattern=f"^{RECEIPT}$"
     ),
     "Idempotency-Key": declared("header", _KEY, False, type="string", **_VISIBLE),
-    "wait": declared("query", "Seconds to wait at most", False, type="number", **_WAIT),
-    "after": declared("query", "Leave out so many entries", False, **_COUNT, minimum=0, default=0),
+    "wait": declared("query", "Longest wait in seconds", False, type="number", **_WAIT),
+    "after": declared("query", "Number of lines to skip", False, **_COUNT, minimum=0, default=0),
     "If-None-Match": declared(
-        "header", "The ETag of a model that is already here", False, type="string"
+        "header", "The ETag of a model that you already have", False, type="string"
     ),
 }
 
 
 def takes(*names: str, security: str | None = None, body: str | None = None) -> dict[str, Any]:
-    """Return the OpenAPI description of what a route reads; ``body`` is a media type."""
+    """Return the OpenAPI description of a route's parameters, credential and body.
+
+    ``names`` are keys of ``PARAMETERS``, ``security`` a key of ``SECURITY``, and ``body`` is the
+    media type of the body.
+    """
     extra: dict[str, Any] = {"parameters": [{"name": name, **PARAMETERS[name]} for name in names]}
     if security is not None:
         extra["security"] = [{security: []}, {}] if security == "enrolment" else [{security: []}]
@@ -82,18 +86,18 @@ def takes(*names: str, security: str | None = None, body: str | None = None) -> 
 
 
 def refusals(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of a route's problems, with those of any request."""
+    """Return the OpenAPI description of a route's problems. ``ALWAYS`` is added to them."""
     return documented(*slugs, *(slug for slug in ALWAYS if slug not in slugs))
 
 
 def returns(description: str, media_type: str) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of a response that is not JSON: bytes, or a text."""
+    """Return the OpenAPI description of a response that is not JSON."""
     schema = BINARY if media_type == wire.BYTES else {"type": "string"}
     return {200: {"description": description, "content": {media_type: {"schema": schema}}}}
 
 
 ALWAYS = ("too-slow", "too-large", "encoded", "too-many", "busy")
-"""Problems of any request: of the request limits, and of a store that does not answer."""
+"""Problems that every route may return: exceeded limits, or a database that does not respond."""
 BINARY = {"type": "string", "format": "binary"}
 
 
@@ -107,14 +111,14 @@ async def live_run_of(request: Request) -> LiveRun:
     run = request.path_params["run"]
     live_run = runner_of(request).live_runs.get(run)
     if live_run is None and re.fullmatch(wire.RUN_ID, run):
-        live_run = await runner_of(request).find(run)  # another worker may have opened it just now
+        live_run = await runner_of(request).find(run)  # another worker may have just opened the run
     if live_run is None:
         raise Problem("unknown-campaign", "this coordinator has no such run; see GET /campaigns")
     return live_run
 
 
 def integer_of(request: Request, name: str) -> int:
-    """Return an integer in the path of a request; raise ``invalid`` if it is out of range."""
+    """Return an integer in the path of a request; raise ``invalid`` if it is malformed."""
     text, most = request.path_params[name], PARAMETERS[name]["schema"]["maximum"]
     if not re.fullmatch(r"[1-9][0-9]{0,15}", text) or int(text) > most:
         raise Problem("invalid", f"{name}: must be an integer from 1 to {most:,}")
@@ -122,14 +126,14 @@ def integer_of(request: Request, name: str) -> int:
 
 
 def credential_of(request: Request) -> str | None:
-    """Return the Bearer credential of a request; None if it has none."""
+    """Return the Bearer credential of a request, or None if there is none."""
     scheme, _, credential = request.headers.get("authorization", "").partition(" ")
     credential = credential.strip()
     return credential if scheme.lower() == "bearer" and credential else None
 
 
 def bearer_of(request: Request) -> str:
-    """Return the Bearer credential of a request; raise ``not-enrolled`` if it has none."""
+    """Return the Bearer credential of a request; raise ``not-enrolled`` if there is none."""
     credential = credential_of(request)
     if credential is None:
         raise Problem("not-enrolled", "send your token or receipt as Authorization: Bearer")
@@ -137,7 +141,7 @@ def bearer_of(request: Request) -> str:
 
 
 def number_of(request: Request, name: str, *, whole: bool = False) -> float:
-    """Return a number of the query, within the range of ``PARAMETERS``, or its default."""
+    """Return a number in the query, or its default; raise ``invalid`` if it is out of range."""
     schema = PARAMETERS[name]["schema"]
     given = request.query_params.getlist(name) or [str(schema["default"])]
     shape = r"[0-9]{1,16}" if whole else r"[0-9]{1,16}(\.[0-9]{0,16})?([eE][+-]?[0-9]{1,2})?"
@@ -151,11 +155,11 @@ def number_of(request: Request, name: str, *, whole: bool = False) -> float:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of slow work; raise ClientDisconnect once the client has hung up.
+    """Return the result of slow work; raise ClientDisconnect as soon as the client disconnects.
 
-    Otherwise a disconnection would be noticed only when the response is sent.
+    Without this function, the service would notice it only when it sends the response.
     """
-    await request.body()  # the end of the connection is heard after it
+    await request.body()  # receive() reports a disconnection only after the body
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(hung_up(request))
     try:
@@ -170,7 +174,7 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def hung_up(request: Request) -> None:
-    """Return once the client has disconnected; the body must have been read before."""
+    """Return once the client has disconnected. The body must have been read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -182,13 +186,13 @@ def require_operator(request: Request) -> None:
 
 
 def answer(shape: Mapping[str, object], *, code: int = status.HTTP_200_OK) -> Response:
-    """Return a shape of ``wire`` as a JSON response."""
+    """Return a ``TypedDict`` of ``wire`` as a JSON response."""
     return Response(wire.to_json(shape), status_code=code, media_type=wire.JSON)
 
 
 @lru_cache
 def schema_of(shape: type) -> type[BaseModel]:
-    """Return the model that publishes a shape of ``wire`` in the OpenAPI document."""
+    """Return the pydantic model that describes a ``TypedDict`` of ``wire`` in OpenAPI."""
     fields: dict[str, Any] = {}
     for name, hint in get_type_hints(shape, include_extras=True).items():
         described = get_origin(hint) is Annotated
@@ -198,7 +202,7 @@ def schema_of(shape: type) -> type[BaseModel]:
 
 
 def _with_models(kind: Any) -> Any:
-    """Replace every shape in a type, such as a list of shapes, by its model."""
+    """Replace every ``TypedDict`` in a type, such as ``list[Summary]``, by its model."""
     if is_typeddict(kind):
         return schema_of(kind)
     if get_origin(kind) is list:
@@ -212,17 +216,17 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 def also_head(endpoint: Endpoint) -> Endpoint:
-    """Let a route of GET answer HEAD in the same way; the server leaves the body out.
+    """Let a GET route respond to HEAD too. The server omits the body.
 
-    Not for one that waits or streams. The OpenAPI document does not name it: it would be the same
-    operation twice.
+    Routes that wait or stream do not use it. The OpenAPI document does not list HEAD, because the
+    operation would appear twice.
     """
     endpoint.also_head = True  # type: ignore[attr-defined]
     return endpoint
 
 
 class HeadRoute(APIRoute):
-    """FastAPI's route, and HEAD where its endpoint is marked with ``also_head``."""
+    """FastAPI's route. It accepts HEAD too if its endpoint has the decorator ``also_head``."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -246,8 +250,8 @@ class HeadRoute(APIRoute):
 class PlainRoute(HeadRoute):
     """A route that FastAPI matches and documents, without dependency injection and validation.
 
-    The endpoint takes the request and returns a response. FastAPI's own handling costs more than
-    the rest of a check-in.
+    The endpoint receives the request and returns a response. FastAPI's own handling takes more time
+    than the rest of a check-in.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
