@@ -1,12 +1,12 @@
-// A line chart in SVG, drawn at the size of its box so that its text stays readable on a phone.
-// Colours come from the stylesheet by class: from light to dark nothing is drawn again.
+// A line chart in SVG. It is drawn at the size of its box, so that text stays readable on a phone.
+// CSS classes set the colours, so a change between light and dark needs no redraw.
 
 import { make } from "./dom.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
 const HEIGHT = 190;
 const EDGE = { top: 14, right: 10, bottom: 36 };
-const DIGIT = 6.7;  // pixels of a digit at the size of the labels
+const DIGIT = 6.7;  // width of a digit of a label in pixels
 
 const draw = (tag, attributes, text) => {
   const node = document.createElementNS(SPACE, tag);
@@ -15,7 +15,7 @@ const draw = (tag, attributes, text) => {
   return node;
 };
 
-// Round numbers from low to high, about as many as asked for.
+// Returns about ``many`` round numbers from low to high.
 export const ticks = (low, high, many) => {
   const rough = (high - low) / Math.max(1, many);
   if (!(rough > 0) || !Number.isFinite(rough)) return [low];
@@ -26,7 +26,7 @@ export const ticks = (low, high, many) => {
   return found;
 };
 
-// Where lines would pile up in a column of pixels, its first, lowest, highest and last points stand.
+// If there are too many points, keeps the first, lowest, highest and last point of each pixel column.
 const thinned = (points, columns) => {
   if (points.length <= 4 * columns) return points;
   const kept = [];
@@ -81,8 +81,10 @@ const follow = (svg, { points, across, upon, box, read, told }) => {
   svg.addEventListener("pointerleave", leave);
 };
 
-// lines: [{ points: [[x, y], ...], look: class, steps }]; limit: { y, text }; most: where x ends;
-// range: [low, high] of y; format: of a y; say: what a point says when pointed at, in read.
+// lines: [{ points: [[x, y], ...], look: CSS class, steps: true for a step function }];
+// limit: { y, text } of a horizontal line; most: largest x; range: [low, high] of y;
+// format: y as text; say: text of a point under the pointer, shown in the element read;
+// told: text in read without a pointer; named: label of the x axis.
 export const plot = (place, { lines, limit, most, range, format, label, say, read, told, named }) => {
   const width = Math.max(220, place.clientWidth);
   const [low, high] = range;

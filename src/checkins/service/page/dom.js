@@ -1,4 +1,4 @@
-// The page's only way to write: text goes in as text, never as markup.
+// Functions that change the page. They insert text only as text, never as HTML.
 
 export const at = (id) => document.getElementById(id);
 
@@ -22,7 +22,7 @@ export const fill = (id, nodes) => {
   at(id).replaceChildren(...nodes);
 };
 
-// Written again only when it says something else: what a reader has selected stays selected.
+// Replaces the content only if it has changed, so that a reader's selection is kept.
 const known = new WeakMap();
 const write = (id, value, nodes) => {
   const key = JSON.stringify(value);
@@ -35,7 +35,7 @@ export const items = (id, sentences) => {
   write(id, sentences, () => sentences.map((sentence) => make("li", {}, sentence)));
 };
 
-// Pairs of a term and what is said of it; a hash is set in type that can be compared by eye.
+// pairs: [term, text, true if the text is a hash]. Hashes are shown in a monospaced font.
 export const facts = (id, pairs) => {
   const told = pairs.filter((pair) => pair !== null);
   write(id, told, () => told.flatMap(([term, text, hash]) => [
@@ -44,7 +44,7 @@ export const facts = (id, pairs) => {
   ]));
 };
 
-// A table, and with it the fold that it stands in; neither is shown without rows.
+// Fills a table. Without rows, the <details> element around it is hidden.
 export const table = (id, heads, rows, caption) => {
   at(id).parentElement.hidden = rows.length === 0;
   write(id, [heads, rows, caption], () => [tableOf(heads, rows, caption)]);
@@ -64,7 +64,7 @@ const tableOf = (heads, rows, caption) => {
   );
 };
 
-// A line for a terminal, with a button that copies it.
+// Shows a terminal command with a button that copies it.
 export const command = (id, text) => {
   const code = at(id);
   say(code, text);
@@ -75,7 +75,7 @@ export const command = (id, text) => {
       await navigator.clipboard.writeText(code.textContent);
       say(button, "Copied");
     } catch {
-      say(button, "Select it");  // not allowed here: the reader copies by hand
+      say(button, "Select it");  // the browser does not allow it, so the reader must copy by hand
     }
     setTimeout(() => say(button, "Copy"), 1500);
   });

@@ -1,6 +1,6 @@
-// What is known of one campaign, kept up to date by server-sent events.
-// While connected nothing is polled. After a loss the stream is opened again, and view and progress
-// are read again: what was missed is caught up with.
+// The data of one run, kept up to date by server-sent events. Nothing is polled while connected.
+// After a lost connection, the stream is opened again, and view and progress are read again to get
+// what was missed.
 
 import { finite } from "./numbers.js";
 import { isOver } from "./words.js";
@@ -9,13 +9,13 @@ const FIRST_WAIT_S = 1;
 const LONGEST_WAIT_S = 10;
 const OVERDUE_S = 15;
 const CATCH_UP_S = 2;
-const LAST_WORDS_S = 10;  // what is measured after the last slot still comes by the stream
+const LAST_WORDS_S = 10;  // the stream still sends measurements made after the last slot
 const MOST_RELEASES = 200;
 
 export const clock = { offset: 0, roundTrip: Infinity };
 clock.now = () => Date.now() + clock.offset;
 
-// The server's clock, as well as the quickest answer so far tells it.
+// Estimates the server's clock from the response with the shortest round trip so far.
 const setClock = (serverTime, asked, answered) => {
   const told = Date.parse(serverTime);
   const roundTrip = answered - asked;
@@ -26,7 +26,7 @@ const setClock = (serverTime, asked, answered) => {
 
 export class Unanswered extends Error {
   constructor(status) {
-    super(`the server answered ${status}`);
+    super(`the server responded ${status}`);
     this.status = status;
   }
 }
@@ -44,7 +44,7 @@ export const read = async (path) => {
 const list = (value) => (Array.isArray(value) ? value.filter((one) => one !== null && typeof one === "object") : []);
 
 export class Feed {
-  // state: "connecting", "live", "lost", "over" or "gone" (there is no such campaign)
+  // state: "connecting", "live", "lost", "over", or "gone" if there is no such run
   constructor(id, changed) {
     this.path = `campaigns/${encodeURIComponent(id)}`;
     this.id = id;
@@ -87,7 +87,7 @@ export class Feed {
     source.onopen = () => {
       this.waits = 0;
       if (this.state !== "over") this.become("live");
-      this.readAll().catch((problem) => this.lose(problem));  // what came while nobody listened
+      this.readAll().catch((problem) => this.lose(problem));  // get what happened before the stream was open
     };
     source.onerror = () => {
       source.close();
@@ -99,7 +99,7 @@ export class Feed {
       try {
         take(JSON.parse(event.data));
       } catch {
-        return;  // not what was agreed: the next reading tells
+        return;  // malformed event: the next readAll corrects the data
       }
       this.changed(this);
     });
@@ -108,7 +108,7 @@ export class Feed {
     on("curve", (told) => this.addCurve([told]));
     on("status", (told) => {
       const holding = told.holding ?? null;
-      if (told.status === this.view.status && holding === (this.view.holding ?? null)) return;  // every stream begins with it
+      if (told.status === this.view.status && holding === (this.view.holding ?? null)) return;  // every stream begins with a status event
       this.view.status = told.status;
       this.view.holding = holding;
       if (isOver(told.status)) this.end();
@@ -128,7 +128,7 @@ export class Feed {
     this.changed(this);
   }
 
-  // An answer that events have overtaken on its way.
+  // Returns true if events newer than this response have already arrived.
   isOlder(view) {
     if (this.view === null || view.epoch !== this.view.epoch) return false;
     return view.slots_closed < this.view.slots_closed || (isOver(this.view.status) && !isOver(view.status));
@@ -142,7 +142,7 @@ export class Feed {
     if (this.view.status === "waiting" && told.slots_closed > 0) this.view.status = "running";
     if (told.spent !== undefined) this.view.spent = told.spent;
     const priced = finite(told.spent?.slots);
-    if (priced > 0 && !this.spending.has(priced)) this.catchUp();  // there are new prices: perhaps more
+    if (priced > 0 && !this.spending.has(priced)) this.catchUp();  // new epsilons were computed: read all of them
     this.addSpending(priced, told.spent?.epsilon);
     this.addRelease(told.slot, told.model_hash);
   }
@@ -155,7 +155,7 @@ export class Feed {
     }, 1000 * CATCH_UP_S);
   }
 
-  // Over: nothing is lost any more, and the stream is let go once its last words are said.
+  // The run is over. The stream is closed after LAST_WORDS_S.
   end() {
     if (this.state === "over") return;
     this.become("over");
@@ -203,7 +203,7 @@ export class Feed {
     this.changed(this);
   }
 
-  // A stream that died without a word: a release is long due and nothing was heard.
+  // Reads everything again if a release is overdue and no event has come.
   look() {
     if (this.state !== "live" || this.view === null) return;
     const { start, slot_s: length } = this.view.schedule ?? {};
@@ -215,7 +215,7 @@ export class Feed {
     }
   }
 
-  // Back from sleep or from another tab: read at once instead of waiting for the next event.
+  // After sleep or a change of tabs, reads at once instead of waiting for the next event.
   wake() {
     if (this.state === "lost") {
       clearTimeout(this.retry);

@@ -1,18 +1,18 @@
-// The two figures: what has been learned, and what it has cost.
+// The two figures of a run: learning curve and epsilon.
 
 import { empty, plot } from "./chart.js";
 import { at, fill, make, say, table } from "./dom.js";
 import { count, finite, metric, metricName, nearest, slotCount, up } from "./numbers.js";
 import * as words from "./words.js";
 
-const FIRST = ["auc", "accuracy", "loss"];  // which metric speaks for a model
+const FIRST = ["auc", "accuracy", "loss"];  // the metric that is shown first
 const MOST_ROWS = 24;
 
 let wanted = null;
 
 const sorted = (map) => [...map].sort(([a], [b]) => a - b);
 
-// A few rows of many, the last among them.
+// Returns at most MOST_ROWS evenly spaced rows, with the last row.
 const some = (rows) => {
   const step = Math.ceil(rows.length / MOST_ROWS);
   return rows.filter((_, i) => (rows.length - 1 - i) % Math.max(1, step) === 0);
@@ -41,7 +41,7 @@ const choices = (all, chosen, redraw) => {
     return button;
   });
   fill("metrics", buttons);
-  if (focused) buttons[all.indexOf(chosen)]?.focus();  // the buttons are new; the reader's place is not
+  if (focused) buttons[all.indexOf(chosen)]?.focus();  // the buttons were replaced, so restore the focus
 };
 
 const around = (values, bounded) => {
@@ -68,7 +68,7 @@ export const drawLearned = (feed, sealed, redraw) => {
   const points = curve.map(([slots, metrics]) => [slots, finite(metrics[chosen])]).filter(([, y]) => y !== null);
   const [slots, value] = points.at(-1);
   big("learned", metric(chosen, value), metricName(chosen));
-  say("learned-note", `${slots > 0 ? `After ${slotCount(slots)}` : "Before the first slot"}, on a declared public holdout. Rounded to nearest.`);
+  say("learned-note", `${slots > 0 ? `After ${slotCount(slots)}` : "Before the first slot"}, on a declared public holdout, rounded to nearest.`);
   const share = chosen === "accuracy" || chosen === "auc";
   plot(at("curve"), {
     lines: [{ points, look: "blue", dot: true }],
@@ -78,7 +78,7 @@ export const drawLearned = (feed, sealed, redraw) => {
     label: `${metricName(chosen)} by slots released: from ${metric(chosen, points[0][1])} after ${slotCount(points[0][0])} to ${metric(chosen, value)} after ${count(slots)}`,
     say: ([x, y]) => `After ${slotCount(x)}: ${metricName(chosen)} ${metric(chosen, y)}.`,
     read: at("curve-read"),
-    told: "Each point is a released model, tested on rows that are public.",
+    told: "Each point is a released model, evaluated on public rows.",
     named: "slots released",
   });
   table("curve-table",
@@ -88,8 +88,8 @@ export const drawLearned = (feed, sealed, redraw) => {
   );
 };
 
-// What is spent after k slots is at most the price of the first priced count at or above k: steps
-// that go up before they go on, never below the price.
+// Epsilon is known for some numbers of slots only. After k slots it is at most the epsilon of the next
+// larger of these numbers, so the curve is a step function that is never below the true epsilon.
 const stairs = (prices, closed) => {
   const past = prices.filter(([slots]) => slots <= closed);
   const reached = prices.find(([slots]) => slots >= closed);
@@ -115,14 +115,14 @@ export const drawSpent = (feed) => {
   const last = over ? closed : finite(view.affordable) ?? Infinity;
   const prices = sorted(feed.spending).filter(([slots]) => slots <= last);
   if (!over && !prices.some(([slots]) => slots > 0) && finite(view.certificate?.epsilon) !== null && last < Infinity) {
-    prices.push([last, view.certificate.epsilon]);  // until the steps are priced: the whole bounds them
+    prices.push([last, view.certificate.epsilon]);  // no epsilon of fewer slots is known yet: the certificate is an upper bound
   }
-  if (over && spent !== null && closed > 0) {  // what was released, as its certificate states it
+  if (over && spent !== null && closed > 0) {  // the certificate covers what was released
     if (prices.at(-1)?.[0] === closed) prices.pop();
     prices.push([closed, spent]);
   }
   if (prices.length === 0) {
-    empty(at("spending"), "No price yet: it comes with the first release.", at("spending-read"));
+    empty(at("spending"), "No epsilon yet. It is shown from the first release on.", at("spending-read"));
     table("spending-table", [], [], "");
     return;
   }
@@ -130,8 +130,8 @@ export const drawSpent = (feed) => {
   const top = Math.max(budget ?? 0, ...prices.map(([, y]) => y)) || 1;
   const adjacency = words.adjacencyShort(view.certificate?.adjacency ?? view.budget?.adjacency);
   const told = planned.length > 0
-    ? "Solid: spent. Dashed: what is to come. Steps are rounded up."
-    : "What the releases have cost together. Steps are rounded up.";
+    ? "Solid: released slots. Dashed: slots to come. Epsilon is rounded up."
+    : "Epsilon of all releases together, rounded up.";
   plot(at("spending"), {
     lines: [
       { points: planned, look: "blue planned", steps: true },
@@ -142,7 +142,7 @@ export const drawSpent = (feed) => {
     most: Math.max(1, finite(view.schedule?.slots) ?? 1, prices.at(-1)[0]),
     range: [0, 1.06 * top],
     format: (y) => nearest(y, 3),
-    label: `ε by slots released, upper bounds (${adjacency}): ${!(spent > 0) ? "nothing spent yet" : `at most ${up(spent)} after ${slotCount(closed)}`}${budget === null ? "" : `; the budget is ${nearest(budget)}`}`,
+    label: `ε by slots released, upper bounds (${adjacency}): ${!(spent > 0) ? "nothing released yet" : `at most ${up(spent)} after ${slotCount(closed)}`}${budget === null ? "" : `; the budget is ${nearest(budget)}`}`,
     say: ([x, y]) => `After ${slotCount(x)}: ε ≤ ${up(y)} (${adjacency}, rounded up).`,
     read: at("spending-read"),
     told,
@@ -150,7 +150,7 @@ export const drawSpent = (feed) => {
   });
   table("spending-table",
     [{ name: "slots", number: true }, { name: "ε at most", number: true }, { name: "state" }],
-    some(prices).map(([x, y]) => [count(x), up(y), x <= closed ? "spent" : "to come"]),
+    some(prices).map(([x, y]) => [count(x), up(y), x <= closed ? "released" : "to come"]),
     `ε rounded up, ${adjacency}, δ = ${nearest(view.budget?.delta)}`,
   );
 };

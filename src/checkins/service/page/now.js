@@ -1,4 +1,4 @@
-// What happens now, by the server's clock: a countdown, the running slot and its phase, the end.
+// The current state by the server's clock: countdown, slot, phase and end.
 
 import { at, fill, make, say, show } from "./dom.js";
 import { clock } from "./feed.js";
@@ -6,7 +6,7 @@ import { count, duration, finite, moment, slotCount } from "./numbers.js";
 import { drawStrip } from "./strip.js";
 import * as words from "./words.js";
 
-const QUICK_S = 2;  // shorter slots would only flicker: their phases are told, not shown
+const QUICK_S = 2;  // phases of shorter slots would flicker, so only their lengths are shown
 
 const timing = (view) => {
   const { start, slot_s: length, choose_s: choose, slots } = view.schedule ?? {};
@@ -84,11 +84,11 @@ const slotsStrip = (view, time, again) => {
   const keys = [["closed", "released"]];
   if (!words.isOver(view.status)) keys.push(["running", "running"]);
   if (closed < Math.min(slots, state.affordable)) keys.push(["ahead", words.isOver(view.status) ? "not run" : "to come"]);
-  if (state.affordable < slots) keys.push(["unpaid", "beyond the budget"]);
+  if (state.affordable < slots) keys.push(["unpaid", "exceeds the budget"]);
   fill("strip-key", keys.map(([look, text]) => make("li", {}, make("i", { class: look, "aria-hidden": "true" }), text)));
 };
 
-// Called ten times a second for the clock, and with again = true when colours or widths changed.
+// Called ten times a second, and with again = true if colours or widths have changed.
 export const drawNow = (view, sealed, again = false) => {
   const time = timing(view);
   const [big, small] = headline(view, time);

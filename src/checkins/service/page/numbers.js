@@ -1,5 +1,5 @@
-// Numbers as people read them: few digits, bounds rounded to claim less.
-// What is missing or not finite is a dash, so that no page ever shows NaN.
+// Numbers as text, with few digits. Upper bounds are rounded up, lower bounds down.
+// A number that is missing or not finite is shown as a dash.
 
 export const MISSING = "–";
 const SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
@@ -21,8 +21,8 @@ const plain = (figures, power) => {
 const raised = (power) =>
   `10${power < 0 ? "⁻" : ""}${Array.from(String(Math.abs(power)), (d) => SUPERSCRIPTS[d]).join("")}`;
 
-// From the shortest decimals that name the number: the last of them is never 0, so that cutting
-// any off makes the number smaller, and the other side is one more of the last that is kept.
+// Starts from the shortest decimal representation, whose last digit is not 0. Truncating it rounds
+// towards 0. Adding 1 to the last kept digit rounds away from 0.
 const rounded = (value, digits, side) => {
   const number = finite(value);
   if (number === null) return MISSING;
@@ -63,7 +63,7 @@ export const metric = (name, value) => {
   return Math.abs(number) < 10 ? number.toFixed(4) : nearest(number);
 };
 
-// How long, in at most two units.
+// A duration in at most two units.
 export const duration = (seconds) => {
   const number = finite(seconds);
   if (number === null) return MISSING;
@@ -85,8 +85,8 @@ export const duration = (seconds) => {
     .join(" ");
 };
 
-// A moment in the reader's own time zone; the day only where it is another than today's, seconds
-// only within the hour.
+// A time in the reader's time zone. The date is shown unless it is today, and seconds if the time is
+// less than an hour away.
 export const moment = (milliseconds, now) => {
   const when = new Date(milliseconds);
   if (finite(milliseconds) === null || Number.isNaN(when.getTime())) return MISSING;

@@ -1,4 +1,4 @@
-// The live page: which campaign is open, what is drawn when, and what is said aloud.
+// The live page: opens a campaign or the list, draws it, and announces changes to screen readers.
 
 import { at, fill, make, say, show } from "./dom.js";
 import { Feed, read } from "./feed.js";
@@ -9,7 +9,7 @@ import { drawCertificate, drawLedger, drawPart, drawSeal } from "./records.js";
 import * as words from "./words.js";
 
 const TICK_MS = 100;
-const LIST_AGAIN_S = 15;  // only while the list itself is read: no campaign, no stream
+const LIST_AGAIN_S = 15;  // only while the list is shown
 
 let feed = null;
 let sealed = null;
@@ -65,7 +65,7 @@ const drawLink = () => {
   const state = feed?.state ?? "list";
   const texts = {
     connecting: "Connecting", live: "Live", over: "Over", gone: "Not here", list: "",
-    lost: feed?.view ? `Connection lost. Last heard ${ago} ago. Trying again.` : "No answer. Trying again.",
+    lost: feed?.view ? `Connection lost. Last heard ${ago} ago. Trying again.` : "No response. Trying again.",
   };
   at("link").dataset.state = state;
   say("link-text", texts[state]);
@@ -76,7 +76,7 @@ const drawNotice = () => {
   const next = words.isOver(view.status) && typeof view.next === "string" ? view.next : null;
   const place = at("notice");
   const text = state === "lost"
-    ? "The connection is lost. What stands here is what was last heard; the clock goes on by itself."
+    ? "The connection is lost. The page shows what was last heard from the server. Only the clock goes on."
     : next !== null ? "This run is over. "
     : view.status === "stopped" ? words.stopped(view)
     : words.holding(view);
@@ -148,7 +148,7 @@ const openCampaign = (id) => {
   drawLink();
 };
 
-// A note stays until the reader goes somewhere.
+// note: a message that stays until the reader opens something.
 const openList = async (note = "") => {
   clearTimeout(listTimer);
   document.title = "checkins";
@@ -159,7 +159,7 @@ const openList = async (note = "") => {
   } catch {
     campaigns = null;
   }
-  if (feed !== null) return;  // the reader went on meanwhile
+  if (feed !== null) return;  // the reader has opened a campaign meanwhile
   if (campaigns?.length === 1 && note === "") {
     openCampaign(campaigns[0].id);
     return;
@@ -167,8 +167,8 @@ const openList = async (note = "") => {
   show("campaign", false);
   show("list", true);
   drawLink();
-  const trouble = campaigns === null ? "No answer from the server. Trying again." : "";
-  const none = campaigns?.length === 0 ? "No campaign yet. Its operator starts one with: checkins serve campaign.toml" : "";
+  const trouble = campaigns === null ? "No response from the server. Trying again." : "";
+  const none = campaigns?.length === 0 ? "No campaign yet. The operator starts one with: checkins serve campaign.toml" : "";
   const said = [note, trouble || none].filter(Boolean).join(" ");
   show("list-note", said !== "");
   say("list-note", said);
@@ -191,7 +191,7 @@ const go = async () => {
     const answer = await read("campaigns");
     if (feed === mine) drawOthers(Array.isArray(answer.campaigns) ? answer.campaigns : [], feed.id);
   } catch {
-    // the feed says that there is no answer
+    // the feed reports that there is no response
   }
 };
 
@@ -213,7 +213,7 @@ new ResizeObserver(([{ contentRect }]) => {
   width = contentRect.width;
 }).observe(at("main"));
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault();  // the address names the campaign
+  event.preventDefault();  // the fragment of the address is the id of the run
   at("main").focus();
 });
 go();

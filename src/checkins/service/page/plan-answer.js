@@ -1,4 +1,4 @@
-// A plan, drawn: the recommended design, its curves, the front, and what to do next.
+// Shows a plan: the recommended design, its curves, the Pareto front, and the next steps.
 
 import { at, command, facts, fill, items, make, say, table } from "./dom.js";
 import { count, duration, finite, nearest, slotCount, up } from "./numbers.js";
@@ -19,7 +19,7 @@ let markBudget = () => {};
 const list = (value) => (Array.isArray(value) ? value.filter((one) => one !== null && typeof one === "object") : []);
 const few = (value) => nearest(value, 3);
 
-// Three numbers that stay in sight below the sliders on a phone.
+// Three numbers that stay visible below the sliders on a phone.
 const drawBrief = (slots, noise, proxy) => {
   fill("brief", [["slots", slots], ["noise", noise], ["proxy", proxy]]
     .map(([name, value]) => make("span", {}, `${name} `, make("b", {}, value))));
@@ -38,7 +38,7 @@ const drawRecommended = (design, question) => {
 
 const panels = (design) => [
   { of: (row) => row.proxy, name: `Proxy: ${planned.proxyName(design)}`, format: few, look: "blue" },
-  { of: (row) => row.noise_per_step, name: "Noise of one step, in clips", format: few, look: "orange" },
+  { of: (row) => row.noise_per_step, name: "Noise of one step (× clipping norm)", format: few, look: "orange" },
 ];
 
 const nearestRow = (rows, of, value) => (rows.length === 0 || !(value > 0) ? undefined
@@ -48,7 +48,7 @@ const drawSlots = (plan) => {
   const rows = list(plan.curves?.slots);
   const design = plan.recommended;
   const chosen = nearestRow(rows, (row) => row.slots, design.slots);
-  say("slots-note", "The same budget, the noise calibrated again. Lower is better.");
+  say("slots-note", "The same budget; the noise is calibrated for each number of slots. Lower is better.");
   markSlots = figure(at("by-slots"), {
     rows, chosen, panels: panels(design), height: TALL,
     x: { of: (row) => row.slots, name: "slots", format: (x) => (x >= 10000 ? few(x / 1000) + "k" : count(x)) },
@@ -67,7 +67,7 @@ const drawBudget = (plan) => {
   const rows = list(plan.curves?.budget);
   const design = plan.recommended;
   const chosen = nearestRow(rows, (row) => row.epsilon, finite(plan.question?.epsilon));
-  say("budget-note", "The same design with another budget. Lower is better.");
+  say("budget-note", "The same design with other budgets. Lower is better.");
   markBudget = figure(at("by-budget"), {
     rows, chosen, panels: panels(design), height: TALL,
     x: { of: (row) => row.epsilon, name: "ε of the budget", format: few },
@@ -89,14 +89,14 @@ const drawFront = (plan) => {
   const chosen = designs.find((design) => same(design, plan.recommended));
   const load = (design) => design.upload_bytes_per_client;
   const cheap = (design) => design.epsilon < SPENDS_LESS * plan.recommended?.epsilon;
-  say("front-note", "No design here is beaten by another in accuracy, time, load of devices and privacy at once.");
+  say("front-note", "No other design is better than one of these in accuracy, duration, upload and privacy at once.");
   figure(at("front"), {
     rows: designs, chosen, scatter: true, height: FLAT,
     panels: [{ of: (design) => design.proxy, name: "Proxy", format: few, look: (design) => (cheap(design) ? "orange" : "blue") }],
-    x: { of: load, name: "bytes that an average client sends", format: (x) => planned.bytes(x) },
+    x: { of: load, name: "mean upload per client in bytes", format: (x) => planned.bytes(x) },
     say: (design) => planned.inFront(design, designs.indexOf(design) + 1), read: at("front-read"),
-    told: `Each point is a design; the filled one is recommended.${designs.some(cheap) ? " Orange: spends less of the budget." : ""}`,
-    label: `${count(designs.length)} designs by proxy and by what an average client sends`,
+    told: `Each point is a design; the filled one is recommended.${designs.some(cheap) ? " Orange: epsilon is at least 10 % lower." : ""}`,
+    label: `${count(designs.length)} designs by proxy and mean upload per client`,
   });
   const rows = designs.map((design, i) => make("tr", design === chosen ? { class: "chosen" } : {},
     ...[
@@ -128,7 +128,7 @@ const drawPromise = (plan) => {
     ["Against the server", words.againstServer(certificate)],
   ]);
   const assumed = (Array.isArray(certificate?.assumptions) ? certificate.assumptions : []).filter((one) => typeof one === "string");
-  items("assumptions", assumed.length > 0 ? assumed : ["No assumption was told."]);
+  items("assumptions", assumed.length > 0 ? assumed : ["The server states no assumption."]);
 };
 
 const OPTION = {
@@ -160,7 +160,7 @@ export const drawPlan = (plan, asked) => {
   redraw();
 };
 
-// Between two points of a curve, on its logarithmic axes; nothing outside of it.
+// Interpolates a curve on logarithmic axes. Returns null outside of the curve.
 const between = (rows, of, x, name) => {
   const next = rows.findIndex((row) => of(row) >= x);
   if (next < 0 || !(x > 0) || (next === 0 && of(rows[0]) !== x)) return null;
@@ -173,11 +173,11 @@ const preview = (place, rows, of, x, what) => {
   const [proxy, noise] = ["proxy", "noise_per_step"].map((name) => between(rows, of, x, name));
   if (proxy !== null && noise !== null) {
     drawBrief(at("slots").value, `≈ ${few(noise)}`, `≈ ${few(proxy)}`);
-    say(place, `${what}: proxy about ${few(proxy)}, noise of one step about ${few(noise)} clips. Being computed.`);
+    say(place, `${what}: proxy about ${few(proxy)}, noise of one step about ${few(noise)} × clipping norm. Computing.`);
   }
 };
 
-// What is being asked for, before it is answered: where it lies on the curves of the last answer.
+// Until the response arrives, shows where the new question lies on the curves of the last plan.
 export const markAsked = (epsilon, slots) => {
   markBudget(epsilon);
   markSlots(slots);

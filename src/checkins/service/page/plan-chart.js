@@ -1,11 +1,11 @@
-// Figures of a plan: panels above each other that share one axis, both axes logarithmic.
-// Drawn at the size of their box; colours come from the stylesheet by class.
+// Figures of a plan: panels above each other with a common x axis. All axes are logarithmic.
+// A figure is drawn at the size of its box. CSS classes set the colours.
 
 import { ticks } from "./chart.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
 const EDGE = { top: 22, right: 14, bottom: 38, between: 30 };
-const DIGIT = 6.7;  // pixels of a digit at the size of the labels
+const DIGIT = 6.7;  // width of a digit of a label in pixels
 const MOVE_MS = 160;
 
 const draw = (tag, attributes, text) => {
@@ -15,7 +15,7 @@ const draw = (tag, attributes, text) => {
   return node;
 };
 
-// Where a logarithmic axis is labelled: powers of ten, with 2 and 5 or 3 between where there is room.
+// Labels of a logarithmic axis: powers of ten, and 2 and 5 (or 3) times them if there is room.
 const marksOf = (low, high, most) => {
   for (const heads of [[1, 2, 5], [1, 3], [1]]) {
     const found = [];
@@ -55,7 +55,7 @@ const scale = ([low, high], from, to) => {
 
 const path = (points) => points.map(([x, y], i) => `${i === 0 ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
-// A curve glides from where it was to where it is; one with another number of points jumps.
+// Animates a curve from its old to its new shape. If the number of points differs, it jumps.
 const before = new WeakMap();
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const glide = (place, shapes) => {
@@ -88,9 +88,10 @@ const nearest = (rows, x, at) => rows.reduce((best, row) =>
 
 const usable = (value) => typeof value === "number" && Number.isFinite(value) && value > 0;
 
-// rows: data; x: { of, name, format, range }; panels: [{ of, name, format, look }]; chosen: a row that is
-// marked; scatter: points without a line; say: what a row says when pointed at, in read, else told.
-// Gives a function that moves the mark of what is being asked for; null takes it away.
+// rows: data; x: { of, name, format, range }; panels: [{ of, name, format, look }]; chosen: the row to
+// mark; scatter: draw points without a line; say: text of the row under the pointer, shown in the
+// element read; told: text in read without a pointer.
+// Returns a function that moves the mark of the current question. It hides the mark if given null.
 export const figure = (place, { rows, x, panels, chosen, scatter = false, say, read, told, label, height }) => {
   const good = rows.filter((row) => usable(x.of(row)) && panels.every(({ of }) => usable(of(row))));
   read.textContent = told;

@@ -1,13 +1,13 @@
-// The question: what stands in the inputs, as the query that the server is asked and as the address.
+// The question: converts the inputs to the query of the request, and the page's address to the inputs.
 
 import { at } from "./dom.js";
 
-// Where a plan starts; each of them is shown in its input, none is hidden.
+// Initial values of the inputs.
 const FIRST = {
   epsilon: "1", population: "10000..20000", delta: "1e-6", adjacency: "add-remove", dimension: "1000",
   dropout: "0.05", duration_s: "86400",
 };
-// Query name: input, and how many of the query's units one of the input's is.
+// Name in the query: id of the input, and the factor from the input's unit to the query's unit.
 const PLAIN = {
   epsilon: ["epsilon", 1], delta: ["delta", 1], adjacency: ["adjacency", null], dimension: ["dimension", 1],
   dropout: ["dropout", 0.01], availability_s: ["availability", 3600], uplink_bytes_per_s: ["uplink", 1000],
@@ -32,7 +32,7 @@ const number = (text) => {
 const tidy = (value) => String(Number(value.toPrecision(12)));
 const few = (value, digits) => Number(value.toPrecision(digits));
 
-// What is no number goes to the server as it is: it says best what is wrong with it.
+// Text that is not a number is sent unchanged, and the server's error message explains it.
 const scaled = (text, factor) => {
   const plain = text.trim().replace(/(?<=\d)[,\u00a0 ](?=\d{3}\b)/g, "");
   const value = factor === null || factor === 1 ? null : number(plain);
@@ -48,7 +48,7 @@ let ratio = 2;
 
 export const isAutomatic = () => at("automatic").checked;
 
-// A known task has a model of its own size.
+// A task of the package determines the dimension of the model.
 const knownTask = () => at("task").value !== "";
 export const followTask = () => {
   at("dimension").disabled = knownTask();
@@ -66,7 +66,7 @@ export const query = () => {
   return asked.toString();
 };
 
-// The address's question into the inputs; what it does not name starts as above.
+// Sets the inputs from the query in the page's address. Missing values are those of FIRST.
 export const restore = (text) => {
   const given = { ...FIRST, ...Object.fromEntries(new URLSearchParams(text)) };
   for (const [name, [id, factor]] of Object.entries(PLAIN)) at(id).value = shown(given[name] ?? "", factor);
@@ -93,7 +93,7 @@ export const keepRatio = () => {
 const middle = () => Math.sqrt(number(at("low").value) * number(at("high").value));
 const numberIn = { epsilon: () => number(at("epsilon").value), population: middle, slots: () => number(at("slots").value) };
 
-// What a slider's value is in its inputs.
+// The texts of the inputs for a slider's value.
 const texts = {
   epsilon: (value) => ({ epsilon: tidy(few(value, 2)) }),
   population: (value) => ({
@@ -103,13 +103,13 @@ const texts = {
   slots: (value) => ({ slots: tidy(Math.max(1, Math.round(few(value, 2)))) }),
 };
 
-// Places of a slider are steps of the logarithm, so that each step is the same change in proportion.
+// A slider is logarithmic, so that each step changes the value by the same factor.
 const inSlider = (name) => {
   const { low, high } = SLIDERS[name];
   return Object.entries(texts[name](low * (high / low) ** (Number(at(`${name}-slider`).value) / STEPS)));
 };
 
-// Sliders follow their inputs; one that says the same already stays, so that small steps add up.
+// Moves the sliders to the values of the inputs. A slider that already has the same value stays.
 export const moveSliders = () => {
   for (const [name, { low, high }] of Object.entries(SLIDERS)) {
     const slider = at(`${name}-slider`);
@@ -125,14 +125,14 @@ export const moveSliders = () => {
   at("slots-how").textContent = isAutomatic() ? "automatic" : "fixed";
 };
 
-// A slider has been moved: its inputs follow at once.
+// Sets the inputs after a slider was moved.
 export const takeSlider = (name) => {
   if (name === "slots") at("automatic").checked = false;
   for (const [id, text] of inSlider(name)) at(id).value = text;
   moveSliders();
 };
 
-// What was not asked for but found: the slots, and the size of a known task's model.
+// Shows values that the planner chose: the number of slots, and the dimension of a task's model.
 export const showFound = (slots, dimension) => {
   if (knownTask() && dimension !== null) at("dimension").value = String(dimension);
   if (!isAutomatic() || slots === null) return;

@@ -1,4 +1,4 @@
-// Sentences and figures of a plan. Smaller proxies are better; ε is rounded up.
+// Sentences and numbers of a plan. A smaller proxy is better. Epsilon is rounded up.
 
 import { count, duration, finite, nearest, slotCount, up } from "./numbers.js";
 import { told } from "./words.js";
@@ -30,11 +30,11 @@ export const noise = (design) => (finite(design?.local_epsilon) === null
   ? `${nearest(design?.noise_multiplier)}\u00a0× clip` : `local ε\u00a0=\u00a0${nearest(design?.local_epsilon)}`);
 
 export const proxyName = (design) => (design?.proxy_kind === "theorem"
-  ? "expected excess risk, at most" : "effective noise of the whole run");
+  ? "upper bound on the expected excess risk" : "effective noise of the whole run");
 
 export const label = (design) => told(design?.label, `${protocol(design?.protocol)}, ${slotCount(design?.slots)}`);
 
-// What each client and the server do, in the words of the protocol.
+// Describes what clients and server do.
 export const inWords = (design) => {
   const rate = finite(design.participation);
   const coin = rate === null || rate >= 1 ? "Each client takes part" : `Each client takes part with probability ${nearest(rate, 3)},`;
@@ -44,15 +44,15 @@ export const inWords = (design) => {
   const runs = finite(design.repeats) > 1 ? `, in each of ${count(design.repeats)} runs` : "";
   const uses = design.protocol === "averaged" ? "A slot averages every report"
     : capacity(design.capacity) === "all" ? "A slot uses every check-in"
-    : `A slot uses at most ${count(design.capacity)} check-in${design.capacity === 1 ? "" : "s"} and fills up with dummies`;
+    : `A slot uses at most ${count(design.capacity)} check-in${design.capacity === 1 ? "" : "s"}, and dummy reports replace missing ones`;
   const kind = own(RANDOMIZER, design.randomizer);
   const where = design.noise_at === "server" ? "the server adds" : "each device adds";
-  const batch = finite(design.minibatch) > 1 ? ` The model steps every ${slotCount(design.minibatch)}.` : "";
+  const batch = finite(design.minibatch) > 1 ? ` The model is updated every ${slotCount(design.minibatch)}.` : "";
   return `${coin} ${draws}${runs}. ${uses}; ${where} ${kind} noise (${noise(design)}).${batch}`;
 };
 
 export const numbers = (design) => [
-  ["noise of a step", nearest(design.noise_per_step, 3), "clips"],
+  ["noise of a step", nearest(design.noise_per_step, 3), "× clip"],
   ["proxy", nearest(design.proxy, 3)],
   ["dummies", share(design.dummies_share)],
   ["takes", duration(design.duration_s)],
@@ -68,10 +68,10 @@ export const numbers = (design) => [
 ];
 
 export const bySlots = (row) =>
-  `${slotCount(row.slots)}: proxy ${nearest(row.proxy, 3)}, noise of one step ${nearest(row.noise_per_step, 3)} clips, dummies ${share(row.dummies_share)}.`;
+  `${slotCount(row.slots)}: proxy ${nearest(row.proxy, 3)}, noise of one step ${nearest(row.noise_per_step, 3)} × clip, dummies ${share(row.dummies_share)}.`;
 
 export const byBudget = (row) =>
-  `ε = ${nearest(row.epsilon, 3)}: proxy ${nearest(row.proxy, 3)}, noise of one step ${nearest(row.noise_per_step, 3)} clips.`;
+  `ε = ${nearest(row.epsilon, 3)}: proxy ${nearest(row.proxy, 3)}, noise of one step ${nearest(row.noise_per_step, 3)} × clip.`;
 
 export const inFront = (design, place) =>
   `${place}. ${label(design)}: proxy ${nearest(design.proxy, 3)}, ${bytes(design.upload_bytes_per_client)} a client, ε ≤ ${up(design.epsilon, 3)}, ${duration(design.duration_s)}.`;
@@ -79,4 +79,4 @@ export const inFront = (design, place) =>
 export const case_ = (one) => told(one.sentence,
   `proxy ${nearest(one.proxy, 3)}, dummies ${share(one.dummies_share)}, ε ≤ ${up(one.epsilon)}`);
 
-export const factor = (value) => ({ 0.5: "half", 1: "as thought", 2: "twice" })[value] ?? `${nearest(value, 2)} times`;
+export const factor = (value) => ({ 0.5: "half", 1: "as expected", 2: "twice" })[value] ?? `${nearest(value, 2)} times`;

@@ -1,4 +1,4 @@
-// The planner's page: asks as the sliders move, keeps the last answer while the next is computed.
+// The planner's page. It requests a plan when a slider moves, and shows the last plan until the response.
 
 import { at, say, show } from "./dom.js";
 import { drawPlan, markAsked, redraw } from "./plan-answer.js";
@@ -22,13 +22,13 @@ const state = (name, text) => {
   say("state-text", text);
 };
 
-// The plan that stands there is dimmed as long as it is not the answer to what is asked.
+// The shown plan is dimmed if it does not belong to the current question.
 const busy = (is) => {
   at("main").setAttribute("aria-busy", String(is));
   at("plan").classList.toggle("stale", is || shownFor !== wanted);
 };
 
-// Errors stand beside the input that they are about, else above the form's end.
+// Shows an error beside its input, or at the end of the form if it belongs to none.
 const fields = () => [...document.querySelectorAll("[data-field]")];
 const complain = (detail) => {
   const name = /^[a-z_]+/.exec(detail)?.[0];
@@ -77,7 +77,7 @@ const refused = (detail) => {
   request = null;
   state("lost", "Not planned");
   busy(false);
-  say("nothing", "No plan yet: see the question.");
+  say("nothing", "No plan yet: correct the question.");
   complain(detail);
 };
 
@@ -120,7 +120,7 @@ const ask = async () => {
     response = await fetch(`plan/answer?${key}`, { signal: mine.control.signal });
     if (response.ok) plan = await response.json();
   } catch {
-    if (request === mine) later("No answer. Trying again.", 3);
+    if (request === mine) later("No response. Trying again.", 3);
     return;
   }
   if (request !== mine) return;
@@ -133,7 +133,7 @@ const ask = async () => {
   if (request !== mine) return;
   const wait = Number(response.headers.get("retry-after"));
   if (wait > 0 && wait <= LONGEST_WAIT_S) later(`Busy. Trying again in ${wait} s.`, wait);
-  else refused(detail || `The server answered ${response.status}.`);
+  else refused(detail || `The server responded ${response.status}.`);
 };
 
 const soon = () => {
@@ -154,7 +154,7 @@ for (const name of ["epsilon", "population", "slots"]) {
     takeSlider(name);
     moved();
   });
-  at(`${name}-slider`).addEventListener("pointerup", () => setTimeout(ask));  // let go: no pause
+  at(`${name}-slider`).addEventListener("pointerup", () => setTimeout(ask));  // the slider was released, so do not wait
 }
 at("question").addEventListener("input", (event) => {
   const { id, type } = event.target;
@@ -177,12 +177,12 @@ at("share").addEventListener("click", async () => {
     await navigator.clipboard.writeText(location.href);
     say("share", "Copied");
   } catch {
-    say("share", "Copy it from the address bar");  // not allowed here
+    say("share", "Copy it from the address bar");  // the browser does not allow it
   }
   setTimeout(() => say("share", "Copy link to this plan"), 2000);
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault();  // the address holds the question
+  event.preventDefault();  // the fragment of the address is the question
   at("main").focus();
 });
 let width = 0;

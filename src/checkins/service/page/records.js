@@ -1,4 +1,4 @@
-// What is written down: certificate, ledger, seal, and how to take part.
+// Certificate, ledger, sealed text, and how to take part.
 
 import { at, command, facts, items, say, show, table } from "./dom.js";
 import { count, up } from "./numbers.js";
@@ -9,8 +9,8 @@ const LATEST = 12;
 const base = () => new URL(".", document.baseURI).href.replace(/\/$/, "");
 const strings = (value) => (Array.isArray(value) ? value.filter((one) => typeof one === "string") : []);
 
-// What the server says beyond its certificate's assumptions; where it says what the page says anyway,
-// its own words stand.
+// Lists the server's further limits. A limit of the page itself is hidden if the server states it
+// in its own words.
 const drawLimits = (further) => {
   for (const ours of document.querySelectorAll("#limits [data-about]")) {
     ours.hidden = further.some((sentence) => sentence.includes(ours.dataset.about));
@@ -34,13 +34,13 @@ export const drawCertificate = (view) => {
   items("promises", promises);
   at("promises").previousElementSibling.hidden = promises.length === 0;
   const assumed = strings(certificate?.assumptions);
-  items("assumptions", assumed.length > 0 ? assumed : ["No assumption was told."]);
+  items("assumptions", assumed.length > 0 ? assumed : ["The server states no assumption."]);
   drawLimits(strings(view.assumptions).filter((sentence) => !assumed.includes(sentence)));
   const others = Array.isArray(certificate?.alternatives) ? certificate.alternatives.filter(Boolean) : [];
   table("alternatives",
     [{ name: "method" }, { name: "ε at most", number: true }, { name: "role" }, { name: "note" }],
-    others.map((one) => [words.told(one.method), up(one.epsilon), one.proves === false ? "compares" : "proves", words.told(one.note, "")]),
-    `ε rounded up, ${words.adjacencyShort(certificate?.adjacency)}. What compares prices another protocol and proves nothing here`,
+    others.map((one) => [words.told(one.method), up(one.epsilon), one.proves === false ? "comparison" : "proof", words.told(one.note, "")]),
+    `ε rounded up, ${words.adjacencyShort(certificate?.adjacency)}. A comparison is the epsilon of another protocol and proves nothing here`,
   );
 };
 
@@ -70,7 +70,7 @@ export const drawSeal = (view, sealed) => {
   say("sealed", sealed === null ? words.told(view.campaign) : JSON.stringify(sealed, null, 2));
 };
 
-// A campaign on anyone's table takes a file; one on a data set of the package, a person of it.
+// A campaign on tables needs a file. A campaign on a data set of the package needs one of its rows.
 const joining = (feed, sealed) => {
   const rows = typeof sealed?.task?.data === "string" ? "--row 1" : "--data my-rows.csv";
   const key = ["secret", "allow-list"].includes(feed.view.enrolment) ? " --key-file my-key" : "";

@@ -1,5 +1,5 @@
-// The slots of a run as a strip of cells, or as one bar where there are too many for cells.
-// A canvas: ten thousand slots are still one node. All slots of a kind look alike.
+// The slots of a run as a strip of cells, or as one bar if there are too many slots for cells.
+// A canvas is one node even for ten thousand slots. All released slots look the same.
 
 const MOST_ROWS = 4;
 const LEAST_PITCH = 5;

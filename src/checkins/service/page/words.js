@@ -1,4 +1,4 @@
-// Sentences of the page. Each number with its adjacency, its method and its rounding side.
+// Sentences of the page. Each epsilon comes with its neighbours, its method and its rounding.
 
 import { count, down, duration, finite, nearest, slotCount, up } from "./numbers.js";
 
@@ -12,29 +12,29 @@ const NEIGHBOURS = {
   "replace-one": "replace-one: one client's data changed",
 };
 const METHOD = {
-  "exact": "exact: computed from the releases' distributions, whoever else takes part",
-  "exact-population": "exact, given the largest population (an assumption)",
-  "paper": "the paper's theorem",
-  "no-amplification": "the price of one report, random slots not counted",
+  "exact": "exact: computed from the distributions of the releases, for any set of other clients",
+  "exact-population": "exact, if the population is at most as large as declared (an assumption)",
+  "paper": "the theorem of the paper (arXiv:2007.06605)",
+  "no-amplification": "the epsilon of one report, without amplification by random slots",
 };
 const STATUS = {
   waiting: "Not begun", running: "Running", completed: "Completed", stopped: "Stopped",
 };
-// What the server says in words; anything else is as good as missing.
+// Returns a text of the server, or ``otherwise`` if it is missing or no text.
 export const told = (value, otherwise = "–") => (typeof value === "string" && value !== "" ? value : otherwise);
 const own = (table, key, otherwise) =>
   typeof key === "string" && Object.hasOwn(table, key) ? table[key] : otherwise;
 
 export const isOver = (status) => OVER.includes(status);
 export const isOnHold = (view) => !isOver(view.status) && told(view.holding, "") !== "";
-export const holding = (view) => (isOnHold(view) ? `On hold: ${view.holding}. No budget is spent while it lasts.` : "");
+export const holding = (view) => (isOnHold(view) ? `On hold: ${view.holding}. No slot is released meanwhile, so epsilon does not grow.` : "");
 export const status = (name) => own(STATUS, name, told(name, "Unknown"));
 export const neighbours = (name) => own(NEIGHBOURS, name, told(name, "adjacency not said"));
 export const method = (name) => own(METHOD, name, told(name, "method not said"));
 export const adjacencyShort = (name) =>
   own({ "add-remove": "add/remove", "replace-one": "replace" }, name, told(name, "adjacency not said:"));
 const methodShort = (name) =>
-  own({ "exact-population": "exact, given the largest population" }, name, told(name, "method not said"));
+  own({ "exact-population": "exact, with the declared population" }, name, told(name, "method not said"));
 
 const epsilonAtMost = (value) => `ε\u00a0≤\u00a0${up(value)}`;
 const delta = (value) => `δ\u00a0=\u00a0${nearest(value)}`;
@@ -45,8 +45,8 @@ export const lede = (view, sealed) => {
   const data = sealed?.task?.data;
   const from = typeof data === "string" ? ` on ${data} data` : "";
   const model = typeof sealed?.task?.model === "string" ? `a ${sealed.task.model} model` : "a model";
-  return `Devices train ${model} together${from}. Each picks at random one of ${many} to check in;`
-    + " its data stays with it. Each slot releases a model, and what that costs in privacy is counted here.";
+  return `Devices train ${model} together${from}. Each device checks in at one of ${many}, drawn at random,`
+    + " and its data stay on the device. Each slot releases a model. This page shows the privacy loss so far.";
 };
 
 export const kind = (view) => {
@@ -55,10 +55,10 @@ export const kind = (view) => {
     + (runs !== null && runs > 1 ? ` · run ${count(view.run)} of ${count(runs)}` : "");
 };
 
-// What is promised to one client, in one sentence, rounded up.
+// The guarantee to one client in one sentence. Numbers are rounded up.
 export const claim = (certificate) => {
   const epsilon = finite(certificate?.epsilon);
-  if (epsilon === null) return "No ε could be bounded, so nothing is promised.";
+  if (epsilon === null) return "No bound on ε is proven, so nothing is guaranteed.";
   const change = own(ADJACENCY, certificate.adjacency, `A change by ${told(certificate.adjacency)}`);
   const factor = epsilon < 700 ? up(Math.exp(epsilon) * (1 + 1e-12)) : "any number of";
   return `${change} makes nothing that someone could conclude from all the released models more than`
@@ -74,7 +74,7 @@ export const interval = (certificate) => {
     : `${proven}; for ${told(certificate.epsilon_lower_of, "this design")}, no ε below ${down(lower)} is true (rounded down).`;
 };
 
-// What holds if the server itself is the adversary.
+// The guarantee if the server itself is the adversary.
 export const againstServer = (certificate) => {
   const local = certificate?.against_server;
   if (local === null || typeof local !== "object") return "not stated.";
@@ -89,18 +89,18 @@ export const scope = (view) => {
   const slots = finite(view.schedule?.slots);
   if (isOver(view.status)) return `what was released: ${count(view.slots_closed)} of ${count(slots)} slots`;
   const last = affordable !== null && slots !== null && affordable < slots
-    ? `to slot ${count(affordable)} of ${count(slots)}, the last that the budget pays for`
+    ? `to slot ${count(affordable)} of ${count(slots)}, the last that the budget allows`
     : `to its last slot, ${count(slots)}`;
-  return `the whole run, ${last}, with everything that its population spent before`;
+  return `the whole run, ${last}, with the privacy loss of earlier campaigns on the same population`;
 };
 
-// The conditions of the number above.
+// The conditions of the epsilon that is shown above them.
 export const terms = (view) => {
   const certificate = view.certificate ?? {};
   const budget = view.budget ?? {};
   const neighbour = certificate.adjacency ?? budget.adjacency;
   return [
-    "At most, rounded up (left: down)", delta(certificate.delta ?? budget.delta),
+    "At most, rounded up (what is left is rounded down)", delta(certificate.delta ?? budget.delta),
     `${adjacencyShort(neighbour)} one client`, methodShort(certificate.method),
   ].join("; ") + ".";
 };
@@ -113,45 +113,45 @@ export const left = (view, spent) => {
   return rest < 0 ? "over the budget" : `at least ${down(Math.max(0, rest * (1 - 1e-12)), 3)} left`;
 };
 
-// Why no slot can be told from another.
+// Explains why all slots look the same.
 export const alike = (sealed) => {
-  const never = "How many clients came is never published.";
+  const never = "The number of clients is never published.";
   const protocol = sealed?.protocol?.kind;
   if (protocol === "averaged") {
-    return "Averaged updates divide by a number of reports that the ledger shows; this page does not.";
+    return "Averaged updates are divided by the number of reports. The ledger shows this number, and this page does not.";
   }
   const stand = sealed?.randomizer?.noise_at === "server"
-    ? "a slot gets its noise even when nobody came."
-    : "dummies stand in for missing reports.";
+    ? "the server adds noise even if no client checked in."
+    : "dummy reports, drawn by the server, replace missing reports.";
   const window = finite(sealed?.protocol?.window);
   const warm = protocol === "sliding" && window !== null && window > 1
-    ? ` Nothing is released from the first ${count(window - 1)} slots: the window fills.`
+    ? ` The first ${count(window - 1)} slots are a warm-up and release nothing.`
     : "";
-  return `Every slot looks alike: ${stand} ${never}${warm}`;
+  return `All slots look the same: ${stand} ${never}${warm}`;
 };
 
-// A table without a share of public clients; the package's own data sets have one.
+// Returns true for a table without public holdout. The data sets of the package have a holdout.
 export const hasNoHoldout = (sealed) => {
   const data = sealed?.task?.data;
   return data !== null && typeof data === "object" && !(finite(data.holdout) > 0);
 };
 
 export const noCurve = (sealed, closed) => {
-  if (hasNoHoldout(sealed)) return "No public holdout is declared, so nothing here says how good the model is.";
+  if (hasNoHoldout(sealed)) return "No public holdout is declared, so the quality of the model is not measured.";
   return closed > 0
-    ? "No point of a learning curve yet. Without a declared public holdout there will be none."
-    : "Nothing learned yet. The curve begins with the first releases, on the declared public holdout if there is one.";
+    ? "No point of the learning curve yet. It needs a declared public holdout."
+    : "Nothing learned yet. The curve begins with the first releases if a public holdout is declared.";
 };
 
 export const part = (view, sealed) => {
-  if (isOver(view.status)) return "This campaign is over: no slot is left to take part in.";
+  if (isOver(view.status)) return "This campaign is over. Nobody can take part any more.";
   if (typeof sealed?.task?.data === "string") {
-    return "The data set comes with the package, so anyone can try: one command takes part as one of its people, at most once, at a slot that the device draws:";
+    return "The data set comes with the package, so anyone can try. This command takes part as one person of the data set, at most once, in a slot that the device draws:";
   }
-  return "With the data on your own device, one command takes part, at most once, at a slot that your device draws:";
+  return "This command takes part with the data on your device, at most once, in a slot that your device draws:";
 };
 
 export const stopped = (view) =>
   (view.slots_closed >= (finite(view.affordable) ?? Infinity)
-    ? "Stopped before the release that its budget does not pay for."
-    : "Stopped early. It is priced as if it had gone on as far as its budget goes: whoever stopped it may have seen the releases.");
+    ? "Stopped because the next release would exceed the budget."
+    : "Stopped early. Epsilon is computed as if all slots that the budget allows were released, because the decision to stop may depend on the releases.");
