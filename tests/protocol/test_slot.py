@@ -135,7 +135,7 @@ def test_whoever_asks_is_told_what_was_decided_for_it() -> None:
 
 
 def test_a_client_that_was_not_chosen_cannot_submit() -> None:
-    with pytest.raises(ProtocolViolation, match="no report is asked"):
+    with pytest.raises(ProtocolViolation, match="was not chosen"):
         step(training(3, (0, 0)), ReportArrived(5, "rc", report(1, 1)))
 
 

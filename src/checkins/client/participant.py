@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import httpx
 
 POLLS_AFTER_THE_END = 5
-"""Number of views fetched after the last slot. If none names a next run, none is expected."""
+"""If this many views after the last slot name no next run, the device stops waiting for one."""
 NO_TOKEN_PROBLEMS = frozenset({"refused", "not-enrolled", "unknown-campaign", "over"})
 """Problem types that mean that the token no longer exists, so that nothing is left to withdraw."""
 
@@ -172,7 +172,7 @@ def withdrawal_flow(service: ServiceClient, stored: bytes | None, *, key: str | 
     state = SavedState(campaign) if stored is None else SavedState.from_bytes(stored)
     if state.ended is not None:
         return False
-    if state.key is None:  # the device has not enrolled, and never will
+    if state.key is None:  # the device has not enrolled, and will not enrol
         yield Save(state.over(WITHDRAWN).to_bytes())
         return False
     token = state.token

@@ -55,9 +55,9 @@ from checkins.randomizers import DeviceReport
 from checkins.tasks.tensors import flatten, unflatten
 
 LONG_SLEEP_S = 60.0
-"""After a sleep of more than these seconds, the device reads the server's clock again."""
+"""If its slot is more seconds away, the device reads the server's clock again before it."""
 LOOK_AGAIN_S = (5.0, 30.0)
-"""A device fetches the view again this many seconds before its slot, drawn from this range."""
+"""Range of a random number: so many seconds before its slot, a device reads the clock again."""
 SPREAD = 0.25
 """Devices spread their check-ins over this share of the check-in period."""
 MAX_POLL_S = 30
@@ -196,9 +196,9 @@ class Participation:
         yield Save(self._saved.to_bytes())
 
     def _wake(self, slot: int) -> Flow[Event]:
-        """Sleep until a random time early in the slot; return the slot that has begun by then.
+        """Sleep until a random time early in the slot; return ``SlotBegan`` for this slot.
 
-        If the slot has passed or the run is over, the following slot is returned.
+        If the slot has passed or the run is over, return ``SlotBegan`` for the following slot.
         """
         timetable, now = self._view.timetable, self._service.server_s
         if slot > timetable.slots or self._view.over or now() >= timetable.ends(slot):
@@ -229,9 +229,10 @@ class Participation:
     def _unless_rolled_back(self, slot: int) -> Flow[Event | None]:
         """Return None if the ledger still contains its recorded last line; raise if it differs.
 
-        A service that was restored from a backup, rollback guard included, would accept check-ins
-        and reports for a slot that it has already released. The device therefore checks the ledger
-        before it sends one. If the check is not possible, the next event is returned.
+        If a service and its rollback guard were both restored from a backup, the service would
+        accept check-ins and reports for a slot that it has already released. The device therefore
+        checks the ledger before it checks in or reports. If the check gets no usable response, the
+        event ``RetryDue`` or ``SlotBegan`` is returned.
         """
         saved = self._saved
         response = yield from self._in_slot(slot, ledger_head_request, saved.entries)

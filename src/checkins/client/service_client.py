@@ -103,7 +103,7 @@ def report_request(
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.25, 15.0
 ROLLBACK_CHECKS = 5
-"""Number of views fetched before a rollback is reported, because a worker may lag behind."""
+"""A rollback is reported after this many views, because one worker may lag behind another."""
 NOTHING_SENT = "this device neither checks in nor reports"
 Found = TypeVar("Found")
 _SECRET = re.compile(r"[\w.~+/=-]{1,512}", re.ASCII)

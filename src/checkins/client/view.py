@@ -135,7 +135,7 @@ def view_from(body: bytes) -> CampaignView:
         raise CampaignRefused("campaign", view.id, "the view does not agree with the sealed text")
     if not 1 <= view.dimension <= MOST_NUMBERS or not all(map(_is_shape, view.shapes.values())):
         raise CampaignRefused(
-            "tensors", view.dimension, f"must hold 1 to {MOST_NUMBERS:,} numbers together"
+            "tensors", view.dimension, f"must hold 1 to {MOST_NUMBERS:,} numbers in total"
         )
     return view
 

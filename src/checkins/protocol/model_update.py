@@ -1,7 +1,7 @@
 """How the total of a slot changes the model: ModelUpdate of Algorithm 1, step of Algorithm 2.
 
 This is post-processing of slot totals, so it does not affect epsilon. The algorithms are those of
-"Privacy Amplification via Random Check-Ins" (arXiv:2007.06605), the paper in the other docstrings.
+"Privacy Amplification via Random Check-Ins" (arXiv:2007.06605), called "the paper" elsewhere.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Learner:
 class ModelUpdate:
     """Algorithm 1, ModelUpdate(θ, g, i): every ``minibatch`` slots θ ← θ − (η/b) g, then g ← 0.
 
-    A total is an integer in grid units. ``unit`` converts it: it is the grid step divided by the
-    public count that a slot's sum is divided by. Step i has the size η / i^d, where d is ``decay``:
-    0 for a constant step size, 1/2 as in the paper. After each step, θ is projected onto the ball
-    around 0 with this ``diameter``; None means no projection.
+    The entries of a total are integers in grid units. ``unit`` is the value of one unit: the grid
+    step divided by the public count that a slot's sum is divided by. Step i has the size η / i^d,
+    where d is ``decay``: 0 for a constant step size, 1/2 as in the paper. After each step, θ is
+    projected onto the ball around 0 with this ``diameter``; None means no projection.
 
     With ``momentum`` μ the steps are those of optax.sgd. If g is the mean gradient of a minibatch,
     then v ← g + μv and θ ← θ − ηv, or with ``nesterov`` θ ← θ − η(g + μv).
@@ -72,7 +72,7 @@ class ModelUpdate:
 
     @classmethod
     def of(cls, campaign: Campaign) -> ModelUpdate:
-        """Return the update that a campaign declares; raise if its model cannot be updated so."""
+        """Return the update that a campaign declares; raise if it declares none for real runs."""
         if campaign.task is None:
             raise InvalidValue("task", None, "a campaign that learns needs a [task]")
         if campaign.randomizer.categories is not None:

@@ -1,5 +1,7 @@
 """The state machine of one client in one run, the same for all three protocols (Algorithm 1).
 
+A client draws a coin, which decides whether it takes part, and a slot in which it checks in.
+
 NEW          the client has drawn nothing
 DRAWN        it has drawn its coin and slot, which are not durable yet, so it sends nothing
 PLEDGED      it sleeps until its slot
@@ -254,7 +256,7 @@ def _wake(participant: Participant, event: SlotBegan) -> tuple[Participant, Effe
 
 @PARTICIPANT.on(SlotBegan, {phase: (phase, Phase.DONE) for phase in IN_SLOT})
 def _give_up(participant: Participant, event: SlotBegan) -> tuple[Participant, Effects]:
-    """End when the slot is over. Nothing is made up for in a later slot."""
+    """End when the slot is over. Nothing more is sent in a later slot."""
     if event.slot <= participant.current_slot:
         return participant, ()
     return _done(participant, Outcome.LATE)

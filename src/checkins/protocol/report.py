@@ -69,7 +69,7 @@ class ReportForm:
     An honest client clips its update and rounds it to the grid, so the absolute value of each
     integer is at most ``most_units`` (None in a simulation without a grid). ``norm`` is the bound
     on the norm of a report (None in a simulation). If the server adds the noise, an honest report
-    never exceeds it; if clients add noise, with probability below 2**-131.
+    never exceeds it. If clients add the noise, it exceeds it with probability below 2**-131.
     """
 
     dimension: int

@@ -68,7 +68,7 @@ class Slot:
 
     @property
     def ranges(self) -> tuple[int, ...]:
-        """Upper bounds of the draws of ``Choose``, one for each; empty if all are chosen."""
+        """The exclusive upper bound of each draw of ``Choose``; empty if all are chosen."""
         here = len(self.waiting)
         return () if self.room == here else tuple(here - i for i in range(self.room))
 
@@ -190,7 +190,7 @@ def _admit(slot: Slot, event: CheckedIn) -> tuple[Slot, Effects]:
     if event.spent:
         raise ProtocolViolation("this client has used its one participation in the campaign")
     if event.receipt in slot.waiting.values():
-        raise OutOfOrder(f"receipt {event.receipt} was given out before")
+        raise OutOfOrder(f"receipt {event.receipt} was issued before")
     waiting = {**slot.waiting, event.token: event.receipt}
     effects = (RecordCheckIn(event.token, event.receipt), Acknowledge(event.token, event.receipt))
     return replace(slot, waiting=waiting), effects
@@ -245,7 +245,7 @@ def _tell(slot: Slot, event: Asked) -> tuple[Slot, Effects]:
 @SLOT.on(ReportArrived, (Phase.TRAINING,))
 def _take(slot: Slot, event: ReportArrived) -> tuple[Slot, Effects]:
     if event.receipt not in slot.chosen:
-        raise ProtocolViolation(f"no report is asked of this client in slot {slot.number}")
+        raise ProtocolViolation(f"this client was not chosen in slot {slot.number}")
     slot.rules.form.check(event.report)
     before = slot.reports.get(event.receipt)
     if before is not None and before != event.report:
@@ -286,14 +286,16 @@ def add_reports(slot: Slot, reports: Iterable[tuple[str, Report]]) -> Slot:
     occurs once and is not in ``slot.reports``.
     """
     if slot.phase is not Phase.TRAINING:
-        raise OutOfOrder(f"slot {slot.number} takes no reports")
+        raise OutOfOrder(f"slot {slot.number} does not accept reports")
     chosen, count = set(slot.chosen), 0
 
     def taken() -> Iterator[Report]:
         nonlocal count
         for receipt, report in reports:
             if receipt not in chosen or receipt in slot.reports:
-                raise OutOfOrder(f"no report is asked of receipt {receipt} in slot {slot.number}")
+                raise OutOfOrder(
+                    f"no report of receipt {receipt} is expected in slot {slot.number}"
+                )
             chosen.discard(receipt)
             count += 1
             yield report

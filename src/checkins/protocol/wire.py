@@ -56,7 +56,7 @@ def run_id(seal: str, number: int) -> str:
 
 
 def seal_digits(run: str) -> str:
-    """Return the digits of the seal in a run's id. All runs of a campaign have the same.
+    """Return the digits of the seal in a run's id. They are the same for all its runs.
 
     >>> seal_digits("abababababab-2")
     'abababababab'
@@ -119,7 +119,7 @@ class Tensor(TypedDict):
 
 
 class LedgerPlace(TypedDict):
-    """A length of the population's ledger, and its head at this length."""
+    """A length of the population's ledger, and the hash of its last line at this length."""
 
     entries: Annotated[int, "Number of lines"]
     head: Annotated[str, "The hash of the last line, which depends on every line before it"]
@@ -196,7 +196,7 @@ class CampaignView(RunView):
 
 
 class Point(TypedDict):
-    """The metrics on a public holdout of the model after this number of slots."""
+    """Metrics of the model after this number of slots, measured on a public holdout."""
 
     slots: int
     metrics: dict[str, float]

@@ -1,1 +1,1 @@
-"""Routes: parse, hand over, answer. What may be done when is decided by the machines."""
+"""HTTP routes. They parse requests and send responses; the state machines make the decisions."""

@@ -116,7 +116,7 @@ async def ask(request: Request) -> Response:
     | refusals("unknown-campaign", "not-enrolled", "refused", "invalid"),
 )
 async def model(request: Request) -> Response:
-    """Only clients that were chosen in this slot get it."""
+    """Only a client that was chosen in this slot gets the model."""
     live_run, slot = await live_run_of(request), integer_of(request, "slot")
     receipt = bearer_of(request)
     body = await client_requests.model(runner_of(request), live_run, slot, receipt)

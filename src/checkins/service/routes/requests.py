@@ -57,7 +57,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "slot": declared(
         "path", "The number of a slot, from 1", True, type="integer", minimum=1, maximum=MOST_SLOT
     ),
-    "entries": declared("path", "A length of the ledger in lines", True, **_COUNT, minimum=1),
+    "entries": declared("path", "The number of the line", True, **_COUNT, minimum=1),
     "receipt": declared(
         "path", "The receipt of a check-in", True, type="string", pattern=f"^{RECEIPT}$"
     ),
@@ -157,7 +157,7 @@ def number_of(request: Request, name: str, *, whole: bool = False) -> float:
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of slow work; raise ClientDisconnect as soon as the client disconnects.
 
-    Without this function, the service would notice it only when it sends the response.
+    Without this function, the service would notice a disconnection only when it sends the response.
     """
     await request.body()  # receive() reports a disconnection only after the body
     working = asyncio.ensure_future(work)
