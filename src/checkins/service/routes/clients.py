@@ -51,7 +51,7 @@ async def enrol(request: Request) -> Response:
 @router.delete(
     wire.ENROLMENTS_PATH,
     status_code=status.HTTP_204_NO_CONTENT,
-    summary="Withdraw",
+    summary="Withdraw from a run",
     openapi_extra=takes("run", security="token"),
     responses=refusals("unknown-campaign", "not-enrolled", "refused", "over"),
 )

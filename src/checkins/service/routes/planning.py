@@ -90,7 +90,9 @@ class PopulationParameter:
 class CapacityParameter:
     """The largest number of check-ins that a slot uses, or ``all``."""
 
-    meaning = "Fix the most check-ins that a slot uses, or `all` (only with noise at the server)"
+    meaning = (
+        "Fix the largest number of check-ins that a slot uses; `all` only with noise at the server"
+    )
     required = False
 
     def schema(self) -> dict[str, Any]:
@@ -126,9 +128,9 @@ DEVICES: Mapping[str, Parameter] = {
 }
 SERVER: Mapping[str, Parameter] = {
     "updates_per_s": NumberParameter(
-        "Most reports per second that the server can accept", 1e-3, 10**9
+        "Largest number of reports per second that the server accepts", 1e-3, 10**9
     ),
-    "duration_s": NumberParameter("Most seconds that all runs of the campaign may take", 1, 10**9),
+    "duration_s": NumberParameter("Largest duration of all runs together, in seconds", 1, 10**9),
 }
 FIXED: Mapping[str, Parameter] = {
     "protocol": WordParameter("Fix the protocol", ("fixed", "averaged", "sliding")),
@@ -152,22 +154,26 @@ class Design(BaseModel):
     slots: int
     participation: float = Field(description="Probability that a client checks in")
     capacity: int | Literal["all"] | None = Field(
-        description="Most check-ins that a slot uses; null for averaged updates"
+        description="Largest number of check-ins that a slot uses; null for averaged updates"
     )
     window: int | None = Field(description="Number of slots that a client draws from (sliding)")
     minibatch: int = Field(description="Number of slots per model step")
     repeats: int = Field(description="Number of runs")
     noise_at: Literal["client", "server"]
     randomizer: Literal["gaussian", "laplace", "privunit"]
-    noise_multiplier: float | None = Field(description="Of Gaussian noise; null for others")
-    local_epsilon: float | None = Field(description="Of one report; null for Gaussian noise")
+    noise_multiplier: float | None = Field(
+        description="Standard deviation of Gaussian noise divided by the clipping norm; else null"
+    )
+    local_epsilon: float | None = Field(
+        description="Epsilon of one report; null for Gaussian noise"
+    )
     epsilon: float = Field(description="Certified upper bound, rounded up")
     delta: float
     adjacency: Literal["add-remove", "replace-one"]
     method: str = Field(description="The accounting method that proves epsilon")
     rounding: str = Field(description="In which direction epsilon is rounded, in words")
     proxy: float = Field(description="Estimate of the expected error; smaller is better")
-    proxy_kind: Literal["theorem", "effective-noise"] = Field(description="What `proxy` is")
+    proxy_kind: Literal["theorem", "effective-noise"] = Field(description="How `proxy` is computed")
     theorem_risk: float | None = Field(
         description="Bound of the paper (arXiv:2007.06605) on the excess risk; null if none"
     )
@@ -179,12 +185,12 @@ class Design(BaseModel):
     steps: int = Field(description="Number of model steps in all runs")
     clients_per_step: float = Field(description="Expected number of reports per model step")
     dummies_share: float = Field(
-        description="Expected share of dummy reports, which replace missing reports; with noise at"
-        " the server, of empty slots"
+        description="Expected share of dummy reports, which replace missing reports. With noise at"
+        " the server, expected share of empty slots"
     )
     duration_s: float = Field(description="Seconds that all runs take")
     slot_s: float = Field(description="Seconds that a slot takes")
-    upload_bytes_per_client: float = Field(description="Mean over all clients, for all runs")
+    upload_bytes_per_client: float = Field(description="Mean upload of a client in all runs")
     share_of_clients_that_upload: float
     server_updates_per_s: float = Field(description="Reports per second that the server receives")
     can_run_on_devices: bool
