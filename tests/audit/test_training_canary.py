@@ -14,6 +14,7 @@ from checkins.audit.training_canary import TrainingCanary
 from checkins.campaign import Campaign, parse_campaign
 from checkins.errors import NotCovered
 from checkins.simulation.workers import load_task
+from tests.soak import only_in_soak
 
 TEXT = """
 schema = 1
@@ -79,6 +80,7 @@ def test_the_canary_shows_where_there_is_hardly_any_noise(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@only_in_soak  # the audit below compares the measured bound with the certificate too
 def test_what_it_measures_is_below_what_is_certified(folder: Path) -> None:
     """Wrong with probability below 1e-9."""
     from checkins.audit.audit import certificate_at
