@@ -13,7 +13,7 @@ from checkins.service.runs import run_state_machine
 from checkins.service.runs.cached_responses import cached_view
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.store import run_state
-from checkins.service.workers.epsilon_process import compute_marks, marks
+from checkins.service.workers.epsilon_process import compute_epsilons, slot_counts
 from tests.support.campaigns import campaign
 from tests.support.store import House
 
@@ -175,9 +175,9 @@ def test_invariant_10_what_is_spent_is_never_told_below_its_price(house: House) 
     house.close(spec, 3)
     told(live_run, house, spec)
     assert live_run.spent == {"epsilon": live_run.public.certificate["epsilon"], "slots": 30}
-    compute_marks(house.database, spec.id)
+    compute_epsilons(house.database, spec.id)
     live_run.epsilons = run_state.load_epsilons(house.database, spec.id)
-    assert [slots for slots, _ in live_run.epsilons] == list(marks(spec))
+    assert [slots for slots, _ in live_run.epsilons] == list(slot_counts(spec))
     epsilons = [epsilon for _, epsilon in live_run.epsilons]
     assert epsilons == sorted(epsilons)
     spent = live_run.spent
@@ -200,17 +200,17 @@ def test_prices_of_a_second_run_hold_what_the_first_one_spent(house: House) -> N
     whole = live_run.public.certificate["epsilon"]  # not priced yet: no more than all of it
     assert live_run.spent == {"epsilon": whole, "slots": 2}
     assert whole > spent
-    compute_marks(house.database, second.id)
+    compute_epsilons(house.database, second.id)
     epsilons = run_state.load_epsilons(house.database, second.id)
     assert all(epsilon > spent for _, epsilon in epsilons)
-    compute_marks(house.database, first.id)  # is over: its certificate says it
+    compute_epsilons(house.database, first.id)  # is over: its certificate says it
     assert run_state.load_epsilons(house.database, first.id) == []
 
 
 @pytest.mark.parametrize("affordable", [1, 2, 19, 20, 21, 200, 1013])
 def test_marks_end_with_the_last_slot_that_is_paid_for(house: House, affordable: int) -> None:
     spec = house.open(campaign(slots=affordable, population_id=f"{affordable}"))
-    found = marks(spec)
+    found = slot_counts(spec)
     assert found[-1] == affordable
     assert found[0] >= 1
     assert len(found) == min(20, affordable)

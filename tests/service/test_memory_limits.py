@@ -80,7 +80,10 @@ def test_a_slot_that_uses_everyone_closes_in_bounded_memory(
     peak = peak_of(lambda: run_state_machine.advance(house.database, spec, snapshot))
     assert house.snapshot(spec).state.closed == 1
     assert (
-        peak < 2 * MIB + memory_limits.MODEL_BYTES * dimension + memory_limits.CHECK_IN_BYTES * 200
+        peak
+        < 2 * MIB
+        + memory_limits.MODEL_BYTES_PER_COORDINATE * dimension
+        + memory_limits.CHECK_IN_BYTES * 200
     )
 
 
@@ -95,7 +98,7 @@ def test_dummies_are_drawn_in_bounded_memory(
     snapshot = house.snapshot(spec)
     peak = peak_of(lambda: run_state_machine.advance(house.database, spec, snapshot))
     house.database.close()
-    assert peak < 2 * MIB + memory_limits.MODEL_BYTES * dimension
+    assert peak < 2 * MIB + memory_limits.MODEL_BYTES_PER_COORDINATE * dimension
 
 
 @pytest.mark.parametrize(
@@ -190,7 +193,7 @@ def test_the_least_limit_that_is_set_is_what_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = tmp_path / "memory.max"
-    monkeypatch.setattr(memory_limits, "CONTROL_GROUP", (group, tmp_path / "absent"))
+    monkeypatch.setattr(memory_limits, "CONTROL_GROUP_FILES", (group, tmp_path / "absent"))
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
     group.write_text("max\n")
     machine = memory_limits.allowed()
@@ -198,7 +201,7 @@ def test_the_least_limit_that_is_set_is_what_is_allowed(
     group.write_text(f"{50 * MIB}\n")
     assert memory_limits.allowed() == 50 * MIB
     limits = {
-        resource.RLIMIT_AS: memory_limits.MAPPED_BYTES + 45 * MIB,
+        resource.RLIMIT_AS: memory_limits.MAPPED_UNUSED_BYTES + 45 * MIB,
         resource.RLIMIT_DATA: 40 * MIB,
     }
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], 2**40))
@@ -279,7 +282,7 @@ def test_a_report_is_not_read_before_there_is_room_for_it(tmp_path: Path) -> Non
             read.set()
             yield report_to_bytes(np.zeros(11, dtype=np.int32))
 
-        async with it.runner.report_memory.reserve(memory_limits.ARRIVING_BYTES):
+        async with it.runner.report_memory.reserve(memory_limits.MOST_RECEIVED_BYTES):
             sent = asyncio.create_task(it.ask("PUT", "/slots/1/report", receipt, content=body()))
             await until(lambda: it.runner.report_memory._waiting)
             assert not sent.done()

@@ -141,7 +141,7 @@ def test_until_done_leaves_when_every_repeat_is_over(tmp_path: Path) -> None:
 
     database = Database(served.store)
     with database.reading() as connection:
-        runs = run_state.load_unknown_specs(connection, ())
+        runs = run_state.load_specs_except(connection, ())
         endings = [run_state.load_state(connection, run.id).ending for run in runs]
     database.close()
     assert [str(ending) for ending in endings] == ["completed", "completed"]

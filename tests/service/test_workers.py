@@ -241,7 +241,7 @@ def test_prices_and_points_of_two_workers_are_written_once(house: House, crew) -
     spec = house.open(campaign())
     found = race(
         *(lambda d=d: run_state.add_epsilon(d, spec.id, slots=4, epsilon=1.0) for d in crew),
-        *(lambda d=d: run_state.add_point(d, spec.id, slots=4, metrics={}) for d in crew),
+        *(lambda d=d: run_state.add_curve_point(d, spec.id, slots=4, metrics={}) for d in crew),
     )
     assert found == [None] * 4
     assert len(house.rows(schema.epsilons)) == len(house.rows(schema.curve)) == 1

@@ -57,7 +57,7 @@ def end_runs(database: Database, *, lost: Collection[str] = ()) -> None:
     contributors: the epsilon of those runs is unknown, so no campaign is opened on these
     populations again.
     """
-    runs = database.read(run_state.load_unknown_specs, ())
+    runs = database.read(run_state.load_specs_except, ())
     snapshots = [(spec, database.read(run_state.load_snapshot, spec)) for spec in runs]
     open_runs = [(spec, now) for spec, now in snapshots if now.state.ending is None]
     unknown = {*lost, *(spec.population for spec, _ in open_runs if spec.rules.averaged)}
@@ -81,7 +81,7 @@ def stored_model(store: str, run: str | None = None) -> bytes:
     """Return the latest release of a run as safetensors; of the newest run if ``run`` is None."""
     database = _existing(store)
     try:
-        runs = {spec.id: spec for spec in database.read(run_state.load_unknown_specs, ())}
+        runs = {spec.id: spec for spec in database.read(run_state.load_specs_except, ())}
         if not runs:
             raise InvalidValue("store", redacted_url(store), "holds no campaign")
         spec = runs.get(run or list(runs)[-1])

@@ -105,7 +105,7 @@ def _opened(
 
 def _check_populations(database: Database, settings: Settings) -> None:
     """Refuse an allow-list that is too long for a run which is not over."""
-    for spec in database.read(run_state.load_unknown_specs, ()):
+    for spec in database.read(run_state.load_specs_except, ()):
         if database.read(run_state.load_state, spec.id).ending is None:
             opening.require_population(spec.campaign, len(settings.enrolment.allow_list))
 
@@ -114,7 +114,7 @@ def _same_but_for_start(
     database: Database, campaign: Campaign, start: Start, again: bool
 ) -> Campaign | None:
     """Return the newest campaign that differs in its start alone; None if there is none."""
-    for spec in reversed(database.read(run_state.load_unknown_specs, ())):
+    for spec in reversed(database.read(run_state.load_specs_except, ())):
         here = spec.campaign
         if here.schedule is None or campaign.schedule is None:
             continue

@@ -31,7 +31,10 @@ CONTENT_POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'"
 )
-_ALWAYS: Headers = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
+_HEADERS_OF_EVERY_RESPONSE: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+]
 _POLICY = (b"content-security-policy", CONTENT_POLICY.encode())
 _NO_STORE = (b"cache-control", b"no-store")
 _CLOSE = (b"connection", b"close")
@@ -188,7 +191,10 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.started = True
             unread = body is not None and not body.done
-            message = {**message, "headers": _safe(message.get("headers", ()), close=unread)}
+            message = {
+                **message,
+                "headers": _with_security_headers(message.get("headers", ()), close=unread),
+            }
         elif not message.get("more_body", False):
             self.finished = True
         await self.wrapped(message)
@@ -201,12 +207,12 @@ class _Answer:
             (b"content-length", str(len(document)).encode()),
         ]
         start: Message = {"type": "http.response.start", "status": problem.status}
-        start["headers"] = _safe(headers, close=True)
+        start["headers"] = _with_security_headers(headers, close=True)
         await self.wrapped(start)
         await self.wrapped({"type": "http.response.body", "body": document})
 
 
-def _safe(headers: Iterable[tuple[bytes, bytes]], *, close: bool) -> Headers:
+def _with_security_headers(headers: Iterable[tuple[bytes, bytes]], *, close: bool) -> Headers:
     """Return the headers with those of security; ``close`` ends the connection."""
     safe = list(headers)
     html = cached = False
@@ -215,7 +221,7 @@ def _safe(headers: Iterable[tuple[bytes, bytes]], *, close: bool) -> Headers:
             html = value.startswith(b"text/html")
         elif name == b"cache-control":
             cached = True
-    safe += _ALWAYS
+    safe += _HEADERS_OF_EVERY_RESPONSE
     if html:
         safe.append(_POLICY)
     if not cached:

@@ -18,7 +18,7 @@ from checkins.service.runs import cached_responses, clock_watch, intake
 from checkins.service.runs.cached_responses import cached_model
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest
 from checkins.service.runs.live_run import EARLY_S, LiveRun
-from checkins.service.runs.memory_limits import REPORT_BYTES
+from checkins.service.runs.memory_limits import REPORT_BYTES_PER_COORDINATE
 from checkins.service.runs.runner import Runner
 from checkins.service.store import ledgers
 
@@ -116,7 +116,7 @@ async def receiving_report(
     _refuse_if_over(live_run)
     if not await _is_chosen(live_run, runner, slot, receipt):
         raise Problem("refused", "no report is asked of this receipt in this slot")
-    size = REPORT_BYTES * live_run.spec.dimension
+    size = REPORT_BYTES_PER_COORDINATE * live_run.spec.dimension
     async with live_run.report_of(receipt), runner.report_memory.reserve(size):
         yield
 

@@ -39,7 +39,7 @@ class StoredRun:
 
 def unknown_runs(database: Database, known: Collection[str]) -> list[RunSpec]:
     """Return the runs of the store whose ids are not ``known``."""
-    return database.read(run_state.load_unknown_specs, known)
+    return database.read(run_state.load_specs_except, known)
 
 
 def stored_run(database: Database, spec: RunSpec) -> StoredRun:

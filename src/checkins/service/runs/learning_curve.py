@@ -82,7 +82,7 @@ class Measurements:
         found = None if holdout is None else holdout.measure(snapshot.learner.model)
         if found:
             slots = snapshot.state.closed
-            run_state.add_point(self._database, spec.id, slots=slots, metrics=found)
+            run_state.add_curve_point(self._database, spec.id, slots=slots, metrics=found)
 
 
 def is_due(spec: RunSpec, snapshot: RunSnapshot, curve: Curve) -> bool:

@@ -21,26 +21,28 @@ from checkins.service.store.run_spec import RunSpec
 MIB = 2**20
 BATCH_BYTES = 8 * MIB
 """Size of the reports, or dummies, that are in memory together while a slot closes."""
-ARRIVING_BYTES = 32 * MIB
+MOST_RECEIVED_BYTES = 32 * MIB
 """Size of the report bodies that one process receives at once; more of them wait."""
-REPORT_BYTES = 4  # size of one coordinate of a report
+REPORT_BYTES_PER_COORDINATE = 4  # size of one coordinate of a report
 PROCESS_BYTES = 160 * MIB  # size of a worker process without a run
-MODEL_BYTES = 200
+MODEL_BYTES_PER_COORDINATE = 200
 """Size per coordinate of a model: before and after, sums, line of the ledger, responses."""
 CHECK_IN_BYTES = 1024
 """Size of one check-in of the slot in progress: its token, its receipt, the choice."""
-COPIES = 4  # largest number of copies of a report on its way from the network into the store
-MAPPED_BYTES = 1024 * MIB
+COPIES_PER_REPORT = (
+    4  # largest number of copies of a report on its way from the network into the store
+)
+MAPPED_UNUSED_BYTES = 1024 * MIB
 """Address space that a worker maps without using it, which `ulimit -v` counts too."""
-CONTROL_GROUP = (
+CONTROL_GROUP_FILES = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 
 
-def batch_of(dimension: int) -> int:
+def reports_per_batch(dimension: int) -> int:
     """Return the number of reports of a dimension in a batch; at least one."""
-    return max(1, BATCH_BYTES // (REPORT_BYTES * dimension))
+    return max(1, BATCH_BYTES // (REPORT_BYTES_PER_COORDINATE * dimension))
 
 
 def needed(spec: RunSpec) -> int:
@@ -48,14 +50,19 @@ def needed(spec: RunSpec) -> int:
 
     Check-ins are bounded by the declared population; if none is declared, they are not counted.
     """
-    report = REPORT_BYTES * spec.dimension
+    report = REPORT_BYTES_PER_COORDINATE * spec.dimension
     population = spec.campaign.design.population
     clients = 0 if population is None else population.most
-    arriving, batch = max(report, ARRIVING_BYTES), max(report, BATCH_BYTES)
+    arriving, batch = max(report, MOST_RECEIVED_BYTES), max(report, BATCH_BYTES)
     if population is not None:
         arriving, batch = min(arriving, clients * report), min(batch, clients * report)
-    held = COPIES * arriving + 2 * batch
-    return PROCESS_BYTES + MODEL_BYTES * spec.dimension + CHECK_IN_BYTES * clients + held
+    held = COPIES_PER_REPORT * arriving + 2 * batch
+    return (
+        PROCESS_BYTES
+        + MODEL_BYTES_PER_COORDINATE * spec.dimension
+        + CHECK_IN_BYTES * clients
+        + held
+    )
 
 
 def allowed() -> int:
@@ -66,8 +73,8 @@ def allowed() -> int:
     mapped, held = (resource.getrlimit(kind)[0] for kind in (RLIMIT_AS, RLIMIT_DATA))
     found = [] if held == resource.RLIM_INFINITY else [held]
     if mapped != resource.RLIM_INFINITY:
-        found.append(max(0, mapped - MAPPED_BYTES))
-    for path in (*CONTROL_GROUP, *_own_control_group(), Path("/proc/meminfo")):
+        found.append(max(0, mapped - MAPPED_UNUSED_BYTES))
+    for path in (*CONTROL_GROUP_FILES, *_own_control_group(), Path("/proc/meminfo")):
         with suppress(OSError, ValueError, IndexError):
             words = path.read_text(encoding="ascii").split()
             total = words[0] == "MemTotal:"

@@ -27,7 +27,7 @@ from checkins.service.runs import (
 from checkins.service.runs.clock_watch import ClockWatch
 from checkins.service.runs.group_commit import GroupCommit
 from checkins.service.runs.live_run import LiveRun
-from checkins.service.runs.memory_limits import ARRIVING_BYTES, MemoryBudget, batch_of
+from checkins.service.runs.memory_limits import MOST_RECEIVED_BYTES, MemoryBudget, reports_per_batch
 from checkins.service.runs.opening import OpeningQueue
 from checkins.service.settings import Settings
 from checkins.service.store import metadata, run_state
@@ -75,7 +75,7 @@ class Runner:
         """When the store last answered, on the clock of the event loop; None before the start."""
         self._threads = DaemonThreads(THREADS, name="store")
         self._curves = learning_curve.Measurements(database, folder=settings.folder)
-        self.report_memory = MemoryBudget(ARRIVING_BYTES)
+        self.report_memory = MemoryBudget(MOST_RECEIVED_BYTES)
         self._opening_queue = OpeningQueue()
         self.witness_fault: str | None = None
         """Why the witness could not be written; None if it was."""
@@ -204,7 +204,7 @@ class Runner:
             stored.snapshot,
             enrolments=self._batch(spec, intake.take_enrolments),
             check_ins=self._batch(spec, intake.take_check_ins),
-            reports=self._batch(spec, intake.take_reports, most=batch_of(spec.dimension)),
+            reports=self._batch(spec, intake.take_reports, most=reports_per_batch(spec.dimension)),
         )
         live_run.epsilons, live_run.curve = stored.epsilons, stored.curve
         await self._read_choice(live_run)
@@ -213,7 +213,7 @@ class Runner:
         self.live_runs[spec.id] = live_run  # nothing can fail between this and the clock of the run
         if not live_run.is_over:
             self.background.keep("clock", lambda: self._drive(live_run), name=spec.id)
-            if len(live_run.epsilons) < len(epsilon_process.marks(spec)):
+            if len(live_run.epsilons) < len(epsilon_process.slot_counts(spec)):
                 self._epsilon_processes.start(spec.id)
         elif not live_run.is_last:  # killed before the next run was opened
             self.background.keep("next-run", lambda: self._open_next(live_run), name=spec.id)

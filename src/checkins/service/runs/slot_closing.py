@@ -20,7 +20,7 @@ from checkins.protocol.server import ClosingRecorded, RecordClosing, Server
 from checkins.protocol.slot import Slot
 from checkins.randomizers import DeviceReport
 from checkins.service.runs import randomness
-from checkins.service.runs.memory_limits import batch_of
+from checkins.service.runs.memory_limits import reports_per_batch
 from checkins.service.store import ledgers, participants, run_state
 from checkins.service.store.database import Connection
 from checkins.service.store.run_spec import RunSpec
@@ -71,7 +71,7 @@ def close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) -> 
 
 def _added_up(connection: Connection, spec: RunSpec, slot: Slot) -> Slot:
     """Add all reports, and all dummies but the last batch, to the sum of a slot."""
-    at_once = batch_of(spec.dimension)
+    at_once = reports_per_batch(spec.dimension)
 
     def reports() -> Iterator[tuple[str, Report]]:
         for receipt, held in participants.chosen_reports(connection, spec.id, at_once=at_once):

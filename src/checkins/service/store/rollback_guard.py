@@ -165,7 +165,9 @@ class RollbackGuard:
 def progress_of(database: Database) -> StoreProgress:
     with database.reading() as connection:
         epoch = int(metadata.read(connection, metadata.EPOCH) or 0)
-        return StoreProgress(epoch, ledgers.lengths(connection), run_state.count_runs(connection))
+        return StoreProgress(
+            epoch, ledgers.lengths(connection), run_state.count_runs_per_population(connection)
+        )
 
 
 def _most(ours: dict[str, int], theirs: dict[str, int]) -> dict[str, int]:

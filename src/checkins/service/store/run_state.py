@@ -54,7 +54,7 @@ class RunSnapshot:
     closed_here: bool = False  # whether this process closed the last slot
 
 
-def load_unknown_specs(connection: Connection, known: Collection[str]) -> list[RunSpec]:
+def load_specs_except(connection: Connection, known: Collection[str]) -> list[RunSpec]:
     """Return every run that is not ``known``, in the order in which they were opened."""
     c = runs.c
     ids = connection.execute(select(c.id).order_by(c.position)).scalars()
@@ -146,7 +146,7 @@ def count_open_runs(connection: Connection) -> int:
     return int(connection.execute(unended).scalar_one())
 
 
-def count_runs(connection: Connection) -> dict[str, int]:
+def count_runs_per_population(connection: Connection) -> dict[str, int]:
     population = runs.c.population
     counted = select(population, func.count().label("runs")).group_by(population)
     return {row.population: row.runs for row in connection.execute(counted)}
@@ -190,7 +190,7 @@ def load_epsilons(database: Database, run: str) -> Epsilons:
 
 
 def add_epsilon(database: Database, run: str, *, slots: int, epsilon: float) -> None:
-    _add(database, epsilons, run, slots, {"epsilon": epsilon})
+    _add_unless_present(database, epsilons, run, slots, {"epsilon": epsilon})
 
 
 def load_curve(database: Database, run: str, *, after: int = -1) -> Curve:
@@ -201,11 +201,13 @@ def load_curve(database: Database, run: str, *, after: int = -1) -> Curve:
         return [(row.slots, json.loads(row.metrics)) for row in connection.execute(asked)]
 
 
-def add_point(database: Database, run: str, *, slots: int, metrics: Mapping[str, float]) -> None:
-    _add(database, curve, run, slots, {"metrics": json.dumps(metrics)})
+def add_curve_point(
+    database: Database, run: str, *, slots: int, metrics: Mapping[str, float]
+) -> None:
+    _add_unless_present(database, curve, run, slots, {"metrics": json.dumps(metrics)})
 
 
-def _add(
+def _add_unless_present(
     database: Database, table: Table, run: str, slots: int, values: Mapping[str, object]
 ) -> None:
     """Add a row, unless another worker has added the same one."""

@@ -1,1 +1,1 @@
-"""Work outside of the event loop: threads, background tasks, processes."""
+"""Threads, background tasks and processes that keep slow work off the event loop."""

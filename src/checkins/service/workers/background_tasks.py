@@ -1,6 +1,6 @@
-"""Background tasks: one that dies is logged, counted, and started again after a pause.
+"""Background tasks. A task that fails is logged, counted, and started again after a pause.
 
-A task runs until it returns. While it keeps dying, the service is not ready
+A task runs until it returns. While a task keeps failing, the service is not ready
 (``routes/readiness.py``).
 """
 
@@ -14,28 +14,33 @@ from typing import Any
 from checkins.service import logs
 
 FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 5.0  # longest pause before a task that keeps dying is started again
+LONGEST_PAUSE_S = 5.0  # longest pause before a task that keeps failing is started again
 RECOVERED_S = 2 * LONGEST_PAUSE_S
-"""Seconds without failure after which a task counts as running again."""
+"""A task that has not failed for this many seconds no longer counts as failing."""
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(slots=True)
 class _Supervised:
-    """A task that is started again when it dies."""
+    """A task that is started again if it fails."""
 
     kind: str
     work: Work
     task: asyncio.Task[None] | None = None
     began: float = 0.0
-    died: float | None = None  # when it last died; None if it has not, or has worked since
+    died: float | None = (
+        None  # when it last failed; None if it never failed, or has done its work since
+    )
     pause_s: float = FIRST_PAUSE_S
 
 
 @dataclass(slots=True)
 class BackgroundTasks:
-    """The tasks of one runner; ``restarted`` is called with the kind of each that died."""
+    """The background tasks of one runner.
+
+    ``restarted`` is called with the kind of a task (such as ``clock``) each time it fails.
+    """
 
     restarted: Callable[[str], None]
     _supervised: dict[str, _Supervised] = field(default_factory=dict)
@@ -43,9 +48,9 @@ class BackgroundTasks:
     _stopping: bool = False
 
     def keep(self, kind: str, work: Work, *, name: str = "") -> None:
-        """Run ``work`` until it returns; when it dies, start it again after a pause.
+        """Run ``work`` until it returns. If it fails, start it again after a pause.
 
-        ``kind`` and ``name`` together name one task; one that is running is not started again.
+        ``kind`` and ``name`` together identify a task. If that task exists, do nothing.
         """
         key = f"{kind} {name}"
         if key not in self._supervised:
@@ -53,26 +58,26 @@ class BackgroundTasks:
             self._begin(key)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work once; its failure is logged and changes nothing else."""
+        """Run ``work`` once. If it fails, the failure is only logged."""
         task = asyncio.create_task(work)
         self._once.add(task)
         task.add_done_callback(self._over)
 
     def works(self, kind: str, *, name: str = "") -> None:
-        """Record that a task has done its work since it last died."""
+        """Record that a task has done its work, so that it no longer counts as failing."""
         supervised = self._supervised.get(f"{kind} {name}")
         if supervised is not None:
             supervised.died, supervised.pause_s = None, FIRST_PAUSE_S
 
     @property
     def failing(self) -> list[str]:
-        """The kinds of tasks that died recently and have not worked since."""
+        """The kinds of the tasks that failed recently and have not done their work since."""
         now = asyncio.get_running_loop().time()
         died = [(one.kind, one.died) for one in self._supervised.values() if one.died is not None]
         return sorted({kind for kind, moment in died if not now - moment > RECOVERED_S})
 
     async def stop(self) -> None:
-        """Cancel every task and wait until each is gone."""
+        """Cancel every task and wait until all have ended."""
         self._stopping = True
         supervised = [one.task for one in self._supervised.values() if one.task]
         running = [*self._once, *supervised]

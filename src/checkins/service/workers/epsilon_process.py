@@ -1,7 +1,8 @@
-"""The epsilon of a run after each of several slot counts, computed in a process of its own.
+"""A separate process that computes the epsilon of a run after several numbers of slots.
 
-So it does not slow down check-ins. Run as ``python -m checkins.service.workers.epsilon_process
-RUN``, with the address of the store in the environment; the process ends with its parent.
+The computation is slow, and in a separate process it does not delay check-ins. The process is
+started as ``python -m checkins.service.workers.epsilon_process RUN``, with the store's URL in the
+environment. It ends if its parent ends.
 """
 
 from __future__ import annotations
@@ -18,23 +19,31 @@ from checkins.service.store import ledgers, run_state
 from checkins.service.store.database import Database
 from checkins.service.store.run_spec import RunSpec
 
-MARKS = 20  # number of slot counts whose epsilon is computed
-END_S = 0.5  # seconds that a process may take to end before it is killed
-STORE = "CHECKINS_PRICED_STORE"
-"""Variable with the address of the store, whose password must not be an argument."""
+SLOT_COUNTS = 20  # largest number of slot counts whose epsilon is computed
+KILL_AFTER_S = 0.5  # seconds between asking a process to end and killing it
+STORE_VARIABLE = "CHECKINS_EPSILON_STORE"
+"""Environment variable that holds the store's URL.
+
+It is not a command-line argument, because the URL may contain a password.
+"""
 
 
-def marks(spec: RunSpec) -> Sequence[int]:
-    """Return the slot counts whose epsilon is computed: evenly up to the last affordable one.
+def slot_counts(spec: RunSpec) -> Sequence[int]:
+    """Return up to ``SLOT_COUNTS`` evenly spaced slot counts.
 
-    The epsilon between two of them is at most that of the next.
+    The largest is the number of slots that the budget allows. Epsilon grows with the number of
+    slots, so the epsilon of the next larger count is an upper bound in between.
     """
     most = spec.affordable
-    return sorted({-(-most * part // MARKS) for part in range(1, MARKS + 1)})
+    return sorted({-(-most * part // SLOT_COUNTS) for part in range(1, SLOT_COUNTS + 1)})
 
 
-def compute_marks(database: Database, run: str) -> None:
-    """Compute the epsilon of every mark that has none; the last one first, which bounds all."""
+def compute_epsilons(database: Database, run: str) -> None:
+    """Compute and save each epsilon of a run that is not in the store yet.
+
+    The largest slot count comes first, because its epsilon is an upper bound for all others.
+    Nothing is computed for a run that is unknown or over.
+    """
     with database.reading() as connection:
         spec = run_state.load_spec(connection, run)
         if spec is None:
@@ -45,7 +54,7 @@ def compute_marks(database: Database, run: str) -> None:
         return
     spending = Spending(spec.campaign, earlier_of(ledger), running.filter)
     parent = os.getppid()
-    for slots in reversed(marks(spec)):
+    for slots in reversed(slot_counts(spec)):
         if os.getppid() != parent:
             return
         if slots not in dict(run_state.load_epsilons(database, run)):
@@ -54,7 +63,7 @@ def compute_marks(database: Database, run: str) -> None:
 
 
 class EpsilonProcesses:
-    """The processes that compute the epsilons of a coordinator's runs."""
+    """The epsilon processes that one coordinator has started."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -63,19 +72,19 @@ class EpsilonProcesses:
     def start(self, run: str) -> None:
         command = [sys.executable, "-m", "checkins.service.workers.epsilon_process", run]
         quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        environment = {**os.environ, STORE: self._store}
+        environment = {**os.environ, STORE_VARIABLE: self._store}
         self._running.append(subprocess.Popen(command, env=environment, **quiet))
 
     def forget_those_that_ended(self) -> None:
         self._running = [process for process in self._running if process.poll() is None]
 
     def end(self) -> None:
-        """End all processes; missing epsilons are computed after the next start."""
+        """End all processes. The next start computes the epsilons that are still missing."""
         for process in self._running:
             process.terminate()
         for process in self._running:
             try:
-                process.wait(timeout=END_S)
+                process.wait(timeout=KILL_AFTER_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -84,4 +93,4 @@ class EpsilonProcesses:
 
 if __name__ == "__main__":
     os.nice(10)
-    compute_marks(Database(os.environ[STORE]), sys.argv[1])
+    compute_epsilons(Database(os.environ[STORE_VARIABLE]), sys.argv[1])

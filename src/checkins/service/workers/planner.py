@@ -1,8 +1,9 @@
-"""Planning requests: plans are computed in a process of their own, never on the event loop.
+"""Planning requests, which a separate process answers, because a plan takes seconds to compute.
 
 The process (``workers.planning_process``) is started at the first question and ended after
-``idle_s`` without one. It answers one question at a time; a few may wait, more get ``busy``. A
-question that no request waits for any more is dropped, or interrupted.
+``idle_s`` without a question. It answers one question at a time. At most ``most_waiting`` questions
+wait, and further questions get ``busy``. If all clients that asked a question have left, the
+question is removed from the queue, or its computation is interrupted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from checkins.service.http.problems import Problem
 from checkins.service.workers.planning_process import INTERRUPT, Question
 
 COMMAND = (sys.executable, "-m", "checkins.service.workers.planning_process")
-LIMIT_S = 60.0  # seconds that one plan may take, by the clock
+LIMIT_S = 60.0  # seconds that one plan may take, in real time
 INTERRUPT_S = 3.0
 """Seconds that an interrupted computation may take to stop before its process is killed."""
 START_S = 60.0
@@ -30,13 +31,13 @@ IDLE_S = 300.0
 MOST_WAITING = 4
 CACHE_SIZE = 64
 MOST_ANSWER_BYTES = 4 * 1024 * 1024
-INTERRUPTS = 30
+INTERRUPTS = 30  # number of signals sent within INTERRUPT_S
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass(slots=True)
 class _Job:
-    """A question, and the number of requests that wait for its answer."""
+    """A question, the future answer, and the number of requests that wait for it."""
 
     key: str
     answer: asyncio.Future[bytes]
@@ -46,7 +47,7 @@ class _Job:
 
 @dataclass(eq=False, kw_only=True)
 class Planner:
-    """Answers questions one at a time; the last answers are cached."""
+    """Answers questions one at a time, and caches the last answers."""
 
     command: Sequence[str] = COMMAND
     limit_s: float = LIMIT_S
@@ -60,9 +61,11 @@ class Planner:
     _process: asyncio.subprocess.Process | None = None
 
     async def answer(self, question: Question) -> bytes:
-        """Return the plan as JSON; raise InvalidValue or a Problem.
+        """Return the plan as JSON.
 
-        A request that is cancelled ends the computation, unless others wait for it.
+        Raise InvalidValue if the question is not valid, and a Problem if the planner is busy or
+        fails. If a request is cancelled and no other request waits for the same plan, the
+        computation ends.
         """
         key = json.dumps(question, sort_keys=True)
         if key in self._cache:
@@ -84,7 +87,7 @@ class Planner:
                 self._forget(job)
 
     def wake(self) -> None:
-        """Start the process before the first question."""
+        """Start the process if it is not running, so that the next question need not wait."""
         self._arrived.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
@@ -112,13 +115,13 @@ class Planner:
             job.answer.set_exception(error)
 
     async def _work(self) -> None:
-        """Answer questions until none has come for ``idle_s``."""
+        """Answer questions until no question has arrived for ``idle_s`` seconds."""
         try:
             while True:
                 self._arrived.clear()
                 try:
                     await self._running_process()
-                except Exception as error:  # a request that waits gets ``failed`` below
+                except Exception as error:  # ``_serve`` tries again, and answers ``failed``
                     logs.failure(error)
                 while self._queue:
                     await self._serve(self._queue.popleft())
@@ -126,7 +129,7 @@ class Planner:
                     await self._arrived.wait()
         except TimeoutError:
             await self._end_process()
-        if self._queue:  # asked while the process was ending
+        if self._queue:  # a question arrived while the process was ending
             self._task = asyncio.create_task(self._work())
 
     async def _serve(self, job: _Job) -> None:
@@ -136,7 +139,7 @@ class Planner:
         except (InvalidValue, Problem) as error:
             self._refuse(job, error)
             return
-        except Exception as error:  # it could not be started, died, or met a bug of ours
+        except Exception as error:  # the process did not start, died, or found a bug
             logs.failure(error)
             self._refuse(job, Problem("failed", "the plan could not be computed: see the log"))
             return
@@ -151,7 +154,11 @@ class Planner:
             job.answer.set_result(body)
 
     async def _ask(self, job: _Job) -> bytes | None:
-        """Return the line of the process; None if it was interrupted because no request waits."""
+        """Return the line that the process wrote.
+
+        Return None if the computation was interrupted because no request waits for it any more.
+        Raise ``busy`` if it took too long.
+        """
         process = await self._running_process()
         if job.abandoned.is_set():
             return None
@@ -192,7 +199,7 @@ class Planner:
         if self._process is not None and self._process.returncode is not None:
             await self._end_process()
         if self._process is None:
-            # Without tokens and passwords, which the process does not need.
+            # The process does not need the tokens and passwords in these variables.
             environment = {key: text for key, text in os.environ.items() if "CHECKINS_" not in key}
             self._process = await asyncio.create_subprocess_exec(
                 *self.command,
@@ -217,14 +224,16 @@ class Planner:
         process, self._process = self._process, None
         if process is None:
             return
-        if process.stdout is not None and not process.stdout.at_eof():  # else it has gone already
+        if (
+            process.stdout is not None and not process.stdout.at_eof()
+        ):  # otherwise the process has ended
             with contextlib.suppress(ProcessLookupError):
-                process.kill()  # it holds nothing that could be lost
+                process.kill()  # the process has no state to lose
         await process.communicate()
 
 
 async def _interrupt(process: asyncio.subprocess.Process, reading: asyncio.Future[bytes]) -> None:
-    """Interrupt the process repeatedly: it may only just be reading the question."""
+    """Send the signal repeatedly, because the process ignores it until it has read the question."""
     for _ in range(INTERRUPTS):
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(INTERRUPT)
@@ -234,7 +243,7 @@ async def _interrupt(process: asyncio.subprocess.Process, reading: asyncio.Futur
 
 
 def _read(line: bytes) -> bytes:
-    """Return the plan of a line; raise the error that the line reports."""
+    """Return the plan in a line of the process, or raise the error that the line reports."""
     if line.startswith(b'{"plan": '):
         return line.strip()[len(b'{"plan": ') : -1]
     refusal = json.loads(line)

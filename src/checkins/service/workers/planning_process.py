@@ -1,7 +1,8 @@
-"""The process that computes plans: reads one question per line, and answers each with a line.
+"""The process that computes plans. It reads a question per line and writes an answer per line.
 
-Run as ``python -m checkins.service.workers.planning_process``; it ends when its input closes. A
-signal, or the limit on processor time, interrupts the plan that is being computed.
+The process is started as ``python -m checkins.service.workers.planning_process`` and ends when its
+standard input closes. The signal ``INTERRUPT`` and the limit on processor time both interrupt the
+plan that is being computed.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from typing import IO, Any
 
 from checkins.errors import InvalidValue
 
-CPU_LIMIT_S = 15  # seconds of processor time that one plan may take; most take two
+CPU_LIMIT_S = 15  # seconds of processor time that one plan may take; most plans take two
 INTERRUPT = signal.SIGUSR1
 
 Question = Mapping[str, Any]
-"""Values by name, as ``checkins.planning`` takes them; the same values give the same plan."""
+"""The arguments of ``checkins.planning.Question`` as JSON values. Equal values give equal plans."""
 
 
 class _Interrupted(BaseException):
-    """No request waits for this plan; a BaseException, so that no ``except Exception`` hides it."""
+    """The plan is not wanted any more, or took too long.
+
+    This is a BaseException, so that no ``except Exception`` catches it.
+    """
 
 
 class _Work:
@@ -34,7 +38,7 @@ class _Work:
         self.busy = False
 
     def interrupt(self, _: int, __: FrameType | None) -> None:
-        """Raise where a plan is being computed; between two questions do nothing."""
+        """Raise _Interrupted while a plan is being computed; otherwise do nothing."""
         if self.busy:
             self.busy = False
             raise _Interrupted
@@ -68,7 +72,7 @@ def _answer(plain: Question) -> str:
 
 
 def _question(plain: Question) -> Any:
-    """Convert the values of a query to the types of ``checkins.planning``."""
+    """Convert JSON values to a ``checkins.planning.Question``."""
     from checkins import planning
     from checkins.accounting import Adjacency, NoiseAt, Population, Protocol
     from checkins.campaign import RandomizerKind
@@ -92,7 +96,7 @@ def _question(plain: Question) -> Any:
 
 
 def _known(name: str) -> dict[str, Any]:
-    """Return dimension, learning and names of a task that comes with the package."""
+    """Return the arguments of a question that a built-in task determines."""
     from checkins.campaign import parse_campaign
     from checkins.campaign.templates import Template, template_text
     from checkins.planning import Learning
@@ -109,13 +113,15 @@ def _known(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until the other end of the pipe closes."""
+    """Answer questions until standard input closes."""
     os.nice(10)
     work = _Work()
     signal.signal(INTERRUPT, work.interrupt)
     signal.signal(signal.SIGPROF, work.interrupt)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal: the parent ends this process
-    import checkins.planning  # noqa: F401  # before the first question
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C in a terminal: the parent ends this process
+    import checkins.planning  # noqa: F401  # so that the first question need not wait
 
     work.run(sys.stdin, sys.stdout)
 

@@ -1,8 +1,9 @@
-"""Threads that wait for the store, and timeouts of the requests that wait for them.
+"""Threads that call the store, and timeouts of the requests that wait for these threads.
 
-A thread that waits for a database which does not answer cannot be ended. The interpreter joins the
-threads of ``ThreadPoolExecutor`` at its exit, so these are daemon threads. A transaction that timed
-out may still become durable, so a client that gets ``busy`` sends the same request again.
+A thread cannot be ended while it waits for a database that does not answer. These are daemon
+threads, because Python waits at its exit for all threads of a ``ThreadPoolExecutor``. A transaction
+that timed out may still become durable, so a client that gets ``busy`` sends the same request
+again.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from checkins.service.http.problems import Problem
 
 T = TypeVar("T")
 PATIENCE_S = 10.0  # seconds that a request waits for the store
-LAST_S = 0.5  # seconds that a request waits for the store once the service stops
+LAST_S = 0.5  # seconds that a request waits for the store while the service stops
 
 
 class DaemonThreads(Executor):
-    """At most ``most`` daemon threads, started as they are needed."""
+    """An executor with at most ``most`` daemon threads, which are started when they are needed."""
 
     def __init__(self, most: int, *, name: str) -> None:
         self._most = most
@@ -35,7 +36,7 @@ class DaemonThreads(Executor):
         self._closed = False
 
     def submit(self, function: Callable[..., T], /, *given: Any, **named: Any) -> Future[T]:
-        """Run a function on a thread; see ``concurrent.futures.Executor``."""
+        """Run a function on a thread, as ``concurrent.futures.Executor`` does."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -58,19 +59,20 @@ class DaemonThreads(Executor):
                 else:
                     future.set_result(result)
                     del result
-            del job, future, call  # or they would stay in memory until the next job
+            del job, future, call  # so that they do not stay in memory until the next job
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work; see ``concurrent.futures.Executor``."""
+        """Accept no more work, as ``concurrent.futures.Executor`` does."""
         self._close(cancel_futures=cancel_futures)
         if wait:
             for thread in self._threads:
                 thread.join()
 
     def leave(self, *, within_s: float) -> bool:
-        """Take no more work, drop work that has not begun, and wait for the rest.
+        """Accept no more work, drop the work that has not begun, and wait for the rest.
 
-        Return False if some is not done after ``within_s``: it ends with the process.
+        Return False if some work is not done after ``within_s`` seconds. That work ends with the
+        process.
         """
         self._close(cancel_futures=True)
         until = time.monotonic() + within_s
@@ -93,19 +95,19 @@ class DaemonThreads(Executor):
 
 
 def away() -> Problem:
-    """Return the problem ``busy`` for a store that does not answer."""
+    """Return the problem ``busy``, which says that the store does not answer."""
     return Problem("busy", "the store does not answer: try again", retry_after=1)
 
 
 class Timeouts:
-    """Timeouts of requests that wait for the store; all end when the service stops."""
+    """Timeouts of the requests that wait for the store. ``end`` makes all of them expire."""
 
     def __init__(self) -> None:
         self._limits: set[asyncio.Timeout] = set()
         self._ended = False
 
     async def wait(self, work: Awaitable[T]) -> T:
-        """Return the result of work that waits for the store; raise ``busy`` if it is slow."""
+        """Return the result of ``work``; raise ``busy`` if it takes longer than ``PATIENCE_S``."""
         try:
             async with asyncio.timeout(LAST_S if self._ended else PATIENCE_S) as limit:
                 self._limits.add(limit)
