@@ -1,6 +1,7 @@
-"""Problem documents: application/problem+json (RFC 9457), one slug per reason.
+"""Errors as problem documents: application/problem+json (RFC 9457).
 
-A detail repeats nothing of the request but a short value of a named parameter.
+A slug such as ``too-early`` names the reason. The ``detail`` of a document repeats no part of the
+request except short values of named parameters.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from checkins.service.authentication import NotAdmitted
 LONGEST_DETAIL = 600
 LONGEST_VALUE = 80
 MOST_FAULTS = 5
-FAILED = "the operator's log has the place of the failure; try again later"
+FAILED = "the operator's log says where the service failed; try again later"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One reason to refuse: its status and its title."""
+    """The HTTP status and the title of one slug."""
 
     status: int
     title: str
@@ -64,7 +65,7 @@ _BY_STATUS = {404: "unknown-path", 405: "wrong-method", 422: "invalid", 500: "fa
 
 
 class Problem(Exception):
-    """A refusal that a client can act on; ``slug`` is a key of ``KINDS``."""
+    """An error that is sent to the client; ``slug`` is a key of ``KINDS``."""
 
     def __init__(self, slug: str, detail: str = "", *, retry_after: float | None = None) -> None:
         if slug not in KINDS:
@@ -79,7 +80,7 @@ class Problem(Exception):
         return _document(self.slug, KINDS[self.slug].title, self.status, self.detail)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers: when to retry, or that a Bearer credential is needed."""
+        """Return the headers: content type, when to retry, and whether a credential is needed."""
         headers = {"content-type": wire.PROBLEM}
         if self.retry_after is not None:
             wait_s = self.retry_after if math.isfinite(self.retry_after) else 1.0
@@ -93,7 +94,7 @@ class Problem(Exception):
 
 
 def install(app: FastAPI) -> None:
-    """Answer every exception of the app's routes with a problem document."""
+    """Make the app answer every exception of its routes with a problem document."""
 
     def answer_with(kind: type[Exception], problem: Callable[[Any], Problem]) -> None:
         async def handler(_: Request, error: Exception) -> Response:
@@ -111,7 +112,7 @@ def install(app: FastAPI) -> None:
 
     async def on_failure(request: Request, error: Exception) -> Response:
         logs.failure(error, route=getattr(request.scope.get("route"), "path", None))
-        return Problem("failed", FAILED).response()  # the middleware has answered before
+        return Problem("failed", FAILED).response()  # not sent: the middleware has answered
 
     cut_off = "the connection closed before the body was complete"
     answer_with(Problem, lambda error: error)
@@ -120,7 +121,7 @@ def install(app: FastAPI) -> None:
     answer_with(Malformed, lambda error: Problem("invalid", str(error)))
     answer_with(InvalidValue, _invalid)
     answer_with(RequestValidationError, lambda error: Problem("invalid", _faults(error.errors())))
-    answer_with(ClientDisconnect, lambda _: Problem("too-slow", cut_off))  # not our failure
+    answer_with(ClientDisconnect, lambda _: Problem("too-slow", cut_off))
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_failure)
 
@@ -130,7 +131,7 @@ def _invalid(error: InvalidValue) -> Problem:
 
 
 def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """Return FastAPI's ``responses`` of a route that may answer with these problems.
+    """Return FastAPI's ``responses`` argument for a route that may return these problems.
 
     >>> sorted(documented("refused", "too-early", "over"))
     [409, 410]
@@ -169,11 +170,11 @@ def _schema(status: int, slugs: Sequence[str]) -> dict[str, Any]:
 def _document(slug: str, title: str, status: int, detail: str) -> bytes:
     kind = f"{wire.PROBLEM_URN}{slug}"
     document = wire.ProblemDocument(type=kind, title=title, status=status, detail=detail)
-    return json.dumps(document).encode()  # ASCII: a lone surrogate of the input cannot break it
+    return json.dumps(document).encode()  # ASCII, so a lone surrogate in the input does no harm
 
 
 def _from_http(error: HTTPException) -> Response:
-    """Convert an error of the framework; its headers (Allow) stay."""
+    """Convert an error of the framework to a problem document, and keep its headers."""
     status, headers = error.status_code, dict(error.headers or {})
     if status in (204, 304) or status < 200:
         return Response(status_code=status, headers=headers)
@@ -187,7 +188,7 @@ def _from_http(error: HTTPException) -> Response:
 
 
 def _allowed(request: Request) -> set[str]:
-    """Return every method that some route takes at the path of a request."""
+    """Return every method that is allowed at the path of a request."""
     found: set[str] = set()
     for route in request.app.routes:
         if route.matches(request.scope)[0] is not Match.NONE:
@@ -196,14 +197,17 @@ def _allowed(request: Request) -> set[str]:
 
 
 def _faults(errors: Sequence[Any]) -> str:
-    """Return places and reasons without the input; a place, which may be input, is shortened."""
+    """Return which fields of a request are not valid, and why, without their values.
+
+    The name of a field is shortened, because a client may have chosen it.
+    """
     faults = []
     for error in errors[:MOST_FAULTS]:
         cause = (error.get("ctx") or {}).get("error")
         if isinstance(cause, InvalidValue):
             why = cause.expected
         elif error.get("type") in ("value_error", "assertion_error"):
-            why = "is not valid"  # free text of a validator could repeat the input
+            why = "is not valid"  # the message of a validator could repeat the input
         else:
             why = str(error.get("msg", "is not valid"))
         place = ".".join(_cut(str(part), LONGEST_VALUE // 2) for part in error.get("loc", ())[:6])
@@ -214,7 +218,7 @@ def _faults(errors: Sequence[Any]) -> str:
 
 
 def _value_text(value: object) -> str:
-    """Return `` = value`` for a short plain value, else an empty text."""
+    """Return `` = value`` for a short text or number, and an empty text for anything else."""
     if not isinstance(value, str | int | float | None):
         return ""
     if isinstance(value, int) and value.bit_length() >= 256:

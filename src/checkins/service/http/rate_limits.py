@@ -1,6 +1,6 @@
-"""Limits per client address: requests per second, open connections, and trusted proxies.
+"""Limits per client address on requests per second and on open connections.
 
-All counts are those of one process.
+Each process counts only its own requests and connections.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MOST_ADDRESSES = 100_000  # largest number of addresses whose request rate is re
 
 @dataclass(slots=True, kw_only=True)
 class RequestRates:
-    """Token buckets, one per address: ``burst`` requests at once, ``per_s`` a second on average.
+    """Token buckets, one per address, with ``burst`` tokens and ``per_s`` new tokens per second.
 
-    One number per address: the request count at which its bucket would be full again. At most
-    ``most`` addresses are remembered; the least recently used one is dropped first.
+    ``due`` holds when each bucket is full again, in seconds times ``per_s``. At most ``most``
+    addresses are remembered; the least recently used address is dropped first.
     """
 
     per_s: float
@@ -31,7 +31,7 @@ class RequestRates:
     due: dict[str, float] = field(default_factory=dict)
 
     def wait_s(self, address: str) -> float:
-        """Count a request and return 0, or return the seconds until one would be admitted."""
+        """Count a request and return 0, or return how many seconds the client must wait."""
         if self.per_s == 0:
             return 0.0
         now = self.clock() * self.per_s
@@ -44,7 +44,7 @@ class RequestRates:
 
 
 class Proxies:
-    """Trusted proxies: addresses or networks that forward the requests of many clients."""
+    """Addresses or networks of trusted proxies, which forward the requests of many clients."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._networks = tuple(proxy_network(text) for text in texts)
@@ -59,11 +59,11 @@ class Proxies:
 
 @dataclass(slots=True)
 class ConnectionCounts:
-    """Open connections: in total, and per address or IPv6 /64."""
+    """The number of open connections, in total and per IPv4 address or IPv6 /64."""
 
     limits: Limits
     proxies: Proxies = field(default_factory=Proxies)
-    """Proxies whose connections count towards the total only: each serves many clients."""
+    """The limit per address does not apply to proxies, because a proxy serves many clients."""
     total: int = 0
     of_address: dict[str, int] = field(default_factory=dict)
 
@@ -80,7 +80,7 @@ class ConnectionCounts:
         return True
 
     def release(self, address: str) -> None:
-        """Count down a connection that was admitted."""
+        """Stop counting a connection that was admitted."""
         bucket = bucket_of(address)
         self.total -= 1
         here = self.of_address.pop(bucket) - 1
@@ -90,7 +90,7 @@ class ConnectionCounts:
 
 @lru_cache(maxsize=10_000)
 def bucket_of(address: str) -> str:
-    """Return the key that an address is counted under: itself, or its /64 for IPv6.
+    """Return the key under which an address is counted. For IPv6 it is the /64 network.
 
     >>> bucket_of("2001:db8::1:2"), bucket_of("::ffff:192.0.2.7")
     ('2001:db8::/64', '192.0.2.7')
@@ -102,7 +102,7 @@ def bucket_of(address: str) -> str:
 
 
 def parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address, IPv4-mapped IPv6 as IPv4; None if the text is no IP address."""
+    """Return an IP address, or None if the text is none. IPv4-mapped IPv6 becomes IPv4."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

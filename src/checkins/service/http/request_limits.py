@@ -1,8 +1,8 @@
 """ASGI middleware: limits on size, encoding, time and rate of requests, and security headers.
 
-The app reads a body as it arrives, up to the limit. If the body exceeds a limit, the response is
-the refusal. Every response gets headers that keep a browser from guessing content types, sending
-referrers or caching.
+The app reads a request body while it arrives. If the body is too large or too slow, the client gets
+a problem document and not the response of the app. Headers of every response keep a browser from
+guessing content types, sending referrers and caching.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ _CLOSE = (b"connection", b"close")
 
 
 class RequestLimits:
-    """The middleware; ``limit_for`` returns the largest body of a request, in bytes.
+    """The middleware that refuses requests beyond the limits.
 
-    X-Forwarded-For is read from ``trusted_proxies`` (addresses or networks) only; uvicorn must then
-    run with ``proxy_headers=False``. ``refused`` is called with the slug of each refusal.
+    ``limit_for`` returns the size limit of a request's body, in bytes. X-Forwarded-For is accepted
+    only from ``trusted_proxies`` (addresses or networks), so uvicorn must run with
+    ``proxy_headers=False``. ``refused`` is called with the slug of each refusal.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class RequestLimits:
             elif name == b"transfer-encoding":
                 has_body = True
                 if value.strip().lower() != b"chunked":
-                    problem = Problem("encoded", "send the body plain: chunked or with its length")
+                    problem = Problem("encoded", "send the body either chunked or with its length")
             elif name == b"content-encoding" and value.strip().lower() not in (b"identity", b""):
                 problem = Problem("encoded", "send the body without Content-Encoding")
         wait_s = self.rates.wait_s(self._address(scope))
@@ -103,14 +104,14 @@ class RequestLimits:
         if problem is not None:
             self.refused(problem.slug)
             if answer.started:
-                # Part of a response is sent: only closing the connection marks it as incomplete.
+                # Part of the response is sent. Closing the connection shows that it is incomplete.
                 raise logs.quiet(ConnectionAbortedError(problem.slug))
             await answer.refuse(problem)
 
     async def _ask(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        """Call the app; if it fails before its response has begun, answer with a problem.
+        """Call the app. If it fails before its response has begun, send the problem ``failed``.
 
-        The exception is raised again in any case, so that it is logged.
+        The exception is always raised again, so that it is logged.
         """
         try:
             await self.app(scope, receive, answer.send)
@@ -121,7 +122,11 @@ class RequestLimits:
             raise
 
     def _address(self, scope: Scope) -> str:
-        """Return the last address that is not a trusted proxy: those before it may be forged."""
+        """Return the key under which the rate of a client is counted.
+
+        It is the last address in X-Forwarded-For that is not a trusted proxy, because a client can
+        forge all addresses before it.
+        """
         client = scope.get("client")
         if client is None:
             return ""
@@ -137,15 +142,15 @@ class RequestLimits:
 
 
 class _CutOff(ClientDisconnect):
-    """Raised in the app where it reads a refused body; the middleware answers instead."""
+    """Raised when the app reads a body that was refused. The middleware sends the response."""
 
 
 @dataclass(slots=True)
 class _Body:
-    """The body of a request, up to a size limit and a deadline."""
+    """The body of a request, with a size limit and a deadline."""
 
     wrapped: Receive
-    left: int  # bytes
+    left: int  # bytes that may still arrive
     within_s: float
     deadline: float | None = None
     done: bool = False
@@ -169,7 +174,7 @@ class _Body:
             return message
         self.left -= len(message.get("body", b""))
         if self.left < 0:
-            self.problem = Problem("too-large", "the body is longer than this address takes")
+            self.problem = Problem("too-large", "the body is longer than this address accepts")
             raise _CutOff
         self.done = not message.get("more_body", False)
         return message
@@ -177,7 +182,10 @@ class _Body:
 
 @dataclass(slots=True)
 class _Answer:
-    """The response of the app with security headers; dropped once the request is refused."""
+    """The response of the app, with security headers added.
+
+    Once the body of the request is refused, the response of the app is dropped.
+    """
 
     wrapped: Send
     body: _Body | None = None
@@ -187,7 +195,7 @@ class _Answer:
     async def send(self, message: Message) -> None:
         body = self.body
         if body is not None and body.problem is not None:
-            return  # the app's response to a body that was cut off
+            return  # drop the app's response to a body that was refused
         if message["type"] == "http.response.start":
             self.started = True
             unread = body is not None and not body.done
@@ -200,7 +208,7 @@ class _Answer:
         await self.wrapped(message)
 
     async def refuse(self, problem: Problem) -> None:
-        """Send the problem and close the connection: the rest of the body is not read."""
+        """Send the problem and close the connection, because the rest of the body is not read."""
         document = problem.body()
         headers: Headers = [
             *((name.encode(), value.encode()) for name, value in problem.headers().items()),
@@ -213,7 +221,7 @@ class _Answer:
 
 
 def _with_security_headers(headers: Iterable[tuple[bytes, bytes]], *, close: bool) -> Headers:
-    """Return the headers with those of security; ``close`` ends the connection."""
+    """Return the headers with security headers added; ``close`` adds ``connection: close``."""
     safe = list(headers)
     html = cached = False
     for name, value in safe:

@@ -1,19 +1,20 @@
 """All code that depends on uvicorn's internals: connection limits, joined writes, shutdown.
 
-``limited_protocol`` returns a protocol for ``uvicorn.Config(http=...)`` that adds to uvicorn's own:
+``limited_protocol`` returns a protocol for ``uvicorn.Config(http=...)`` with these limits:
 
-| what | limit | end of the connection |
+| what is limited | limit | what the client gets |
 |---|---|---|
-| a request head, also the first of a connection | ``head_s`` to arrive | 408; closed if empty |
-| a head, or trailers and framing that carry no body | ``head_bytes`` | 431 |
-| a response that the client does not read | 1 KiB a second, checked every ``answer_s`` | aborted |
-| connections in total, and of one address or IPv6 /64 | ``connections``, ``per_address`` | 503 |
+| time until a request head is complete | ``head_s`` | 408, or a close if nothing arrived |
+| size of a head, or of trailers and chunk framing | ``head_bytes`` | 431 |
+| slow reading of a response | 1 KiB a second, checked every ``answer_s`` | connection aborted |
+| connections in total, and per address or IPv6 /64 | ``connections``, ``per_address`` | 503 |
 
-Size and time of a body are limited in ``request_limits``. uvicorn closes an idle connection after a
-response (``timeout_keep_alive``). Websockets are not supported. Counts are those of one process.
+``request_limits`` limits the size of a body and the time until it is complete. uvicorn closes a
+connection that stays idle after a response (``timeout_keep_alive``). Websockets are not supported.
+Each process counts only its own connections.
 
-``tests/service/test_uvicorn_hooks.py`` fails when uvicorn's code changes: read the difference, and
-renew the digests there.
+``tests/service/test_uvicorn_hooks.py`` fails if uvicorn's code has changed. Read the changes, adapt
+this module, and then update the digests in the test.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from checkins.service.settings import Limits
 
 HTTP_VERSIONS = ("1.0", "1.1")
 _HEAD, _LENGTH = b"HTTP/1.", b"\r\ncontent-length: "
-_LEAST_RATE = 1024  # bytes a second that a reader must take
-_FRAMING = 9  # bytes around a chunk of one byte, and that byte: the most an honest sender spends
+_LEAST_RATE = 1024  # bytes per second that a client must read
+_FRAMING = 9  # size of a chunk with one byte of body, its framing included
 
 
 class JoiningTransport:
     """A transport that sends the head of a response together with its body.
 
-    uvicorn writes them separately, and each write is a system call and a packet. A head without a
-    content length is that of a stream, and is sent at once. Writes to a closing connection are
-    dropped, as by asyncio's own transports; uvloop's would raise. All other methods are those of
-    the wrapped transport.
+    uvicorn writes head and body separately, and each write is a system call and a packet. A head
+    without a content length begins a stream, and is sent at once. Writes to a closing connection
+    are dropped, as asyncio's transports do, because uvloop's transports would raise. All other
+    methods are those of the wrapped transport.
     """
 
     __slots__ = ("_buffer", "_transport", "is_closing")
@@ -55,15 +56,16 @@ class JoiningTransport:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._buffer = b""
-        self.is_closing = transport.is_closing  # asked several times for each request
+        self.is_closing = transport.is_closing  # called several times per request
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Buffer the head of a response with a length; send other data after the buffer.
+        """Buffer the head of a response that has a content length; send all other data.
 
-        The protocol calls ``flush`` when a response is complete.
+        A buffered head is sent together with the next data. The protocol calls ``flush`` when a
+        response is complete.
         """
         if self.is_closing():
             self._buffer = b""
@@ -76,13 +78,13 @@ class JoiningTransport:
             self._transport.write(data)
 
     def flush(self) -> None:
-        """Send a buffered head: the response has no body."""
+        """Send a head that is still buffered because the response has no body."""
         head, self._buffer = self._buffer, b""
         if head and not self.is_closing():
             self._transport.write(head)
 
     def close(self) -> None:
-        """Send a buffered head, and close the connection."""
+        """Send a head that is still buffered, and close the connection."""
         self.flush()
         self._transport.close()
 
@@ -97,8 +99,8 @@ def limited_protocol(
     """Return uvicorn's HTTP protocol with these limits.
 
     The limit per address does not apply to ``trusted_proxies``. ``opened`` is called with the
-    number of open connections when it changes, ``refused`` with the reason of each refusal:
-    too-many-connections, slow-head, long-head, slow-reader or not-http.
+    number of open connections each time it changes. ``refused`` is called with the reason of each
+    refusal: too-many-connections, slow-head, long-head, slow-reader or not-http.
     """
     counts = ConnectionCounts(limits, Proxies(trusted_proxies))
     report_open = opened or (lambda number: None)
@@ -109,12 +111,14 @@ def limited_protocol(
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.address: str | None = None  # of an admitted connection
+            self.address: str | None = None  # None if the connection is not admitted
             self.in_head = False
             self.heard = False
             self.head_too_long = False
-            self.idle_bytes = 0  # that were neither body nor a complete head
-            self.cycles: deque[RequestResponseCycle] = deque()  # from the one that is answered on
+            self.idle_bytes = 0  # bytes since the last complete head, minus those explained by body
+            self.cycles: deque[RequestResponseCycle] = (
+                deque()
+            )  # requests without a complete response
             self.head_timer: asyncio.TimerHandle | None = None
             self.answer_timer: asyncio.TimerHandle | None = None
 
@@ -139,7 +143,7 @@ def limited_protocol(
                 counts.release(self.address)
                 self.address = None
                 report_open(counts.total)
-            for cycle in self.cycles:  # uvicorn disconnects the last one only
+            for cycle in self.cycles:  # uvicorn disconnects only the last request
                 cycle.disconnected = not cycle.response_complete
                 cycle.message_event.set()
             self.cycles.clear()
@@ -151,7 +155,7 @@ def limited_protocol(
             self.heard = True
             start = 0
             while start < len(data):
-                # No more at once than a head may have: it must end within these bytes.
+                # Parse at most as many bytes as a head may still have.
                 room = limits.head_bytes - self.idle_bytes
                 if room <= 0:
                     self._refuse_head()
@@ -163,8 +167,8 @@ def limited_protocol(
                 if self.transport.is_closing():
                     return
             if self.head_timer is None and (self.in_head or not self._answering()):
-                # Also for bytes that begin no head, or belong to a body that is not read any more:
-                # uvicorn stopped its keep-alive timer and would wait for ever.
+                # These bytes may begin no head, or belong to a body that nobody reads any more. The
+                # timer is needed even then, because uvicorn has stopped its keep-alive timer.
                 self._expect_head()
 
         def on_message_begin(self) -> None:
@@ -181,7 +185,7 @@ def limited_protocol(
             self.head_timer = _cancelled(self.head_timer)
             if self.parser.get_http_version() not in HTTP_VERSIONS:
                 raise HttpParserError("a version of HTTP that is not spoken here")
-            # One that began behind another request, in the same bytes, was not counted from there.
+            # ``idle_bytes`` misses the bytes of a head that came in one piece with another request.
             length = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if length > limits.head_bytes:
                 self.head_too_long = True
@@ -192,7 +196,7 @@ def limited_protocol(
         def on_response_complete(self) -> None:
             self.joining.flush()
             while self.cycles and self.cycles[0].response_complete:
-                self.cycles.popleft()  # or pipelined requests would pile up
+                self.cycles.popleft()  # otherwise pipelined requests would accumulate
             super().on_response_complete()
 
         def on_body(self, body: bytes) -> None:
@@ -219,7 +223,7 @@ def limited_protocol(
             return False
 
         def _unsupported_upgrade_warning(self) -> None:
-            """Do nothing: a line for each such request would be a line per client."""
+            """Do nothing, because uvicorn would write a log line for a single request."""
 
         def _answering(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
@@ -235,7 +239,7 @@ def limited_protocol(
             self.head_timer = None
             if self.transport.is_closing():
                 return
-            if self._answering():  # a pipelined head: reading may be paused by us
+            if self._answering():  # a pipelined head: this server may have paused reading
                 self._expect_head()
                 return
             report_refused("slow-head")
@@ -269,16 +273,17 @@ def limited_protocol(
 
 
 def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """Cancel a timer, if there is one, and return None in its place."""
+    """Cancel a timer, if there is one, and return None, the new value of its attribute."""
     if timer is not None:
         timer.cancel()
     return None
 
 
 class GracefulServer(uvicorn.Server):
-    """uvicorn's server, which answers long polls before it waits for requests to end.
+    """uvicorn's server, except that it answers all long polls when it is asked to stop.
 
-    ``ready`` is called once connections are accepted; ``release_waiters`` when it is asked to stop.
+    ``ready`` is called once the server accepts connections. ``release_waiters`` is called when the
+    server is asked to stop, and must make every long poll return.
     """
 
     def __init__(
@@ -295,9 +300,9 @@ class GracefulServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals as uvicorn does, without raising them again: the exit code is 0.
+        """Handle signals as uvicorn does, but do not raise them again, so the exit code is 0.
 
-        SIGINT stays ignored where it was ignored at the start, as in a background job.
+        If SIGINT was ignored at the start, as in a background job, it stays ignored.
         """
         before = signal.getsignal(signal.SIGINT)
         with super().capture_signals():
@@ -307,7 +312,7 @@ class GracefulServer(uvicorn.Server):
             self._captured_signals.clear()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop as uvicorn does; also while it still waits for the store to start."""
+        """Stop as uvicorn does, even if the app is still starting and waits for the store."""
         super().handle_exit(sig, frame)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._release_waiters)
@@ -317,12 +322,12 @@ class GracefulServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         gc.collect()
-        gc.freeze()  # collecting them again and again would halve the request rate
+        gc.freeze()  # examining them at every collection would halve the request rate
         gc.set_threshold(20_000, 20, 50)
         if self.started and not self.should_exit and self._ready is not None:
             self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer long polls, then shut down as uvicorn does."""
+        """Make long polls return, then shut down as uvicorn does."""
         self._release_waiters()
         await super().shutdown(sockets)
