@@ -1,1 +1,1 @@
-"""The network service: slots that close by the clock, over HTTP and one database."""
+"""The network service of a coordinator. It speaks HTTP and stores all state in one database."""

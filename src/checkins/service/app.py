@@ -1,4 +1,4 @@
-"""The ASGI app of a coordinator: routes, middleware, error handlers and their settings."""
+"""The ASGI app of a coordinator, assembled from routes, middleware and error handlers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,17 @@ from checkins.service.workers.epsilon_process import EpsilonProcesses
 from checkins.service.workers.planner import Planner
 
 ABOUT = """\
-Federated training by random check-ins: each client flips its own coin and picks its own slot; the
-server calls nobody. Errors are problem documents (RFC 9457) with a `type` of `urn:checkins:...`.
+Federated training by random check-ins. Each client decides by itself, at random, whether and in
+which slot it takes part; the server contacts no client. Errors are problem documents (RFC 9457)
+with a `type` of `urn:checkins:...`.
 """
 NO_TELEMETRY: Any = dict.fromkeys(
     ("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False
 )
-"""FastAPI's telemetry options: its spans would reveal who came to which slot (invariant 8)."""
+"""Options that turn FastAPI's telemetry off.
+
+Its traces would reveal which client checked in to which slot (invariant 8).
+"""
 
 
 def create_app(
@@ -44,10 +48,10 @@ def create_app(
     epsilon_processes: EpsilonProcesses | None = None,
     planner: Planner | None = None,
 ) -> FastAPI:
-    """Return a coordinator on a store that ``startup.prepare`` has prepared.
+    """Return the app of a coordinator. ``startup.prepare`` must have prepared the store.
 
-    An argument that is None is made from ``settings``: a database with the clock of its machine,
-    processes that compute the epsilon of runs, and a planner unless planning is turned off.
+    The arguments are for tests. If one is None, it is created from ``settings``; the planner is
+    not created if ``settings.plan`` is False.
     """
     runner = Runner(
         settings,
@@ -74,14 +78,14 @@ def create_app(
         lifespan=lifespan,
         redoc_url=None,
         docs_url=None,
-        redirect_slashes=False,  # a redirect would lead to whatever Host the request names
+        redirect_slashes=False,  # a redirect would go to the Host that the request names
         telemetry=NO_TELEMETRY,
     )
     app.state.runner = runner
     app.state.planner = planner
     routers = (clients.router, campaigns.router, campaigns.public_router)
     for router in (*routers, planning.router, readiness.router, page.router):
-        app.router.routes += router.routes  # flat: a router of routers is slower to match
+        app.router.routes += router.routes  # a flat list is faster than nested routers
     _declare_security(app)
     problems.install(app)
     app.add_exception_handler(StoreError, _store_is_away)
@@ -97,7 +101,10 @@ def create_app(
 
 
 def _declare_security(app: FastAPI) -> None:
-    """Add the security schemes, which routes check without FastAPI, to the OpenAPI document."""
+    """Add the security schemes to the OpenAPI document.
+
+    FastAPI does not know them, because the routes check credentials themselves.
+    """
     generated = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -109,7 +116,10 @@ def _declare_security(app: FastAPI) -> None:
 
 
 def _body_limit(runner: Runner, scope: Any) -> int:
-    """Return the size limit of a request's body: a report, a campaign file, or a short text."""
+    """Return the size limit of a request's body in bytes.
+
+    The limit depends on whether the path is that of a report, a campaign file or another request.
+    """
     path: str = scope["path"]
     if path.endswith("/report"):
         run = path.split("/", 3)[2:3]

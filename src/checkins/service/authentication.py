@@ -1,6 +1,7 @@
-"""Authentication: the operator's token, the credentials that may enrol, and tokens for check-ins.
+"""Authentication by the operator's token, by enrolment credentials, and by tokens for check-ins.
 
-The service stores and compares hashes of credentials only. No error message contains a secret.
+An enrolment credential is a secret that all clients share, or one of the listed keys. The service
+stores and compares only hashes of credentials. No error message contains a secret.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from checkins import validate
 from checkins.errors import InvalidValue, ProtocolViolation
 
 LEAST_SECRET = 16
-"""Least number of characters of a secret: a shorter one could be guessed over the network."""
+"""Least number of characters of a secret, because a shorter secret could be guessed."""
 TOKEN_BYTES = 24  # number of random bytes in a token
-HIDDEN = "(hidden)"  # text that replaces a secret in error messages
+HIDDEN = "(hidden)"  # replaces a secret in error messages
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VISIBLE = re.compile(r"[!-~]+")  # characters that an HTTP header carries unchanged
@@ -29,7 +30,7 @@ _MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_urlsa
 
 
 class NotAdmitted(ProtocolViolation):
-    """An enrolment without a credential that this service admits."""
+    """A client tried to enrol without a valid credential."""
 
 
 class EnrolmentKind(StrEnum):
@@ -52,27 +53,34 @@ class Enrolment:
         validate.one_of(EnrolmentKind, kind=self.kind)
         kind = str(self.kind)
         if (self.kind is EnrolmentKind.SECRET) != (self.secret is not None):
-            raise InvalidValue("enrolment", kind, "takes a secret exactly when its kind is secret")
+            raise InvalidValue(
+                "enrolment", kind, "needs a secret if its kind is secret, and otherwise takes none"
+            )
         if self.secret is not None:
             require_secret("secret", self.secret)
         if (self.kind is EnrolmentKind.ALLOW_LIST) != bool(self.allow_list):
-            raise InvalidValue("enrolment", kind, "takes keys exactly when its kind is allow-list")
+            raise InvalidValue(
+                "enrolment", kind, "needs keys if its kind is allow-list, and otherwise takes none"
+            )
         if not all(isinstance(key, str) and _DIGEST.fullmatch(key) for key in self.allow_list):
-            raise InvalidValue("allow_list", HIDDEN, "must hold the sha256 of each key, in hex")
+            raise InvalidValue("allow_list", HIDDEN, "must contain the sha256 of each key, in hex")
 
     @classmethod
     def open(cls) -> Self:
-        """Anyone may enrol."""
+        """Return an enrolment for anyone."""
         return cls(kind=EnrolmentKind.OPEN)
 
     @classmethod
     def from_secret_file(cls, path: Path) -> Self:
-        """Clients with the secret in a file may enrol."""
+        """Return an enrolment for clients that know the secret in a file."""
         return cls(kind=EnrolmentKind.SECRET, secret=read_secret(path, name="secret_file"))
 
     @classmethod
     def from_allow_list_file(cls, path: Path) -> Self:
-        """Holders of the keys in a file may enrol: one key or ``sha256:hex`` a line."""
+        """Return an enrolment for clients with a key in a file.
+
+        Each line holds one key, or ``sha256:`` and the hash of a key in hex.
+        """
         keys = set()
         for number, line in enumerate(_lines(path, name="allow_list"), start=1):
             if not line:
@@ -85,59 +93,62 @@ class Enrolment:
                 raise InvalidValue(name, HIDDEN, "must be sha256: and 64 hex digits")
             keys.add(digest)
         if not keys:
-            raise InvalidValue("allow_list", str(path), "holds no key; write one a line")
+            raise InvalidValue("allow_list", str(path), "contains no key; write one key per line")
         return cls(kind=EnrolmentKind.ALLOW_LIST, allow_list=frozenset(keys))
 
     def admits(self, credential: str | None) -> str | None:
-        """Return the sha256 of a listed key; None if enrolment is open or the secret is right.
+        """Return the sha256 of a listed key, or None for the right secret or open enrolment.
 
-        Raises NotAdmitted otherwise. Neither result nor duration reveals how close a guess was.
+        Raise NotAdmitted for any other credential. Neither the result nor the duration reveals how
+        similar a credential is to a valid one.
         """
         if self.kind is EnrolmentKind.OPEN:
             return None
         if credential is None:
-            raise NotAdmitted("this service enrols only with a credential; send it as Bearer")
+            raise NotAdmitted(
+                "this service enrols only clients with a credential; send it as Bearer"
+            )
         digest = hashed(credential)
         if self.secret is not None:
             if is_same(credential, self.secret):
                 return None
         elif digest in self.allow_list:
             return digest
-        raise NotAdmitted("this credential does not enrol here; ask the operator for one")
+        raise NotAdmitted("this credential is not valid here; ask the operator for one")
 
 
 def hashed(credential: str) -> str:
-    """Return the sha256 of a credential in hex: nothing else of it is stored or compared."""
+    """Return the sha256 of a credential in hex. Only this hash is stored or compared."""
     return hashlib.sha256(credential.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def is_same(credential: str, secret: str) -> bool:
-    """Return whether a credential is the secret, compared in constant time."""
+    """Compare a credential with a secret in constant time."""
     return hmac.compare_digest(hashed(credential), hashed(secret))
 
 
 def new_token() -> str:
-    """Draw a token, which allows one check-in in a run, from the operating system."""
+    """Draw a token, which is valid for one check-in, from the operating system's randomness."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def derived_token(key: bytes, *, run: str, credential: str, once: str) -> str:
-    """Return the token of a credential and an idempotency key: the same one at each retry."""
+    """Derive a token from a credential and an idempotency key, so that a retry gets the same."""
     message = "\n".join((run, credential, once)).encode()
     return urlsafe_b64encode(hmac.digest(key, message, "sha256")[:TOKEN_BYTES]).decode()
 
 
 def read_secret(path: Path, *, name: str) -> str:
-    """Return the secret in a file, which must be its only line."""
+    """Return the secret in a file. The file must contain one line, apart from comments."""
     lines = [line for line in _lines(path, name=name) if line]
     if len(lines) != 1:
-        raise InvalidValue(name, str(path), f"must hold one line, the secret; {_MAKE_ONE}")
+        raise InvalidValue(name, str(path), f"must contain one line, the secret; {_MAKE_ONE}")
     require_secret(name, lines[0])
     return lines[0]
 
 
 def require_secret(name: str, secret: object) -> None:
-    """Raise InvalidValue unless a secret is long enough and fits into an HTTP header."""
+    """Raise InvalidValue if a secret is too short or has characters unfit for an HTTP header."""
     if not isinstance(secret, str) or not _VISIBLE.fullmatch(secret) or len(secret) < LEAST_SECRET:
         raise InvalidValue(
             name,

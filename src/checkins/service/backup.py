@@ -1,4 +1,4 @@
-"""Backup and restore: copy a store in use, end the runs of a copy, export a run's latest model."""
+"""Copy a store that is in use, end the runs of a restored copy, and export a run's model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SQLITE = "sqlite:///"
 
 
 def back_up(store: str, out: Path) -> int:
-    """Copy a SQLite store while it is in use, mark the copy, and return its epoch.
+    """Copy a SQLite store while it is in use, mark the file as a copy, and return its epoch.
 
-    A copy is never continued: ``checkins serve --restore`` ends the runs that were open in it.
+    The runs of a copy are never continued. ``checkins serve --restore`` ends those that were open.
     """
     if not store.startswith(SQLITE):
         expected = "is not SQLite: use pg_dump, and keep the witness apart from the dump"
@@ -34,8 +34,8 @@ def back_up(store: str, out: Path) -> int:
         copy = Database(f"{SQLITE}{partial.resolve()}")
         with copy.exclusive("facts") as connection:
             metadata.write(connection, metadata.COPY, "yes")
-            participants.erase_clients(connection)  # no client checks in to a copy
-            metadata.forget(connection, metadata.KEY)  # tokens of the original derive from it
+            participants.erase_clients(connection)  # no client may check in to a copy
+            metadata.forget(connection, metadata.KEY)  # tokens are derived from the key
             epoch = int(metadata.read(connection, metadata.EPOCH) or 0)
         copy.compact()
         copy.close()
@@ -50,12 +50,12 @@ def back_up(store: str, out: Path) -> int:
 
 
 def end_runs(database: Database, *, lost: Collection[str] = ()) -> None:
-    """End every open run of a restored copy: its releases after the copy are not known here.
+    """End every open run of a restored copy, because releases after the copy are unknown.
 
-    Each run is accounted as if it had reached its last affordable slot. Populations in ``lost`` had
-    runs that the copy does not have, and the epsilon of averaged updates depends on the number of
-    contributors: the epsilon of those runs is unknown, so no campaign is opened on these
-    populations again.
+    The certificate of each run assumes that it released every slot that its budget allows. No
+    further campaign is opened on a population whose privacy loss is unknown. These are the
+    populations in ``lost``, which had runs that are not in the copy, and the populations of open
+    runs with averaged updates, whose epsilon depends on the number of contributors.
     """
     runs = database.read(run_state.load_specs_except, ())
     snapshots = [(spec, database.read(run_state.load_snapshot, spec)) for spec in runs]
@@ -66,7 +66,7 @@ def end_runs(database: Database, *, lost: Collection[str] = ()) -> None:
             metadata.write(connection, metadata.lost(population), "yes")
     for spec, snapshot in open_runs:
         certificate = None
-        if spec.rules.averaged:  # its epsilon depends on how many contributed after the copy
+        if spec.rules.averaged:  # epsilon depends on contributors after the copy
             run = snapshot.ledger.running
             rule = None if run is None else run.filter
             spending = Spending(spec.campaign, earlier_of(snapshot.ledger), rule)
@@ -78,7 +78,7 @@ def end_runs(database: Database, *, lost: Collection[str] = ()) -> None:
 
 
 def stored_model(store: str, run: str | None = None) -> bytes:
-    """Return the latest release of a run as safetensors; of the newest run if ``run`` is None."""
+    """Return the latest model of a run as safetensors. None means the newest run."""
     database = _existing(store)
     try:
         runs = {spec.id: spec for spec in database.read(run_state.load_specs_except, ())}

@@ -1,32 +1,33 @@
 """Prometheus metrics of a service, for its operator only.
 
-They count requests, and so check-ins, over time, so the operator's token is required. Labels hold a
-campaign's id or a route's template, never a client, a token, a receipt or a slot number.
+The metrics reveal how many clients checked in and when, so reading them requires the operator's
+token. A label holds the id of a campaign, the template of a route or a fixed word. It never holds a
+client, a token, a receipt or a slot number.
 
 <!-- table of metrics -->
 | metric | kind | labels | meaning |
 |---|---|---|---|
 | checkins_requests_total | counter | route, method, status | requests by status class: 2xx, 4xx |
-| checkins_request_seconds | histogram | route | from head to end of response, waits included |
+| checkins_request_seconds | histogram | route | time from request head to end of response |
 | checkins_refused_total | counter | reason | requests refused before the app saw them |
 | checkins_connections | gauge | | open connections |
 | checkins_waiters | gauge | | long polls and event streams waiting now |
-| checkins_long_polls_total | counter | outcome | answers: waiting, chosen, dismissed |
+| checkins_long_polls_total | counter | outcome | responses: waiting, chosen, dismissed |
 | checkins_batch_size | histogram | | writes that one group commit made durable |
 | checkins_commit_seconds | histogram | | time of one group commit |
-| checkins_slots_closed_total | counter | | slots this process closed |
+| checkins_slots_closed_total | counter | | slots that this process closed |
 | checkins_closing_seconds | histogram | | time from the start of closing a slot to its commit |
-| checkins_closing_late_seconds | histogram | | how long after its end a slot was closed |
-| checkins_clock_off_seconds | gauge | | by how much the clock jumped, while it holds; else 0 |
+| checkins_closing_late_seconds | histogram | | delay from the end of a slot to its closing |
+| checkins_clock_off_seconds | gauge | | how far the clock has jumped; 0 if it has not |
 | checkins_log_lines_lost_total | counter | | log lines that could not be written |
-| checkins_task_restarts_total | counter | task | background tasks that died, each started again |
+| checkins_task_restarts_total | counter | task | failures of background tasks, each restarted |
 | checkins_campaign_slots_closed | gauge | campaign | slots released so far |
-| checkins_campaign_epsilon_spent | gauge | campaign | upper bound of the epsilon spent so far |
-| checkins_campaign_epsilon_budget | gauge | campaign | epsilon the population's budget allows |
+| checkins_campaign_epsilon_spent | gauge | campaign | upper bound on epsilon so far |
+| checkins_campaign_epsilon_budget | gauge | campaign | epsilon of the population's budget |
 <!-- end of table -->
 
-With several workers, ``PROMETHEUS_MULTIPROC_DIR`` must name an empty folder before this module is
-imported, in every worker; ``render`` then returns the sums over all workers.
+With several workers, the variable ``PROMETHEUS_MULTIPROC_DIR`` of every worker must name the same
+empty folder before this module is imported. ``render`` then returns the sums over all workers.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from checkins.service.http.request_limits import App, Message, Receive, Scope, Send
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # the moment of a first check-in
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they show when a first check-in came
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 NO_ROUTE = "none"
@@ -63,7 +64,7 @@ _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 class Metrics:
-    """The metrics of one app; each has a registry of its own, so that apps never collide."""
+    """The metrics of one app. Each app has its own registry, so that apps never collide."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -81,7 +82,7 @@ class Metrics:
         )
         self._request_s = histogram(
             "checkins_request_seconds",
-            "Time from head to whole answer",
+            "Time from request head to end of response",
             ("route",),
             buckets=_REQUEST_S,
         )
@@ -93,35 +94,33 @@ class Metrics:
             "checkins_batch_size", "Writes that one group commit made durable", buckets=_SIZES
         )
         self._commit_s = histogram("checkins_commit_seconds", "Time of a commit", buckets=_COMMIT_S)
-        self._slots = counter("checkins_slots_closed", "Slots this process closed")
+        self._slots = counter("checkins_slots_closed", "Slots that this process closed")
         self._closing_s = histogram(
             "checkins_closing_seconds", "Time to close a slot", buckets=_CLOSING_S
         )
         self._late_s = histogram(
             "checkins_closing_late_seconds",
-            "How long after its end a slot was closed",
+            "Delay from the end of a slot to its closing",
             buckets=_CLOSING_S,
         )
         self._clock_off = Gauge(
             "checkins_clock_off_seconds",
-            "By how much the clock jumped",
+            "How far the clock has jumped",
             registry=self.registry,
             multiprocess_mode="livemax",
         )
         self._lines_lost = counter("checkins_log_lines_lost", "Log lines that could not be written")
         self._restarts = counter(
-            "checkins_task_restarts", "Background tasks that died and were started again", ("task",)
+            "checkins_task_restarts", "Failures of background tasks", ("task",)
         )
         campaign = "checkins_campaign_"
         self._campaign_slots = newest(f"{campaign}slots_closed", "Slots released")
-        self._campaign_spent = newest(
-            f"{campaign}epsilon_spent", "Upper bound of the epsilon spent"
-        )
+        self._campaign_spent = newest(f"{campaign}epsilon_spent", "Upper bound on epsilon so far")
         self._campaign_budget = newest(f"{campaign}epsilon_budget", "Epsilon of the budget")
         self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def request(self, *, route: str, method: str, status: int, seconds: float) -> None:
-        """Count and time one request; ``route`` is a template, never a path."""
+        """Record one request; ``route`` is the template of a route, never a path."""
         key = (route, method if method in METHODS else "other", status // 100)
         known = self._known.get(key)
         if known is None:
@@ -132,14 +131,14 @@ class Metrics:
         known[1].observe(seconds)
 
     def refused(self, reason: str) -> None:
-        """Count a refusal before the app was called; ``reason`` is one of a few fixed words."""
+        """Count a request that was refused before it reached the app; ``reason`` is a fixed word."""
         self._refused.labels(reason).inc()
 
     def connections(self, number: int) -> None:
         self._connections.set(number)
 
     def clock_off(self, seconds: float) -> None:
-        """Set by how much the calendar jumped while the clock holds; 0 if it does not hold."""
+        """Record how far the calendar clock has jumped; 0 if the clocks agree."""
         self._clock_off.set(seconds)
 
     def long_poll(self, outcome: str) -> None:
@@ -151,7 +150,10 @@ class Metrics:
         self._commit_s.observe(seconds)
 
     def slot_closed(self, *, seconds: float, late_s: float) -> None:
-        """Record that this process closed a slot, ``late_s`` after the slot's end."""
+        """Record that this process closed a slot.
+
+        ``seconds`` is the duration, and ``late_s`` the delay from the slot's end to the start.
+        """
         self._slots.inc()
         self._closing_s.observe(seconds)
         self._late_s.observe(max(0.0, late_s))
@@ -160,19 +162,19 @@ class Metrics:
         self._lines_lost.inc()
 
     def task_restarted(self, kind: str) -> None:
-        """Count a background task that died; ``kind`` is one of a few fixed words."""
+        """Count a failure of a background task; ``kind`` is a fixed word."""
         self._restarts.labels(kind).inc()
 
     def campaign(
         self, campaign: str, *, slots_closed: int, epsilon_spent: float, epsilon_budget: float
     ) -> None:
-        """Set the progress of a campaign; ``campaign`` is its public id."""
+        """Record the progress of a run; ``campaign`` is its public id."""
         self._campaign_slots.labels(campaign).set(slots_closed)
         self._campaign_spent.labels(campaign).set(epsilon_spent)
         self._campaign_budget.labels(campaign).set(epsilon_budget)
 
     def render(self) -> tuple[bytes, str]:
-        """Return the metrics of all workers in Prometheus format, and their content type."""
+        """Return the metrics of all workers in Prometheus format, and the content type."""
         registry = self.registry
         if FOLDER in os.environ:
             registry = CollectorRegistry()
@@ -213,7 +215,7 @@ class RequestMetrics:
 
 
 def template(scope: Scope) -> str:
-    """Return the template of the route of a request; ``NO_ROUTE`` if no route matched."""
+    """Return the template of the route that matched a request; ``NO_ROUTE`` if none matched."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) and path else NO_ROUTE
 

@@ -1,4 +1,4 @@
-"""Serving: one process, or a parent with several workers on one socket."""
+"""Serving: a single process, or a parent and several worker processes that share a socket."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from checkins.service.http.uvicorn_hooks import GracefulServer, limited_protocol
 from checkins.service.runs.runner import Runner
 from checkins.service.settings import Settings
 
-LEAVE_S = 10  # most seconds from the request to stop to the end of a coordinator and its workers
+LEAVE_S = 10  # seconds within which a coordinator and its workers end when asked to stop
 GRACE_S = 5
-"""Seconds of ``LEAVE_S`` for requests in flight; the rest is for ``runner.LEAVE_STORE_S``."""
-KILL_S = LEAVE_S - 0.5  # seconds after which a worker that has not ended is killed by its parent
-PARENT_LOOK_S = 0.5
+"""The part of ``LEAVE_S`` for requests in flight. The rest is for open transactions."""
+KILL_S = LEAVE_S - 0.5  # seconds after which the parent kills a worker that has not ended
+PARENT_LOOK_S = 0.5  # seconds between two checks that the parent is alive
 WORKER_RESTART_S = 0.5
 
 
 class Coordinator(GracefulServer):
-    """The app of ``create_app`` in uvicorn, with the limits of ``settings``."""
+    """A uvicorn server with the app of ``create_app`` and the limits of ``settings``."""
 
     def __init__(self, settings: Settings, *, ready: Callable[[], None] | None = None) -> None:
         self.app = create_app(settings)
@@ -65,7 +65,7 @@ class Coordinator(GracefulServer):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 picks a free one."""
+    """Return a listening socket. Port 0 means any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -86,9 +86,9 @@ def serve(
     ready: Callable[[], None],
     until_done: str | None = None,
 ) -> None:
-    """Serve in this process until asked to stop, or until run ``until_done`` is over.
+    """Serve in this process until asked to stop, or until a campaign is over.
 
-    None: no run ends the service.
+    ``until_done`` is the id of the campaign's first run. If None, only a signal ends the service.
     """
     _raise_file_limit()
     with logs.configure(settings.log_file):
@@ -101,7 +101,7 @@ def serve(
 def _run(
     coordinator: Coordinator, listener: socket.socket, watch: Coroutine[Any, Any, None]
 ) -> None:
-    """Serve until asked to stop or ``watch`` stops the server; raise what ``watch`` raises."""
+    """Serve until a signal or ``watch`` stops the server; raise the exception of ``watch``."""
 
     def stop_if_failed(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -123,7 +123,7 @@ def _run(
 
 
 async def _end_with(coordinator: Coordinator, run: str | None) -> None:
-    """Stop the server once a run and those that follow it are over."""
+    """Stop the server once a run and all later runs of its campaign are over."""
     while run is not None:
         await asyncio.sleep(PARENT_LOOK_S / 2)
         live_run = coordinator.runner.live_runs.get(run)
@@ -132,7 +132,7 @@ async def _end_with(coordinator: Coordinator, run: str | None) -> None:
         if live_run.next_run is not None:
             run = live_run.next_run
         elif live_run.is_last:
-            await asyncio.sleep(1.0)  # for the last events to be sent
+            await asyncio.sleep(1.0)  # so that the last events are sent
             coordinator.should_exit = True
             return
 
@@ -140,7 +140,7 @@ async def _end_with(coordinator: Coordinator, run: str | None) -> None:
 def serve_with_workers(
     settings: Settings, listener: socket.socket, *, workers: int, ready: Callable[[], None]
 ) -> None:
-    """Serve with several processes on one socket; one that dies is started again."""
+    """Serve with several worker processes on one socket. Restart a worker that dies."""
     _raise_file_limit()
     with logs.configure(settings.log_file), _metrics_folder(), _Workers(settings, listener) as pool:
         for _ in range(workers):
@@ -159,7 +159,7 @@ class _Workers:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     stopping: bool = False
     leave_by: float | None = None
-    """Time on the monotonic clock at which all must have ended; None until asked to stop."""
+    """Monotonic time at which workers that still run are killed; None until asked to stop."""
 
     def __enter__(self) -> _Workers:
         self._before = {
@@ -182,7 +182,7 @@ class _Workers:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
-        self._ask_to_stop()  # at once: workers need the time to end
+        self._ask_to_stop()  # at once, because workers need time to end
 
     def _ask_to_stop(self) -> float:
         if self.leave_by is None:
@@ -200,13 +200,15 @@ class _Workers:
             pass_fds=[fd],
         )
         if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it is gone already: that is noticed
+            with contextlib.suppress(
+                BrokenPipeError
+            ):  # ``look_after`` notices that the worker died
                 process.stdin.write(self.settings.to_json().encode())
                 process.stdin.close()
         self.processes.append(process)
 
     def wait_for_an_answer(self) -> None:
-        """Wait until a worker answers; raise ComputationFailed if one could not start."""
+        """Wait until a worker answers; raise ComputationFailed if a worker could not start."""
         address = self.listener.getsockname()[:2]
         while not self.stopping:
             if any(process.poll() is not None for process in self.processes):
@@ -221,7 +223,7 @@ class _Workers:
             time.sleep(0.05)
 
     def look_after(self) -> None:
-        """Start a worker again when it dies, until asked to stop."""
+        """Restart every worker that dies, until asked to stop."""
         while not self.stopping:
             time.sleep(WORKER_RESTART_S / 5)
             for process in list(self.processes):
@@ -234,7 +236,7 @@ class _Workers:
 
 @contextlib.contextmanager
 def _metrics_folder() -> Iterator[None]:
-    """Create the folder in which workers share their metrics."""
+    """Create a temporary folder in which workers share their metrics."""
     with tempfile.TemporaryDirectory(prefix="checkins-metrics-") as folder:
         os.environ[metrics.FOLDER] = folder
         try:
@@ -244,7 +246,7 @@ def _metrics_folder() -> Iterator[None]:
 
 
 def _raise_file_limit() -> None:
-    """Allow as many open files, and so connections, as the system permits."""
+    """Raise the limit on open files, and so on connections, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
@@ -252,8 +254,12 @@ def _raise_file_limit() -> None:
 
 
 def work(arguments: Sequence[str]) -> None:
-    """Run a worker: serve an inherited socket until asked to stop, or until the parent dies."""
-    parent = int(arguments[1])  # it may be gone by now
+    """Run a worker, which serves an inherited socket until asked to stop or its parent dies.
+
+    The arguments are the socket's descriptor and the parent's process id. The settings come from
+    standard input.
+    """
+    parent = int(arguments[1])  # not getppid(), because the parent may have died already
     settings = Settings.from_json(sys.stdin.read())
     listener = socket.socket(fileno=int(arguments[0]))
     _raise_file_limit()

@@ -1,7 +1,7 @@
-"""Settings of a service: its store, who may enrol, its limits.
+"""Settings of a service: its store, who may enrol, and its limits.
 
-Secrets (the operator's token, the enrolment secret, a password inside the store's address) are
-never part of a ``repr`` or an error message; only ``Settings.to_json`` contains them.
+Secrets are the operator's token, the enrolment secret and the password in the store's URL. They are
+never part of a ``repr`` or an error message. Only ``Settings.to_json`` contains them.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _SECRET_OPTION = re.compile(r"(?i)([^&=?]*(?:pass|secret|token|key)[^&=?]*)=[^&]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one worker process; connections and rates are counted per process.
+    """Limits of one worker process. Each process counts only its own requests.
 
-    A rate or a number of connections of 0 means no limit.
+    The value 0 for a rate or for a number of connections means no limit.
     """
 
     body_bytes: int = 16 * KIB
-    campaign_bytes: int = 200_000  # the limit of campaign.toml
+    campaign_bytes: int = 200_000  # size of a campaign file
     head_bytes: int = 32 * KIB
-    requests_per_s: float = 1000.0  # of one address
-    burst: int = 5000
+    requests_per_s: float = 1000.0  # average rate of one address
+    burst: int = 5000  # requests of one address at once
     connections: int = 15_000
-    per_address: int = 1000  # of one address, or one /64 of IPv6
-    listeners: int = 2000  # event streams
+    per_address: int = 1000  # connections of one address, or of one IPv6 /64
+    listeners: int = 2000  # open event streams
     head_s: float = 10.0
     body_s: float = 10.0
-    answer_s: float = 60.0  # between two checks that a client reads its response
-    waiting_s: float = 60.0  # longest long poll
+    answer_s: float = 60.0  # time between two checks that a client reads its response
+    waiting_s: float = 60.0  # duration of the longest long poll
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -56,9 +56,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that an operator decides about a worker process."""
+    """All settings of a worker process, which the operator decides."""
 
-    store: str = field(repr=False)  # may hold a password; see redacted_store
+    store: str = field(repr=False)  # may contain a password; see redacted_store
     enrolment: Enrolment
     operator_token: str = field(repr=False)
     limits: Limits = field(default_factory=Limits)
@@ -86,17 +86,17 @@ class Settings:
 
     @property
     def redacted_store(self) -> str:
-        """The address of the store without its password."""
+        """The URL of the store without its password."""
         return redacted_url(self.store)
 
     def is_operator(self, credential: str | None) -> bool:
-        """Return whether this is the operator's token, compared in constant time."""
+        """Compare a credential with the operator's token in constant time."""
         return credential is not None and is_same(credential, self.operator_token)
 
     def to_json(self) -> str:
-        """Return all settings as JSON, secrets included, for the pipe to a worker process.
+        """Return all settings, including secrets, as JSON for the pipe to a worker process.
 
-        A long allow-list does not fit into an environment variable (128 KiB on Linux).
+        A pipe is used because a long allow-list does not fit into an environment variable.
         """
         plain = asdict(self)
         plain["enrolment"]["allow_list"] = sorted(self.enrolment.allow_list)
@@ -128,7 +128,7 @@ class Settings:
 
 
 def redacted_url(url: str) -> str:
-    """Return an address without its password; a text that is no address is hidden completely.
+    """Return a URL without its password. A text that is not a URL, but may be secret, is hidden.
 
     >>> redacted_url("postgresql://ann:p@ss/word@db.example/checkins?sslmode=require")
     'postgresql://ann:***@db.example/checkins?sslmode=require'
@@ -145,7 +145,7 @@ def redacted_url(url: str) -> str:
 
 
 def proxy_network(proxy: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    """Return the network of a trusted proxy, which may be a single address."""
+    """Return the network of a trusted proxy. A single address is a network of one."""
     try:
         return ipaddress.ip_network(proxy, strict=False)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Startup: schema, rollback check, restore, epoch, and the campaign to open.
+"""Steps before a coordinator starts: migrate and check its store, and open a campaign.
 
-Runs are read back from the store by ``runs.crash_recovery``.
+Later ``runs.crash_recovery`` reads the runs from the store.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from checkins.service.store.schema import migrate
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of a campaign: a moment, or seconds from now; that of its file if both are None."""
+    """The start of a campaign, as a moment or as seconds from now.
+
+    If both are None, the campaign starts as its file says.
+    """
 
     moment: datetime | None = None
     in_s: float | None = None
 
     def of(self, campaign: Campaign) -> Campaign:
-        """Return the campaign with this start; with another start it has another seal."""
+        """Return the campaign with this start. A different start gives a different seal."""
         schedule = campaign.schedule
         if schedule is None or (self.moment is None and self.in_s is None):
             return campaign
@@ -53,13 +56,16 @@ def prepare(
     warn: Callable[[str], None] = lambda words: None,
     database: Database | None = None,
 ) -> RunSpec | None:
-    """Prepare the store, and open or find the campaign; ``warn`` is called with warnings.
+    """Prepare the store, and return the run of ``campaign``, which is opened if necessary.
 
-    If ``start`` is in seconds from now, a campaign in the store that differs in its start alone is
-    continued; ``again`` opens another one once that is over. ``restore`` ends every run of a copy.
-    ``trust_clock`` confirms a calendar clock that has jumped since the machine booted. If
-    PostgreSQL takes no connections yet or crashes, all steps are repeated once it answers, as they
-    are after a crash of the coordinator. ``database`` is that of ``settings`` if None.
+    Return None if ``campaign`` is None. If ``start`` is given and the store has an open campaign
+    that differs only in its start, that campaign is continued. If ``start`` is in seconds from now,
+    such a campaign is found even when it is over, and ``again`` opens a new one instead.
+
+    ``restore`` ends every run of a copy. ``trust_clock`` accepts a calendar clock that has jumped
+    since the machine booted. ``warn`` is called with each warning for the operator. ``database``
+    is for tests; if None, it is created from ``settings``. If PostgreSQL accepts no connections or
+    crashes, all steps are repeated once it answers.
     """
     store = Database(settings.store) if database is None else database
     guard = None if settings.witness is None else RollbackGuard(settings.witness)
@@ -104,7 +110,7 @@ def _opened(
 
 
 def _check_populations(database: Database, settings: Settings) -> None:
-    """Refuse an allow-list that is too long for a run which is not over."""
+    """Raise InvalidValue if the allow-list has too many keys for a run that is not over."""
     for spec in database.read(run_state.load_specs_except, ()):
         if database.read(run_state.load_state, spec.id).ending is None:
             opening.require_population(spec.campaign, len(settings.enrolment.allow_list))
@@ -113,7 +119,10 @@ def _check_populations(database: Database, settings: Settings) -> None:
 def _same_but_for_start(
     database: Database, campaign: Campaign, start: Start, again: bool
 ) -> Campaign | None:
-    """Return the newest campaign that differs in its start alone; None if there is none."""
+    """Return the newest campaign in the store that differs only in its start, or None.
+
+    A campaign that is over counts only if ``start`` is in seconds from now and ``again`` is False.
+    """
     for spec in reversed(database.read(run_state.load_specs_except, ())):
         here = spec.campaign
         if here.schedule is None or campaign.schedule is None:
@@ -128,7 +137,7 @@ def _same_but_for_start(
 
 
 def parsed_start(text: str) -> Start:
-    """Parse ``now``, ``+SECONDS``, or an instant such as 2030-01-01T00:00:00Z.
+    """Parse ``now``, ``+SECONDS``, or a time such as 2030-01-01T00:00:00Z. ``now`` means +2.
 
     >>> parsed_start("+30")
     Start(moment=None, in_s=30.0)

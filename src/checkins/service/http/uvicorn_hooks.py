@@ -116,9 +116,7 @@ def limited_protocol(
             self.heard = False
             self.head_too_long = False
             self.idle_bytes = 0  # bytes since the last complete head, minus those explained by body
-            self.cycles: deque[RequestResponseCycle] = (
-                deque()
-            )  # requests without a complete response
+            self.cycles: deque[RequestResponseCycle] = deque()  # requests being answered
             self.head_timer: asyncio.TimerHandle | None = None
             self.answer_timer: asyncio.TimerHandle | None = None
 

@@ -118,9 +118,7 @@ def main() -> None:
     work = _Work()
     signal.signal(INTERRUPT, work.interrupt)
     signal.signal(signal.SIGPROF, work.interrupt)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C in a terminal: the parent ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends this process
     import checkins.planning  # noqa: F401  # so that the first question need not wait
 
     work.run(sys.stdin, sys.stdout)
