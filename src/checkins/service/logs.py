@@ -1,17 +1,18 @@
 """Structured logs that cannot reveal who took part: JSON lines with fields from an allow-list.
 
-There is no line per request. An event of the schedule (opened, over) is logged to the second, since
-the schedule is public. A failure, which a single client may have caused, is logged to the minute,
-at most once a minute, with a count.
+There is no line per request. Events of the schedule (opened, over) are logged with the second,
+because the schedule is public. A single client may cause a failure, so a failure is logged at most
+once a minute, with the minute and a count.
 
-A field is written only if its name is in ``FIELDS`` and its value matches that field's pattern, so
-a token, a receipt, an address or a report is refused: with an exception before ``configure`` and
-under ``strict``, otherwise by leaving the field out. Of a library's log record only the place of
-the call and the types of its exception are written: its text may contain an address (uvicorn) or
-the parameters of a statement (SQLAlchemy).
+A field is written only if its name is in ``FIELDS`` and its value matches the pattern of that name.
+So a token, a receipt, an address or a report is never written. A field that does not match raises
+an exception in strict mode, which is the mode before ``configure`` is called; otherwise it is left
+out. From a log record of a library only the place of the call and the types of its exception are
+written, because its text may contain an address (uvicorn) or the parameters of a statement
+(SQLAlchemy).
 
-Writing never raises and never waits: a full disk, or a standard error that nobody reads, stops
-nothing. Lost lines are counted, and the count is written before the next line.
+Writing never waits, and a failure to write raises nothing. If the disk is full or nobody reads
+standard error, lines are lost, and their number is written before the next line.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from checkins.errors import InvalidValue
 from checkins.protocol.wire import RUN_ID
 
 UVICORN: Mapping[str, Any] = MappingProxyType({"log_config": None, "access_log": False})
-"""Arguments of ``uvicorn.Config`` that keep it from writing logs of its own."""
+"""Arguments of ``uvicorn.Config`` that keep uvicorn from writing its own logs."""
 
 Failure = TypeVar("Failure", bound=BaseException)
 
@@ -66,8 +67,8 @@ FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
 )
 """Every field that a caller may write, and the pattern of its value.
 
-A field ``error`` takes an exception and writes its types and place. Tokens and receipts must not
-be 64 hex digits, the pattern of a hash.
+A caller may also pass an exception as ``error``; its type, its cause and its place are written.
+Tokens and receipts must not have 64 hex digits, because they would match the pattern of a hash.
 """
 OWN_FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
@@ -76,14 +77,14 @@ OWN_FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
         "library": re.compile(r"[A-Za-z_][A-Za-z_0-9.]{0,59}"),
     }
 )
-"""Names of code, which only this module writes, since a token may look like a name."""
+"""Names in source code. Only this module writes them, because a token may look like a name."""
 
 _EVENT = re.compile(_WORD)
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _LOGGERS = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _LOGGED = "written to the service's log"
-_PER_REQUEST = (  # messages that are dropped: they would be a line per client, and fill disks
+_PER_REQUEST = (  # messages that are dropped, because each is about a single request
     "Invalid HTTP request received.",
     "Unsupported upgrade request.",
     "No supported WebSocket library",
@@ -100,14 +101,14 @@ _LIFECYCLE = {
 
 @dataclass(slots=True)
 class Log:
-    """The destination of log lines; ``strict`` makes a refused field an error."""
+    """The destination of log lines. In strict mode a field that does not match raises."""
 
-    file: int | None = None  # descriptor of a log file; None for standard error
+    file: int | None = None  # descriptor of a log file; None means standard error
     level: int = _LEVELS["info"]
     strict: bool = True
     repeated: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
     saved: dict[str, tuple[list[logging.Handler], int, bool]] = field(default_factory=dict)
-    lost: int = 0  # lines that could not be written since the last one that was
+    lost: int = 0  # number of lines lost since the last line that was written
     cut: bool = False  # whether the last write ended in the middle of a line
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -120,7 +121,10 @@ class Log:
         unit_s: int,
         own: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Write one line; the time is rounded down to ``unit_s``; ``own`` are names of code."""
+        """Write one line, with its time rounded down to ``unit_s`` seconds.
+
+        ``own`` are fields of ``OWN_FIELDS``.
+        """
         if not _EVENT.fullmatch(name):
             if self.strict:
                 raise InvalidValue("event", name[:40], "must be lower-case words joined by -")
@@ -144,13 +148,16 @@ class Log:
             self._put(_line(level, name, written, unit_s=unit_s))
 
     def _put(self, line: str) -> None:
-        """Write a line in one call, so that lines of several workers do not mix; or count it."""
+        """Write a line, or count it as lost.
+
+        One call writes the whole line, so that lines of several workers do not mix.
+        """
         with self.lock:
             if self.lost:
                 line = _line("warning", "log-lines-lost", {"count": self.lost}, unit_s=60) + line
             try:
                 self._send(f"\n{line}" if self.cut else line)
-            except Exception:  # the service goes on without its log
+            except Exception:  # the service must not fail because of its log
                 self.lost += 1
                 if _lost is not None:
                     _lost()
@@ -164,7 +171,7 @@ class Log:
                 raise OSError("there is no standard error")
             try:
                 descriptor = sys.stderr.fileno()
-            except OSError:  # not a file of the system
+            except OSError:  # standard error has no descriptor, as in tests
                 sys.stderr.write(text)
                 sys.stderr.flush()
                 return
@@ -176,7 +183,10 @@ class Log:
             self.cut = bool(data)
 
     def once_a_minute(self, *key: str) -> int:
-        """Return how often this happened since it was last written; 0 if it was in this minute."""
+        """Return how often an event happened since it was last written, this time included.
+
+        Return 0 if it was already written in this minute, so that it is not written again.
+        """
         minute = int(time.time()) // 60
         last, count = self.repeated.pop(key, (-1, 0))
         self.repeated[key] = (minute, 0) if last != minute else (last, count + 1)
@@ -191,7 +201,7 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        """Restore the loggers of the process."""
+        """Close the log file, and restore the loggers that ``configure`` changed."""
         global _log
         for name, (handlers, level, propagate) in self.saved.items():
             logger = logging.getLogger(name)
@@ -214,7 +224,10 @@ def _line(level: str, name: str, fields: Mapping[str, object], *, unit_s: int) -
 
 
 def _takes_more(descriptor: int) -> bool:
-    """Return whether writing a short line would not wait; True also if it would fail at once."""
+    """Return whether a short line can be written without waiting.
+
+    Return True also if writing would fail at once.
+    """
     waiting = select.poll()
     waiting.register(descriptor, select.POLLOUT)
     return bool(waiting.poll(0))
@@ -225,15 +238,16 @@ _lost: Callable[[], None] | None = None
 
 
 def count_lost(lost: Callable[[], None]) -> None:
-    """Call ``lost`` for every line that cannot be written from now on."""
+    """From now on, call ``lost`` for every line that cannot be written."""
     global _lost
     _lost = lost
 
 
 def configure(log_file: Path | None, *, level: str = "info", strict: bool = False) -> Log:
-    """Send all logs of this process to a file, or to standard error; closing the result undoes it.
+    """Send all logs of this process to a file, or to standard error if ``log_file`` is None.
 
-    The handlers of the root logger and of uvicorn's are replaced.
+    The handlers of the root logger and of uvicorn's loggers are replaced. Closing the returned log
+    restores them.
     """
     global _log
     if level not in _LEVELS:
@@ -257,23 +271,23 @@ def configure(log_file: Path | None, *, level: str = "info", strict: bool = Fals
 
 
 def event(name: str, /, **fields: object) -> None:
-    """Write an event that the schedule or the operator caused, never a single client."""
+    """Write an event. The schedule or the operator must have caused it, not a single client."""
     _log.write("info", name, fields, unit_s=1)
 
 
 def warning(name: str, /, **fields: object) -> None:
-    """Write a warning for the operator, never about a single client."""
+    """Write a warning for the operator. It must not be about a single client."""
     _log.write("warning", name, fields, unit_s=1)
 
 
 def repeated(name: str, /, **fields: object) -> None:
-    """Write a warning that may recur: once a minute, with its count."""
+    """Write a warning that may recur, at most once a minute, with the number of recurrences."""
     if count := _log.once_a_minute(name, *(str(value) for value in fields.values())):
         _log.write("warning", name, {**fields, "count": count}, unit_s=60)
 
 
 def failure(error: BaseException, *, route: str | None = None) -> None:
-    """Write the type and place of an exception, without its message, once a minute."""
+    """Write the type and place of an exception, not its message, at most once a minute."""
     if _is_quiet(error):
         return
     quiet(error)  # uvicorn would log it again
@@ -284,7 +298,7 @@ def failure(error: BaseException, *, route: str | None = None) -> None:
 
 
 def quiet(error: Failure) -> Failure:
-    """Return the exception, marked so that it is not logged again."""
+    """Mark an exception so that it is not logged again, and return it."""
     if not _is_quiet(error):
         error.add_note(_LOGGED)
     return error
@@ -295,7 +309,10 @@ def _is_quiet(error: BaseException) -> bool:
 
 
 def _described(error: BaseException) -> dict[str, str]:
-    """Return the type of an exception, of its cause, and the innermost place in our own code."""
+    """Return the type of an exception, the type of its cause, and where it was raised.
+
+    The place is the innermost one in this package, if there is any.
+    """
     places = []
     trace = error.__traceback__
     while trace is not None:
@@ -321,12 +338,12 @@ def _fits(name: str, value: object) -> bool:
     if name not in FIELDS or isinstance(value, bool) or not isinstance(value, str | int | float):
         return False
     if isinstance(value, int) and value.bit_length() > 64:
-        return False  # Python refuses to print integers of thousands of digits
+        return False  # str() raises for integers with thousands of digits
     return FIELDS[name].fullmatch(str(value)) is not None
 
 
 class _LibraryHandler(logging.Handler):
-    """Handler of libraries' records: writes their place and exception types, never their text."""
+    """Handler for log records of libraries. It never writes their text."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record, unless it is about a single request."""

@@ -131,7 +131,7 @@ class Metrics:
         known[1].observe(seconds)
 
     def refused(self, reason: str) -> None:
-        """Count a request that was refused before it reached the app; ``reason`` is a fixed word."""
+        """Count a request that was refused before it reached the app; ``reason`` is fixed."""
         self._refused.labels(reason).inc()
 
     def connections(self, number: int) -> None:

@@ -1,1 +1,1 @@
-"""Runs of campaigns: opening, intake of messages, state machine, recovery, responses."""
+"""Runs of campaigns: open a run, take messages of clients, close slots, build responses."""

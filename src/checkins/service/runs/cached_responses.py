@@ -1,6 +1,7 @@
-"""Responses about a run, built once per change: its view, its model, its progress, its events.
+"""Responses about a run: its view, its model, its progress and its events.
 
-Everything here is public: nothing depends on which clients took part (invariant 7).
+The view and the model are cached until the run changes. Everything here is public, and nothing
+depends on which clients took part (invariant 7).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from checkins.service.store.run_spec import RunSpec
 from checkins.service.store.run_state import RunSnapshot
 from checkins.tasks.tensors import unflatten
 
-MOST_RELEASES = 200
+MOST_RELEASES = 200  # largest number of releases that ``progress`` shows
 OWN_SLOT = (
-    "Each client draws its own slot and takes part at most once in a run; the server calls nobody"
+    "Each client draws its own slot and takes part at most once in a run; the server contacts"
+    " no client"
 )
 UNPROTECTED = (
     "The learning curve is measured on a public holdout, whose people are not protected.",
@@ -47,7 +49,10 @@ def summary(live_run: LiveRun) -> wire.Summary:
 def view(
     live_run: LiveRun, *, epoch: int, enrolment: str, holding: str | None = None
 ) -> wire.RunView:
-    """Return everything public about a run, except the time."""
+    """Return everything that is public about a run, except the server's time.
+
+    ``holding`` says why no slot closes now; None if slots close.
+    """
     spec, snapshot, campaign = live_run.spec, live_run.public, live_run.spec.campaign
     budget = campaign.budget
     certificate = finite(snapshot.certificate)
@@ -84,10 +89,10 @@ def view(
 
 
 def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
-    """Return the certificate in words."""
+    """Return the guarantee of a certificate in words, for the web page."""
     epsilon, delta = certificate.get("epsilon"), certificate.get("delta")
     if epsilon is None:
-        return ["No finite epsilon is proved for this run: it promises nothing."]
+        return ["No finite epsilon is proved for this run, so it gives no guarantee."]
     over, rules = live_run.public.state.ending is not None, live_run.spec.rules
     neighbours = (
         "whether or not they are one of the clients"
@@ -99,21 +104,22 @@ def promises(live_run: LiveRun, certificate: Mapping[str, Any]) -> list[str]:
         f" all that was released before on this population, can tell about any one person,"
         f" {neighbours}, at most what epsilon = {up_in_full(float(epsilon))} and delta = {delta!r}"
         f" allow ({certificate.get('adjacency')}, {certificate.get('method')}, rounded up).",
-        f"Any odds that somebody gives about that person change at most by a factor of"
-        f" {up_in_full(math.exp(min(float(epsilon), 700.0)))}, except with probability {delta!r}.",
+        f"The odds that an observer gives to any statement about that person change by at most a"
+        f" factor of {up_in_full(math.exp(min(float(epsilon), 700.0)))}, except with probability"
+        f" {delta!r}.",
     ]
     if not over and not live_run.is_last:
         promised.append(
-            "More runs follow, and epsilon grows: all of them together stop before epsilon ="
-            f" {live_run.spec.campaign.budget.epsilon!r}."
+            "More runs follow, and epsilon grows with each. No run releases a model that would"
+            f" bring the total above epsilon = {live_run.spec.campaign.budget.epsilon!r}."
         )
     if not rules.averaged:
         return [*promised, f"{OWN_SLOT}, and nothing public reveals how many took part."]
     promised.append(f"{OWN_SLOT}. Averaged updates reveal how many reports a slot used.")
     if not over:
         promised.append(
-            "This assumes as many contributors as the campaign declares: with fewer, epsilon is"
-            " larger, and the certificate at the end of the run says how much."
+            "This assumes as many contributors as the campaign declares. With fewer, epsilon is"
+            " larger, and the certificate at the end of the run states it."
         )
     return promised
 
@@ -133,7 +139,7 @@ def state(live_run: LiveRun) -> wire.StateEvent:
 def release(
     live_run: LiveRun, slot: int, *, model_hash: str, head: str, entries: int
 ) -> wire.ReleaseEvent:
-    """Return the data of a ``release`` event, which does not depend on who was in the slot."""
+    """Return the data of a ``release`` event."""
     return {
         "slot": slot,
         "slots_closed": slot,
@@ -145,7 +151,7 @@ def release(
 
 
 def progress(live_run: LiveRun, releases: Sequence[tuple[int, str]]) -> wire.Progress:
-    """Return the learning curve, the epsilons and the latest releases."""
+    """Return the learning curve, the epsilons computed so far, and the latest releases."""
     return {
         "curve": [{"slots": slots, "metrics": metrics} for slots, metrics in live_run.public_curve],
         "spending": [
@@ -156,7 +162,7 @@ def progress(live_run: LiveRun, releases: Sequence[tuple[int, str]]) -> wire.Pro
 
 
 def finite(value: Any) -> Any:
-    """Return the values with None for every number that is not finite."""
+    """Return a JSON value in which None replaces every number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -169,7 +175,7 @@ def finite(value: Any) -> Any:
 def cached_view(
     live_run: LiveRun, *, epoch: int, enrolment: str, holding: str | None, now: float
 ) -> bytes:
-    """Return the view as JSON with the time; it is built once per change of the run."""
+    """Return the view and the server's time as JSON. The view is built once per change."""
     if live_run.cached_view is None:
         content = view(live_run, epoch=epoch, enrolment=enrolment, holding=holding)
         live_run.cached_view = json.dumps(content).encode()
@@ -177,7 +183,7 @@ def cached_view(
 
 
 def cached_model(live_run: LiveRun, snapshot: RunSnapshot) -> bytes:
-    """Return a release as safetensors; the last one is cached, since all clients ask for it."""
+    """Return a release as safetensors. The latest is cached, because all clients request it."""
     head = snapshot.ledger.head
     if head not in live_run.cached_models:
         live_run.cached_models = {head: model_bytes(live_run.spec, snapshot)}
@@ -185,7 +191,10 @@ def cached_model(live_run: LiveRun, snapshot: RunSnapshot) -> bytes:
 
 
 def model_bytes(spec: RunSpec, snapshot: RunSnapshot) -> bytes:
-    """Return named float64 tensors as safetensors; the ledger has the hash of the flat tensor."""
+    """Return the model as safetensors with named float64 tensors.
+
+    ``model_hash`` in its metadata is the hash of the flat model, as in the ledger.
+    """
     return model_to_bytes(
         unflatten(snapshot.learner.model, spec.shapes),
         {

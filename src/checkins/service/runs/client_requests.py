@@ -1,7 +1,7 @@
 """The requests of clients: enrol, check in, wait, report, withdraw, and read public data.
 
-Routes parse a request and send the response; every decision is made here or by the protocol's state
-machine, through ``intake``.
+Routes only parse a request and send the response. Decisions are made here, or by the protocol's
+state machine, which ``intake`` calls.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from checkins.service.runs.runner import Runner
 from checkins.service.store import ledgers
 
 LEDGER_BYTES = 4_000_000
-"""Approximate size of the part of a ledger that is in memory for one reader."""
+"""A ledger is sent in parts of about this size, so that it is never in memory as a whole."""
 LINE_BYTES, NUMBER_BYTES = 500, 11
-"""Approximate size of a ledger line without its sum, and of each number of the sum."""
+"""Approximate size of a ledger line without its sum, and of one number of the sum, in bytes."""
 
 
 async def enrol(runner: Runner, live_run: LiveRun, credential: str | None, key: str | None) -> str:
-    """Return a token for one check-in; the same one for the same ``key`` or listed credential.
+    """Enrol a client, and return a token for one check-in.
 
-    ``credential`` and ``key`` are None if the client sent none.
+    ``key`` is the idempotency key; ``credential`` or ``key`` is None if the client sent none. The
+    same key and listed credential get the same token again.
     """
     admitted = runner.settings.enrolment.admits(credential)
     _refuse_if_over(live_run)
@@ -47,15 +48,15 @@ async def enrol(runner: Runner, live_run: LiveRun, credential: str | None, key: 
 
 
 async def withdraw(runner: Runner, live_run: LiveRun, token: str) -> None:
-    """Spend a token and erase its check-in; raise ``refused`` if it is unknown or spent."""
+    """Spend a token and erase its check-in. Raise ``refused`` if the service has neither."""
     _refuse_if_over(live_run)
     run = live_run.spec.id
     if not await runner.ask(intake.withdraw, runner.database, run, hashed(token)):
-        raise Problem("refused", "this token is unknown here, or spent: nothing of it is stored")
+        raise Problem("refused", "this token is unknown or spent; nothing is stored about it")
 
 
 async def check_in(runner: Runner, live_run: LiveRun, slot: int, token: str) -> str:
-    """Return the receipt of a check-in, once it is durable; a client that is early waits."""
+    """Return the receipt of a check-in once it is durable. An early request waits for the slot."""
     _refuse_if_over(live_run)
     clock_watch.refuse_while_holding(runner.database)
     if live_run.is_early(slot):
@@ -67,7 +68,7 @@ async def check_in(runner: Runner, live_run: LiveRun, slot: int, token: str) -> 
 
 
 async def slot_of(runner: Runner, live_run: LiveRun, receipt: str) -> int:
-    """Return the slot that a receipt is for; raise ``unknown-receipt`` if it is not in progress."""
+    """Return the slot of a receipt. Raise ``unknown-receipt`` if that slot is not in progress."""
     slot = live_run.issued.get(receipt)
     if slot is None:
         slot = await runner.ask(intake.slot_of, runner.database, live_run.spec.id, receipt)
@@ -79,9 +80,9 @@ async def slot_of(runner: Runner, live_run: LiveRun, receipt: str) -> int:
 async def wait_for_outcome(
     runner: Runner, live_run: LiveRun, slot: int, receipt: str, *, most_s: float
 ) -> OutcomeName | None:
-    """Return the outcome of a check-in once it is known, or ``waiting`` after ``most_s``.
+    """Return the outcome of a check-in once it is known, or ``waiting`` after ``most_s`` seconds.
 
-    None: the slot is over.
+    Return None if the slot is over.
     """
     outcome = live_run.outcome(slot, receipt)
     if outcome != "waiting":
@@ -98,9 +99,12 @@ async def wait_for_outcome(
 
 
 async def model(runner: Runner, live_run: LiveRun, slot: int, receipt: str) -> bytes:
-    """Return the model before a slot as safetensors; raise ``refused`` if it was not chosen."""
+    """Return the model that a chosen client trains, as safetensors.
+
+    Raise ``refused`` if the receipt was not chosen in this slot.
+    """
     if await wait_for_outcome(runner, live_run, slot, receipt, most_s=EARLY_S) != "chosen":
-        raise Problem("refused", "this receipt is not that of a client chosen in this slot")
+        raise Problem("refused", "this receipt was not chosen in this slot")
     return cached_model(live_run, live_run.snapshot)
 
 
@@ -110,8 +114,9 @@ async def receiving_report(
 ) -> AsyncIterator[None]:
     """Reserve memory for a report before its body is read.
 
-    Raise ``refused`` unless the receipt was chosen: a slow sender holds memory that is for those
-    who were. One report of a receipt is received at a time, and those that do not fit wait.
+    Raise ``refused`` if the receipt was not chosen, because a slow sender would occupy memory that
+    chosen clients need. One report per receipt is received at a time. A report that does not fit
+    into the memory waits.
     """
     _refuse_if_over(live_run)
     if not await _is_chosen(live_run, runner, slot, receipt):
@@ -122,14 +127,17 @@ async def receiving_report(
 
 
 async def _is_chosen(live_run: LiveRun, runner: Runner, slot: int, receipt: str) -> bool:
-    """Return whether a receipt was chosen; the store is asked if this process may be behind."""
+    """Return whether a receipt was chosen in a slot.
+
+    The store is asked if this process has not read the choice of that slot.
+    """
     if live_run.knows(slot):
         return live_run.outcome(slot, receipt) == "chosen"
     return await runner.ask(intake.is_chosen, runner.database, live_run.spec.id, slot, receipt)
 
 
 async def _until_begun(live_run: LiveRun, runner: Runner, slot: int) -> None:
-    """Wait until a slot begins; raise ``too-early`` if that takes more than ``EARLY_S``."""
+    """Wait until a slot begins; raise ``too-early`` if it begins in more than ``EARLY_S``."""
     loop = asyncio.get_running_loop()
     ahead = live_run.spec.times.begins(slot) - runner.database.now()
     if ahead > EARLY_S or slot > live_run.spec.rules.slots:
@@ -141,20 +149,21 @@ async def _until_begun(live_run: LiveRun, runner: Runner, slot: int) -> None:
         left = until - loop.time()
         if left <= 0.0 or not await live_run.change(most_s=left):
             raise Problem("busy", "the slot before is not closed yet", retry_after=1)
-    # However long the slot before took to close, which may depend on who was there.
+    # Wait for the fixed time of the release, because the duration of closing the slot before may
+    # depend on who was in it.
     await asyncio.sleep(max(0.0, live_run.spec.times.releases(slot - 1) - runner.database.now()))
     if live_run.is_early(slot):
-        raise Problem("busy", "this coordinator is stopping; come again", retry_after=1)
+        raise Problem("busy", "this coordinator is stopping; try again", retry_after=1)
 
 
 def unknown_receipt() -> Problem:
-    """Return the problem of a receipt that is not for the slot in progress."""
+    """Return the problem ``unknown-receipt``."""
     return Problem("unknown-receipt", "no check-in of the slot in progress has this receipt")
 
 
 def _refuse_if_over(live_run: LiveRun) -> None:
     if live_run.is_over:
-        raise Problem("over", "this run is over; its models and its ledger stay")
+        raise Problem("over", "this run is over; its models and its ledger remain available")
 
 
 async def progress(runner: Runner, live_run: LiveRun) -> wire.Progress:
@@ -170,9 +179,10 @@ async def progress(runner: Runner, live_run: LiveRun) -> wire.Progress:
 
 
 async def ledger_parts(runner: Runner, live_run: LiveRun, *, after: int) -> AsyncIterator[bytes]:
-    """Return the public lines of a ledger but the first ``after``, in parts.
+    """Return the public lines of a ledger after the first ``after`` lines, in parts.
 
-    The first part is read before this returns, so that a store that is away is noticed in time.
+    The first part is read before this function returns. If the store does not answer, the caller
+    can still send an error.
     """
     last, population = live_run.public.ledger.entries, live_run.spec.population
     most = max(1, LEDGER_BYTES // (LINE_BYTES + NUMBER_BYTES * live_run.spec.dimension))
@@ -192,7 +202,10 @@ async def ledger_parts(runner: Runner, live_run: LiveRun, *, after: int) -> Asyn
 
 
 async def ledger_head(runner: Runner, live_run: LiveRun, *, entries: int) -> str:
-    """Return the head of a ledger when it had ``entries``; ``unknown-entry`` if not yet public."""
+    """Return the head that a ledger had after ``entries`` entries.
+
+    Raise ``unknown-entry`` if not so many entries are public yet.
+    """
     public, population = live_run.public.ledger.entries, live_run.spec.population
     if entries > public:
         raise Problem("unknown-entry", f"it has {public:,} entries so far")

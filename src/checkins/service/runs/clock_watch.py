@@ -1,10 +1,10 @@
-"""Holding while the clock is in doubt: no slot closes, and no client's participation is spent.
+"""Holding: while the time is in doubt, no slot closes and no check-in is accepted.
 
-A calendar clock that jumps relative to the steady clock was set wrong, or was wrong before; a
-machine cannot tell which. So the coordinator closes no slot and takes no check-in until both agree
-again, or until it is started with ``--trust-clock``. The setting of the clock is saved in the store
-for each boot of the machine, so a restart of a worker or of the coordinator does not confirm a
-jump. While no run is open, the calendar is accepted.
+If the calendar clock jumps relative to the steady clock, either its new time is wrong or its old
+time was, and a machine cannot tell which. So the coordinator **holds**: it closes no slot and
+accepts no check-in, until both clocks agree again or it is started with ``--trust-clock``. The
+offset between the clocks is saved in the store for each boot of the machine, so a restart of a
+worker or of the coordinator does not accept a jump. While no run is open, every jump is accepted.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from checkins.service.store import metadata, run_state
 from checkins.service.store.database import Database
 
 LEAST_CHANGE_S = 0.5
-"""Least change of the clock's setting, or of its uncertainty, that is saved, in seconds."""
+"""A new offset is saved if it, or its uncertainty, differs by more than this many seconds."""
 
 
 def start(database: Database, *, trust: bool = False) -> None:
-    """Set the clock by the calendar, compared with the setting saved since the machine booted."""
+    """Set the clock when a process starts.
+
+    If an offset was saved since the machine booted, the calendar must agree with it, or the clock
+    holds. ``trust`` accepts the calendar whatever was saved.
+    """
     name = _name()
     if name is not None and not trust:
         saved = database.read(metadata.read, name)
@@ -35,7 +39,7 @@ def start(database: Database, *, trust: bool = False) -> None:
 
 
 def look(database: Database) -> None:
-    """Compare the clocks once and save the setting; without an open run the calendar is right."""
+    """Compare the clocks once and save their offset. Without an open run, accept the calendar."""
     database.synchronise()
     if database.clock.holds and not database.read(run_state.count_open_runs):
         database.clock.trust()
@@ -45,13 +49,13 @@ def look(database: Database) -> None:
 
 
 def refuse_while_holding(database: Database) -> None:
-    """Raise ``busy`` while the clocks disagree: a check-in would spend a participation."""
+    """Raise ``busy`` while the clock holds, so that no client uses up its token in vain."""
     if database.clock.holds:
         raise Problem("busy", f"{reason(database)}; try again", retry_after=1)
 
 
 def reason(database: Database) -> str | None:
-    """Return why no slot closes, in words; None if the clocks agree."""
+    """Return in words why the clock holds, or None if the clocks agree."""
     off_s = database.clock.off_s
     if off_s is None:
         return None
@@ -63,15 +67,15 @@ def reason(database: Database) -> str | None:
 
 
 class ClockWatch:
-    """Reports to log and metrics when holding begins and ends."""
+    """Reports when holding begins and ends."""
 
     def __init__(self, database: Database, metrics: Metrics) -> None:
         self._database = database
         self._metrics = metrics
-        self.holding: str | None = None  # why no slot closes; None if the clocks agree
+        self.holding: str | None = None  # why the clock holds; None if the clocks agree
 
     def report_changes(self) -> bool:
-        """Report a change to the log and the metrics; return whether there was one."""
+        """Report to log and metrics whether the clock holds. Return True if that changed."""
         before, self.holding = self.holding, reason(self._database)
         off_s = self._database.clock.off_s
         self._metrics.clock_off(0.0 if off_s is None else abs(off_s))
@@ -83,7 +87,7 @@ class ClockWatch:
 
 
 def _name() -> str | None:
-    """Return the name of the setting of this boot; None if boots have no id here."""
+    """Return the name under which the offset is saved, or None if the system has no boot id."""
     boot = clocks.boot_id()
     return None if boot is None else f"clock {hashlib.sha256(boot.encode()).hexdigest()[:32]}"
 

@@ -1,9 +1,9 @@
 """Crash recovery: read the runs of the store when a coordinator starts.
 
-A coordinator starts in the same way after a stop and after a crash. The runner drives each run that
-is not over, which closes every slot that ended meanwhile: reports that were durable in time count,
-and dummies replace all others. It also opens the next run of a campaign if the crash prevented it.
-Runs that other workers open are found by the same functions, once a second.
+A coordinator starts in the same way after a stop and after a crash. For each run that is not over,
+the runner closes every slot that ended meanwhile. Reports that were durable in time count, and
+dummy reports replace all missing ones. The runner also opens the next run of a campaign if the
+crash prevented it. The same functions find, once a second, the runs that other workers open.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def stored_run(database: Database, spec: RunSpec) -> StoredRun:
 
 
 async def when_the_store_answers(database: Database, work: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of ``work``; repeat it while PostgreSQL takes no connections.
+    """Return the result of ``work``, and repeat it while PostgreSQL accepts no connections.
 
-    The error is raised after ``STARTING_S`` seconds.
+    After ``STARTING_S`` seconds the error is raised.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + STARTING_S

@@ -16,7 +16,7 @@ KEEP_ALIVE_S = 15.0  # seconds without an event after which a comment is sent
 
 
 async def events(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
-    """Yield server-sent events of a run until the service stops; counted as a listener."""
+    """Yield the server-sent events of a run until the service stops, and count the listener."""
     runner.listeners += 1
     try:
         with runner.metrics.waiters.track_inprogress():
@@ -38,7 +38,7 @@ async def _events(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
 
 
 class _Listener:
-    """A listener of a run, and the events that it was sent so far."""
+    """A listener of a run. Its attributes record what has been sent to it."""
 
     def __init__(self, live_run: LiveRun, runner: Runner) -> None:
         self._live_run = live_run
@@ -50,7 +50,7 @@ class _Listener:
         self._points = len(live_run.public_curve)
 
     async def news(self) -> list[bytes]:
-        """Return the events that were not sent yet, in order."""
+        """Return the events that have not been sent yet, in order."""
         live_run, public, sent = self._live_run, self._live_run.public, []
         now = public.state.closed
         status = {"status": live_run.status, "holding": self._runner.clock_watch.holding}
@@ -63,7 +63,7 @@ class _Listener:
                 self._state = {name: value for name, value in release.items() if name != "slot"}
             self._entries += now - self._slots
             self._slots = now
-        if live_run.public is public:  # else there is another release to send first
+        if live_run.public is public:  # otherwise a newer release must be sent first
             state = cached_responses.state(live_run)
             if state != self._state:
                 self._state = state
@@ -74,9 +74,10 @@ class _Listener:
         return sent
 
     async def _releases(self, public: RunSnapshot) -> list[ReleaseEvent]:
-        """Return the releases since the last one that was sent; a slow reader may have missed some.
+        """Return all releases after the last release that was sent.
 
-        Each slot of a run that is open has the next line of the ledger.
+        There may be several, because a slow reader falls behind. While a run is open, each slot
+        adds exactly one line to the ledger, so the ledger position of a release is known.
         """
         live_run, first, closed = self._live_run, self._slots + 1, public.state.closed
         if first == closed and public.state.ending is None:

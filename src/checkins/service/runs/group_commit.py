@@ -1,4 +1,4 @@
-"""Group commit: messages that arrive during one transaction share the next one."""
+"""Group commit: one transaction saves all messages that arrived during the one before."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ A = TypeVar("A")
 
 @dataclass(eq=False)
 class GroupCommit(Generic[M, A]):
-    """Answers each message once it is durable; one transaction at a time.
+    """Answers each message after it is durable, with one transaction at a time.
 
     ``commit`` runs on ``threads`` and returns an answer, or an exception, for each message. If a
-    transaction takes longer than ``patience_s``, all that wait get ``busy``.
+    transaction takes longer than ``patience_s`` seconds, all waiting messages get ``busy``.
+    ``on_commit`` is called with the number of messages and the duration of each transaction.
     """
 
     commit: Callable[[Sequence[M]], Sequence[A | Exception]]
@@ -59,7 +60,7 @@ class GroupCommit(Generic[M, A]):
                     self.on_commit(len(batch), loop.time() - began)
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if future.done():
-                        continue  # the client has left; its message is durable all the same
+                        continue  # the client has left, but its message is durable
                     if isinstance(answer, Exception):
                         future.set_exception(answer)
                     else:
@@ -69,7 +70,7 @@ class GroupCommit(Generic[M, A]):
             self._task = None
 
     def refuse_waiting(self) -> None:
-        """Answer all that wait with ``busy``; the transaction may still become durable."""
+        """Answer all waiting messages with ``busy``. The transaction may still become durable."""
         for _, future in (*self._committing, *self._waiting):
             if not future.done():
                 future.set_exception(away())

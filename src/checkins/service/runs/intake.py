@@ -1,8 +1,8 @@
 """Intake of enrolments, check-ins and reports, many in one transaction (invariants 1, 3, 5, 6).
 
-The protocol's state machine decides about each message. It gets the slot with that client alone in
-it, since no rule about a check-in or a report depends on other clients. A client is answered after
-the transaction of its batch is durable.
+The protocol's state machine decides about each message. It sees a slot that contains only the
+client of that message, because no rule about a check-in or a report depends on other clients. The
+client gets its response after the transaction is durable.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from checkins.service.store.run_spec import RunSpec
 from checkins.service.store.run_state import RunState
 
 NO_MODEL = Learner(np.zeros(1))
-"""Placeholder for the model, which no message of a client depends on."""
+"""A placeholder. The state machine needs a model, but no decision about a message uses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentRequest:
-    """A token for a credential, under the key that its client chose; all are hashes.
+    """The hashes of a new token, of the client's credential and of its idempotency key.
 
-    ``credential`` is None where enrolment is open and no key was sent.
+    If enrolment needs no listed key, ``credential`` is the hash of the idempotency key, or None if
+    the client sent none.
     """
 
     token: str
@@ -46,7 +47,7 @@ class EnrolmentRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckIn:
-    """A check-in to a slot; ``token`` is hashed."""
+    """A check-in to a slot, with the hash of its token."""
 
     slot: int
     token: str
@@ -64,14 +65,14 @@ class Submission:
 def take_check_ins(
     database: Database, spec: RunSpec, messages: Sequence[CheckIn]
 ) -> list[str | ProtocolViolation]:
-    """Return a receipt or a refusal for each check-in; a receipt spends the token."""
+    """Return a receipt or a refusal for each check-in. With a receipt its token is spent."""
     wanted = sorted({message.token for message in messages})
     new: dict[tuple[str, str], int] = {}
     answers: list[str | ProtocolViolation] = []
     with database.shared(spec.id) as connection:
         state = run_state.load_state(connection, spec.id)
         unspent = participants.unspent_tokens(connection, spec.id, wanted)
-        others = [token for token in wanted if token not in unspent]  # retries, mostly
+        others = [token for token in wanted if token not in unspent]  # mostly retries
         receipts = participants.receipts_of(connection, spec.id, others)
         for message, receipt in zip(messages, randomness.receipts(len(messages)), strict=True):
             here = receipts.get(message.token)
@@ -91,7 +92,7 @@ def take_check_ins(
                 elif isinstance(effect, Acknowledge):
                     answers.append(effect.receipt)
         if new:
-            spent_now = sorted(token for token, _ in new)  # the same order in every worker
+            spent_now = sorted(token for token, _ in new)  # in order, to avoid deadlocks
             if not participants.spend_tokens(connection, spec.id, spent_now):
                 raise ConcurrentUpdate
             participants.add_check_ins(connection, spec.id, new)
@@ -101,7 +102,7 @@ def take_check_ins(
 def take_reports(
     database: Database, spec: RunSpec, messages: Sequence[Submission]
 ) -> list[ProtocolViolation | None]:
-    """Return None for each report that is durable now, or a refusal."""
+    """Save reports. Return None for each report that is durable, and a refusal for any other."""
     wanted = sorted({message.receipt for message in messages})
     new: dict[str, bytes] = {}
     answers: list[ProtocolViolation | None] = []
@@ -134,11 +135,11 @@ def take_reports(
 def take_enrolments(
     database: Database, spec: RunSpec, messages: Sequence[EnrolmentRequest]
 ) -> list[ProtocolViolation | None]:
-    """Return None for each enrolment that is durable now, or a refusal; one token per credential.
+    """Save enrolments. Return None for each that is durable, and a refusal for any other.
 
-    A credential that has enrolled under another key is refused. The same credential with the same
-    key changes nothing: a spent token stays spent. No more clients enrol than the campaign
-    declares; a client that withdraws stays counted.
+    A credential has one token. If it enrols again with the same idempotency key, nothing changes,
+    and a spent token stays spent. With another key it is refused. At most as many clients enrol as
+    the campaign declares, and a client that withdraws still counts.
     """
     run = spec.id
     named = sorted({message.credential for message in messages if message.credential is not None})
@@ -176,26 +177,28 @@ def take_enrolments(
 
 
 def withdraw(database: Database, run: str, token: str) -> bool:
-    """Spend a token and erase its check-in; False if it is unknown."""
+    """Spend a token and erase its check-in. Return False if the store has neither."""
     with database.shared(run) as connection:
         return participants.erase_client(connection, run, token)
 
 
 def slot_of(database: Database, run: str, receipt: str) -> int | None:
-    """Return the slot that a receipt is for; None if it is not for the slot in progress."""
+    """Return the slot of a receipt, or None if it does not belong to the slot in progress."""
     return database.read(participants.slot_of, run, receipt)
 
 
 def is_chosen(database: Database, run: str, slot: int, receipt: str) -> bool:
-    """Return whether a receipt is that of a client chosen in this slot, which is in progress."""
+    """Return whether ``slot`` is in progress and the receipt was chosen in it."""
     return database.read(participants.is_chosen, run, slot, receipt)
 
 
 def _server(spec: RunSpec, state: RunState, **client: Any) -> Server:
-    """Return the state machine in the slot in progress, with one client in the slot."""
+    """Return the state machine with the slot in progress, which contains a single client."""
     slot = None
     if state.slot_phase is not None:
         slot = Slot(state.slot, spec.rules, state.slot_phase, **client)
-        if slot.phase is slots.Phase.CHOOSING:  # read from the database, so it is durable
+        if (
+            slot.phase is slots.Phase.CHOOSING
+        ):  # the choice was read from the database, so it is durable
             slot, _ = slots.step(slot, slots.ChoiceRecorded(slot.number))
     return Server(spec.rules, NO_MODEL, state.phase, state.closed, slot)
