@@ -157,7 +157,7 @@ class Log:
                 line = _line("warning", "log-lines-lost", {"count": self.lost}, unit_s=60) + line
             try:
                 self._send(f"\n{line}" if self.cut else line)
-            except Exception:  # the service must not fail because of its log
+            except Exception:  # the service goes on without its log
                 self.lost += 1
                 if _lost is not None:
                     _lost()

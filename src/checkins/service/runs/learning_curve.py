@@ -1,4 +1,4 @@
-"""The learning curve: metrics of released models on the public holdout of their task."""
+"""The learning curve of a run: metrics of its released models on the public holdout data."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from checkins.service.workers.threads import DaemonThreads
 from checkins.tasks import metrics
 from checkins.tasks.loaded_task import LoadedTask
 
-POINTS = 200  # largest number of points of a curve
+POINTS = 200  # target number of points of a curve
 
 
 class Holdout:
-    """The public rows on which models are measured."""
+    """The public rows of a task's data on which models are measured."""
 
     def __init__(self, task: LoadedTask) -> None:
         self._model, self._data = task.model, task.data
 
     @classmethod
     def of(cls, task: Task, *, folder: Path) -> Holdout | None:
-        """Return the holdout of a task; None if it has none or it is not on this machine."""
+        """Return the holdout of a task, or None if it has none or its data cannot be loaded."""
         if isinstance(task.data, DataFile) and not task.data.holdout:
             return None
         try:
@@ -41,7 +41,7 @@ class Holdout:
         return cls(loaded) if len(loaded.data.holdout_labels) else None
 
     def measure(self, model: NDArray[np.float64]) -> dict[str, float]:
-        """Return loss, accuracy and, for two classes, AUC; only finite ones."""
+        """Return loss, accuracy and, for two classes, AUC, without metrics that are not finite."""
         found: dict[str, float] = {}
         features, labels = self._data.holdout_features, self._data.holdout_labels
         with np.errstate(all="ignore"):
@@ -57,7 +57,7 @@ class Holdout:
 
 
 class Measurements:
-    """Measures models on a thread of its own, and saves the points of their curves."""
+    """Measures models on a separate thread, and saves the results in the store."""
 
     def __init__(self, database: Database, *, folder: Path) -> None:
         self._database = database
@@ -66,12 +66,12 @@ class Measurements:
         self._holdouts: dict[str, Holdout | None] = {}
 
     async def measure(self, spec: RunSpec, snapshot: RunSnapshot) -> None:
-        """Measure the model of a snapshot and save the point, if its task has a holdout."""
+        """Measure the model of a snapshot and save the metrics, if the task has a holdout."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._measure, spec, snapshot)
 
     def leave(self, *, within_s: float) -> bool:
-        """Stop; return False if a measurement is not done after ``within_s``."""
+        """Accept no more work. Return False if a measurement still runs after ``within_s``."""
         return self._thread.leave(within_s=within_s)
 
     def _measure(self, spec: RunSpec, snapshot: RunSnapshot) -> None:
@@ -86,7 +86,7 @@ class Measurements:
 
 
 def is_due(spec: RunSpec, snapshot: RunSnapshot, curve: Curve) -> bool:
-    """Return whether the model of a snapshot is a point of the curve that is missing."""
+    """Return whether the model of a snapshot should be measured, and has not been."""
     slots, closed = spec.rules.slots, snapshot.state.closed
     if curve and curve[-1][0] >= closed:
         return False

@@ -1,7 +1,7 @@
-"""One run in the memory of this process: its last snapshot, and the requests that wait for it.
+"""A run in the memory of this process, with the requests that wait for a change of it.
 
-A live run decides nothing. It holds the state last read from the database, so that requests are
-answered without asking the database, and wakes waiting requests when the run changes.
+A live run holds the state that was last read from the database, so that many requests need no
+query. It wakes waiting requests when the run changes. It makes no decisions about the protocol.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from checkins.service.store.run_spec import RunSpec
 from checkins.service.store.run_state import Curve, Epsilons, RunSnapshot
 
 EARLY_S = 2.0
-"""Seconds before a slot from which on an early check-in waits; earlier ones are refused."""
+"""A check-in that comes at most this many seconds before its slot waits; others are refused."""
 
 MOST_REPORTS_OF_ONE = 2
-"""Largest number of reports of one receipt that are received at once: a stalled one and a retry."""
+"""Largest number of reports of one receipt at once: one that has stalled, and its retry."""
 
 
 @dataclass(eq=False)
 class LiveRun:
-    """The last known snapshot of a run, its group commits and its cached responses."""
+    """The last snapshot of a run, its group commits and its cached responses."""
 
     spec: RunSpec
     snapshot: RunSnapshot
@@ -39,19 +39,19 @@ class LiveRun:
     check_ins: GroupCommit[CheckIn, str] = field(kw_only=True)
     reports: GroupCommit[Submission, None] = field(kw_only=True)
     public: RunSnapshot = field(init=False)
-    """The public snapshot: a release is public at a fixed time after its slot."""
+    """The snapshot that clients see. A release becomes public at a fixed time after its slot."""
     epsilons: Epsilons = field(default_factory=list)
     curve: Curve = field(default_factory=list)
     next_run: str | None = None
     no_more: bool = False
-    """Whether no run follows although the campaign declares more: its budget is spent."""
+    """Whether the budget allows no further run, although the campaign declares more."""
     issued: dict[str, int] = field(default_factory=dict)  # the slot of each receipt
     cached_view: bytes | None = None
-    """The view as JSON without the time; None until it is built after a change."""
+    """The view as JSON without the server's time; None if it must be built again."""
     cached_models: dict[str, bytes] = field(default_factory=dict)
-    """The last model that was built, by the head of its ledger."""
+    """The latest model as safetensors; the key is the head of the ledger."""
     _reporting: dict[str, tuple[asyncio.Lock, int]] = field(default_factory=dict)
-    """A lock and the number of reports being received, per receipt."""
+    """For each receipt, a lock and the number of reports that are being received."""
     _choice: SlotChoice | None = None
     _change: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -60,7 +60,7 @@ class LiveRun:
 
     @property
     def status(self) -> RunStatus:
-        """The public status."""
+        """The status of the run that clients see."""
         state = self.public.state
         if state.ending is not None:
             return "completed" if state.ending is Ending.COMPLETED else "stopped"
@@ -68,7 +68,7 @@ class LiveRun:
 
     @property
     def is_last(self) -> bool:
-        """Whether no run of the campaign follows this one."""
+        """Whether no further run of the campaign follows."""
         stopped = self.snapshot.state.ending is Ending.STOPPED
         return self.no_more or stopped or self.spec.number >= self.spec.campaign.repeats
 
@@ -78,14 +78,17 @@ class LiveRun:
 
     @property
     def needs_choice(self) -> bool:
-        """Whether a choice is durable that this process has not read."""
+        """Whether the clients of the slot have been chosen, and this process has not read who."""
         state = self.snapshot.state
         if state.slot_phase is not slots.Phase.CHOOSING:
             return False
         return self._choice is None or self._choice.slot != state.slot
 
     def update(self, snapshot: RunSnapshot, choice: SlotChoice | None = None) -> None:
-        """Replace the snapshot by a newer one, and wake all waiting requests."""
+        """Store a newer snapshot, and wake all waiting requests.
+
+        If it contains a new release, it becomes public only by ``publish``.
+        """
         if snapshot.state.closed != self.snapshot.state.closed:
             self.issued.clear()
         self.snapshot = snapshot
@@ -108,7 +111,7 @@ class LiveRun:
         self._change = asyncio.Event()
 
     async def change(self, *, most_s: float) -> bool:
-        """Wait for a change; return False after ``most_s`` without one."""
+        """Wait for a change of the run. Return False if none comes within ``most_s`` seconds."""
         try:
             async with asyncio.timeout(most_s):
                 await self._change.wait()
@@ -118,10 +121,13 @@ class LiveRun:
 
     @asynccontextmanager
     async def report_of(self, receipt: str) -> AsyncIterator[None]:
-        """Hold the lock of a receipt: one report is read at a time, and one more may wait."""
+        """Hold the lock of a receipt, so that one of its reports is read at a time.
+
+        One more report may wait. Raise ``too-many`` for a third.
+        """
         turn, others = self._reporting.get(receipt, (asyncio.Lock(), 0))
         if others >= MOST_REPORTS_OF_ONE:
-            words = "two reports of this receipt are being received already"
+            words = "two reports of this receipt are already being received"
             raise Problem("too-many", words, retry_after=1)
         self._reporting[receipt] = turn, others + 1
         try:
@@ -134,7 +140,7 @@ class LiveRun:
                 del self._reporting[receipt]
 
     def is_early(self, slot: int) -> bool:
-        """Return whether a slot has not begun, as far as this process knows."""
+        """Return True if, as far as this process knows, a slot has not begun."""
         state = self.snapshot.state
         if self.is_over or state.phase is Phase.DONE:
             return False
@@ -147,7 +153,10 @@ class LiveRun:
         return slot == state.slot and is_chosen and not self.needs_choice
 
     def outcome(self, slot: int, receipt: str) -> OutcomeName | None:
-        """Return waiting, chosen or dismissed, as the machine decides; None after the slot."""
+        """Return the outcome of a check-in, as the protocol's state machine decides it.
+
+        Return None if the slot is not in progress or the receipt is unknown.
+        """
         state = self.snapshot.state
         if slot != state.slot or state.slot_phase is None:
             return None
@@ -169,18 +178,25 @@ class LiveRun:
 
     @property
     def spent(self) -> Spent | None:
-        """The epsilon of the closed slots, or of the whole run once it is over; rounded up."""
+        """An upper bound on epsilon so far, or the certified epsilon once the run is over.
+
+        Return None if no epsilon is known.
+        """
         closed = self.public.state.closed
         if self.public.state.ending is not None:
             return {"epsilon": self.public.certificate.get("epsilon"), "slots": closed}
         return self.spent_after(closed)
 
     def spent_after(self, closed: int) -> Spent | None:
-        """Return the epsilon of the first computed mark that covers ``closed``; rounded up."""
+        """Return an upper bound on epsilon after ``closed`` slots.
+
+        It is the epsilon of the smallest slot count that has been computed and is at least
+        ``closed``, or else the epsilon of the whole run. Return None if neither is known.
+        """
         if closed == 0 and self.spec.number == 1 and not self.public.ledger.closed:
             return {"epsilon": 0.0, "slots": 0}
         for slots_, epsilon in self.epsilons:
             if slots_ >= closed:
                 return {"epsilon": epsilon, "slots": slots_}
-        whole = self.public.certificate.get("epsilon")  # not computed yet
+        whole = self.public.certificate.get("epsilon")  # used until epsilons are computed
         return None if whole is None else {"epsilon": whole, "slots": self.spec.affordable}

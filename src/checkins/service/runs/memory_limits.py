@@ -1,8 +1,8 @@
-"""Memory limits: the memory that a run needs in one worker process, and the memory it may use.
+"""Memory limits: how much memory a run needs in one worker process, and how much is available.
 
-The memory does not grow with the number of reports, which are received, read back and added in
-batches. It grows with the size of the model, and a little with the check-ins of the slot in
-progress.
+The memory does not grow with the number of reports, because they are received, read from the store
+and added in batches. It grows with the size of the model, and by ``CHECK_IN_BYTES`` for each
+check-in of the slot in progress.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from checkins.service.store.run_spec import RunSpec
 
 MIB = 2**20
 BATCH_BYTES = 8 * MIB
-"""Size of the reports, or dummies, that are in memory together while a slot closes."""
+"""Size of a batch of reports that are in memory together while a slot closes."""
 MOST_RECEIVED_BYTES = 32 * MIB
-"""Size of the report bodies that one process receives at once; more of them wait."""
-REPORT_BYTES_PER_COORDINATE = 4  # size of one coordinate of a report
-PROCESS_BYTES = 160 * MIB  # size of a worker process without a run
+"""Size of the reports that one process receives at the same time. Further reports wait."""
+REPORT_BYTES_PER_COORDINATE = 4
+PROCESS_BYTES = 160 * MIB  # memory of a worker process that serves no run
 MODEL_BYTES_PER_COORDINATE = 200
-"""Size per coordinate of a model: before and after, sums, line of the ledger, responses."""
+"""Memory per model coordinate.
+
+It holds the old and the new model, the sums, the ledger entry and the cached responses.
+"""
 CHECK_IN_BYTES = 1024
-"""Size of one check-in of the slot in progress: its token, its receipt, the choice."""
-COPIES_PER_REPORT = (
-    4  # largest number of copies of a report on its way from the network into the store
-)
+"""Memory per check-in of the slot in progress: its token, its receipt and the choice."""
+COPIES_PER_REPORT = 4  # most copies of a report in memory between the network and the store
 MAPPED_UNUSED_BYTES = 1024 * MIB
-"""Address space that a worker maps without using it, which `ulimit -v` counts too."""
+"""Address space that a worker maps and does not use. `ulimit -v` counts it as well."""
 CONTROL_GROUP_FILES = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -41,14 +42,15 @@ CONTROL_GROUP_FILES = (
 
 
 def reports_per_batch(dimension: int) -> int:
-    """Return the number of reports of a dimension in a batch; at least one."""
+    """Return how many reports with ``dimension`` coordinates a batch holds; at least one."""
     return max(1, BATCH_BYTES // (REPORT_BYTES_PER_COORDINATE * dimension))
 
 
 def needed(spec: RunSpec) -> int:
-    """Return an upper bound on the memory of a worker process that serves a run, in bytes.
+    """Return the memory that a worker process needs to serve a run, in bytes.
 
-    Check-ins are bounded by the declared population; if none is declared, they are not counted.
+    This is an upper bound if the campaign declares its population. Otherwise the number of
+    check-ins is unknown, and their memory is not included.
     """
     report = REPORT_BYTES_PER_COORDINATE * spec.dimension
     population = spec.campaign.design.population
@@ -68,7 +70,7 @@ def needed(spec: RunSpec) -> int:
 def allowed() -> int:
     """Return the memory that this process may use, in bytes.
 
-    The smallest of those that are set: of the machine, its control group, or ulimit.
+    It is the smallest of the machine's memory and the limits of control groups and of ulimit.
     """
     mapped, held = (resource.getrlimit(kind)[0] for kind in (RLIMIT_AS, RLIMIT_DATA))
     found = [] if held == resource.RLIM_INFINITY else [held]
@@ -83,7 +85,7 @@ def allowed() -> int:
 
 
 def _own_control_group() -> list[Path]:
-    """Return the files with the limits of the control group of this process."""
+    """Return the files that hold the memory limits of this process's control group."""
     found = []
     with suppress(OSError, UnicodeDecodeError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
@@ -96,7 +98,7 @@ def _own_control_group() -> list[Path]:
 
 
 def require_memory(spec: RunSpec) -> None:
-    """Raise InvalidValue if a worker could run out of memory when a slot of the run closes."""
+    """Raise InvalidValue if a run needs more memory than a worker may use."""
     needs, may = needed(spec), allowed()
     if needs <= may:
         return
@@ -111,9 +113,9 @@ def require_memory(spec: RunSpec) -> None:
 
 
 class MemoryBudget:
-    """An amount of memory that requests reserve, first come, first served.
+    """An amount of memory of which requests reserve parts, in the order of their arrival.
 
-    A request for more than all of it waits until it is the only one.
+    A request for more than the whole amount reserves all of it.
     """
 
     def __init__(self, most: int) -> None:
@@ -123,7 +125,7 @@ class MemoryBudget:
 
     @asynccontextmanager
     async def reserve(self, size: int) -> AsyncIterator[None]:
-        """Reserve ``size`` bytes; wait until others have released theirs."""
+        """Reserve ``size`` bytes, and wait first if too few are free."""
         size = min(size, self._most)
         if self._waiting or self._lent + size > self._most:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -132,7 +134,7 @@ class MemoryBudget:
                 await turn
             except BaseException:
                 if turn.done() and not turn.cancelled():
-                    self._lent -= size  # it was reserved, and the request is gone
+                    self._lent -= size  # reserved for a request that has been cancelled
                 with suppress(ValueError):
                     self._waiting.remove((size, turn))
                 self._next()

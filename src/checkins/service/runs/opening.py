@@ -1,4 +1,4 @@
-"""Opening runs: the first model, the affordable slots, the ledger entry; and the queue for it."""
+"""Opening runs: choose the first model and the number of slots, and write the ledger entry."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ from checkins.service.workers.threads import DaemonThreads
 from checkins.tasks.loaded_task import START_SEED, model_of
 
 T = TypeVar("T")
-MOST_WAITING = 4  # largest number of campaigns that wait in the queue
+MOST_WAITING = 4  # largest number of campaigns in the queue
 WITHIN_S = 60.0
-"""Seconds until a request gets ``busy``; the work goes on, and a retry finds its result."""
+"""A request that takes longer than this gets ``busy``, in seconds.
+
+The work goes on, and a retry gets its result.
+"""
 
 
 class _Unaffordable(InvalidValue):
@@ -35,11 +38,14 @@ class _Unaffordable(InvalidValue):
 
 
 class PopulationBusy(ProtocolViolation):
-    """Another campaign is open on the population: one at a time runs on it."""
+    """Another campaign is open on the population, and only one may be open at a time."""
 
 
 def posted_campaign(text: bytes) -> Campaign:
-    """Parse a campaign file from the network; refuse one that names code or another folder."""
+    """Parse a campaign file from the network.
+
+    Raise InvalidValue if the file names code to import or a data file with a path.
+    """
     try:
         campaign = parse_campaign(text.decode("utf-8")).campaign
     except UnicodeDecodeError:
@@ -64,11 +70,13 @@ def open_run(
     start: Callable[[Campaign], Campaign] = lambda campaign: campaign,
     listed: int = 0,
 ) -> RunSpec:
-    """Open the next run of a campaign, unless it is open already.
+    """Open the next run of a campaign and return it.
 
-    The budget is that of the population, minus the privacy loss of its earlier campaigns. ``start``
-    may give the campaign another start; it is called after the certificate, which is slow, is
-    computed. ``listed`` is the number of keys in the allow-list; 0 without one.
+    If a run of the campaign is open, return that run. If the campaign is over, return its last run.
+    The run may use the budget of the population, minus the privacy loss of earlier campaigns.
+
+    ``start`` may change the start of the campaign. It is called again after the certificate is
+    computed, because that is slow. ``listed`` is the number of keys in the allow-list, or 0.
     """
     _check(campaign, folder)
     require_population(campaign, listed)
@@ -88,7 +96,7 @@ def open_run(
         mine = [run for run in ledger.closed if run.seal == seal]
         stopped = bool(mine) and mine[-1].slots_closed < campaign.design.slots
         if stopped or len(mine) == campaign.repeats:
-            return _found(database, run_id(seal, len(mine)))  # it is over
+            return _found(database, run_id(seal, len(mine)))  # the campaign is over
         if incomplete:
             expected = "had campaigns that were lost with a store, so its privacy loss is unknown"
             raise InvalidValue("population_id", campaign.population_id, expected)
@@ -98,7 +106,7 @@ def open_run(
         except _Unaffordable:
             if not mine:
                 raise
-            return _found(database, run_id(seal, len(mine)))  # its budget is spent
+            return _found(database, run_id(seal, len(mine)))  # the budget allows no further run
         _check_time(database, prepared.spec)
         if prepared.commit(database, ledger):
             spec = prepared.spec
@@ -116,7 +124,7 @@ def _check(campaign: Campaign, folder: Path) -> None:
 
 
 def require_population(campaign: Campaign, listed: int) -> None:
-    """Refuse an allow-list of more keys than the declared population."""
+    """Raise InvalidValue if the allow-list has more keys than the declared population."""
     population = campaign.design.population
     if population is not None and listed > population.most:
         expected = (
@@ -138,13 +146,13 @@ def _check_time(database: Database, spec: RunSpec) -> None:
 def _found(database: Database, run: str) -> RunSpec:
     spec = database.read(run_state.load_spec, run)
     if spec is None:
-        raise InvalidValue("campaign", run, "is in the ledger and not in the store")
+        raise InvalidValue("campaign", run, "is in the ledger but not in the store")
     return spec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
-    """The slow part of opening a run, computed before the transaction."""
+    """The result of the slow part of opening a run, which comes before the transaction."""
 
     spec: RunSpec
     certificate: Mapping[str, Any]
@@ -164,20 +172,20 @@ class _Prepared:
             raise _Unaffordable("epsilon", campaign.budget.epsilon, expected)
         certificate = spending.after(affordable).as_dict()
         if not ledger.runs:
-            filter_for(campaign)  # slow, and cached for the transaction
+            filter_for(campaign)  # slow; cached, so that the transaction is fast
         spec = RunSpec(campaign, number, dict(model.shapes), affordable)
         require_memory(spec)
         return cls(spec, certificate, model.start(START_SEED))
 
     def starting(self, campaign: Campaign) -> _Prepared:
-        """Return the same with another start, which is another campaign."""
+        """Return the same for ``campaign``, which differs only in its start and so in its seal."""
         spec = self.spec
         if campaign.seal == spec.seal:
             return self
         return replace(self, spec=RunSpec(campaign, 1, spec.shapes, spec.affordable))
 
     def commit(self, database: Database, ledger: Ledger) -> bool:
-        """Save the run; return False if the ledger has grown meanwhile."""
+        """Save the run. Return False, and save nothing, if the ledger has grown meanwhile."""
         spec = self.spec
         with database.exclusive("openings") as connection:
             if ledgers.load_ledger(connection, spec.population).head != ledger.head:
@@ -195,7 +203,10 @@ class _Prepared:
         return True
 
     def _learner(self, connection: Connection, ledger: Ledger) -> Learner:
-        """Return the first learner: a repeat continues the model and velocity of the run before."""
+        """Return the learner (model and optimizer state) with which the run starts.
+
+        A repeat continues with the model and the velocity of the run before.
+        """
         update = self.spec.rules.update
         before = ledger.closed[-1] if ledger.closed else None
         if before is None or before.seal != self.spec.seal:
@@ -205,10 +216,10 @@ class _Prepared:
 
 
 class OpeningQueue:
-    """A short queue for parsing and opening campaigns on a thread of their own.
+    """A short queue of campaigns that a separate thread parses and opens.
 
-    A campaign file may be large or slow to certify. It never delays a check-in: neither the event
-    loop nor a thread of the store works on it.
+    A campaign file may be large, and its certificate slow to compute. A separate thread does this
+    work, so that it does not delay check-ins.
     """
 
     def __init__(self, *, within_s: float = WITHIN_S, most: int = MOST_WAITING) -> None:
@@ -218,7 +229,7 @@ class OpeningQueue:
         self._waiting = 0
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Return the result of ``work``; raise ``busy`` if it is slow or the queue is full."""
+        """Return the result of ``work``. Raise ``busy`` if it is slow or the queue is full."""
         if self._waiting > self._most:
             raise Problem("busy", "other campaigns are being opened: try again", retry_after=5)
         self._waiting += 1
@@ -235,5 +246,5 @@ class OpeningQueue:
         self._waiting -= 1
 
     def close(self) -> None:
-        """Drop all waiting work, and the result of the work in progress."""
+        """Drop all waiting work, and do not wait for the work in progress."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,7 @@
-"""Randomness of the server: drawn from the operating system only (invariant 13)."""
+"""The random draws of the server, all from the operating system (invariant 13).
+
+A dummy report is drawn by the server in place of a missing report.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,25 @@ RECEIPT_BYTES = 24  # number of random bytes in a receipt
 
 
 def choice(slot: Slot) -> Choose:
-    """Draw the choice among waiting clients: all subsets are equally likely, exactly."""
+    """Draw which waiting clients are chosen. All subsets of the right size are equally likely."""
     return Choose(slot.number, tuple(secrets.randbelow(below) for below in slot.ranges))
 
 
 def expiry(slot: Slot, sampler: DeviceSampler) -> Expired:
-    """Draw the dummies, or the noise, that a slot needs to close."""
+    """Draw what a slot needs to close: dummy reports for missing reports, or the server's noise."""
     dummies = some_dummies(slot.missing, sampler)
     noise = Report.from_noise(sampler.noise()) if slot.wants_noise else None
     return Expired(slot.number, dummies, noise)
 
 
 def some_dummies(count: int, sampler: DeviceSampler) -> tuple[Report, ...]:
-    """Draw ``count`` dummies, which take the place of missing reports."""
+    """Draw ``count`` dummy reports."""
     return tuple(Report.from_device(sampler.dummy()) for _ in range(count))
 
 
 def receipts(count: int) -> list[str]:
-    """Draw ``count`` receipts, pseudonyms of check-ins that cannot be guessed."""
-    drawn = secrets.token_bytes(RECEIPT_BYTES * count)  # one call to the system for all
+    """Draw ``count`` receipts, which are pseudonyms of check-ins that nobody can guess."""
+    drawn = secrets.token_bytes(RECEIPT_BYTES * count)  # one system call for all
     return [
         urlsafe_b64encode(drawn[start : start + RECEIPT_BYTES]).decode()
         for start in range(0, len(drawn), RECEIPT_BYTES)

@@ -1,9 +1,10 @@
-"""The state machine of a run in the store: begin, choose, close each slot; stop, finish the run.
+"""The state machine of a run in the store.
 
-Each transition is one transaction (invariants 4 to 6). Any worker may try at any moment:
-``advance`` reads the state in an exclusive transaction and makes the transition that is due, if
-any. After a crash the same function closes every slot that ended meanwhile. The transitions
-themselves are those of ``protocol.server``; this module loads and saves their state.
+Each slot begins, chooses clients and closes; then the run is finished. Each transition is one
+transaction (invariants 4 to 6). Any worker may call ``advance`` at any time. It reads the state in
+an exclusive transaction and makes the next transition if it is due. After a crash the same function
+closes every slot that ended meanwhile. ``protocol.server`` defines the transitions, and this module
+loads and saves their state.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from checkins.service.store.run_state import RunSnapshot, RunState
 
 @dataclass(frozen=True, slots=True)
 class SlotChoice:
-    """The receipts that wait in a slot, and those that were chosen."""
+    """The receipts of all check-ins of a slot, and the receipts that were chosen."""
 
     slot: int
     waiting: frozenset[str]
@@ -35,7 +36,7 @@ class SlotChoice:
 
 
 def due(spec: RunSpec, state: RunState) -> float | None:
-    """Return when the next transition is due, in seconds since 1970; None after the last slot."""
+    """Return when the next transition is due, in Unix time, or None after the last slot."""
     if state.phase is Phase.DONE:
         return None
     if state.phase is Phase.WAITING:
@@ -46,7 +47,10 @@ def due(spec: RunSpec, state: RunState) -> float | None:
 
 
 def advance(database: Database, spec: RunSpec, known: RunSnapshot) -> RunSnapshot:
-    """Commit the next transition, if it is due and the clock does not hold; return the snapshot."""
+    """Commit the next transition, if it is due and the clock does not hold.
+
+    Return the snapshot afterwards. Parts that are the same as in ``known`` are not read again.
+    """
     with database.exclusive(spec.id) as connection:
         snapshot = run_state.load_snapshot(connection, spec, known)
         moment = due(spec, snapshot.state)
@@ -86,13 +90,13 @@ def _at(
 
 
 def _loaded(connection: Connection, spec: RunSpec, state: RunState) -> Slot:
-    """Return the slot in progress before its choice."""
+    """Return the slot in progress, in which no client has been chosen yet."""
     waiting = participants.waiting(connection, spec.id)
     return Slot(state.slot, spec.rules, state.slot_phase or slots.Phase.COLLECTING, waiting)
 
 
 def read_choice(database: Database, run: str) -> SlotChoice | None:
-    """Return the choice of the slot in progress; None before it is durable."""
+    """Return the choice of the slot in progress, or None if it is not durable yet."""
     with database.reading() as connection:
         state = run_state.load_state(connection, run)
         if state.phase is not Phase.OPEN or state.slot_phase is not slots.Phase.CHOOSING:
@@ -104,16 +108,16 @@ def read_choice(database: Database, run: str) -> SlotChoice | None:
 def finish(
     database: Database, spec: RunSpec, known: RunSnapshot, stated: Mapping[str, Any] | None = None
 ) -> RunSnapshot:
-    """Close the ledger of a run whose slots are over with its certificate, and erase its clients.
+    """End a run after its last slot: write its certificate to the ledger and erase its clients.
 
-    ``stated`` is its certificate if its privacy loss may exceed what the ledger records; if None,
-    the certificate is computed from the ledger.
+    ``stated`` is the certificate, if the run may have lost more privacy than the ledger records. If
+    None, the certificate is computed from the ledger.
     """
     snapshot = database.read(run_state.load_snapshot, spec, known)
     if snapshot.state.phase is not Phase.DONE or snapshot.state.ending is not None:
         return snapshot
     if stated is None:
-        stated = certificate(snapshot.ledger).as_dict()  # takes a while: outside any transaction
+        stated = certificate(snapshot.ledger).as_dict()  # slow, so outside any transaction
     completed = snapshot.state.closed == spec.rules.slots
     with database.exclusive(spec.id) as connection:
         snapshot = run_state.load_snapshot(connection, spec, snapshot)
@@ -128,7 +132,7 @@ def finish(
 
 
 def stop(database: Database, spec: RunSpec, known: RunSnapshot) -> RunSnapshot:
-    """End a run before its next release; the slot in progress is erased."""
+    """Stop a run before its next release, and erase the slot in progress."""
     with database.exclusive(spec.id) as connection:
         snapshot = run_state.load_snapshot(connection, spec, known)
         if snapshot.state.phase is Phase.DONE:

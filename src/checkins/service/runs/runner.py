@@ -1,7 +1,7 @@
-"""The runner of one process: drives every run by the clock, and lets requests ask the store.
+"""The runner of one process, which closes slots by the clock and calls the store for requests.
 
-It has a ``LiveRun`` for each run. For a run that is not over it waits until a transition is due,
-commits it or finds that another worker did, and wakes the waiting requests.
+It has a ``LiveRun`` for each run. If a run is not over, the runner waits until its next transition
+is due, commits it unless another worker has, and wakes the waiting requests.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from checkins.service.workers.epsilon_process import EpsilonProcesses
 from checkins.service.workers.threads import DaemonThreads, Timeouts
 
 T = TypeVar("T")
-THREADS = 8  # number of threads that wait for the store
+THREADS = 8  # number of threads that call the store
 MOST_TOGETHER = 500  # largest number of messages in one transaction
-LOOK_S = 1.0  # seconds between two looks for runs, epsilons and curves of other workers
-LOOK_AGAIN_S = 0.2  # least number of seconds between two looks for a run that a request names
+LOOK_S = 1.0  # seconds between two queries for runs, epsilons and curves of other workers
+LOOK_AGAIN_S = 0.2  # least seconds between two queries for a run that a request names
 BUSY_AFTER_S = 3.0
-"""Seconds after the request to stop from which on those that wait for the store get ``busy``."""
+"""Seconds after the request to stop at which requests that wait for the store get ``busy``."""
 LEAVE_STORE_S = 2.0  # seconds that open transactions may take once everything else has stopped
 EMPTY_LOG_S = 10.0
-"""Seconds after which SQLite's write-ahead log is emptied, while no reader prevents it."""
-LOG_HELD_S = 60.0  # seconds for which a reader may keep that log from being emptied, unwarned
+"""Seconds between two attempts to empty SQLite's write-ahead log."""
+LOG_HELD_S = 60.0  # seconds for which a reader may prevent that without a warning
 LONGEST_SLEEP_S = 5.0
-"""Most seconds between two looks at the clock, which may be adjusted meanwhile."""
+"""Most seconds between two readings of the clock, because it may be adjusted meanwhile."""
 
 
 class Runner:
@@ -72,22 +72,22 @@ class Runner:
         self.listeners = 0
         self.background = BackgroundTasks(self.metrics.task_restarted)
         self.answered: float | None = None
-        """When the store last answered, on the clock of the event loop; None before the start."""
+        """When the store last answered, in the event loop's time; None before the start."""
         self._threads = DaemonThreads(THREADS, name="store")
         self._curves = learning_curve.Measurements(database, folder=settings.folder)
         self.report_memory = MemoryBudget(MOST_RECEIVED_BYTES)
         self._opening_queue = OpeningQueue()
         self.witness_fault: str | None = None
-        """Why the witness could not be written; None if it was."""
+        """Why the last write of the witness failed; None if it succeeded."""
         self._witness = None if settings.witness is None else RollbackGuard(settings.witness)
         self._looked = 0.0
         self._timeouts = Timeouts()
         self._epsilon_processes = epsilon_processes
 
     async def start(self) -> None:
-        """Find the runs of the store and drive those that are not over.
+        """Read the runs of the store, and start a background task for each that is not over.
 
-        Waits for a PostgreSQL that takes no connections; returns if asked to stop meanwhile.
+        If PostgreSQL accepts no connections, wait until it does, or until asked to stop.
         """
         logs.count_lost(self.metrics.log_line_lost)
         starting = asyncio.ensure_future(self._start())
@@ -116,8 +116,8 @@ class Runner:
     async def stop(self) -> None:
         """Answer all waiting requests, stop the background tasks and close the store.
 
-        A store that does not answer is not waited for: its open transactions may still become
-        durable, and no client was answered that they are.
+        If the store does not answer in time, its open transactions may still become durable. No
+        client was told that they are.
         """
         self.release_waiters()
         await self.background.stop()
@@ -152,7 +152,7 @@ class Runner:
         return await loop.run_in_executor(self._threads, partial(function, *given, **named))
 
     async def ask(self, function: Callable[..., T], *given: Any, **named: Any) -> T:
-        """Run a function of a request on a thread; raise ``busy`` if the store does not answer."""
+        """Call a function on a thread. Raise ``busy`` if the store does not answer."""
         return await self._timeouts.wait(self.thread(function, *given, **named))
 
     async def read(self, text: bytes) -> Campaign:
@@ -160,7 +160,7 @@ class Runner:
         return await self._opening_queue.run(opening.posted_campaign, text)
 
     async def open(self, campaign: Campaign) -> LiveRun:
-        """Open the next run of a campaign, or return the one that is open."""
+        """Open the next run of a campaign, or return the run that is open."""
         opened = partial(
             opening.open_run,
             self.database,
@@ -171,7 +171,7 @@ class Runner:
         return await self._live_run(await self._opening_queue.run(opened))
 
     async def find(self, run: str) -> LiveRun | None:
-        """Return a run that another worker may have opened; None if there is none."""
+        """Return a run, which another worker may have opened, or None if it does not exist."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._looked > LOOK_AGAIN_S:
             self._looked = loop.time()
@@ -179,7 +179,7 @@ class Runner:
         return self.live_runs.get(run)
 
     async def end(self, live_run: LiveRun) -> None:
-        """Stop a run before its next release, and the runs that would follow it."""
+        """Stop a run before its next release. No further run of its campaign is opened."""
         was_over = live_run.is_over
         stopped = await self._step(run_state_machine.stop, live_run, live_run.snapshot)
         snapshot = await self._step(run_state_machine.finish, live_run, stopped)
@@ -195,7 +195,7 @@ class Runner:
         return await self.thread(step, self.database, live_run.spec, known)
 
     async def _live_run(self, spec: RunSpec) -> LiveRun:
-        """Return the live run of a specification; read it from the store if it is new here."""
+        """Return the live run of a specification. Read it from the store if it is new here."""
         if spec.id in self.live_runs:
             return self.live_runs[spec.id]
         stored = await self.thread(crash_recovery.stored_run, self.database, spec)
@@ -210,12 +210,12 @@ class Runner:
         await self._read_choice(live_run)
         if spec.id in self.live_runs:
             return self.live_runs[spec.id]
-        self.live_runs[spec.id] = live_run  # nothing can fail between this and the clock of the run
+        self.live_runs[spec.id] = live_run  # its clock task must start below without fail
         if not live_run.is_over:
             self.background.keep("clock", lambda: self._drive(live_run), name=spec.id)
             if len(live_run.epsilons) < len(epsilon_process.slot_counts(spec)):
                 self._epsilon_processes.start(spec.id)
-        elif not live_run.is_last:  # killed before the next run was opened
+        elif not live_run.is_last:  # a crash came before the next run was opened
             self.background.keep("next-run", lambda: self._open_next(live_run), name=spec.id)
         return live_run
 
@@ -229,10 +229,7 @@ class Runner:
         return GroupCommit(commit, threads=self._threads, most=most, on_commit=committed)
 
     async def _drive(self, live_run: LiveRun) -> None:
-        """Drive one run by the clock until it is over.
-
-        If it fails, the background tasks start it again after a pause.
-        """
+        """Make every transition of a run when it is due, until the run is over."""
         run = live_run.spec.id
         while not live_run.is_over:
             await self._read_choice(live_run)
@@ -248,7 +245,7 @@ class Runner:
             moment = run_state_machine.due(live_run.spec, live_run.snapshot.state)
             left = 0.0 if moment is None else moment - self.database.now()
             if moment is not None and self.database.clock.holds:
-                await asyncio.sleep(LOOK_S)  # another worker's clock may be right
+                await asyncio.sleep(LOOK_S)  # another worker's clock may not hold
                 return
             if left <= 0.0:
                 return
@@ -274,24 +271,24 @@ class Runner:
             await self._write_witness()
 
     async def _read_choice(self, live_run: LiveRun) -> None:
-        """Read who was chosen, once the choice is durable."""
+        """Read which clients were chosen, if the choice is durable and not read yet."""
         if live_run.needs_choice:
             run = live_run.spec.id
             choice = await self.thread(run_state_machine.read_choice, self.database, run)
             live_run.update(live_run.snapshot, choice)
 
     async def _publish(self, live_run: LiveRun, snapshot: RunSnapshot) -> None:
-        """Make a durable release public at its time, not earlier.
+        """Make a durable release public at its fixed time, not earlier.
 
-        Adding reports and drawing dummies takes time: an early release would reveal how many there
-        were (invariant 7).
+        The time that closing a slot takes depends on the number of reports, so an earlier release
+        would reveal that number (invariant 7).
         """
         public_at = live_run.spec.times.releases(snapshot.state.closed)
         await asyncio.sleep(max(0.0, public_at - self.database.now()))
         live_run.publish(snapshot)
 
     async def _write_witness(self) -> None:
-        """Write the progress of the store to the witness; if that fails, it is tried again."""
+        """Write the progress of the store to the witness. After a failure, try again later."""
         witness = self._witness
         if witness is None:
             return
@@ -306,19 +303,19 @@ class Runner:
         try:
             await self._curves.measure(live_run.spec, live_run.snapshot)
             await self._refresh(live_run)
-        except Exception as error:  # the campaign goes on without a curve
+        except Exception as error:  # the campaign goes on without this point of its curve
             logs.failure(error)
 
     async def _open_next(self, live_run: LiveRun) -> None:
         if live_run.is_last:
             return
         following = await self.open(live_run.spec.campaign)
-        live_run.no_more = following is live_run  # the budget allows no slot of another run
+        live_run.no_more = following is live_run  # the budget allows no further run
         live_run.next_run = None if live_run.no_more else following.spec.id
         live_run.wake()
 
     async def _refresh(self, live_run: LiveRun) -> None:
-        """Read the epsilons and the learning curve again."""
+        """Read new epsilons and new points of the learning curve from the store."""
         run, curve = live_run.spec.id, live_run.curve
         epsilons = await self.thread(run_state.load_epsilons, self.database, run)
         last = curve[-1][0] if curve else -1
@@ -342,7 +339,7 @@ class Runner:
             self.background.works("watch")
 
     async def _look_at_the_clock(self) -> None:
-        """Compare the clocks, and read the epoch: another coordinator may have been started."""
+        """Compare the clocks, and read the epoch, which another coordinator may have increased."""
         await self.thread(clock_watch.look, self.database)
         before, self.epoch = self.epoch, await self.thread(metadata.epoch_of, self.database)
         if self.clock_watch.report_changes() or self.epoch != before:
@@ -350,7 +347,7 @@ class Runner:
                 live_run.wake()
 
     async def _look(self) -> None:
-        """Find runs that other workers have opened."""
+        """Add the runs that other workers have opened."""
         known = set(self.live_runs)
         unknown = await self.thread(crash_recovery.unknown_runs, self.database, known)
         self.answered = asyncio.get_running_loop().time()
@@ -361,9 +358,9 @@ class Runner:
                     other.next_run = spec.id
 
     async def _keep_log_empty(self) -> None:
-        """Empty SQLite's write-ahead log, which still has the rows that a closed slot deleted.
+        """Empty SQLite's write-ahead log regularly, because it still contains deleted rows.
 
-        No writer waits for it. While a reader prevents it, it is tried again every second.
+        Writers do not wait for this. While a reader prevents it, it is tried again every second.
         """
         loop = asyncio.get_running_loop()
         emptied = loop.time()

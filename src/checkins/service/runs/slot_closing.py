@@ -1,7 +1,8 @@
-"""Closing a slot: sum of reports and dummies, model, ledger entry, deletion of check-ins.
+"""Closing a slot: add the reports, update the model, write the ledger, erase the check-ins.
 
-A report that was not durable in time is replaced by a dummy (invariant 6). Reports are read, and
-dummies drawn, in batches: the memory does not grow with their number (``memory_limits.needed``).
+A dummy report, drawn by the server, replaces each report that was not durable in time (invariant
+6). Reports are read and dummy reports are drawn in batches, so that the memory does not grow with
+their number (``memory_limits.needed``).
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def server_at(spec: RunSpec, snapshot: RunSnapshot, slot: Slot | None) -> Server
 
 
 def close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) -> RunSnapshot:
-    """Save sum, model and ledger entry, and erase who took part (invariant 8).
+    """Save the sum, the model and the ledger entry, and erase who took part (invariant 8).
 
-    The state of the returned snapshot is not saved.
+    The caller must save the state of the returned snapshot.
     """
     state = snapshot.state
     chosen = participants.chosen_receipts(connection, spec.id)
@@ -44,7 +45,7 @@ def close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) -> 
     slot = Slot(state.slot, spec.rules, phase, chosen=chosen)
     server = server_at(spec, snapshot, slot)
     if (recorded := servers.unrecorded(server)) is not None:
-        server, _ = servers.step(server, recorded)  # the choice is durable since its transaction
+        server, _ = servers.step(server, recorded)  # an earlier transaction made the choice durable
     slot = _added_up(connection, spec, server.slot or slot)
     server = replace(server, slot=slot)
     server, effects = servers.step(server, randomness.expiry(slot, spec.sampler))
@@ -70,7 +71,7 @@ def close_slot(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) -> 
 
 
 def _added_up(connection: Connection, spec: RunSpec, slot: Slot) -> Slot:
-    """Add all reports, and all dummies but the last batch, to the sum of a slot."""
+    """Return the slot with all reports added, and all dummy reports except the last batch."""
     at_once = reports_per_batch(spec.dimension)
 
     def reports() -> Iterator[tuple[str, Report]]:
