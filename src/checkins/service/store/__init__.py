@@ -1,1 +1,1 @@
-"""The store of a coordinator: tables, transactions, queries, migrations, rollback detection."""
+"""The database of a coordinator: tables, transactions, queries, migrations, rollback checks."""

@@ -1,10 +1,11 @@
-"""The clock by which slots close: a steady clock, adjusted slowly to the calendar clock.
+"""The clock by which slots close: a steady clock plus an offset, which follows the calendar clock.
 
-An operator, NTP or a hypervisor can set a calendar clock to any time. A coordinator that followed a
-jump forward would close every remaining slot at once, with dummies. So the time here is that of a
-steady clock, which never jumps, plus an offset. The calendar is compared once a second: a small
-difference is followed slowly, a larger one not at all. Until both clocks agree again, or an
-operator confirms the calendar, the clock **holds**: see ``runs/clock_watch.py``.
+An operator, NTP or a hypervisor can set a calendar clock to any time. If a coordinator followed a
+jump forward, it would close every remaining slot at once, without the reports of its clients. A
+steady clock never jumps, so the time here is a steady clock plus an offset. Once a second the time
+is compared with the calendar. If the difference is small, the offset is adjusted slowly. If it is
+large, the offset does not change, and the clock **holds** until both clocks agree again or an
+operator confirms the calendar (``runs/clock_watch.py``).
 """
 
 from __future__ import annotations
@@ -16,24 +17,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 TOLERANCE_S = 2.0
-"""Largest difference between calendar and steady clock that is followed, in seconds."""
-SLEW = 0.05  # most seconds per second by which the time moves towards the calendar; NTP: 0.0005
+"""Largest difference between the calendar and this clock for which the clock is adjusted."""
+SLEW = 0.05  # largest adjustment in seconds per second; that of NTP is 0.0005
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def calendar_s() -> float:
-    """Return seconds since 1970 on this machine's calendar clock."""
+    """Return the time of this machine's calendar clock, in seconds since 1970."""
     return time.time()
 
 
 def steady_s() -> float:
-    """Return seconds that never jump; they include suspension where the system has such a clock."""
+    """Return the time of a clock that cannot be set, in seconds since an unknown moment.
+
+    If the system has such a clock, the time during which the machine was suspended counts.
+    """
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 def boot_id() -> str | None:
-    """Return the id of this boot of this machine; None if the system has none."""
+    """Return an id that changes when this machine boots, or None if the system has none."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip() or None
     except (OSError, UnicodeDecodeError):
@@ -41,12 +45,12 @@ def boot_id() -> str | None:
 
 
 class Clock:
-    """Seconds since 1970 that never jump; safe to use from threads.
+    """A clock in seconds since 1970 that never jumps. Several threads may use it.
 
     >>> calendar = [1000.0]
     >>> clock = Clock(calendar=lambda: calendar[0], steady=lambda: 5.0)
     >>> clock.read()
-    >>> calendar[0] += 3600.0  # it is set forward
+    >>> calendar[0] += 3600.0  # the calendar is set forward by an hour
     >>> clock.read()
     >>> clock.now(), clock.off_s
     (1000.0, 3600.0)
@@ -60,45 +64,47 @@ class Clock:
     ) -> None:
         self.calendar = calendar_s if calendar is None else calendar
         self.off_s: float | None = None
-        """How far the calendar is ahead of this clock while it holds; None while they agree."""
+        """How far the calendar is ahead of this clock; None while they agree."""
         self._steady = steady_s if steady is None else steady
         self._lock = threading.Lock()
         self._ahead = self.calendar() - self._steady()
-        self._width = math.inf  # nothing is known before a reading
+        self._width = math.inf  # the offset is not known before the first reading
         self._read_at = self._steady()
 
     @property
     def holds(self) -> bool:
-        """Whether calendar and steady clock disagree, so that nothing may be closed by the time."""
+        """Whether the calendar and this clock disagree, so that no slot may be closed."""
         return self.off_s is not None
 
     @property
     def setting(self) -> tuple[float, float]:
-        """How far the calendar is ahead of the steady clock, and how uncertain that is."""
+        """The offset of the calendar from the steady clock, and its uncertainty."""
         return self._ahead, self._width
 
     def now(self) -> float:
-        """Return the time; while the clock holds, as if the calendar had never been set."""
+        """Return the time. While the clock holds, a jump of the calendar is ignored."""
         return self._steady() + self._ahead
 
     def read(self, calendar: Callable[[], float] | None = None) -> None:
-        """Compare with a calendar clock, which may take a while to answer."""
+        """Read a calendar clock, which may take a while, and adjust this clock to it."""
         before = self._steady()
         there = (calendar or self.calendar)()
         self.heard(before=before, there=there, after=self._steady())
 
     def heard(self, *, before: float, there: float, after: float) -> None:
-        """Adjust to a calendar that read ``there`` at some steady time from before to after.
+        """Adjust this clock to a reading of the calendar.
 
-        The first reading is adopted at once. A reading more precise than all before corrects
-        their uncertainty; otherwise the time moves by at most ``SLEW``.
+        The calendar showed ``there`` at an unknown steady time between ``before`` and ``after``, so
+        ``after - before`` is the uncertainty of the reading. The first reading is accepted as it
+        is. A later reading changes the time by at most ``SLEW`` seconds per second, and if it is
+        more precise than all before, also by their uncertainty.
         """
         with self._lock:
             ahead, width = self._ahead, after - before
             off = math.nan
             if math.isfinite(there):
                 off = corrected(ahead, before=before, there=there, after=after) - ahead
-            if not abs(off) <= TOLERANCE_S + self._width:  # NaN is no agreement
+            if not abs(off) <= TOLERANCE_S + self._width:  # also true if ``off`` is NaN
                 self.off_s = off
                 return
             self.off_s = None
@@ -109,20 +115,20 @@ class Clock:
             self._read_at = after
 
     def resume(self, setting: tuple[float, float]) -> None:
-        """Adopt the setting of another process on the same steady clock."""
+        """Use the ``setting`` of another process on the same machine."""
         with self._lock:
             self._ahead, self._width = setting
             self._read_at = self._steady()
 
     def trust(self) -> None:
-        """Adopt the next reading, however far it is off."""
+        """Accept the next reading of the calendar, even if it differs a lot."""
         with self._lock:
             self._width, self.off_s = math.inf, None
 
 
 def corrected(offset: float, *, before: float, there: float, after: float) -> float:
-    """Return the offset nearest to ``offset`` that a reading of another clock allows.
+    """Return the value nearest to ``offset`` that is consistent with a reading of another clock.
 
-    The clock read ``there`` at an unknown time between ``before`` and ``after``.
+    That clock showed ``there`` at an unknown time between ``before`` and ``after``.
     """
     return min(max(offset, there - after), there - before)

@@ -1,9 +1,10 @@
 """A database and its transactions: SQLite in one file, or PostgreSQL for several workers.
 
-A transaction is shared or exclusive in one run. Check-ins and reports are shared; a choice and the
-closing of a slot are exclusive. So the database alone decides which worker closes a slot, and no
-check-in is accepted after the choice. SQLite has one writer at a time; PostgreSQL has advisory
-locks, which queue in order.
+A transaction that writes is shared or exclusive. Shared transactions of a run take check-ins and
+reports. Exclusive transactions choose the clients of a slot and close it, while no other
+transaction of the run writes. So the database alone decides which worker closes a slot, and no
+check-in is accepted after the choice. SQLite has one writer at a time. PostgreSQL uses advisory
+locks, which are granted in the order of the requests.
 
 A commit is durable: ``synchronous = FULL`` in SQLite, ``synchronous_commit = on`` in PostgreSQL.
 SQLite overwrites deleted rows in its file (``secure_delete``).
@@ -31,7 +32,7 @@ from checkins.service import logs
 from checkins.service.store.clock import Clock
 
 WAIT_S = 30  # seconds that a transaction waits for another writer
-READINGS = 3  # number of readings of the database's clock each time that it is compared
+READINGS = 3  # number of readings of PostgreSQL's clock per comparison
 CONNECTING = {
     "application_name": "checkins",
     "connect_timeout": 10,
@@ -40,15 +41,15 @@ CONNECTING = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""Options of a connection: a host that is gone is noticed after half a minute."""
+"""Options of a connection to PostgreSQL. A lost host is noticed after half a minute."""
 STARTING_S = 60
-"""Seconds that a start waits for a database that takes no connections, or loses them."""
+"""Seconds that a starting coordinator waits for a PostgreSQL that accepts no connections."""
 STARTING_PAUSE_S = 0.5  # seconds between two attempts to connect
-STARTING_CRASHES = 3  # number of crashes of PostgreSQL during one start that are waited for
-TURN_S = 1.0  # seconds that a checkpoint waits for a writer of this process
-READERS_MS = 50  # milliseconds that a checkpoint waits for readers, and writers for it
+STARTING_CRASHES = 3  # number of crashes of PostgreSQL after which a start is repeated
+TURN_S = 1.0  # seconds that a checkpoint waits for writers of this process
+READERS_MS = 50  # milliseconds that a checkpoint waits for readers, and blocks writers
 _AWAY = frozenset({"57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006"})
-"""SQLSTATEs of a PostgreSQL that is shutting down, has crashed, or is starting up."""
+"""SQLSTATE codes that mean that PostgreSQL is shutting down, has crashed or is starting up."""
 _HOPELESS = (
     "authentication failed",
     "no password supplied",
@@ -56,11 +57,11 @@ _HOPELESS = (
     "does not exist",
     "permission denied",
 )
-"""Messages of a PostgreSQL that refuses the login; waiting would not help."""
+"""Parts of messages with which PostgreSQL refuses a login, so that waiting does not help."""
 
-RETRIES = 4  # number of times that a transaction in conflict with another worker's is tried again
+RETRIES = 4  # how often a transaction is repeated after a conflict with another worker
 _DEADLOCK = ("40P01", "40001")
-"""SQLSTATEs of a transaction that PostgreSQL ended so that another one can go on."""
+"""SQLSTATE codes of a transaction that PostgreSQL aborted because of a conflict."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,21 +70,21 @@ CLOCK = "SELECT extract(epoch FROM clock_timestamp())"
 
 
 class StoreAway(ComputationFailed):
-    """PostgreSQL took no connections for as long as a start waits for it."""
+    """PostgreSQL accepted no connections for as long as a starting coordinator waits."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
             f"PostgreSQL did not take connections for {seconds:.0f} s: is it running, and does this"
-            " machine reach it? Start it and start this again"
+            " machine reach it? Start PostgreSQL, then repeat this command"
         )
 
 
 class ConcurrentUpdate(Exception):
-    """Another worker changed the same rows first: the transaction must be tried again."""
+    """Another worker changed the same rows first, so the transaction must be repeated."""
 
 
 def retry_on_conflict(attempt: Callable[[], T]) -> T:
-    """Return the result of a transaction; try again if another worker's was in its way."""
+    """Return the result of a transaction, and repeat it after a conflict with another worker."""
     for _ in range(RETRIES):
         try:
             return attempt()
@@ -97,7 +98,7 @@ def retry_on_conflict(attempt: Callable[[], T]) -> T:
 
 
 class Database:
-    """An engine with the transactions that a coordinator needs; safe to use from threads."""
+    """A SQLite or PostgreSQL database and its transactions. Several threads may use it."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.url = url
@@ -108,13 +109,13 @@ class Database:
         else:
             self.engine = create_engine(
                 parsed.set(drivername="postgresql+psycopg"),
-                isolation_level="READ COMMITTED",  # a lock is worth nothing to an older snapshot
+                isolation_level="READ COMMITTED",  # a statement sees all commits before it
                 pool_size=4,
                 max_overflow=4,
                 connect_args={n: v for n, v in CONNECTING.items() if n not in parsed.query},
             )
             event.listen(self.engine, "connect", _durable)
-        # SQLite lets writers wait by polling; a lock lets those of this process queue.
+        # Writers wait for SQLite by polling. With a lock the writers of this process form a queue.
         self._writers = threading.Lock()
         self._turn = self._writers if self.is_sqlite else nullcontext()
         self.clock = Clock() if clock is None else clock
@@ -126,27 +127,27 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a transaction that changes nothing and waits for no other."""
+        """Open a transaction that only reads, and waits for no other transaction."""
         with self.engine.connect() as connection, connection.begin():
             yield connection
 
     def read(
         self, load: Callable[Concatenate[Connection, P], T], *given: P.args, **named: P.kwargs
     ) -> T:
-        """Return the result of ``load`` in a transaction of its own that changes nothing."""
+        """Return the result of ``load``, called in a transaction that only reads."""
         with self.reading() as connection:
             return load(connection, *given, **named)
 
     @contextmanager
     def shared(self, run: str) -> Iterator[Connection]:
-        """Open a transaction that runs at the same time as other shared ones of this run."""
+        """Open a transaction that writes, together with other shared transactions of a run."""
         with self._writing() as connection:
             self._lock(connection, "pg_advisory_xact_lock_shared", run)
             yield connection
 
     @contextmanager
     def exclusive(self, run: str) -> Iterator[Connection]:
-        """Open a transaction that excludes all others of this run, or of this name."""
+        """Open a transaction that writes while no other one of this run, or this name, does."""
         with self._writing() as connection:
             self._lock(connection, "pg_advisory_xact_lock", run)
             yield connection
@@ -161,17 +162,17 @@ class Database:
     def _lock(self, connection: Connection, function: str, name: str) -> None:
         if not self.is_sqlite:
             digest = hashlib.sha256(name.encode()).digest()[:8]
-            key = int.from_bytes(digest, "big", signed=True)  # as PostgreSQL takes it
+            key = int.from_bytes(digest, "big", signed=True)  # PostgreSQL's keys are signed
             connection.execute(text(f"SELECT {function}(:key)"), {"key": key})
 
     def now(self) -> float:
-        """Return seconds since 1970 on the clock that all workers share; it never jumps."""
+        """Return the time that all workers share, in seconds since 1970. It never jumps."""
         return self.clock.now()
 
     def synchronise(self) -> None:
-        """Compare the steady clock with the calendar: PostgreSQL's, or this machine's for SQLite.
+        """Compare ``clock`` with the calendar of PostgreSQL, or of this machine for SQLite.
 
-        A slow answer must not move it, or slots would close early.
+        Several readings of PostgreSQL are taken, because a slow reading is imprecise.
         """
         if self.is_sqlite:
             self.clock.read()
@@ -181,9 +182,9 @@ class Database:
                 self.clock.read(lambda: float(connection.execute(text(CLOCK)).scalar_one()))
 
     def when_it_answers(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work``; wait for a PostgreSQL that takes no connections.
+        """Wait until PostgreSQL accepts connections, and return the result of ``work``.
 
-        If PostgreSQL crashes during ``work``, ``work`` is repeated from its beginning.
+        If PostgreSQL crashes meanwhile, ``work`` is repeated from its beginning.
         """
         for _ in range(STARTING_CRASHES):
             self.wait_until_it_answers()
@@ -192,12 +193,12 @@ class Database:
             except DBAPIError as error:
                 if self.is_sqlite or not is_away(error):
                     raise
-            self.engine.dispose()  # no connection is older than the crash
+            self.engine.dispose()  # drop all connections from before the crash
         self.wait_until_it_answers()
         return work()
 
     def wait_until_it_answers(self) -> None:
-        """Wait for a PostgreSQL that takes no connections; StoreAway if that takes too long."""
+        """Wait until PostgreSQL accepts connections; raise StoreAway after ``STARTING_S``."""
         until = time.monotonic() + STARTING_S
         while not self.is_sqlite:
             try:
@@ -213,29 +214,29 @@ class Database:
             time.sleep(STARTING_PAUSE_S)
 
     def check_durable(self) -> None:
-        """Raise InvalidValue for a PostgreSQL that could lose committed transactions."""
+        """Raise InvalidValue if PostgreSQL's settings allow it to lose committed transactions."""
         if self.is_sqlite:
             return
         with self.reading() as connection:
             for name in ("fsync", "full_page_writes"):
                 if connection.execute(text(f"SHOW {name}")).scalar_one() != "on":
-                    expected = "must be on: a response is sent after its effect is durable"
+                    expected = "must be on, because clients rely on committed data"
                     raise InvalidValue("store", f"{name} = off", expected)
 
     def checkpoint(self) -> bool:
-        """Move SQLite's write-ahead log into the file and empty it; return whether it is empty.
+        """Move SQLite's write-ahead log into the file and empty it. Return whether it is empty.
 
-        A transaction that reads, also of another process, keeps the log from being emptied. No
-        writer waits for that reader.
+        While any process has a transaction that reads, the log cannot be emptied. Writers do not
+        wait for that transaction.
         """
         if not self.is_sqlite:
             return True
-        if not self._writers.acquire(timeout=TURN_S):  # a writer of ours would make SQLite refuse
+        if not self._writers.acquire(timeout=TURN_S):  # SQLite refuses during a write
             return False
         try:
             connection = self.engine.raw_connection()
             try:
-                # TRUNCATE waits for readers, and locks writers out meanwhile.
+                # TRUNCATE waits for readers, and no other connection can write meanwhile.
                 connection.cursor().execute(f"PRAGMA busy_timeout = {READERS_MS}").close()
                 emptying = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 busy, *_ = emptying.fetchone()
@@ -253,7 +254,7 @@ class Database:
 
     @property
     def log_bytes(self) -> int:
-        """The size of SQLite's write-ahead log; 0 if there is none, and for PostgreSQL."""
+        """The size of SQLite's write-ahead log; 0 if there is none, and 0 for PostgreSQL."""
         if self.is_sqlite:
             with suppress(FileNotFoundError):
                 return Path(f"{make_url(self.url).database}-wal").stat().st_size
@@ -270,7 +271,7 @@ class Database:
 
 
 def copy_sqlite(file: Path, copy: Path) -> None:
-    """Copy a file of SQLite that may be in use to a new file that only its owner can read."""
+    """Copy a SQLite file, which may be in use, to a new file that only its owner can read."""
     os.close(os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     source = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
     target = sqlite3.connect(copy)
@@ -282,18 +283,18 @@ def copy_sqlite(file: Path, copy: Path) -> None:
 
 
 def is_away(error: DBAPIError) -> bool:
-    """Return whether a PostgreSQL could not be reached, or was lost, and may come back."""
+    """Return whether an error means that PostgreSQL is not available now, but may be later."""
     state = getattr(error.orig, "sqlstate", None)
     if error.connection_invalidated or state in _AWAY:
         return True
     if state is not None or not isinstance(error, OperationalError):
         return False
-    # Of a connection that was not made libpq has a text and no SQLSTATE.
+    # If no connection was made, libpq gives a text and no SQLSTATE.
     return not any(words in str(error.orig) for words in _HOPELESS)
 
 
 def _durable(connection: Any, record: object) -> None:
-    """Make commits durable, whatever the defaults of the database or of the role are."""
+    """Make every commit durable, even if the database or the role has another default."""
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION synchronous_commit = on")
     connection.commit()
@@ -304,13 +305,13 @@ def _sqlite(url: str) -> Engine:
     engine = create_engine(url, connect_args={"timeout": WAIT_S, "check_same_thread": False})
 
     def create(*_: object) -> None:
-        # A file that exists is not opened: closing it would drop this process's locks on it, and
-        # another process that ends would then delete SQLite's log while we use it.
+        # Do not open a file that exists. Closing it would drop all locks of this process on it, and
+        # another process that ends could then delete SQLite's log while this process uses it.
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
     def prepare(connection: Any, record: object) -> None:
-        connection.isolation_level = None  # we say BEGIN ourselves
+        connection.isolation_level = None  # ``begin`` below sends BEGIN
         for pragma in (
             "journal_mode = WAL",
             "synchronous = FULL",

@@ -1,4 +1,4 @@
-"""Rows of ledgers: the chain of each population, its lines byte for byte, and the releases."""
+"""Queries for ledgers: the hash chain of each population, its lines, and the releases."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from checkins.service.store import schema
 
 runs, populations = schema.runs, schema.populations
 PREFIX_BYTES = 256
-"""Length of the prefix of a slot's line that holds its hash, which precedes its sum."""
+"""The first bytes of a slot's ledger line. They contain its hash, but not its long sum."""
 _SLOT_HASH = re.compile(
     rb'\{(?:"contributors":\d+,)?"dtype":(?:"\w+"|null),"entry":\d+,"hash":"([0-9a-f]{64})"'
 )
 
 
 def load_ledger(connection: Connection, population: str) -> Ledger:
-    """Return the state of a population's chain, from its runs; its lines are not read."""
+    """Return the state of a population's ledger, without reading its lines."""
     place = connection.execute(
         select(populations.c.entries, populations.c.head).where(populations.c.key == population)
     ).one_or_none()
@@ -63,7 +63,10 @@ def lengths(connection: Connection) -> dict[str, int]:
 
 
 def append(connection: Connection, population: str, ledger: Ledger, entry: Entry) -> Ledger:
-    """Append an entry; OutOfOrder if the stored chain is not the one of ``ledger``."""
+    """Append an entry and return the new ledger.
+
+    Raise OutOfOrder if the stored ledger has changed since ``ledger`` was loaded.
+    """
     after, line = ledger.append(entry)
     here = populations.c
     moved = connection.execute(
@@ -72,7 +75,7 @@ def append(connection: Connection, population: str, ledger: Ledger, entry: Entry
         .values(entries=after.entries, head=after.head)
     )
     if moved.rowcount != 1:
-        raise OutOfOrder(f"{population}: the ledger has moved on")
+        raise OutOfOrder(f"{population}: the ledger has changed meanwhile")
     values = {"population": population, "entry": after.entries, "line": line}
     connection.execute(insert(schema.ledger).values(**values))
     return after
@@ -85,7 +88,7 @@ def add_release(connection: Connection, run: str, *, slot: int, model_hash: str)
 def last_releases(
     connection: Connection, run: str, *, closed: int, most: int
 ) -> list[tuple[int, str]]:
-    """Return (slot, model hash) of the last releases up to slot ``closed``."""
+    """Return (slot, model hash) of the releases in the last ``most`` slots up to ``closed``."""
     c = schema.releases.c
     asked = select(c.slot, c.model_hash).where(c.run == run)
     asked = asked.where(c.slot <= closed, c.slot > closed - most).order_by(c.slot)
@@ -93,14 +96,17 @@ def last_releases(
 
 
 def ledger_lines(connection: Connection, population: str, *, after: int, most: int) -> list[bytes]:
-    """Return at most ``most`` lines of a ledger, byte for byte."""
+    """Return at most ``most`` lines of a ledger, starting after entry ``after``."""
     c = schema.ledger.c
     asked = select(c.line).where(c.population == population, c.entry > after)
     return list(connection.execute(asked.order_by(c.entry).limit(most)).scalars())
 
 
 def ledger_heads(connection: Connection, population: str, *, after: int, most: int) -> list[str]:
-    """Return the hashes of at most ``most`` lines; the sums of slots are not read."""
+    """Return the hashes of at most ``most`` lines after entry ``after``.
+
+    The sums of slots, which are long, are not read.
+    """
     c = schema.ledger.c
     prefix = func.substr(c.line, 1, PREFIX_BYTES, type_=LargeBinary).label("prefix")
     asked = select(c.entry, prefix).where(c.population == population, c.entry > after)

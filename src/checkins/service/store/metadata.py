@@ -1,7 +1,8 @@
 """Metadata of the store: its epoch, its key, and whether it is a copy.
 
-The epoch counts how often a coordinator was started on this store. Together with a witness outside
-of the store (``rollback_guard.py``) it detects a store that was rolled back.
+The epoch counts how often a coordinator was started on this store. A witness file outside of the
+store records the epoch too, so that a store that was rolled back is detected
+(``rollback_guard.py``).
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ EPOCH, KEY, COPY = "epoch", "key", "copy"
 
 
 def lost(population: str) -> str:
-    """Return the name of the mark of a population whose runs are lost; hashed, to be short."""
+    """Return the name of the entry which says that a population has lost runs.
+
+    The population is hashed, because names of entries are short.
+    """
     return f"lost {hashlib.sha256(population.encode()).hexdigest()[:32]}"
 
 
 def begin_epoch(database: Database) -> int:
-    """Begin and return the next epoch, durable before any request is answered in it."""
+    """Save and return the next epoch. Create the key of a new store."""
     with database.exclusive("facts") as connection:
         epoch = int(read(connection, EPOCH) or 0) + 1
         write(connection, EPOCH, str(epoch))
@@ -33,12 +37,12 @@ def begin_epoch(database: Database) -> int:
 
 
 def epoch_of(database: Database) -> int:
-    """Return the epoch of the store; 0 for a new one."""
+    """Return the epoch of the store, or 0 if no coordinator was started on it."""
     return int(database.read(read, EPOCH) or 0)
 
 
 def key_of(database: Database) -> bytes:
-    """Return the key from which tokens are derived; it never leaves the store."""
+    """Return the secret key from which tokens are derived."""
     return bytes.fromhex(database.read(read, KEY) or "")
 
 

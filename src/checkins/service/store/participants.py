@@ -1,7 +1,7 @@
-"""Rows of clients: who has enrolled, unspent tokens, and the check-ins of the slot in progress.
+"""Queries for clients: enrolments, unspent tokens, and check-ins of the slot in progress.
 
-Statements about many values take an array in PostgreSQL, which is one parameter, so that the
-statement is planned once; in SQLite they take lists of a bounded length.
+A statement about many values passes them to PostgreSQL as one array, so that the statement text
+stays the same and is planned once. To SQLite it passes lists of bounded length.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from checkins.service.store import schema
 
 check_ins, enrolled = schema.check_ins, schema.enrolled
 enrolments, tokens = schema.enrolments, schema.tokens
-MOST_IN_A_LIST = 500  # largest number of values in one list of SQLite
+MOST_IN_A_LIST = 500  # largest number of values in a list for SQLite
 _SAVE_REPORT = (
     update(check_ins)
     .where(check_ins.c.run == bindparam("a"), check_ins.c.receipt == bindparam("b"))
@@ -39,7 +39,7 @@ _SAVE_REPORT = (
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckIn:
-    """A check-in of the slot in progress; ``report`` is None until it has arrived."""
+    """A check-in of the slot in progress; ``report`` is None until the report has arrived."""
 
     receipt: str
     token: str
@@ -48,7 +48,7 @@ class StoredCheckIn:
 
 
 def unspent_tokens(connection: Connection, run: str, wanted: Sequence[str]) -> set[str]:
-    """Return the tokens that are not spent."""
+    """Return those of the ``wanted`` tokens that are not spent."""
     c = tokens.c
     return {
         row.token
@@ -58,7 +58,7 @@ def unspent_tokens(connection: Connection, run: str, wanted: Sequence[str]) -> s
 
 
 def receipts_of(connection: Connection, run: str, wanted: Sequence[str]) -> dict[str, str]:
-    """Return the receipts of those of the tokens that have checked in to the slot in progress."""
+    """Return the receipt of each ``wanted`` token that has checked in to the slot in progress."""
     c = check_ins.c
     return {
         row.token: row.receipt
@@ -68,7 +68,7 @@ def receipts_of(connection: Connection, run: str, wanted: Sequence[str]) -> dict
 
 
 def spend_tokens(connection: Connection, run: str, spent: Sequence[str]) -> bool:
-    """Delete tokens; False if another worker has spent one of them first."""
+    """Delete tokens. Return False if another worker has spent one of them before."""
     gone = sum(
         connection.execute(delete(tokens).where(tokens.c.run == run, some)).rowcount
         for some in _among(connection, tokens.c.token, spent)
@@ -93,7 +93,7 @@ def add_check_ins(connection: Connection, run: str, slot_of: Mapping[tuple[str, 
 def lock_check_ins(
     connection: Connection, run: str, wanted: Sequence[str]
 ) -> dict[str, StoredCheckIn]:
-    """Return the check-ins with these receipts; no other worker changes them meanwhile."""
+    """Return the check-ins with these receipts, and lock them until the transaction ends."""
     c = check_ins.c
     return {
         row.receipt: StoredCheckIn(row.receipt, row.token, bool(row.chosen), row.report)
@@ -102,7 +102,7 @@ def lock_check_ins(
             select(c.receipt, c.token, c.chosen, c.report)
             .where(c.run == run, some)
             .order_by(c.receipt)
-            .with_for_update()  # another worker may have another report of the same client
+            .with_for_update()  # another worker may have got another report of this client
         )
     }
 
@@ -114,7 +114,7 @@ def save_reports(connection: Connection, run: str, reports: Mapping[str, bytes])
 
 
 def enrolment_keys(connection: Connection, run: str, wanted: Sequence[str]) -> dict[str, str]:
-    """Return the idempotency keys of those of the credentials that have enrolled."""
+    """Return the idempotency key of each ``wanted`` credential that has enrolled."""
     c = enrolments.c
     return {
         row.credential: row.key
@@ -124,13 +124,16 @@ def enrolment_keys(connection: Connection, run: str, wanted: Sequence[str]) -> d
 
 
 def add_enrolments(connection: Connection, run: str, keys: Mapping[str, str]) -> None:
-    """Add the key of each credential, ordered by the hash of the credential."""
+    """Add the idempotency key of each credential, ordered by the hash of the credential."""
     rows = [{"run": run, "credential": one, "key": keys[one]} for one in sorted(keys)]
     _insert_all(connection, enrolments, rows)
 
 
 def lock_enrolled(connection: Connection, run: str) -> int:
-    """Return how many have enrolled in a run; no other worker enrols until the transaction ends."""
+    """Return how many clients have enrolled in a run, and lock that number.
+
+    No other worker enrols clients in the run until the transaction ends.
+    """
     asked = select(enrolled.c.clients).where(enrolled.c.run == run).with_for_update()
     return int(connection.execute(asked).scalar_one())
 
@@ -140,7 +143,7 @@ def save_enrolled(connection: Connection, run: str, clients: int) -> None:
 
 
 def erase_client(connection: Connection, run: str, token: str) -> bool:
-    """Delete a token and its check-in; False if there was neither."""
+    """Delete a token and its check-in. Return False if there was neither."""
     gone = [
         connection.execute(delete(table).where(table.c.run == run, table.c.token == token)).rowcount
         for table in (tokens, check_ins)
@@ -154,21 +157,21 @@ def erase_slot(connection: Connection, run: str) -> None:
 
 
 def erase_clients(connection: Connection, run: str | None = None) -> None:
-    """Delete everything about the clients of a run; None: of all runs."""
+    """Delete everything about the clients of a run, or of all runs if ``run`` is None."""
     for table in (check_ins, tokens, enrolments, enrolled):
         every = delete(table)
         connection.execute(every if run is None else every.where(table.c.run == run))
 
 
 def slot_of(connection: Connection, run: str, receipt: str) -> int | None:
-    """Return the slot that a receipt is for; None if it is not for the slot in progress."""
+    """Return the slot of a receipt, or None if it does not belong to the slot in progress."""
     c = check_ins.c
     asked = select(c.slot).where(c.run == run, c.receipt == receipt)
     return connection.execute(asked).scalar_one_or_none()
 
 
 def is_chosen(connection: Connection, run: str, slot: int, receipt: str) -> bool:
-    """Return whether a receipt is that of a client chosen in this slot, which is in progress."""
+    """Return whether ``slot`` is in progress and the receipt was chosen in it."""
     c = check_ins.c
     asked = select(c.chosen).where(c.run == run, c.receipt == receipt, c.slot == slot)
     return bool(connection.execute(asked).scalar_one_or_none())
@@ -182,7 +185,7 @@ def waiting(connection: Connection, run: str) -> dict[str, str]:
 
 
 def choices(connection: Connection, run: str) -> dict[str, bool]:
-    """Return for each receipt of the slot in progress whether it was chosen."""
+    """Return whether each receipt of the slot in progress was chosen."""
     c = check_ins.c
     rows = connection.execute(select(c.receipt, c.chosen).where(c.run == run))
     return {row.receipt: bool(row.chosen) for row in rows}
@@ -195,7 +198,7 @@ def chosen_receipts(connection: Connection, run: str) -> tuple[str, ...]:
 
 
 def save_choice(connection: Connection, run: str, chosen: Sequence[str], *, waiting: int) -> None:
-    """Save which of the ``waiting`` clients of the slot in progress were chosen."""
+    """Save which receipts of the slot in progress were chosen; ``waiting`` is their number."""
     c = check_ins.c
     everyone = len(chosen) == waiting
     if waiting:
@@ -208,7 +211,7 @@ def save_choice(connection: Connection, run: str, chosen: Sequence[str], *, wait
 def chosen_reports(
     connection: Connection, run: str, *, at_once: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the reports of those who were chosen, with their receipts, read in batches."""
+    """Yield the receipt and the report of each chosen client, read ``at_once`` at a time."""
     c, last = check_ins.c, ""
     while True:
         rows = connection.execute(
@@ -223,13 +226,13 @@ def chosen_reports(
         last = rows[-1].receipt
         for row in rows:
             yield row.receipt, row.report
-        del rows, row  # before the next batch is read
+        del rows, row  # free the memory before the next batch is read
 
 
 def _among(
     connection: Connection, of: ColumnElement[Any], values: Sequence[Any]
 ) -> Iterator[ColumnElement[bool]]:
-    """Yield conditions one of which holds where a column has one of ``values``."""
+    """Yield conditions that together select the rows whose column ``of`` is in ``values``."""
     if not values:
         return
     if connection.dialect.name == "postgresql":
@@ -240,7 +243,7 @@ def _among(
 
 
 def _insert_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows, all with the same columns."""
+    """Insert rows, which must all have the same columns."""
     if not rows:
         return
     if connection.dialect.name != "postgresql":

@@ -1,9 +1,9 @@
-"""Rollback detection: a file outside of the store, the witness, records the store's progress.
+"""Rollback detection by a witness, a file outside of the store that records its progress.
 
-If an old copy of a store were continued, spent tokens would be valid again, and slots would be
-released a second time with other noise. The witness holds the epoch and the length of each ledger.
-It is written at each start, and after each release is durable. It must not be copied with the
-store.
+If a coordinator continued with an old copy of a store, spent tokens would be valid again, and slots
+would be released a second time with other noise. The witness holds the epoch, and the number of
+ledger entries and runs of each population. It is written at each start, and after each release is
+durable. It must not be copied together with the store.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from checkins.service.store.database import Database
 
 
 class RolledBack(CheckinsError):
-    """The store is older than its witness."""
+    """The store is older than its witness, or is marked as a copy."""
 
 
 class NotRolledBack(CheckinsError):
-    """There is nothing to restore: the store is not older than its witness."""
+    """There is nothing to restore, because the store is not older than its witness."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreProgress:
-    """The epoch of a store, and the ledger entries and runs of each population."""
+    """The epoch of a store, and the number of ledger entries and of runs of each population."""
 
     epoch: int = 0
     entries: dict[str, int] = field(default_factory=dict)
     runs: dict[str, int] = field(default_factory=dict)
 
     def behind(self, store: StoreProgress) -> list[str]:
-        """Return in which ways ``store`` is older than this, in words."""
+        """Return in words in which ways ``store`` is older than this progress."""
         lost = [
             f"the ledger of {population} has {store.entries.get(population, 0):,} entries,"
             f" and had {entries:,}"
@@ -53,12 +53,12 @@ class StoreProgress:
         return lost
 
     def unknown_to(self, store: StoreProgress) -> list[str]:
-        """Return the populations with runs that ``store`` does not have."""
+        """Return the populations of which ``store`` has fewer runs than this progress."""
         return sorted(one for one, runs in self.runs.items() if store.runs.get(one, 0) < runs)
 
 
 class RollbackGuard:
-    """The witness file; a write is durable, and replaces the file as a whole."""
+    """The witness file. A write is durable and atomic."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,19 +66,20 @@ class RollbackGuard:
         self._seen = _read(path)
 
     def check(self, database: Database) -> None:
-        """Raise RolledBack if a store is older than recorded here, or is marked as a copy."""
+        """Raise RolledBack if a store is older than its witness, or is marked as a copy."""
         lost = self._lost(database)
         if lost:
             raise RolledBack(
-                f"the store was rolled back: {'; '.join(lost)}. Going on with it could release"
+                f"the store was rolled back: {'; '.join(lost)}. Continuing with it could release"
                 " slots twice. Use the store that was in use; if it is lost, start with --restore,"
                 " which ends every campaign that was running"
             )
 
     def check_restorable(self, database: Database) -> None:
-        """Refuse to restore a store that was not rolled back: it would end what runs in it.
+        """Raise NotRolledBack if a store was not rolled back.
 
-        An empty witness refuses nothing: it has no progress to compare with.
+        Restoring would end the open runs of such a store. Nothing is raised if the witness is
+        empty or missing, because then there is nothing to compare.
         """
         if self._seen == StoreProgress() or self._lost(database):
             return
@@ -88,8 +89,8 @@ class RollbackGuard:
             f"--restore: the store was not rolled back: it is in epoch {store.epoch:,} with"
             f" {sum(store.entries.values()):,} ledger entries, no fewer than in {self.path};"
             f" runs in it: {sum(store.runs.values()):,}, {running or 'none'} running; start without"
-            " --restore, and it goes on where it was. To end a campaign, stop it with the"
-            " operator's token. If the store is a copy all the same, name the witness of the store"
+            " --restore, and its runs continue. To end a campaign, stop it with the"
+            " operator's token. If the store is nevertheless a copy, give the witness of the store"
             " that was lost with --witness"
         )
 
@@ -99,7 +100,10 @@ class RollbackGuard:
         return marked + self._seen.behind(progress_of(database))
 
     def warnings(self, database: Database, store: str) -> dict[str, str]:
-        """Return log events, with words for the operator, where this witness protects little."""
+        """Return a warning for each reason why this witness may not detect a rollback.
+
+        The key is the name of a log event, and the value a text for the operator.
+        """
         found = {}
         store_now = progress_of(database)
         if not self.path.exists() and store_now != StoreProgress():
@@ -120,24 +124,24 @@ class RollbackGuard:
         return found
 
     def record(self, store: StoreProgress) -> None:
-        """Record progress durably; never less than before."""
+        """Write the progress of a store. No number in the witness ever becomes smaller."""
         with self._alone():
             before = self._seen = _read(self.path)  # another worker may have written it
             entries, runs = _most(store.entries, before.entries), _most(store.runs, before.runs)
             self._write(StoreProgress(max(store.epoch, before.epoch), entries, runs))
 
     def unknown_to(self, database: Database) -> list[str]:
-        """Return the populations of which a store that was rolled back has lost whole runs."""
+        """Return the populations of which the store has fewer runs than the witness records."""
         return self._seen.unknown_to(progress_of(database))
 
     def forget(self, store: StoreProgress) -> None:
-        """Record the progress of ``store``, which may be less than before."""
+        """Write the progress of ``store``, even if numbers become smaller."""
         with self._alone():
             self._write(store)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lock of the file: one thread of one process writes it at a time."""
+        """Hold a lock, so that only one thread of one process writes the witness."""
         with self._lock:
             descriptor = os.open(self.path.parent, os.O_RDONLY)
             try:
@@ -192,8 +196,9 @@ def _read(path: Path) -> StoreProgress:
 def default_witness(store: str, folder: Path) -> Path:
     """Return the path of a store's witness: in the user's state folder, named after the store.
 
-    It is not next to the store, since a restored copy of that folder would restore both. A witness
-    that an earlier version left next to the store, or in the campaign's ``folder``, is still used.
+    It is not next to the store, because whoever restores that folder would restore both. Earlier
+    versions put the witness next to the store, or in the campaign's ``folder``. If it exists only
+    there, that path is returned.
     """
     prefix = "sqlite:///"
     if store.startswith(prefix):
@@ -212,7 +217,7 @@ def _digits(place: str) -> str:
 
 
 def _state_folder() -> Path:
-    """Return the folder for state: in XDG_STATE_HOME, or in .local/state of the home folder."""
+    """Return ``checkins`` in XDG_STATE_HOME, or else in .local/state of the home folder."""
     given = Path(os.environ.get("XDG_STATE_HOME", ""))
     if given.is_absolute():
         return given / "checkins"

@@ -1,4 +1,4 @@
-"""The specification of a run: its sealed campaign, protocol rules and schedule."""
+"""The specification of a run: its sealed campaign, its number, and what follows from both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from checkins.tasks.tensors import Shapes, size
 
 
 def population_of(campaign: Campaign) -> str:
-    """Return the key of a campaign's ledger: its population_id, or else its seal."""
+    """Return the name of a campaign's population, which identifies its ledger.
+
+    A campaign without a ``population_id`` has a population of its own, named after its seal.
+    """
     if campaign.population_id is None:
         return f"seal {campaign.seal}"
     return f"population {campaign.population_id}"
@@ -22,7 +25,10 @@ def population_of(campaign: Campaign) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunSpec:
-    """One run of a campaign; everything here is public."""
+    """The specification of one run. Everything in it is public.
+
+    ``affordable`` is the number of slots that the budget allows.
+    """
 
     campaign: Campaign
     number: int
@@ -57,6 +63,6 @@ class RunSpec:
 
     @property
     def most_enrolled(self) -> int:
-        """The largest number of clients that may enrol: that of the declared population."""
+        """The largest number of clients that may enrol, from the declared population if any."""
         population = self.campaign.design.population
         return MOST_ENROLLED if population is None else min(population.most, MOST_ENROLLED)

@@ -1,4 +1,4 @@
-"""Rows of runs: specification, state, learner, certificate, epsilons and learning curve."""
+"""Queries for runs: specification, state, model, certificate, epsilons and learning curve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ runs, learners, populations = schema.runs, schema.learners, schema.populations
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The state of a run: all that a check-in or a report depends on."""
+    """The state of a run, without its model and its ledger."""
 
     phase: Phase
     closed: int
@@ -38,13 +38,13 @@ class RunState:
 
     @property
     def slot(self) -> int:
-        """The slot in progress, or the next one."""
+        """The number of the slot in progress, or of the next slot."""
         return self.closed + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunSnapshot:
-    """The state of a run with its model and its ledger, at one moment."""
+    """The state of a run with its learner (model and optimizer state) and its ledger."""
 
     state: RunState
     learner: Learner
@@ -55,7 +55,7 @@ class RunSnapshot:
 
 
 def load_specs_except(connection: Connection, known: Collection[str]) -> list[RunSpec]:
-    """Return every run that is not ``known``, in the order in which they were opened."""
+    """Return all runs except those with ids in ``known``, in the order of their opening."""
     c = runs.c
     ids = connection.execute(select(c.id).order_by(c.position)).scalars()
     new = [run for run in ids if run not in known]
@@ -63,7 +63,7 @@ def load_specs_except(connection: Connection, known: Collection[str]) -> list[Ru
 
 
 def load_spec(connection: Connection, run: str) -> RunSpec | None:
-    """Return a run; None if there is no such run."""
+    """Return the specification of a run, or None if there is no such run."""
     row = connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
     if row is None:
         return None
@@ -99,7 +99,7 @@ def save_state(connection: Connection, run: str, state: RunState) -> None:
 def load_snapshot(
     connection: Connection, spec: RunSpec, known: RunSnapshot | None = None
 ) -> RunSnapshot:
-    """Return the snapshot of a run; parts that are as in ``known`` are not read again."""
+    """Return the snapshot of a run. If its ledger is that of ``known``, read only the state."""
     state, c = load_state(connection, spec.id), populations.c
     place = connection.execute(select(c.entries, c.head).where(c.key == spec.population)).one()
     if known is not None and place.entries < known.ledger.entries:
@@ -155,7 +155,7 @@ def count_runs_per_population(connection: Connection) -> dict[str, int]:
 def add_run(
     connection: Connection, spec: RunSpec, certificate: Mapping[str, Any], filter: Filter | None
 ) -> None:
-    """Add a run that waits for its first slot."""
+    """Add a run that has no slot yet."""
     last = connection.execute(select(func.coalesce(func.max(runs.c.position), 0))).scalar_one()
     connection.execute(
         insert(runs).values(
@@ -182,7 +182,7 @@ Curve = list[tuple[int, dict[str, float]]]
 
 
 def load_epsilons(database: Database, run: str) -> Epsilons:
-    """Return (slots, epsilon), ordered by slots."""
+    """Return (number of slots, epsilon) for each epsilon that has been computed, in order."""
     c = epsilons.c
     asked = select(c.slots, c.epsilon).where(c.run == run).order_by(c.slots)
     with database.reading() as connection:
@@ -194,7 +194,7 @@ def add_epsilon(database: Database, run: str, *, slots: int, epsilon: float) -> 
 
 
 def load_curve(database: Database, run: str, *, after: int = -1) -> Curve:
-    """Return (slots, metrics), ordered by slots."""
+    """Return (closed slots, metrics) for more than ``after`` closed slots, in order."""
     c = curve.c
     asked = select(c.slots, c.metrics).where(c.run == run, c.slots > after).order_by(c.slots)
     with database.reading() as connection:
@@ -210,7 +210,7 @@ def add_curve_point(
 def _add_unless_present(
     database: Database, table: Table, run: str, slots: int, values: Mapping[str, object]
 ) -> None:
-    """Add a row, unless another worker has added the same one."""
+    """Add a row, unless there is a row with this number of slots."""
     with database.exclusive(f"progress {run}") as connection:
         same = select(table.c.slots).where(table.c.run == run, table.c.slots == slots)
         if connection.execute(same).one_or_none() is None:

@@ -1,9 +1,9 @@
 """The tables of the store, and the migration to this schema.
 
-No column holds a time, an address or an order of arrival. A spent token is deleted. ``check_ins``
-holds the slot in progress only, and is emptied in the transaction that closes it (invariants 1 and
-8). In SQLite the tables about clients are ordered by hashes (no rowid), so the file does not hold
-the order of arrival either.
+No column holds the time of a request, an address or the order of arrival. A spent token is deleted.
+``check_ins`` contains only the slot in progress, and the transaction that closes the slot empties
+it (invariants 1 and 8). In SQLite the tables about clients have no rowid and are ordered by hashes,
+so the file does not reveal the order of arrival either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from checkins.errors import InvalidValue
 from checkins.service.store.database import Database
 
 SCRIPTS = Path(__file__).parent / "migrations"
-NEWEST = "0003"  # revision of the last script: for a store that has it alembic is not loaded
+NEWEST = "0003"  # revision of the last script; a store that has it needs no alembic
 HASH = String(64)  # type of a hash in hex, or of a receipt
 
 metadata = MetaData()
@@ -43,7 +43,7 @@ def _table(name: str, *items: SchemaItem) -> Table:
 
 
 def _table_by_hash(name: str, *items: SchemaItem) -> Table:
-    """Return a table that SQLite orders by its primary key, not by the order of arrival."""
+    """Return a table that SQLite orders by its primary key, not by the order of insertion."""
     return Table(name, metadata, *items, sqlite_with_rowid=False)
 
 
@@ -52,14 +52,14 @@ def _run() -> Column[str]:
 
 
 def _number(name: str) -> Column[int]:
-    """Return an integer that is part of the primary key."""
+    """Return an integer column that is part of the primary key."""
     return Column(name, BigInteger, primary_key=True, autoincrement=False)
 
 
 facts = _table_by_hash(
     "facts", Column("name", HASH, primary_key=True), Column("value", Text, nullable=False)
 )
-"""The epoch, the service's own key, and whether this is a copy."""
+"""Metadata of the store by name: see ``metadata``."""
 
 populations = _table(
     "populations",
@@ -67,7 +67,7 @@ populations = _table(
     Column("entries", BigInteger, nullable=False),
     Column("head", HASH, nullable=False),
 )
-"""Length and head of the ledger of each population."""
+"""The number of entries and the head of each population's ledger."""
 
 ledger = _table(
     "ledger",
@@ -96,7 +96,7 @@ runs = _table(
     Column("ending", String(16)),
     Column("filter", String(16)),
 )
-"""One run of a campaign: its specification and its state."""
+"""The specification and the state of each run."""
 
 learners = _table(
     "learners",
@@ -106,7 +106,7 @@ learners = _table(
     Column("slots", BigInteger, nullable=False),
     Column("velocity", LargeBinary),
 )
-"""The last released model of each run, and the state of its optimizer."""
+"""The current model of each run, and the state of its optimizer."""
 
 enrolments = _table_by_hash(
     "enrolments",
@@ -114,10 +114,10 @@ enrolments = _table_by_hash(
     Column("credential", HASH, primary_key=True),
     Column("key", HASH, nullable=False),
 )
-"""Hashes of the credentials that have a token: each has one."""
+"""Hashes of the credentials that have enrolled, and of their idempotency keys."""
 
 enrolled = _table("enrolled", _run(), Column("clients", BigInteger, nullable=False))
-"""Number of clients that have enrolled in a run that is not over, with those that withdrew."""
+"""Number of clients that have enrolled in each open run, including those that withdrew."""
 
 tokens = _table_by_hash("tokens", _run(), Column("token", HASH, primary_key=True))
 """Hashes of the tokens that are not spent."""
@@ -132,20 +132,23 @@ check_ins = _table_by_hash(
     Column("report", LargeBinary),
     UniqueConstraint("run", "token"),
 )
-"""Check-ins of the slot in progress: token, receipt, whether chosen, and the report."""
+"""The check-ins of the slot in progress. ``chosen`` is null before the choice."""
 
 releases = _table("releases", _run(), _number("slot"), Column("model_hash", HASH, nullable=False))
-"""The hash of each released model, as in the ledger."""
+"""The hash of each released model, which is also in the ledger."""
 
 epsilons = _table("prices", _run(), _number("slots"), Column("epsilon", Float, nullable=False))
-"""Epsilon after a number of slots, rounded up, with all earlier runs of the population."""
+"""Epsilon of a run after a number of slots, rounded up, with all earlier runs included."""
 
 curve = _table("curve", _run(), _number("slots"), Column("metrics", Text, nullable=False))
-"""Metrics of released models on a public holdout."""
+"""Metrics of released models on the public holdout."""
 
 
 def migrate(database: Database) -> None:
-    """Run the missing migrations, all or none, in one process at a time; refuse a newer store."""
+    """Run the missing migrations in one transaction.
+
+    Raise InvalidValue if a newer version has written the store.
+    """
     if _is_newest(database):
         return
     from alembic import command

@@ -1,4 +1,4 @@
-"""Configuration of alembic: migrations run in the transaction of ``schema.migrate``."""
+"""Configuration of alembic. Migrations run in the transaction of ``schema.migrate``."""
 
 from alembic import context
 

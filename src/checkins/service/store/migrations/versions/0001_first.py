@@ -1,4 +1,4 @@
-"""The first tables."""
+"""Create the tables of the first version."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""How many clients have enrolled in each run that is not over."""
+"""Add the table with the number of clients that have enrolled in each open run."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,7 +13,8 @@ def upgrade() -> None:
         sa.Column("run", sa.String(32), sa.ForeignKey("runs.id"), primary_key=True),
         sa.Column("clients", sa.BigInteger, nullable=False),
     )
-    # Of a run that is open, those who are still known: a spent token without a key left no trace.
+    # Count the clients of open runs that are still known. If a client enrolled without a key and
+    # spent its token, no row about it is left.
     op.execute(
         """
         INSERT INTO enrolled (run, clients)

@@ -1,4 +1,4 @@
-"""The filter that a run was opened with; none in runs from before there were filters."""
+"""Add the filter with which a run was opened; null for runs older than this migration."""
 
 import sqlalchemy as sa
 from alembic import op
