@@ -62,7 +62,7 @@ def reason(database: Database) -> str | None:
     by = "" if math.isnan(off_s) else f" by {abs(off_s):,.0f} s"
     return (
         f"the server's clock was set {'back' if off_s < 0.0 else 'forward'}{by}: no check-in is"
-        " taken and no slot is closed until it is right, or its operator confirms it"
+        " accepted and no slot is closed until the clock is right or the operator confirms it"
     )
 
 

@@ -1,4 +1,4 @@
-"""Group commit: one transaction saves all messages that arrived during the one before."""
+"""Group commit: messages that arrive during one transaction are saved together by the next."""
 
 from __future__ import annotations
 

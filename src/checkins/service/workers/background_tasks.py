@@ -29,9 +29,7 @@ class _Supervised:
     work: Work
     task: asyncio.Task[None] | None = None
     began: float = 0.0
-    died: float | None = (
-        None  # when it last failed; None if it never failed, or has done its work since
-    )
+    died: float | None = None  # when it last failed; None if it has worked since
     pause_s: float = FIRST_PAUSE_S
 
 
