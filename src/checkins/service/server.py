@@ -86,9 +86,10 @@ def serve(
     ready: Callable[[], None],
     until_done: str | None = None,
 ) -> None:
-    """Serve in this process until asked to stop, or until a campaign is over.
+    """Serve in this process until asked to stop.
 
-    ``until_done`` is the id of the campaign's first run. If None, only a signal ends the service.
+    If ``until_done`` is the id of a run, also stop once this run and all later runs of its campaign
+    are over.
     """
     _raise_file_limit()
     with logs.configure(settings.log_file):
@@ -200,9 +201,7 @@ class _Workers:
             pass_fds=[fd],
         )
         if process.stdin is not None:
-            with contextlib.suppress(
-                BrokenPipeError
-            ):  # ``look_after`` notices that the worker died
+            with contextlib.suppress(BrokenPipeError):  # ``look_after`` restarts the worker
                 process.stdin.write(self.settings.to_json().encode())
                 process.stdin.close()
         self.processes.append(process)

@@ -115,7 +115,7 @@ def limited_protocol(
             self.in_head = False
             self.heard = False
             self.head_too_long = False
-            self.idle_bytes = 0  # bytes since the last complete head, minus those explained by body
+            self.idle_bytes = 0  # bytes since the last head that belong to no body
             self.cycles: deque[RequestResponseCycle] = deque()  # requests being answered
             self.head_timer: asyncio.TimerHandle | None = None
             self.answer_timer: asyncio.TimerHandle | None = None

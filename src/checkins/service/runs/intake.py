@@ -197,8 +197,6 @@ def _server(spec: RunSpec, state: RunState, **client: Any) -> Server:
     slot = None
     if state.slot_phase is not None:
         slot = Slot(state.slot, spec.rules, state.slot_phase, **client)
-        if (
-            slot.phase is slots.Phase.CHOOSING
-        ):  # the choice was read from the database, so it is durable
+        if slot.phase is slots.Phase.CHOOSING:  # the choice is in the store, so it is durable
             slot, _ = slots.step(slot, slots.ChoiceRecorded(slot.number))
     return Server(spec.rules, NO_MODEL, state.phase, state.closed, slot)

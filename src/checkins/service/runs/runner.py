@@ -210,7 +210,7 @@ class Runner:
         await self._read_choice(live_run)
         if spec.id in self.live_runs:
             return self.live_runs[spec.id]
-        self.live_runs[spec.id] = live_run  # its clock task must start below without fail
+        self.live_runs[spec.id] = live_run  # no step until its clock task starts can fail
         if not live_run.is_over:
             self.background.keep("clock", lambda: self._drive(live_run), name=spec.id)
             if len(live_run.epsilons) < len(epsilon_process.slot_counts(spec)):

@@ -30,7 +30,7 @@ def calendar_s() -> float:
 def steady_s() -> float:
     """Return the time of a clock that cannot be set, in seconds since an unknown moment.
 
-    If the system has such a clock, the time during which the machine was suspended counts.
+    If the system supports it, the clock also runs while the machine is suspended.
     """
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)

@@ -45,7 +45,7 @@ CONNECTING = {
 STARTING_S = 60
 """Seconds that a starting coordinator waits for a PostgreSQL that accepts no connections."""
 STARTING_PAUSE_S = 0.5  # seconds between two attempts to connect
-STARTING_CRASHES = 3  # number of crashes of PostgreSQL after which a start is repeated
+STARTING_CRASHES = 3  # how many crashes of PostgreSQL a start survives
 TURN_S = 1.0  # seconds that a checkpoint waits for writers of this process
 READERS_MS = 50  # milliseconds that a checkpoint waits for readers, and blocks writers
 _AWAY = frozenset({"57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006"})
@@ -109,7 +109,7 @@ class Database:
         else:
             self.engine = create_engine(
                 parsed.set(drivername="postgresql+psycopg"),
-                isolation_level="READ COMMITTED",  # a statement sees all commits before it
+                isolation_level="READ COMMITTED",  # each statement sees all commits before it
                 pool_size=4,
                 max_overflow=4,
                 connect_args={n: v for n, v in CONNECTING.items() if n not in parsed.query},

@@ -59,7 +59,7 @@ def _number(name: str) -> Column[int]:
 facts = _table_by_hash(
     "facts", Column("name", HASH, primary_key=True), Column("value", Text, nullable=False)
 )
-"""Metadata of the store by name: see ``metadata``."""
+"""Metadata of the store by name; see ``store/metadata.py``."""
 
 populations = _table(
     "populations",

@@ -224,9 +224,7 @@ class Planner:
         process, self._process = self._process, None
         if process is None:
             return
-        if (
-            process.stdout is not None and not process.stdout.at_eof()
-        ):  # otherwise the process has ended
+        if process.stdout is not None and not process.stdout.at_eof():  # still running
             with contextlib.suppress(ProcessLookupError):
                 process.kill()  # the process has no state to lose
         await process.communicate()
