@@ -85,7 +85,7 @@ def test_the_text_has_a_verdict_and_tables(checkins, small: str) -> None:
     assert outcome.code == 0
     assert "Consistent: epsilon is at least" in outcome.out
     assert "binary response" in outcome.out
-    assert "of the known lower bound" in outcome.out
+    assert "of the proved lower bound" in outcome.out
     assert "confidence 0.9999" in outcome.out
 
 

@@ -89,11 +89,11 @@ def test_a_number_that_would_become_0_is_refused_not_rounded(checkins, option: s
         (PURE, {"population": "nan"}, f"--population nan: {RANGE}"),
         (SLIDING, {"window": "101"}, "--window 101: must be at most slots = 100"),
         (SLIDING, {"window": "0"}, f"--window 0: {COUNT}"),
-        (SLIDING, {"window": None}, "--window: is missing; "),
+        (SLIDING, {"window": None}, "--window is missing; "),
         (PURE, {"window": "5"}, "--window 5: goes with the sliding protocol only"),
         (AVERAGED, {"adjacency": "add-remove"}, "--adjacency add-remove: "),
         (AVERAGED, {"participation": "0.5"}, "--participation 0.5: "),
-        (AVERAGED, {"population": None}, "--population: is missing; "),
+        (AVERAGED, {"population": None}, "--population is missing; "),
         (AVERAGED, {"capacity": "5"}, "--capacity 5: "),
     ],
 )
@@ -107,11 +107,11 @@ def test_a_value_out_of_range_is_refused(checkins, options, changes, starts) -> 
         (PURE, {"noise_multiplier": "1"}, "--local-epsilon 1: contradicts --noise-multiplier"),
         (PURE, {"noise_at": "server"}, "--noise-at server: goes with --noise-multiplier"),
         (NOISY, {"local_delta": "1e-9"}, "--local-delta 1e-9: goes with --local-epsilon"),
-        (NOISY, {"noise_at": None}, "--noise-at: is missing; must be client or server"),
-        (NOISY, {"noise_at": "client"}, "--capacity: is missing; "),
+        (NOISY, {"noise_at": None}, "--noise-at is missing; must be client or server"),
+        (NOISY, {"noise_at": "client"}, "--capacity is missing; "),
         (NOISY, {"noise_at": "client", "capacity": "all"}, "--capacity all: goes with --noise-at"),
         (PURE, {"capacity": "all"}, "--capacity all: goes with --noise-at"),
-        (PURE, {"local_epsilon": None}, "--local-epsilon or --noise-multiplier: one is missing"),
+        (PURE, {"local_epsilon": None}, "--local-epsilon or --noise-multiplier is missing"),
     ],
 )
 def test_contradictions_are_refused(checkins, options, changes, starts) -> None:
@@ -120,7 +120,7 @@ def test_contradictions_are_refused(checkins, options, changes, starts) -> None:
 
 @pytest.mark.parametrize("option", ["protocol", "slots", "participation", "delta", "adjacency"])
 def test_nothing_that_privacy_depends_on_has_a_default(checkins, option: str) -> None:
-    refused(checkins(*line(PURE, **{option: None})), f"--{option}: is missing; must ")
+    refused(checkins(*line(PURE, **{option: None})), f"--{option} is missing; must ")
 
 
 def test_an_option_given_twice_is_refused(checkins) -> None:
@@ -154,9 +154,9 @@ def test_a_strange_value_stays_on_one_short_line(checkins, text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "starts"),
     [
-        ({"solve": None}, "--solve: is missing; must be one of noise-multiplier, "),
+        ({"solve": None}, "--solve is missing; must be one of noise-multiplier, "),
         ({"solve": "delta"}, "--solve delta: must be "),
-        ({"epsilon": None}, "--epsilon: is missing; must be a finite number above 0"),
+        ({"epsilon": None}, "--epsilon is missing; must be a finite number above 0"),
         ({"epsilon": "0"}, "--epsilon 0: must be a finite number above 0"),
         ({"epsilon": "nan"}, "--epsilon nan: must be a finite number above 0"),
         ({"slots": "100"}, "--slots 100: leave it out: --solve slots computes it"),

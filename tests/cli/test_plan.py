@@ -109,7 +109,7 @@ def test_nothing_that_privacy_depends_on_has_a_default(checkins, missing: str) -
     at = ASKED.index(missing)
     outcome = checkins("plan", *ASKED[:at], *ASKED[at + 2 :])
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"checkins: {missing}: is missing")
+    assert outcome.err.startswith(f"checkins: {missing} is missing")
     assert outcome.err.count("\n") == 1
 
 
@@ -255,7 +255,7 @@ def test_without_a_terminal_for_input_the_missing_option_is_named(
     monkeypatch.setattr(command, "stdin_is_terminal", lambda: False)
     outcome = checkins("plan")
     assert outcome.code == 2
-    assert "--population: is missing" in outcome.err
+    assert "--population is missing" in outcome.err
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def test_a_file_that_may_not_be_read_is_one_line(
 def test_simulated_campaigns_and_notes_are_reported(checkins, tmp_path: Path) -> None:
     book = Book().run(campaign(grid=None), simulated=True, floats=True).close(epsilon=2.0)
     shown = " ".join(checkins("verify", kept(tmp_path, *book.lines)).out.split())
-    assert "Simulated: the noise was drawn from a seed and gives no privacy." in shown
+    assert "Simulated: the noise was drawn from a seed, so it gives no privacy." in shown
     assert "Notes: - line 6 states epsilon = 2.0" in shown
 
 

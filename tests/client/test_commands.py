@@ -107,7 +107,7 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("join {url} --row 1", "--state: is missing"),
+        ("join {url} --row 1", "--state is missing"),
         ("join {url} --state {folder}", "--data or --row"),
         ("join {url} --state {folder} --row 1 --data x.csv", "--data or --row"),
         ("join {url} --state {folder} --row 1 --client ann", "--client ann: goes with --data"),
@@ -124,7 +124,7 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ),
         ("join {url} --state {folder} --row 1 --key-file nowhere", "--key-file nowhere: cannot"),
         ("join nowhere --state {folder} --row 1", "must be http://HOST"),
-        ("swarm {url}", "--clients: is missing"),
+        ("swarm {url}", "--clients is missing"),
         ("swarm {url} --clients none", "--clients none: must be an integer"),
         ("swarm {url} --clients 2 --data x.csv", "--data x.csv: the campaign has built-in data"),
     ],

@@ -1,1 +1,1 @@
-"""The command line: commands in ``commands``, tables and plots for people in ``views``."""
+"""The command line: ``commands`` runs each command, ``views`` prints its tables and plots."""

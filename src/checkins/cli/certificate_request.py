@@ -1,4 +1,4 @@
-"""What `account` and `calibrate` certify: a design from options, or campaign files."""
+"""Read the design that `account` and `calibrate` certify, from options or campaign files."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ COUNT = params.integers(validate.MOST_SLOTS)
 
 @dataclass(frozen=True, slots=True)
 class CertificateRequest:
-    """Designs to certify and the terms of the guarantee.
+    """Designs to certify, with the delta and the neighbour relation of the guarantee.
 
-    ``files`` is empty if the design comes from options.
+    ``compute`` returns the certificate. ``refusal`` turns an error of ``compute`` into one that
+    names the option or the line of the file. ``files`` is empty if the design comes from options.
     """
 
     compute: Callable[[], Certificate]
@@ -46,7 +47,7 @@ class CertificateRequest:
     files: tuple[CampaignFile, ...] = ()
 
     def certify(self) -> Certificate:
-        """Return the certificate; an error names the option or the line of the file."""
+        """Return the certificate. An error names the option or the line of the file."""
         try:
             return self.compute()
         except InvalidValue as error:
@@ -73,7 +74,7 @@ def from_options(given: GivenOptions) -> CertificateRequest:
 
 
 def from_files(paths: Sequence[str], given: GivenOptions) -> CertificateRequest:
-    """Return the request that campaign files describe; several files are composed."""
+    """Return the request for campaign files. Its certificate covers all files together."""
     from checkins.campaign import read_campaign
     from checkins.campaign.partial_runs import PartialRun
     from checkins.campaign.spending import certify_runs
@@ -147,7 +148,7 @@ def _randomizer(given: GivenOptions) -> LocalRandomizer | GaussianNoise:
         level = given.number("noise_multiplier", validate.positive)
         return GaussianNoise(level, given.choice("noise_at", NoiseAt))
     raise UsageError(
-        f"--local-epsilon or --noise-multiplier: one is missing; {POSITIVE} (it has no default)"
+        f"--local-epsilon or --noise-multiplier is missing; {POSITIVE} (it has no default)"
     )
 
 
@@ -160,7 +161,10 @@ def _capacity(given: GivenOptions, text: str) -> int | None:
 
 
 def allowed_start(given: GivenOptions, unknown: str) -> str:
-    """Return an allowed text for the option that is solved for; the result ignores it."""
+    """Return a valid text for the option that ``--solve`` computes.
+
+    The design must be valid before the calibration starts. The result does not depend on this text.
+    """
     if unknown == "slots":
         return given.texts.get("window", "1")
     if unknown == "capacity" and given.texts.get("noise_at") == NoiseAt.CLIENT:

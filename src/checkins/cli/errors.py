@@ -1,8 +1,8 @@
-"""Error messages and exit codes: one line on standard error for each failure.
+"""Error messages and exit codes. Each failure prints one line on standard error.
 
-Exit code 2 means that the command or its input is wrong, 1 that the result is negative or that the
-program or the machine failed, 130 that the command was interrupted. A traceback is printed only if
-``CHECKINS_DEBUG=1`` is set.
+Exit code 2 means that the command or its input is wrong. Exit code 1 means that the result is
+negative, or that the program or the machine failed. Exit code 130 means that the command was
+interrupted. A traceback is printed only if ``CHECKINS_DEBUG=1`` is set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST_VALUE = 60
 
 
 class UsageError(CheckinsError):
-    """The command cannot run with these arguments; the message is the complete line."""
+    """The command cannot run with these arguments. The message is printed unchanged."""
 
 
 def missing_extra(what: str, extra: str, error: ImportError) -> UsageError:
@@ -44,7 +44,7 @@ def quoted(value: object) -> str:
 
 
 def about_data(error: InvalidData) -> str:
-    """Return the problem of a data file, with the cell that it is about."""
+    """Describe the error in a data file. Name the cell if the error is about one cell."""
     cell = f"{error.name} = {quoted(error.value)}: " if isinstance(error, InvalidCell) else ""
     return f"{cell}{error.expected}"
 
@@ -55,13 +55,13 @@ def warn(message: str) -> None:
 
 
 def failed(problem: str) -> typer.Exit:
-    """Print a negative result on standard error; return the exit with code 1 to raise."""
+    """Print a negative result on standard error. Return the exception that exits with code 1."""
     warn(problem)
     return typer.Exit(FAILURE)
 
 
 def report(error: BaseException) -> int:
-    """Print an error on standard error; return the exit code."""
+    """Print an error on standard error and return the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error, file=sys.stderr)
         return USAGE
@@ -73,7 +73,7 @@ def report(error: BaseException) -> int:
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
-    usage_message = getattr(error, "format_message", None)  # typer's own errors, of any version
+    usage_message = getattr(error, "format_message", None)  # an error of typer
     if callable(usage_message):
         command = getattr(getattr(error, "ctx", None), "command_path", "checkins")
         message = one_line(str(usage_message())).rstrip(".")

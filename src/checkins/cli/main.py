@@ -1,4 +1,4 @@
-"""The program `checkins`: its commands, and the exit code of the process."""
+"""The program `checkins`: run a command and return the exit code of the process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = {
     **{"join": "join", "swarm": "swarm", "export": "export", "backup": "export"},
     **{"verify": "verify", "paper": "paper"},
 }
-"""The module of each command, in the order of the help."""
+"""The module of each command. The help lists the commands in this order."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,10 +43,10 @@ def _program(
 
 
 def program(commands: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the program with these commands; import only their modules."""
+    """Return the program with these commands. Only their modules are imported."""
     app = typer.Typer(
         name="checkins",
-        help="Plan, run, audit and account for private training by random check-ins.",
+        help="Plan, run and audit private training by random check-ins, and certify its epsilon.",
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -64,7 +64,7 @@ def program(commands: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; return the exit code."""
+    """Run one command and return the exit code."""
     wanted = [name for name in arguments[:1] if name in COMMANDS] or COMMANDS
     try:
         ended = typer.main.get_command(program(wanted)).main(
@@ -86,7 +86,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(
                 errors="replace"
-            )  # a terminal without Greek letters still shows the numbers
+            )  # a terminal that has no Greek letters shows ? instead
     if not sys.warnoptions and os.environ.get("CHECKINS_DEBUG") != "1":
         warnings.simplefilter("ignore")
     code = run(sys.argv[1:])
@@ -95,6 +95,6 @@ def main() -> None:
 
 
 def _close_stdout() -> int:
-    """Stop writing silently after the reader closed the pipe, as in `checkins ... | head`."""
+    """Discard further output, because the reader closed the pipe, as in `checkins ... | head`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return errors.FAILURE

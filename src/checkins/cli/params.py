@@ -1,8 +1,8 @@
-"""Declarations of options, those that commands share, and the parsers of their texts.
+"""Declare the options of commands and parse their values.
 
-Every option stays a text until its command runs. So each error names the option as it was typed,
-and ``checkins --help`` does not import the accountant. No value is clamped: a number that float64
-would turn into 0 or infinity is an error.
+The value of an option remains a string until its command runs. So each error names the option as it
+was typed, and ``checkins --help`` does not import the accountant. No value is clamped: a number
+that float64 would turn into 0 or infinity is an error.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ALLOWED: Mapping[object, str] = {
     validate.open_unit: "must lie strictly between 0 and 1",
     validate.probability: "must lie in [0, 1]",
 }
-"""Descriptions of the numbers that pass a check."""
+"""For each check of a number: which numbers pass it, as error messages say it."""
 TIME_UNITS_S = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def text(option: str, metavar: str, explained: str) -> Parameter:
-    """Declare an option that takes a text."""
+    """Declare an option with a string value."""
     declared = typer.Option(option, metavar=metavar, help=explained, show_default=False)
     return _parameter(option, list[str] | None, declared, None)
 
@@ -64,7 +64,7 @@ def argument(
     default: Any = Parameter.empty,
     hidden: bool = False,
 ) -> Parameter:
-    """Declare an argument; it is required unless it has a default."""
+    """Declare an argument. The argument is required if it has no default."""
     declared = typer.Argument(metavar=metavar, hidden=hidden, show_default=False)
     return _parameter(name, kind, declared, default)
 
@@ -96,20 +96,28 @@ def command(
 
 
 CAMPAIGN_FILE = argument("file", "CAMPAIGN.TOML")
-PROTOCOL = text("--protocol", "fixed|averaged|sliding", "How a slot uses its check-ins.")
-SLOTS = text("--slots", "M", "Time steps of the campaign.")
-WINDOW = text("--window", "W", "Slots that a client chooses from (sliding protocol only).")
+PROTOCOL = text(
+    "--protocol",
+    "fixed|averaged|sliding",
+    "What happens in a slot. fixed: the server uses at most --capacity of its check-ins. averaged:"
+    " the server averages the reports of all its check-ins. sliding: as fixed, but each client"
+    " draws its slot from the next --window slots, not from all slots.",
+)
+SLOTS = text("--slots", "M", "Number of time steps of the campaign.")
+WINDOW = text("--window", "W", "Number of slots that a client draws from (sliding only).")
 PARTICIPATION = text("--participation", "P", "Probability that a client checks in at all.")
 NOISE_AT = text(
     "--noise-at",
     "client|server",
-    "Who adds the noise: each client to its report, or the server to the sum of a slot.",
+    "Who adds the noise. client: each client, to its report. server: the server, to the sum of a"
+    " slot.",
 )
 DELTA = text("--delta", "D", "The delta of the guarantee.")
 ADJACENCY = text(
     "--adjacency",
     "replace-one|add-remove",
-    "Neighbouring populations: one client's data replaced, or one client added or removed.",
+    "Which populations are neighbours. replace-one: one client has other data. add-remove: one"
+    " client is added or removed.",
 )
 DESIGN = (
     PROTOCOL,
@@ -117,46 +125,52 @@ DESIGN = (
     text(
         "--capacity",
         "K|all",
-        "Largest number of check-ins that a slot uses. Required for Gaussian noise at the client;"
-        " with noise at the server the default is all; with --local-epsilon the epsilon does not"
-        " depend on it.",
+        "Largest number of check-ins that a slot uses. With --noise-at client it is required. With"
+        " --noise-at server the default is all. With --local-epsilon it does not change epsilon.",
     ),
     WINDOW,
     text(
         "--population",
         "LO..HI",
-        "Number of clients, if it is known for certain; required for the averaged protocol.",
+        "Number of clients, if it is known for certain. Required for the averaged protocol.",
     ),
     PARTICIPATION,
     text("--local-epsilon", "E", "Each report is E-DP on the device."),
     text(
-        "--local-delta", "D", "Each report is (E, D)-DP on the device, with E of --local-epsilon."
+        "--local-delta", "D", "Each report is (E, D)-DP on the device, where E is --local-epsilon."
     ),
-    text("--noise-multiplier", "S", "Standard deviation of the Gaussian noise / clip norm."),
+    text(
+        "--noise-multiplier",
+        "S",
+        "Standard deviation of the Gaussian noise, divided by the clip norm.",
+    ),
     NOISE_AT,
     text(
-        "--campaigns", "R", "Number of runs of the campaign, each with fresh randomness. Default 1."
+        "--campaigns",
+        "R",
+        "How often the campaign is run, each time with fresh randomness. Default 1.",
     ),
     text(
         "--curious",
         "C",
-        "Number of clients that may disclose what they see: whether they were chosen, their"
-        " reports and their noise. Default 0.",
+        "Number of clients that may tell the adversary what they know: whether they were chosen,"
+        " their reports and their noise. Default 0.",
     ),
     DELTA,
     ADJACENCY,
 )
-"""The options of a design and its guarantee, for `account` and `calibrate`."""
+"""The options of `account` and `calibrate` that describe a design and its guarantee."""
 FORCE = flag("--force", "Overwrite an existing file.")
 JSON = flag("--json", "Print one JSON object on standard output.")
 
 
 @dataclass(frozen=True, slots=True)
 class GivenOptions:
-    """The texts of the options that were given, by their names with underscores.
+    """The options that the user gave.
 
-    ``values`` are the values of all arguments and options of the command. ``unknown`` is the option
-    that ``--solve`` asks for; None for every other command.
+    ``texts`` maps the name of an option, with underscores, to its value as a string. ``values`` has
+    every argument and option of the command, given or not. ``unknown`` is the name of the option
+    that ``--solve`` computes. It is None for all other commands.
     """
 
     texts: Mapping[str, str]
@@ -165,7 +179,7 @@ class GivenOptions:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], several: Sequence[str] = ()) -> GivenOptions:
-        """Collect the options with a text; only those in ``several`` may be given twice."""
+        """Collect the options that were given. Only those in ``several`` may be given twice."""
         texts: dict[str, str] = {}
         for name, value in values.items():
             if name not in ("files", *several) and isinstance(value, list) and value:
@@ -184,25 +198,25 @@ class GivenOptions:
         return self.values.get("json") is True
 
     def replacing(self, **texts: str) -> GivenOptions:
-        """Return the options with other texts."""
+        """Return a copy in which these options have other values."""
         return replace(self, texts={**self.texts, **texts})
 
     def required(self, name: str, allowed: str) -> str:
-        """Return the text of an option that has no default."""
+        """Return the value of an option. Raise if it was not given."""
         if name not in self.texts:
-            raise UsageError(f"{option(name)}: is missing; {allowed} (it has no default)")
+            raise UsageError(f"{option(name)} is missing; {allowed} (it has no default)")
         return self.texts[name]
 
     def typed(self, name: str) -> str:
-        """Return the option and its text, as they were typed."""
+        """Return the option and its value, as they were typed."""
         return f"{option(name)} {quoted(self.texts[name])}"
 
     def invalid(self, name: str, why: str) -> UsageError:
-        """Return the error that a given option is wrong."""
+        """Return the error for an option that was given with a wrong value."""
         return UsageError(f"{self.typed(name)}: {why}")
 
     def solving(self, unknown: str, text: str) -> GivenOptions:
-        """Return the options with a starting text for the option that is solved for."""
+        """Return a copy with a first value for the option that ``--solve`` computes."""
         return replace(self.replacing(**{unknown: text}), unknown=unknown)
 
     @contextmanager
@@ -216,7 +230,7 @@ class GivenOptions:
     def refusal(
         self, error: InvalidValue, *, defaults: Mapping[str, str] | None = None
     ) -> UsageError:
-        """Return the library's error with the option and its text, or the text of its default."""
+        """Return the library's error as one that names the option and its value or default."""
         if error.name not in self.texts and error.name in (defaults or {}):
             default = (defaults or {})[error.name]
             return UsageError(f"{option(error.name)} {default} (the default): {error.expected}")
@@ -225,7 +239,7 @@ class GivenOptions:
         if error.name in self.texts:
             return self.invalid(error.name, error.expected)
         if error.value is None:
-            return UsageError(f"{option(error.name)}: is missing; {error.expected}")
+            return UsageError(f"{option(error.name)} is missing; {error.expected}")
         return UsageError(f"{option(error.name)} {quoted(error.value)}: {error.expected}")
 
     def integer(
@@ -236,7 +250,7 @@ class GivenOptions:
         least: int = 1,
         most: int = validate.MOST_SLOTS,
     ) -> int:
-        """Return an option as an integer; without a default the option is required."""
+        """Return an option as an integer. The option is required if there is no default."""
         if name not in self.texts and default is not None:
             return default
         return integer(name, self.required(name, integers(most, least)), least=least, most=most)
@@ -244,30 +258,30 @@ class GivenOptions:
     def number(
         self, name: str, check: Callable[..., None], *, default: float | None = None
     ) -> float:
-        """Return an option as a number that passes the check; required without a default."""
+        """Return an option as a number that passes the check. Without a default it is required."""
         if name not in self.texts and default is not None:
             return default
         return number(name, self.required(name, ALLOWED.get(check, "must be a number")), check)
 
     def choice(self, name: str, choices: type[Choice], *, default: str | None = None) -> Choice:
-        """Return an option as a member of an enumeration; required without a default."""
+        """Return an option as a member of an enumeration. Without a default it is required."""
         if name not in self.texts and default is not None:
             return choices(default)
         return choice(name, self.required(name, one_of(choices)), choices)
 
 
 def option(name: str) -> str:
-    """Return the option of a parameter: ``local_epsilon`` is ``--local-epsilon``."""
+    """Return the option with this name: ``local_epsilon`` becomes ``--local-epsilon``."""
     return "--" + name.replace("_", "-")
 
 
 def integers(most: int, least: int = 1) -> str:
-    """Describe the integers that are allowed."""
+    """Return the text that says which integers are allowed."""
     return f"must be an integer from {least:,} to {most:,}"
 
 
 def integer(name: str, text: str, *, least: int = 1, most: int = validate.MOST_SLOTS) -> int:
-    """Parse an integer; ``1e6``, ``1_000`` and ``1,000`` are integers too.
+    """Parse an integer. ``1e6``, ``1_000`` and ``1,000`` are accepted too.
 
     >>> integer("slots", "1e6"), integer("slots", "1_000"), integer("slots", "1,000")
     (1000000, 1000, 1000)
@@ -308,7 +322,7 @@ def number(name: str, text: str, check: Callable[..., None]) -> float:
 
 
 def choice(name: str, text: str, choices: type[Choice]) -> Choice:
-    """Parse a member of an enumeration, by its exact value."""
+    """Return the member of an enumeration that has this value."""
     try:
         return choices(text)
     except ValueError:
@@ -316,13 +330,13 @@ def choice(name: str, text: str, choices: type[Choice]) -> Choice:
 
 
 def one_of(choices: type[StrEnum]) -> str:
-    """Describe the members of an enumeration."""
+    """Return the text that says which values are allowed."""
     *most, last = [str(each) for each in choices]
     return f"must be {', '.join(most)} or {last}"
 
 
 def population(text: str, *, most: int = validate.MOST_SLOTS) -> Population:
-    """Parse a range of population sizes ``LO..HI``, or one number for both ends.
+    """Parse the number of clients: a range ``LO..HI``, or one number.
 
     >>> population("10..20"), population("1e3")
     (Population(fewest=10, most=20), Population(fewest=1000, most=1000))
@@ -341,7 +355,7 @@ def population(text: str, *, most: int = validate.MOST_SLOTS) -> Population:
 
 
 def capacity(text: str) -> int | None:
-    """Parse the capacity of a slot; None means ``all``."""
+    """Parse the capacity of a slot. Return None for ``all``."""
     try:
         return None if text == ALL else integer("capacity", text)
     except InvalidValue as error:
@@ -349,7 +363,7 @@ def capacity(text: str) -> int | None:
 
 
 def seconds(name: str, text: str) -> float:
-    """Parse a time: a number of seconds, or a number with the unit s, min, h or d.
+    """Parse a duration: a number of seconds, or a number with the unit s, min, h or d.
 
     >>> seconds("duration", "90"), seconds("duration", "1.5h"), seconds("duration", "2d")
     (90.0, 5400.0, 172800.0)

@@ -1,4 +1,4 @@
-"""Commands' access to a running service: its campaigns, ledgers, models, and joining one."""
+"""Requests of commands to a running service: fetch its campaigns, ledgers and models."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
     from checkins.client import CampaignView
 
 URL = argument("url", "URL")
-CAMPAIGN_ID = text("--campaign", "ID", "The run to join. Default: the open one.")
+CAMPAIGN_ID = text("--campaign", "ID", "Id of the run to join. Default: the run that is open.")
 ACCESS = (
-    text("--key-file", "FILE", "A file with the key that the service requires."),
-    text("--seal", "SHA256", "Join only a campaign with this seal, sha256:..."),
+    text("--key-file", "FILE", "A file with the key that the service requires for enrolment."),
+    text("--seal", "SHA256", "Join only the campaign with this seal, sha256:..."),
     text(
         "--allow-model",
         "MODULE:FUNCTION",
-        "Import this code if the campaign names it as its model. Default: import no code.",
+        "Import this function if the campaign names it as its model. Default: import no code.",
     ),
 )
-FOLLOW = flag("--follow", "Continue with the runs that follow, with fresh randomness.")
+FOLLOW = flag("--follow", "Take part in the later runs of the campaign too.")
 
 OPTION = {"key": "key_file"}
-"""Options whose names differ from the names in the library."""
+"""Names of parameters in the library whose options have other names."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 _CAMPAIGN = re.compile(rf"(https?://[^?#]+?)/campaigns/({wire.RUN_ID})/?", re.IGNORECASE)
 TIMEOUT_S = 30.0
-"""Longest time of a response; a ledger may take longer while data keep arriving."""
+"""Time limit of a response. A ledger may take longer, as long as data keep arriving."""
 LEDGER_BYTES = 64 * 2**30
-"""Largest ledger that is streamed; fetch a larger one with other tools and verify the file."""
+"""Largest ledger that is fetched. Fetch a larger ledger with another tool and verify the file."""
 MOST_CAMPAIGNS = 100
-"""Largest number of campaigns that are checked for being on one population."""
+"""Up to this number of campaigns, their populations are compared."""
 
 
 def is_address(place: str) -> bool:
-    """Whether this is the address of a service, not a file."""
+    """Return True for an http or https URL, False for a file."""
     return ADDRESS.match(place) is not None
 
 
 def split_address(url: str) -> tuple[str, str | None]:
-    """Return the address of the service, and the run that it names or None.
+    """Split a URL into the address of the service and the run id, or None if it has none.
 
     >>> split_address("http://127.0.0.1:8470/campaigns/0123456789ab-1")
     ('http://127.0.0.1:8470', '0123456789ab-1')
@@ -65,10 +65,10 @@ def split_address(url: str) -> tuple[str, str | None]:
 
 @contextmanager
 def service(url: str) -> Iterator[tuple[httpx.Client, str]]:
-    """Connect to the service at ``url``; yield the connection and the run to fetch.
+    """Connect to the service at ``url``. Yield the connection and the id of a run.
 
-    ``url`` is the address of a campaign, URL/campaigns/ID, or that of the service if all its
-    campaigns are on one population. Responses are limited in size and time.
+    ``url`` may name the run, as in URL/campaigns/ID. It may be the address of the service if all
+    its campaigns have the same population. Responses are limited in size and time.
     """
     try:
         import httpx
@@ -112,7 +112,7 @@ def latest_model(http: httpx.Client, run: str) -> bytes:
 
 @contextmanager
 def ledger(http: httpx.Client, run: str) -> Iterator[tuple[Iterator[bytes], str]]:
-    """Stream the ledger of a run's population; yield its chunks and its address."""
+    """Stream the ledger of a run's population. Yield its chunks of bytes and its URL."""
     from checkins.client import bounded_http
 
     path = wire.LEDGER_PATH.format(run=run)
@@ -126,7 +126,7 @@ def ledger(http: httpx.Client, run: str) -> Iterator[tuple[Iterator[bytes], str]
 
 
 def _fetched(http: httpx.Client, path: str, max_bytes: int) -> bytes:
-    """Fetch a response; raise the error that the service reports."""
+    """Return the body of a response. Raise the error that the service reports."""
     from checkins.client.actions import Request, RequestKind
     from checkins.client.bounded_http import fetch
 
@@ -156,7 +156,7 @@ def _view(http: httpx.Client, run: str) -> wire.CampaignView:
 
 
 def _only_run(http: httpx.Client, url: str) -> str:
-    """Return the newest run, if all campaigns are on one population."""
+    """Return the newest run. Raise if the campaigns have several populations."""
     from checkins.client.service_client import LISTING_BYTES
 
     try:
@@ -181,7 +181,7 @@ def _only_run(http: httpx.Client, url: str) -> str:
 
 
 def addressed(given: GivenOptions) -> tuple[str, GivenOptions]:
-    """Return the address of the service, and the options with the run that the address names."""
+    """Return the address of the service, and the options with the run id from the URL."""
     url = given.values["url"]
     base, run = split_address(url)
     if run is None:
@@ -205,14 +205,14 @@ def campaign_at(url: str, given: GivenOptions) -> CampaignView:
 
 
 def task_of(view: CampaignView) -> Task:
-    """Return the task of the campaign; refuse a campaign without one."""
+    """Return the task of the campaign. Raise if the campaign has no task."""
     if view.campaign.task is None:
         raise UsageError(f"campaign {view.id}: has no task that a device could train")
     return view.campaign.task
 
 
 def keys_in(given: GivenOptions) -> list[str]:
-    """Return the keys in the key file, one per line; an empty list without the option."""
+    """Return the lines of the key file. Return an empty list if there is no ``--key-file``."""
     if "key_file" not in given:
         return []
     path = Path(given.texts["key_file"])
@@ -227,7 +227,7 @@ def keys_in(given: GivenOptions) -> list[str]:
 
 
 def unencrypted_warning(url: str) -> str | None:
-    """Return a warning if the connection is not encrypted, or None."""
+    """Return a warning if the connection is not encrypted, otherwise None."""
     parts = urlsplit(url)
     if parts.scheme == "https" or parts.hostname in LOCAL_HOSTS:
         return None

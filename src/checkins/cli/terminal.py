@@ -1,4 +1,4 @@
-"""Output: results to standard output, progress to standard error, and checks of ``--out``."""
+"""Print results on standard output and progress on standard error. Check ``--out``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
 MOST_COLUMNS = 100
-"""Largest width of printed text: longer lines are hard to read."""
+"""Largest width of printed text, because longer lines are hard to read."""
 
 
 def show(*parts: RenderableType) -> None:
-    """Print tables and text, as wide as the terminal but at most ``MOST_COLUMNS``."""
+    """Print tables and text with the width of the terminal, at most ``MOST_COLUMNS``."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -40,12 +40,12 @@ def show_plain(line: str) -> None:
 
 
 def show_json(answer: Mapping[str, object]) -> None:
-    """Print one JSON object; a number that is not finite becomes null."""
+    """Print one JSON object. A number that is not finite becomes null."""
     print(json.dumps(finite(answer), indent=2, allow_nan=False))
 
 
 def write_json(path: Path, answer: Mapping[str, object], *, indent: int = 2) -> None:
-    """Write a file with one JSON object; a number that is not finite becomes null."""
+    """Write one JSON object to a file. A number that is not finite becomes null."""
     from checkins import durable_file
 
     text = json.dumps(finite(answer), indent=indent, allow_nan=False)
@@ -53,7 +53,7 @@ def write_json(path: Path, answer: Mapping[str, object], *, indent: int = 2) -> 
 
 
 def finite(value: object) -> object:
-    """Return the value with None for every number that is not finite."""
+    """Return the value with every number that is not finite replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -64,7 +64,7 @@ def finite(value: object) -> object:
 
 
 def progress_console(*, quiet: bool) -> Console | None:
-    """Return a console on standard error; None if quiet or if no terminal can show progress."""
+    """Return a console on standard error. Return None if quiet or if it is not a terminal."""
     if quiet or not sys.stderr.isatty():
         return None
     from rich.console import Console
@@ -75,7 +75,7 @@ def progress_console(*, quiet: bool) -> Console | None:
 
 @contextmanager
 def working(what: str, *, quiet: bool) -> Iterator[None]:
-    """Show a spinner on standard error during the block, if a terminal can show it."""
+    """Show a spinner while the block runs, if standard error is a terminal."""
     console = progress_console(quiet=quiet)
     if console is None:
         yield
@@ -89,9 +89,9 @@ def working(what: str, *, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def progress(label: str, count: str = "", *, quiet: bool) -> Iterator[Progress | None]:
-    """Show progress bars on standard error; None if no terminal can show them.
+    """Yield progress bars on standard error. Yield None if it is not a terminal.
 
-    ``label`` and ``count`` are rich's format strings for the texts on both sides of a bar.
+    ``label`` and ``count`` are rich's format strings for the texts before and after a bar.
     """
     console = progress_console(quiet=quiet)
     if console is None:
@@ -106,7 +106,7 @@ def progress(label: str, count: str = "", *, quiet: bool) -> Iterator[Progress |
 
 
 def check_folder(out: Path) -> None:
-    """Refuse a folder that cannot be created or written to; create nothing."""
+    """Raise if the folder cannot be created or written to. Nothing is created."""
     there = out
     with _out_errors(out, "a folder"):
         while not there.exists() and there != there.parent:
@@ -117,7 +117,7 @@ def check_folder(out: Path) -> None:
 
 
 def check_file(out: Path, *, force: bool, instead: str = "") -> None:
-    """Refuse a file that exists, unless ``force`` is set, or that cannot be created."""
+    """Raise if the file cannot be created, or if it exists and ``force`` is not set."""
     with _out_errors(out, "a file"):
         if out.is_dir():
             raise UsageError(f"--out {quoted(out)}: is a folder; name a file in it")
@@ -131,7 +131,7 @@ def check_file(out: Path, *, force: bool, instead: str = "") -> None:
 
 
 def write_new(place: str, text: str, *, force: bool) -> None:
-    """Write a text file; refuse to overwrite one unless ``force`` is set."""
+    """Write a text file. Raise if the file exists and ``force`` is not set."""
     from checkins import durable_file
 
     try:

@@ -16,9 +16,9 @@ SOLVABLE = "noise-multiplier|local-epsilon|participation|slots|capacity"
 def account(given: GivenOptions) -> None:
     """Compute the smallest epsilon that is proved for a design.
 
-    Every method that applies is tried; the results of the others are listed after the best one.
-    Campaign files can be given instead of the options; several files are composed.
-    Nothing that privacy depends on has a default.
+    All methods that apply to the design are tried. The table shows the smallest epsilon first, then
+    the results of the other methods. Campaign files can be given instead of the options; the
+    epsilon then covers all files together. No option that privacy depends on has a default.
     """
     with terminal.working("computing the certificate", quiet=given.json):
         from checkins.cli import certificate_request
@@ -44,14 +44,14 @@ def account(given: GivenOptions) -> None:
 @params.command(
     *params.DESIGN,
     text("--epsilon", "E", "The target epsilon."),
-    text("--solve", SOLVABLE, "The parameter to compute; leave its own option out."),
+    text("--solve", SOLVABLE, "The parameter to compute. Do not give its own option."),
     params.JSON,
 )
 def calibrate(given: GivenOptions) -> None:
     """Compute the value of one parameter that meets a target epsilon.
 
-    The value is rounded to the private side. The other options describe the rest of the design, as
-    in account.
+    The value is rounded so that the design has at most the target epsilon. The other options
+    describe the rest of the design, as for account.
     """
     with terminal.working("calibrating", quiet=given.json):
         from checkins import accounting, validate

@@ -1,4 +1,4 @@
-"""`checkins audit`: attack a simulated campaign; compare measured and certified epsilon."""
+"""`checkins audit`: attack a simulated campaign and compare measured with certified epsilon."""
 
 from __future__ import annotations
 
@@ -26,28 +26,34 @@ OPTIONS = (
     text(
         "--trials",
         "N",
-        "Number of runs with each canary, and as many without it. Default: what --seconds allows.",
+        "Number of runs with each canary. The same number is run without it. Default: as many as"
+        " fit in --seconds.",
     ),
-    text("--seconds", "S", "Approximate time of all runs together. Default 30."),
-    text("--confidence", "C", "Confidence of all measured bounds together. Default 0.9999."),
+    text("--seconds", "S", "Approximate time of all runs together, in seconds. Default 30."),
+    text(
+        "--confidence",
+        "C",
+        "Probability with which all measured bounds hold together. Default 0.9999.",
+    ),
     text(
         "--delta",
         "D",
-        "A delta to audit at; may be given several times, the first is the headline. Default: the"
-        " campaign's own, 1e-3 and 1e-2.",
+        "A delta at which epsilon is measured. It may be given several times; the first is reported"
+        " first. Default: the delta of the campaign, 1e-3 and 1e-2.",
     ),
     text(
         "--canary",
         "worst-case|data|all",
-        "Which client to detect: one with the worst possible updates, one with unusual data in real"
-        " training, or both. Default all.",
+        "The client that the attacks try to detect. worst-case: a client with the worst possible"
+        " updates. data: a client with unusual data in real training. Default all.",
     ),
-    flag("--one-run", "A single run with many canaries, each included with probability 1/2."),
+    flag("--one-run", "Use a single run with many canaries, each included with probability 1/2."),
     text(
         "--engine",
         "compiled|machines|both",
-        "What runs the campaign: compiled array code, fast enough to measure; the protocol's own"
-        " state machines on a smaller campaign; or both. Default compiled.",
+        "The code that runs the campaign. compiled: fast array code that simulates the protocol."
+        " machines: the state machines that real devices and coordinators use, on a smaller"
+        " campaign. Default compiled.",
     ),
     text("--seed", "S", "Seed of the simulated randomness. Default 1."),
     params.folder("--out", "Save trade-off.png and audit.json there."),
@@ -59,9 +65,10 @@ OPTIONS = (
 def audit(given: GivenOptions) -> None:
     """Measure the epsilon of a campaign by attacks on it.
 
-    The campaign is run many times with and without a canary client. The result is a lower bound on
-    epsilon with exact confidence. Exit code 0: consistent with the certificate; 1: the certificate
-    is contradicted; 2: wrong arguments.
+    The campaign is simulated many times with and many times without one client, the canary. Attacks
+    try to tell the two cases apart, which gives a lower bound on epsilon at the given confidence.
+    Exit code 0: the bound is consistent with the certificate. 1: it contradicts the certificate.
+    2: the arguments are wrong.
     """
     file, out = given.values["file"], given.values["out"]
     if given.values["one_run"] and "trials" in given:
@@ -152,7 +159,7 @@ def _save(result: Audit, out: Path) -> None:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
-    """Show one bar for each attack; None if no terminal can show it."""
+    """Yield a function that updates one bar per attack. Yield None without a terminal."""
     with terminal.progress("{task.description}", quiet=quiet) as bars:
         if bars is None:
             yield None

@@ -25,12 +25,12 @@ Found = TypeVar("Found")
 LEDGER = params.text(
     "--ledger",
     "DIR",
-    "Compose the campaign with the runs in the ledger of its population: a folder that contains"
-    " ledger.jsonl, or that file.",
+    "The ledger of the population: a folder that contains ledger.jsonl, or that file. The"
+    " certificate then covers the runs in the ledger and this campaign together.",
 )
 ROUNDING = "epsilon is rounded up, affordable_slots down"
 CURVE_SECONDS = 3.0
-"""Processor time after which no further point of the spending curve is computed."""
+"""Processor time, in seconds, after which no further point of the curve is computed."""
 GENERAL_ADVICE = "; add noise, or run fewer slots"
 
 
@@ -38,8 +38,8 @@ GENERAL_ADVICE = "; add noise, or run fewer slots"
 def check(given: params.GivenOptions) -> None:
     """Validate a campaign file and show its certificate.
 
-    Exit code 0: the campaign is within its budget; 1: it exceeds its budget, and so would stop
-    before its end, or the ledger is refused; 2: the file is not a valid campaign, or does not match
+    Exit code 0: the campaign is within its budget. 1: it exceeds its budget and would stop before
+    its end, or the ledger is not valid. 2: the file is not a valid campaign, or it does not match
     the ledger.
     """
     path = ledger_file(given.texts["ledger"]) if "ledger" in given else None
@@ -64,7 +64,7 @@ def check(given: params.GivenOptions) -> None:
 
 
 def _verified(path: Path, file: CampaignFile) -> Verification:
-    """Verify the ledger, and that the campaign can be appended to it."""
+    """Verify the ledger. Raise if the campaign cannot be appended to it."""
     from checkins.ledger import InvalidLedger, lines, verify
 
     try:
@@ -83,10 +83,11 @@ def _verified(path: Path, file: CampaignFile) -> Verification:
 
 @dataclass(frozen=True, slots=True)
 class CheckedCampaign:
-    """A campaign file with its certificate, spending curve and affordable number of slots.
+    """A campaign file with its certificate.
 
-    ``before`` is the ledger that the campaign is composed with; None without one. ``certificate``
-    is None if no epsilon is proved. ``affordable`` is None if it could not be computed.
+    ``before`` is the verified ledger of ``--ledger``, or None. ``certificate`` is None if no
+    epsilon is proved. ``affordable`` is the number of slots that the budget allows, or None if it
+    could not be computed. ``curve`` has pairs: a number of slots, and epsilon after these slots.
     """
 
     file: CampaignFile
@@ -156,7 +157,7 @@ class CheckedCampaign:
         return answer
 
     def excess(self) -> str:
-        """Return the message that the budget is exceeded, with its line in the file."""
+        """Return the message that the budget is exceeded. It names the line in the file."""
         from checkins import formatting
         from checkins.accounting.design import MOST_EPSILON
 
@@ -175,14 +176,14 @@ class CheckedCampaign:
         return str(self.file.refusal(InvalidValue("epsilon", budget.epsilon, problem)))
 
     def hint(self) -> str:
-        """Return a change that would keep the budget, or general advice."""
+        """Return a change of the file that would keep the budget, or general advice."""
         if self.certificate is None or self.before is not None:
             return GENERAL_ADVICE
         return _remedy(self.campaign) or GENERAL_ADVICE
 
 
 def _or_none(compute: Callable[[], Found]) -> Found | None:
-    """Return the result; None if the file is valid but no epsilon is proved."""
+    """Return the result of ``compute``. Return None if no epsilon is proved."""
     try:
         return compute()
     except (NotCovered, DeltaExhausted):
@@ -190,7 +191,7 @@ def _or_none(compute: Callable[[], Found]) -> Found | None:
 
 
 def _remedy(campaign: Campaign) -> str | None:
-    """Return the noise parameter that keeps the budget; None if none is found."""
+    """Return a value of the noise parameter that keeps the budget. None: no value was found."""
     from checkins.accounting import Adjacency, GaussianNoise, Parameter, calibrate
     from checkins.campaign.partial_runs import PartialRun
     from checkins.campaign.spending import Spending
@@ -213,7 +214,7 @@ def _remedy(campaign: Campaign) -> str | None:
             variation=PartialRun.whole(campaign).variation,
         )
         value = certificate.safe_value(parameter, found.value)
-        noise = replace(campaign.design.randomizer, **{key: float(value)})  # type: ignore[arg-type]  # a float's key
+        noise = replace(campaign.design.randomizer, **{key: float(value)})  # type: ignore[arg-type]  # the field is a float
         other = replace(campaign, design=replace(campaign.design, randomizer=noise))
         within_budget = Spending(other).within_budget
     except CheckinsError:

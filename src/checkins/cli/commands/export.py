@@ -18,22 +18,26 @@ if TYPE_CHECKING:
 
 KINDS = (".safetensors", ".npz")
 INTEGERS = ("run", "slot")
-"""Metadata of a model that are integers; all metadata are stored as texts."""
+"""Metadata of a model that are integers. The file stores all metadata as strings."""
 
 
 @params.command(
     params.argument("place", "URL|STORE"),
-    text("--campaign", "ID", "A run of the store. Default: the newest run."),
-    text("--out", "FILE", "model.safetensors or model.npz. Default model.safetensors."),
+    text("--campaign", "ID", "The id of a run in the store. Default: the newest run."),
+    text(
+        "--out",
+        "FILE",
+        "The file to write; it ends in .safetensors or .npz. Default model.safetensors.",
+    ),
     params.FORCE,
     params.JSON,
 )
 def export(given: GivenOptions) -> None:
     """Save the latest released model of a campaign.
 
-    The file has named tensors and their metadata. The model comes from a running service (its
-    address, or URL/campaigns/ID) or from its store (sqlite:///FILE.db, postgresql://...). Its hash
-    is computed again and compared.
+    The model comes from a running service (its address, or URL/campaigns/ID) or from the store of a
+    service (sqlite:///FILE.db, postgresql://...). The file contains named tensors and metadata. The
+    hash of the model is computed again and compared with the metadata.
     """
     place = given.values["place"]
     path = Path(given.texts.get("out", "model.safetensors"))
@@ -107,16 +111,16 @@ def _write(path: Path, body: bytes, tensors: Mapping[str, Any], known: Mapping[s
 
 
 @params.command(
-    text("--store", "URL", "sqlite:///FILE.db, as given to serve."),
+    text("--store", "URL", "The store to copy: sqlite:///FILE.db, as given to serve."),
     text("--out", "FILE", "The file to write the copy to."),
     params.JSON,
 )
 def backup(given: GivenOptions) -> None:
     """Copy an SQLite store while its coordinator runs.
 
-    The copy is marked as a copy. Serve it with --restore: every campaign that was running in it is
-    then ended and accounted up to the last slot that its budget allows, since releases after the
-    copy was made are unknown. The witness file is not copied.
+    The copy is marked as a copy and can be served only with --restore. Each campaign that was
+    running in it is then ended. It is accounted as if it had released every slot that its budget
+    allows, because the releases after the copy are unknown. The witness file is not copied.
     """
     place = given.required("store", "sqlite:///FILE.db")
     path = Path(given.required("out", "a file that does not exist"))

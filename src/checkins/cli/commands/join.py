@@ -1,4 +1,4 @@
-"""`checkins join`: take part in a campaign as one device; its data stay on it."""
+"""`checkins join`: take part in a campaign as one device. The data stay on the device."""
 
 from __future__ import annotations
 
@@ -33,25 +33,29 @@ EVENT_WORDS = {
     text(
         "--data",
         "FILE",
-        "A CSV or Parquet file with this person's rows, in the format that is sealed.",
+        "A CSV or Parquet file with this person's rows and the columns that the campaign declares.",
     ),
     text("--client", "ID", "The client whose rows to use, if the file has several clients."),
-    text("--row", "N", "Use person N of the campaign's own data set, for demonstrations."),
     text(
-        "--state", "DIR", "Folder with the saved state of this device; use the same one each time."
+        "--row", "N", "Use the rows of person N of the campaign's own data set. For demonstrations."
+    ),
+    text(
+        "--state",
+        "DIR",
+        "Folder with the saved state of this device. Use the same folder each time.",
     ),
     *remote.ACCESS,
     remote.FOLLOW,
-    params.flag("--withdraw", "Withdraw from the campaign permanently, and do nothing else."),
+    params.flag("--withdraw", "Withdraw from the campaign permanently. Nothing else is done."),
     params.JSON,
 )
 def join(given: GivenOptions) -> None:
     """Take part in a campaign as one device.
 
-    The rows never leave the device. It draws one slot at random, sleeps until the slot, and sends
-    at most one report, with the noise that the campaign is sealed with. After a crash or Ctrl-C the
-    same command continues; a device that is offline at its slot does not take part. Exit code 0 for
-    every outcome.
+    The rows never leave the device. The device draws one slot at random, sleeps until the slot, and
+    sends at most one report. If the campaign declares noise at the client, the report contains this
+    noise. After a crash or Ctrl-C the same command continues. A device that is offline at its slot
+    does not take part. Exit code 0 for every outcome.
     """
     url, given = remote.addressed(given)
     withdraw, json = given.values["withdraw"], given.json
@@ -90,7 +94,7 @@ def join(given: GivenOptions) -> None:
 
 
 class _NoTrainer:
-    """The trainer of a device that withdraws; it is never called."""
+    """The trainer of a device that withdraws. Its method is never called."""
 
     def update(self, model: Any) -> Any:
         raise UsageError("--withdraw: does not train")
@@ -110,7 +114,7 @@ def _trainer(view: CampaignView, given: GivenOptions, *, quiet: bool) -> Trainer
 
 
 class _Status:
-    """The current state of the device, for the terminal; nothing is stored."""
+    """The current state of the device, as the terminal shows it."""
 
     def __init__(self) -> None:
         self._words = "starting"

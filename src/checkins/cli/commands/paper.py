@@ -1,6 +1,6 @@
 """`checkins paper`: evaluate and plot the paper's Table 1, Figure 2 and theorems.
 
-The defaults of these commands are illustrations; no certificate uses them.
+The defaults of these commands are examples. No certificate uses them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ app = typer.Typer(
 )
 
 SMOOTH = {"lipschitz": 1.0, "smoothness": 1.0, "diameter": 1.0, "dimension": 10, "noise_std": 0.1}
-"""The convex problem at which the statements on utility are evaluated."""
+"""Constants of the convex problem for which the utility theorems are evaluated."""
 UTILITY_SEED = 1
-"""Seed of the simulated campaigns, fixed so that the numbers can be reproduced."""
+"""Seed of the simulated campaigns. It is fixed so that the numbers can be reproduced."""
 MOST_UTILITY_SLOTS, MOST_UTILITY_SEEDS = 65_536, 10_000
-"""Largest arguments of `utility`: more would take hours."""
+"""Largest arguments of `utility`, because larger ones would take hours."""
 
 CLIENTS = text("--clients", "N", "Number of clients.")
-SLOTS = text("--slots", "M", "Time steps of a campaign.")
+SLOTS = text("--slots", "M", "Number of time steps of a campaign.")
 LOCAL_EPSILON = text("--local-epsilon", "E", "Epsilon of one report.")
 DELTA = text("--delta", "D", "Delta of the guarantee.")
-OUT = params.folder("--out", "Also save a plot there.")
+OUT = params.folder("--out", "Folder in which a plot is saved too.")
 
 
 @app.command("table1")
@@ -71,7 +71,7 @@ def table1(given: GivenOptions) -> None:
 def figure2(given: GivenOptions) -> None:
     """Evaluate Figure 2: epsilon after shuffling n reports.
 
-    Without options: delta 1e-6, as in the paper.
+    Without options, delta is 1e-6, as in the paper.
     """
     with terminal.working("evaluating Figure 2", quiet=given.json):
         from checkins.accounting import paper
@@ -115,9 +115,9 @@ def figure2(given: GivenOptions) -> None:
     params.JSON,
 )
 def theorems(given: GivenOptions) -> None:
-    """Evaluate every statement of the paper at one setting.
+    """Evaluate every theorem of the paper for one set of parameters.
 
-    The plot compares the paper's bound with the exact one.
+    The plot compares the paper's bound with the exact epsilon.
 
     Without options: 10,000 clients, 1,000 slots, participation 0.1, capacity 30,
     local epsilon 0.5, local delta 1e-20, delta 1e-6.
@@ -154,16 +154,17 @@ def theorems(given: GivenOptions) -> None:
 
 @app.command("utility")
 @params.command(
-    text("--slots", "M", "Time steps of the longest campaigns."),
-    text("--seeds", "N", "Number of simulated campaigns per measured mean."),
+    text("--slots", "M", "Number of time steps of the longest campaigns."),
+    text("--seeds", "N", "Number of simulated campaigns for each measured mean."),
     OUT,
     params.JSON,
 )
 def utility(given: GivenOptions) -> None:
     """Compare the utility theorems with simulated campaigns.
 
-    On convex problems with a known optimum: measured excess risk and its
-    bound, its decrease with the slots, and fixed compared with averaged.
+    The campaigns solve convex problems whose optimum is known. The tables show
+    the measured excess risk and its bound, how fast the risk falls with the
+    number of slots, and the fixed protocol compared with the averaged one.
     Exit code 1 if a measurement exceeds its bound.
 
     Without options: up to 4,096 slots, 128 seeds.
@@ -198,7 +199,7 @@ def utility(given: GivenOptions) -> None:
 
 
 def _numbers(given: GivenOptions, **defaults: float) -> dict[str, float]:
-    """Return the options or their defaults; an option with an integer default is an integer."""
+    """Return the options or their defaults. If a default is an integer, the option is too."""
 
     checks = {"participation": validate.probability, "local_epsilon": validate.positive}
     found: dict[str, float] = {}
@@ -215,7 +216,7 @@ def _numbers(given: GivenOptions, **defaults: float) -> dict[str, float]:
 
 
 def _drawn(given: GivenOptions, name: str, draw: Callable[[Path], None]) -> Path | None:
-    """Save a plot in the folder; return its path, or None without a folder."""
+    """Save a plot in the folder of ``--out`` and return its path. Return None without it."""
     if (out := given.values["out"]) is None:
         return None
     path: Path = out / name

@@ -1,4 +1,4 @@
-"""`checkins init` and `checkins plan`: write a campaign file from a template or by a search."""
+"""`checkins init` writes a template of a campaign file; `checkins plan` searches for a design."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ OPTION = {
     "duration_s": "duration",
     "repeats": "campaigns",
 }
-"""Options whose names differ from the names in the library."""
+"""Names of parameters in the library whose options have other names."""
 DEFAULTS = {"uplink": "125000", "dropout": "0", "updates_per_second": "1000", "duration": "1d"}
-"""Texts of the defaults, for messages about an option that was not given."""
+"""Defaults as error messages show them if the option was not given."""
 
 
 @params.command(
     text("--task", "patients|fashion-mnist|synthetic|file", "What is learned. Default patients."),
-    text("--out", "FILE", f"The file to write; - prints it. Default {NAME}."),
+    text("--out", "FILE", f"The file to write. With - the text is printed. Default {NAME}."),
     params.FORCE,
     params.JSON,
 )
 def init(given: GivenOptions) -> None:
     """Write a commented campaign file to start from.
 
-    The file is valid and within its budget; choose the values marked (choose) before any client
-    takes part. An existing file is not overwritten without --force.
+    The file is valid and within its budget. Before any client takes part, choose the values that
+    are marked (choose). An existing file is overwritten only with --force.
     """
     from checkins.campaign import parse_campaign
     from checkins.campaign.templates import Template, template_text
@@ -77,17 +77,17 @@ OPTIONS = (
     text("--epsilon", "E", "The privacy budget, epsilon."),
     params.DELTA,
     params.ADJACENCY,
-    text("--dimension", "D", "Number of parameters of the model; a --task has its own."),
+    text("--dimension", "D", "Number of parameters of the model. Not needed with --task."),
     text(
         "--task",
         "patients|fashion-mnist|synthetic|FILE",
-        "What is learned: a known task, or the task of a campaign file.",
+        "What is learned: a built-in task, or the task of a campaign file.",
     ),
     text(
         "--availability",
         "TIME",
-        "How long a device stays available after it joined: 600, 30min, 8h, 2d. Default: to the"
-        " end.",
+        "How long a device stays available after it has joined, such as 600 (seconds), 30min, 8h or"
+        " 2d. Default: until the campaign ends.",
     ),
     text("--uplink", "B", "Upload rate of a device in bytes per second. Default 125000."),
     text("--dropout", "P", "Probability that a chosen device never reports. Default 0."),
@@ -100,14 +100,15 @@ OPTIONS = (
     params.PARTICIPATION,
     text("--capacity", "K|all", "Largest number of check-ins that a slot uses."),
     params.WINDOW,
-    text("--minibatch", "B", "Number of slots per model step."),
-    text("--campaigns", "R", "Number of runs, each with fresh randomness."),
+    text("--minibatch", "B", "Number of slots whose reports are used for one model step."),
+    text("--campaigns", "R", "How often the campaign is run, each time with fresh randomness."),
     params.NOISE_AT,
-    text("--randomizer", "gaussian|laplace|privunit", "Randomizer of the reports."),
+    text("--randomizer", "gaussian|laplace|privunit", "Gaussian noise, Laplace noise or PrivUnit."),
     text(
         "--out",
         "FILE",
-        f"The campaign file to write; - writes none. Default on a terminal: {NAME}.",
+        f"The campaign file to write. With - no file is written. Default: {NAME} on a terminal,"
+        " otherwise -.",
     ),
     params.FORCE,
     params.JSON,
@@ -118,9 +119,10 @@ OPTIONS = (
 def plan(given: GivenOptions) -> None:
     """Find the campaign with the least error within a budget.
 
-    The reasons are printed with their theorems. Any option of a design fixes that part of it; the
-    rest is searched. On a terminal the command asks for missing values and writes campaign.toml;
-    otherwise it asks nothing and writes a file only with --out.
+    An option such as --slots fixes that parameter of the design. Parameters without an option are
+    searched. The result explains each choice and names the theorem behind it. On a terminal the
+    command asks for missing values and writes campaign.toml. Otherwise it asks nothing and writes a
+    file only with --out.
     """
     json, force = given.json, given.values["force"]
     at_terminal = not json and stdout_is_terminal()
@@ -148,17 +150,17 @@ def plan(given: GivenOptions) -> None:
 
 
 def stdout_is_terminal() -> bool:
-    """Whether a person reads the result."""
+    """Return True if standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def stdin_is_terminal() -> bool:
-    """Whether a person can answer prompts."""
+    """Return True if standard input is a terminal, so that prompts can be answered."""
     return sys.stdin.isatty()
 
 
 def question_from(given: GivenOptions) -> Question:
-    """Return the planning question that the options ask."""
+    """Return the options as the input of the planner."""
     from checkins.accounting import Adjacency
     from checkins.planning import Question
     from checkins.planning.question import MOST_CLIENTS
@@ -235,7 +237,7 @@ def _learning(given: GivenOptions) -> tuple[Learning, int, Campaign | None]:
 
 
 def known_campaign(named: str) -> tuple[Campaign, str]:
-    """Return the campaign of a known task or of a file, and the folder of its data."""
+    """Return the campaign of a built-in task or of a file, and the folder of its data."""
     from checkins.campaign import parse_campaign, read_campaign
     from checkins.campaign.templates import Template, template_text
 
@@ -274,7 +276,7 @@ def _server(given: GivenOptions) -> Server:
 
 
 def _constraints(given: GivenOptions) -> Constraints:
-    """Return the parts of the design that the options fix; None for every other part."""
+    """Return the parameters of the design that options fix. The others are None."""
     from checkins.accounting import NoiseAt, Protocol
     from checkins.campaign import RandomizerKind
     from checkins.planning import Constraints
@@ -297,5 +299,5 @@ def _constraints(given: GivenOptions) -> Constraints:
 
 
 def _parsed(given: GivenOptions, name: str, parse: Callable[[str, str], Parsed]) -> Parsed | None:
-    """Return the value of an option; None if it was not given."""
+    """Return the value of an option, or None if it was not given."""
     return parse(name, given.texts[name]) if name in given else None

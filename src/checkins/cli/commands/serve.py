@@ -22,68 +22,73 @@ HOST, PORT = "127.0.0.1", 8470
 MOST_LIMIT = 10**6
 OPERATOR = "CHECKINS_OPERATOR_TOKEN"
 STORE_VARIABLE = "CHECKINS_STORE"
-"""Environment variable for the store, so that a password is not visible among the arguments."""
+"""Environment variable for the URL of the store, because the URL may contain a password."""
 
 OPTIONS = (
     params.argument("file", "CAMPAIGN.TOML", str | None, default=None),
     text(
         "--store",
         "URL",
-        f"sqlite:///FILE.db, or postgresql://...; or set {STORE_VARIABLE}. Default {STORE}.",
+        f"The database: sqlite:///FILE.db or postgresql://... The variable {STORE_VARIABLE} can set"
+        f" it too. Default {STORE}.",
     ),
     text("--host", "H", f"Address to listen on. Default {HOST}."),
-    text("--port", "P", f"Port to listen on; 0 picks a free one. Default {PORT}."),
-    text("--workers", "N", "Number of processes; more than 1 need PostgreSQL. Default 1."),
+    text("--port", "P", f"Port to listen on; 0 means any free port. Default {PORT}."),
+    text("--workers", "N", "Number of processes. More than one need PostgreSQL. Default 1."),
     text(
         "--start",
         "now|+SECONDS|INSTANT",
-        "Begin at this time instead of the time in the file; it becomes part of the seal.",
+        "When the first slot begins. Replaces the time in the file and becomes part of the seal.",
     ),
     text("--enrolment", "open|secret|allow-list", "Who may enrol. Default open."),
     text("--secret-file", "FILE", "A file with the secret that every client needs to enrol."),
     text(
         "--allow-list",
         "FILE",
-        "A file with one key per line, or its sha256:HEX; each key enrols once in a run.",
+        "A file with one key, or the sha256:HEX of a key, on each line. Each key can enrol once per"
+        " run.",
     ),
     text(
         "--operator-token-file",
         "FILE",
-        f"A file with the operator's token; or set {OPERATOR}. Default: generate and show one.",
+        f"A file with the operator's token. The variable {OPERATOR} can set it too."
+        " Default: a token is generated and shown.",
     ),
     text(
         "--witness",
         "FILE",
-        "A file outside the store that records its progress, to detect a rollback of the store."
-        " Default: a file in $XDG_STATE_HOME/checkins, or in ~/.local/state/checkins.",
+        "A file outside the store that records the progress of the store, so that a rollback of the"
+        " store is detected. Default: a file in $XDG_STATE_HOME/checkins or"
+        " ~/.local/state/checkins.",
     ),
-    flag("--again", "With --start now or +SECONDS: open the campaign again if it is over."),
+    flag("--again", "With --start now or +SECONDS: if the campaign is over, run it again."),
     flag(
-        "--restore", "Use a store that was rolled back; ends every campaign that was running in it."
+        "--restore",
+        "Use a store that was rolled back. Every campaign that was running in it is ended.",
     ),
     flag(
         "--trust-clock",
-        "Accept a clock that has jumped: slots that are over by this clock are closed.",
+        "Accept the clock after it has jumped. Slots that are over by this clock are closed.",
     ),
     text(
         "--rate",
         "R",
-        "Largest number of requests per second from one address; 0: no limit. Default 1000.",
+        "Largest number of requests per second from one address; 0 means no limit. Default 1000.",
     ),
     text("--connections", "C", "Largest number of open connections of one worker. Default 15000."),
     text(
         "--per-address",
         "C",
-        "Largest number of connections from one address; 0: no limit. Default 1000.",
+        "Largest number of connections from one address; 0 means no limit. Default 1000.",
     ),
     text(
         "--trusted-proxies",
         "A,B",
-        "Addresses or networks whose X-Forwarded-For header gives the client's address, for --rate;"
-        " --per-address does not apply to them.",
+        "Addresses or networks of proxies. For their requests, --rate uses the address in the"
+        " X-Forwarded-For header, and --per-address does not apply.",
     ),
-    text("--log-file", "FILE", "Write the log there, as JSON lines. Default: standard error."),
-    flag("--no-plan", "Disable the planner at /plan, which anyone may use."),
+    text("--log-file", "FILE", "File for the log, as JSON lines. Default: standard error."),
+    flag("--no-plan", "Disable the planner at /plan. By default anyone may use it."),
     flag("--until-done", "Exit when the campaign is over."),
     params.JSON,
 )
@@ -93,8 +98,8 @@ OPTIONS = (
 def serve(given: GivenOptions) -> None:
     """Run the coordinator of a campaign until it is stopped.
 
-    Started again with the same file and store, it continues where it stopped. Without a file it
-    serves the campaigns in the store, and those that the operator posts.
+    If the coordinator is started again with the same file and store, it continues where it stopped.
+    Without a file it serves the campaigns in the store and the campaigns that the operator posts.
     """
     _require_service()
     masked = _without_password(given)
@@ -181,7 +186,7 @@ def serve(given: GivenOptions) -> None:
 
 
 def _without_password(given: GivenOptions) -> GivenOptions:
-    """Return the options with the password of the store masked, for messages."""
+    """Return the options with the password in the store's URL masked, for error messages."""
     from checkins.service.settings import redacted_url
 
     return given.replacing(store=redacted_url(given.texts["store"])) if "store" in given else given
@@ -290,7 +295,7 @@ def _explained(error: Exception, settings: Settings) -> Exception:
 
 
 def _is_about(error: OSError, path: Path) -> bool:
-    """Whether an error names this file, its temporary copy, or a folder that contains it."""
+    """Return True if the error is about this file, its temporary copy or a parent folder."""
     named = Path(str(error.filename))
     return named.with_suffix("") == path.with_suffix("") or named in path.parents
 
@@ -306,4 +311,4 @@ def _show(answer: dict[str, object]) -> None:
     show(f"Witness:   {answer['witness']} (do not copy it with the store)")
     if answer["operator_token"] is not None:
         show(f"Operator token, generated for this start: {answer['operator_token']}")
-    show("Ctrl-C stops it; started again, it continues.")
+    show("Ctrl-C stops the service. The same command continues.")

@@ -1,4 +1,4 @@
-"""`checkins simulate`: train on simulated clients, with the certificate of the campaign."""
+"""`checkins simulate`: train on simulated clients and show the campaign's certificate."""
 
 from __future__ import annotations
 
@@ -27,51 +27,53 @@ if TYPE_CHECKING:
     from checkins.simulation.study import PreparedStudy, Study
 
 PATIENCE_S = 5.0
-"""Time after the first Ctrl-C from which another one ends the process at once."""
+"""Seconds after the first Ctrl-C. A later Ctrl-C ends the process at once."""
 MOST_SEEDS = 10_000
 MOST_SEED = 10**18
 
 OPTIONS = (
     params.CAMPAIGN_FILE,
     text("--data", "FILE", "A CSV or Parquet file to use instead of the campaign's data."),
-    text("--client-column", "C", "The column of --data that names the client of a row."),
+    text("--client-column", "C", "The column of --data with the client of each row."),
     text("--label-column", "Y", "The column of --data with labels 0, 1, 2, ..."),
-    text("--holdout", "SHARE", "Share of the clients of --data that is public, used as test data."),
-    text("--seeds", "N", "Number of simulations, each with its own seed. Default 1."),
+    text("--holdout", "SHARE", "Share of the clients in --data whose rows are public test data."),
+    text("--seeds", "N", "Number of simulations, each with another seed. Default 1."),
     text("--seed", "S", "The first seed. Default 1."),
     text(
         "--baselines",
         "all|NAME,NAME",
-        "Compare at the same epsilon and delta with non-private, poisson, shuffling,"
-        " no-amplification.",
+        "Other training methods to compare with, at the same epsilon and delta: non-private,"
+        " poisson, shuffling, no-amplification.",
     ),
     text("--sweep", "KEY=V,V", "Try several values of a key of the file, such as protocol.slots."),
-    text("--clients", "N", "Number of clients. Default: those of the data."),
+    text("--clients", "N", "Number of clients. Default: the number of clients in the data."),
     flag("--reuse-clients", "Let several clients have the same rows of the data."),
     text(
         "--availability",
         "always|diurnal:P:LOW|arrivals:M",
-        "Which clients are online at their slot: all; a share that falls to LOW and rises again"
-        " every P slots; those that have enrolled, evenly over M slots. Default always.",
+        "Which clients are online at their slot. always: all. diurnal: a share that falls to LOW"
+        " and rises again every P slots. arrivals: those that have enrolled; clients enrol evenly"
+        " over M slots. Default always.",
     ),
     text("--dropout", "P", "Probability that a chosen client never reports. Default 0."),
-    text("--evaluations", "N", "Number of evaluations of the model during a run. Default 50."),
+    text("--evaluations", "N", "How often the model is evaluated during a run. Default 50."),
     text("--workers", "N", "Number of parallel processes. Default: one for each core."),
-    flag("--ray", "Run on a Ray cluster, or a local one."),
-    flag("--resume", "Continue the same simulation from what --out DIR contains."),
-    params.folder("--out", "Save report.html, result.json and the models there."),
+    flag("--ray", "Run on a Ray cluster, or on a local one if there is none."),
+    flag("--resume", "Continue the simulation that was saved in --out DIR."),
+    params.folder("--out", "Folder in which report.html, result.json and the models are saved."),
     params.JSON,
 )
 NOT_IN_THE_RESULT = ("json", "out", "resume", "workers", "ray")
-"""Options that do not change the result, so that its command leaves them out."""
+"""Options that do not change the result. The saved command line omits them."""
 
 
 @params.command(*OPTIONS, several=("sweep",))
 def simulate(given: GivenOptions) -> None:
     """Simulate a campaign on a virtual clock.
 
-    The randomness is seeded and gives no privacy. Ctrl-C stops after the current slots and shows
-    the results so far; with --out, --resume continues from there. Exit code 130 after Ctrl-C.
+    The randomness is drawn from a seed, so the simulated model is not private. Ctrl-C stops after
+    the current slots and shows the results so far. With --out they are saved, and --resume
+    continues from there. Exit code 130 after Ctrl-C.
     """
     out, ray, resume = (given.values[name] for name in ("out", "ray", "resume"))
     json = given.json
@@ -165,7 +167,7 @@ def study_of(given: GivenOptions) -> Study:
 
 
 def _own_data(given: GivenOptions, campaign: Campaign) -> tuple[Campaign, list[str]]:
-    """Return the campaign with the user's data file, and notes about it."""
+    """Return the campaign with the data of ``--data``, and notes about these data."""
     from checkins.tasks.data import table
 
     if campaign.task is None:
@@ -210,9 +212,9 @@ def _baselines(given: GivenOptions) -> tuple[Any, ...]:
 
 @contextmanager
 def _stopping_at_once() -> Iterator[None]:
-    """End at the first Ctrl-C that no inner block handles, with one line; ignore further ones.
+    """Print one line and exit at the first Ctrl-C that no inner block handles; ignore others.
 
-    If SIGINT was ignored when the program was started, as in a background job, it stays ignored.
+    If SIGINT was ignored at the start of the program, as in a background job, it stays ignored.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
@@ -223,12 +225,12 @@ def _stopping_at_once() -> Iterator[None]:
         if not since:
             since.append(time.monotonic())
             raise KeyboardInterrupt
-        if time.monotonic() - since[0] > PATIENCE_S:  # the way out hangs
+        if time.monotonic() - since[0] > PATIENCE_S:  # the program hangs while it ends
             os._exit(INTERRUPTED)
 
     try:
         before = signal.signal(signal.SIGINT, stop)
-    except ValueError:  # not the main thread, where no signal arrives
+    except ValueError:  # only the main thread can handle signals
         yield
         return
     try:
@@ -244,7 +246,7 @@ def _stopping_at_once() -> Iterator[None]:
 
 
 def _arguments(given: GivenOptions) -> list[str]:
-    """Return the arguments that decide the result."""
+    """Return the command line without the options that do not change the result."""
     arguments = ["simulate"]
     for name, value in given.values.items():
         if name in NOT_IN_THE_RESULT or not value:
@@ -268,7 +270,7 @@ def _check_ray() -> None:
 
 
 def _processes(prepared: PreparedStudy) -> int:
-    """Return one process per core; one process for a GPU or for shared features."""
+    """Return one process per core. Return 1 for a GPU, or if jobs share features."""
     import jax
 
     shared = any(job.task.features is not None for job in prepared.jobs)
@@ -277,7 +279,7 @@ def _processes(prepared: PreparedStudy) -> int:
 
 
 def _saved_jobs(out: Path, prepared: PreparedStudy, *, resume: bool) -> Path:
-    """Return the folder of saved jobs; delete those of an earlier simulation without --resume."""
+    """Return the folder of saved jobs. Without ``--resume``, delete the jobs in it."""
     keep = out / "kept"
     keys = {job.key for job in prepared.jobs}
     if resume and not any(path.name.split(".")[0] in keys for path in keep.glob("*.npz")):

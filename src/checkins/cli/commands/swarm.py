@@ -30,15 +30,17 @@ SPARE_FILES = 512
     text(
         "--data",
         "FILE",
-        "A CSV or Parquet file with the rows of many people, in the format that is sealed.",
+        "A CSV or Parquet file with the rows of many people, with the columns that the campaign"
+        " declares.",
     ),
-    params.flag("--reuse-clients", "Let several devices have the same person's rows."),
-    text("--state", "DIR", "Folder for the state of the devices. Default: no state is stored."),
+    params.flag("--reuse-clients", "Let several devices use the rows of the same person."),
+    text("--state", "DIR", "Folder for the state of the devices. Default: none is stored."),
     *remote.ACCESS,
     text(
         "--journal",
         "FILE",
-        "Append the events of every device as JSON lines. For tests only: links devices to slots.",
+        "Append the events of every device to this file, as JSON lines. For tests only, because the"
+        " events show the slot of each device.",
     ),
     remote.FOLLOW,
     params.JSON,
@@ -46,9 +48,9 @@ SPARE_FILES = 512
 def swarm(given: GivenOptions) -> None:
     """Run many devices in one process.
 
-    Every device is one person of the campaign's data set, and a complete client with its own coin,
-    slot, token and noise. A key file with several lines gives each device its own key. Exit code 1
-    if any device failed, otherwise 0.
+    Every device has the rows of one person of the campaign's data set. It is a complete client with
+    its own randomness, slot, token and noise. If the key file has several lines, each device uses
+    its own key. Exit code 1 if any device failed, otherwise 0.
     """
     url, given = remote.addressed(given)
     with remote.naming_options(given):
@@ -97,7 +99,7 @@ def swarm(given: GivenOptions) -> None:
 def _run(
     devices_of: Callable[[str], Swarm], first: str, given: GivenOptions
 ) -> list[dict[str, Any]]:
-    """Run the devices in the first run, and in those that follow it with ``--follow``."""
+    """Run the devices in the first run and, with ``--follow``, in the later runs."""
     import asyncio
 
     from checkins.swarm.swarm import Tally, next_run, raise_open_files
@@ -115,7 +117,7 @@ def _run(
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop; None if it is not installed."""
+    """Return the event loop of uvloop, or None if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:

@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from checkins.ledger.verification import Verification
 
 LONG_BYTES = 1_000_000
-"""Size of a ledger from which a progress bar is shown; smaller ones are read at once."""
+"""A progress bar is shown for a ledger of at least this size."""
 
 
 @params.command(
     params.argument("place", "DIR|URL"),
-    params.text("--head", "HASH", "The expected hash of the last line, as published elsewhere."),
-    params.flag("--closed", "Refuse a ledger whose last campaign is still open."),
+    params.text("--head", "HASH", "The hash that the last line must have, as published elsewhere."),
+    params.flag("--closed", "Exit with 1 if the last campaign of the ledger is still open."),
     params.JSON,
 )
 def verify(given: params.GivenOptions) -> None:
     """Recompute the certificate of a ledger.
 
-    A ledger that was changed is refused. DIR contains ledger.jsonl, or is that file; URL is a
-    coordinator's address, or URL/campaigns/ID. Every hash, seal, model and epsilon is computed
-    again. Without --head, a ledger that was truncated after a complete line, or rewritten
-    completely, is not detected.
+    Every hash, seal, model and epsilon is computed again, and a ledger that was changed is refused.
+    DIR is a folder that contains ledger.jsonl, or that file. URL is the address of a coordinator,
+    or URL/campaigns/ID. Two changes are detected only with --head: lines were removed at the end,
+    or the whole ledger was written anew.
 
-    Exit code 0: the ledger is intact and within its budget; 1: the ledger is refused, or its budget
-    is exceeded; 2: there is no ledger.
+    Exit code 0: the ledger is intact and within its budget. 1: the ledger is refused, or its budget
+    is exceeded. 2: there is no ledger.
     """
     expected, closed = _head(given), given.values["closed"]
     from checkins.ledger import verification
@@ -56,7 +56,7 @@ def verify(given: params.GivenOptions) -> None:
 
 @contextmanager
 def _opened(place: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]:
-    """Yield the lines of a ledger, from a file or a service, and its path or address."""
+    """Yield the lines of a ledger and its path or URL."""
     if remote.is_address(place):
         with (
             remote.service(place) as (http, run),
@@ -73,7 +73,7 @@ def _opened(place: str, *, quiet: bool) -> Iterator[tuple[Iterable[bytes], str]]
 
 
 def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split chunks into lines with their newlines; stop at a line that is too long."""
+    """Split chunks of bytes into lines with their newlines. Stop at a line that is too long."""
     from checkins.ledger.line import MOST_LINE_BYTES
 
     rest = bytearray()
@@ -110,7 +110,7 @@ def _head(given: params.GivenOptions) -> str | None:
 
 
 def ledger_file(place: str) -> Path:
-    """Return the path of a ledger; raise a usage error if there is none."""
+    """Return the path of a ledger. Raise a usage error if there is no ledger."""
     from checkins.ledger.file import NAME, ledger_path
 
     if re.match(r"[a-z][a-z0-9+.-]*://", place, re.IGNORECASE):
@@ -132,7 +132,7 @@ def ledger_file(place: str) -> Path:
 
 @contextmanager
 def _watched(lines: Iterable[bytes], path: Path, *, quiet: bool) -> Iterator[Iterable[bytes]]:
-    """Show a progress bar while a long ledger is read, a spinner for a short one."""
+    """Yield the lines, with a progress bar for a long ledger and a spinner for a short one."""
     size = path.stat().st_size
     if size < LONG_BYTES:
         with terminal.working("recomputing the ledger", quiet=quiet):

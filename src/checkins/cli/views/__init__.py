@@ -1,1 +1,1 @@
-"""What people read: certificates, campaigns, audits, simulations and plans as tables and plots."""
+"""Printed tables and plots of certificates, campaigns, audits, simulations and plans."""

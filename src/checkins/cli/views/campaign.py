@@ -1,4 +1,7 @@
-"""Tables of a campaign and of a ledger: one slot in words, certificates, what is missing."""
+"""Print a checked campaign and a verified ledger, with their certificates.
+
+A dummy is a report that the server draws in place of a missing one.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ LONGEST_NAME = 24
 
 NEEDED = {
     "[randomizer] clip": "the norm that updates are clipped to",
-    "[randomizer] grid": "reports of devices are integer multiples of it",
-    "[randomizer] kind = gaussian, laplace or privunit": "a model cannot learn from categories",
+    "[randomizer] grid": "the step of the grid that reports are rounded to",
+    "[randomizer] kind = gaussian, laplace or privunit": "categories cannot train a model",
     "[task]": "what is learned",
-    '[task] optimizer kind = "sgd"': "optax optimizers run in simulations only",
-    "[schedule]": "when slots begin; a simulation needs no schedule",
+    '[task] optimizer kind = "sgd"': "optimizers of optax work only in simulations",
+    "[schedule]": "when slots begin; only a simulation needs no schedule",
 }
 
 
@@ -88,12 +91,12 @@ def _report(campaign: Campaign) -> str:
 
 
 def missing_lines(campaign: Campaign) -> list[str]:
-    """Return what must be added to the file before clients can join, and why."""
+    """Return what the file lacks before clients can join, with an explanation of each key."""
     return [f"{name}: {NEEDED[name]}" for name in campaign.missing]
 
 
 def checked_parts(checked: CheckedCampaign) -> Iterator[RenderableType]:
-    """Return what one slot does, the certificate, the spending curve and what is missing."""
+    """Return what one slot does, the certificate, epsilon by slots, and missing keys."""
     campaign, budget = checked.campaign, checked.campaign.budget
     terms = f"delta = {budget.delta!r}, {budget.adjacency}"
     yield Text.assemble((quoted(campaign.name), "bold"), f" ({quoted(checked.file.path)})")
@@ -108,7 +111,7 @@ def checked_parts(checked: CheckedCampaign) -> Iterator[RenderableType]:
         after = ", composed with the ledger"
     yield ""
     if checked.certificate is None:
-        yield Text("No epsilon is proved: the budget is exceeded by far.")
+        yield Text("No epsilon is proved. The budget is exceeded by far.")
     else:
         yield from certificate_parts(checked.certificate)
     yield Text(f"\nEpsilon after a number of slots{after} ({terms}; rounded up):")
@@ -134,8 +137,8 @@ def ledger_parts(verified: Verification) -> Iterator[RenderableType]:
     entries = verified.ledger.entries
     yield Text.assemble(
         ("The ledger is intact", "bold green"),
-        f": {entries:,} {'entry' if entries == 1 else 'entries'}, every hash, seal and model"
-        " was recomputed.",
+        f": {entries:,} {'entry' if entries == 1 else 'entries'}. Every hash, seal and model"
+        " was computed again.",
     )
     table = plain_table("campaign", "run", "slots", "status", "seal", right=("run", "slots"))
     for run in verified.ledger.runs:
@@ -154,13 +157,13 @@ def ledger_parts(verified: Verification) -> Iterator[RenderableType]:
     if current is not None:
         yield (
             f"The last campaign is open: {current.slots_closed:,} of"
-            f" {current.campaign.design.slots:,} slots. The certificate covers the slots so far;"
-            " only --head detects that lines were removed at the end."
+            f" {current.campaign.design.slots:,} slots. The certificate covers the slots so far."
+            " Removed lines at the end of the ledger are detected only with --head."
         )
     yield ""
     yield from certificate_parts(verified.certificate)
     verdict = "is kept" if verified.within_budget else "is exceeded"
     yield f"The budget of the population, epsilon = {verified.budget:g}, {verdict}."
     if verified.simulated:
-        yield "Simulated: the noise was drawn from a seed and gives no privacy."
+        yield "Simulated: the noise was drawn from a seed, so it gives no privacy."
     yield from listed("Notes", verified.notes)

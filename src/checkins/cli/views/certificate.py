@@ -1,4 +1,4 @@
-"""Tables of a certificate: the guarantee, every method that was tried, and the assumptions."""
+"""Print a certificate: the guarantee, every method that was tried, and the assumptions."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ LOWER = "lower bound"
 
 
 def certificate_parts(certificate: Certificate) -> list[RenderableType]:
-    """Return the guarantee, the table of methods, the assumptions and the rounding."""
+    """Return the guarantee, the table of methods, the assumptions and a legend."""
     return [
         guarantee(certificate),
         methods_table(certificate),
         *listed("Assumes", certificate.assumptions),
         *_against_server(certificate),
         Text(
-            "Rounding: epsilon up, lower bound down, to 4 digits. Methods marked compares are"
-            " bounds for another protocol of the same size and prove nothing for this one.",
+            "Rounding: epsilon is rounded up and the lower bound down, to 4 digits. Role proves:"
+            " epsilon of this protocol. Role compares: epsilon of another protocol of the same"
+            " size, only for comparison.",
             style="dim",
         ),
     ]
@@ -45,7 +46,7 @@ def calibration_parts(calibration: Calibration) -> list[RenderableType]:
 
 
 def safe_value(parameter: Parameter, value: float) -> str:
-    """Format the calibrated value with six digits, rounded to the private side."""
+    """Format the calibrated value with six digits. Rounding never increases epsilon."""
     if parameter in (Parameter.SLOTS, Parameter.CAPACITY):
         return f"{int(value):,}"
     if parameter is Parameter.NOISE_MULTIPLIER:
@@ -68,7 +69,7 @@ def guarantee(certificate: Certificate) -> Text:
 
 
 def methods_table(certificate: Certificate) -> Table:
-    """Return every method that was tried: the best first, then the others that prove a bound."""
+    """Return a row per method: the best, the other proofs, then the comparisons."""
     table = plain_table("method", "epsilon", "role", "note", right=("epsilon",))
 
     def rank(other: Alternative) -> tuple[bool, bool, bool]:
@@ -86,13 +87,13 @@ def methods_table(certificate: Certificate) -> Table:
 
 
 def _tight_case(certificate: Certificate) -> str:
-    """Return what the lower bound is about: noise on a grid may be slightly more private."""
+    """Return what the lower bound is for. Rounding to a grid may lower epsilon slightly."""
     rounded = ", before it is rounded to its grid" if certificate.variation > 0.0 else ""
     return certificate.epsilon_lower_of + rounded
 
 
 def _against_server(certificate: Certificate) -> list[RenderableType]:
-    """Return the guarantee if the server is the adversary; empty if there is none."""
+    """Return the guarantee against the server. Return an empty list if it is not computed."""
     local = certificate.against_server
     if local is None:
         return []
@@ -104,7 +105,7 @@ def _against_server(certificate: Certificate) -> list[RenderableType]:
 
 
 def side_by_side(title: str, certificates: Mapping[Adjacency, Certificate]) -> Table:
-    """Return a table of methods for one design, with one column per neighbour relation."""
+    """Return a table of methods for one design, with a column per neighbour relation."""
     names = [str(adjacency) for adjacency in certificates]
     table = plain_table("method", *names, "role", right=names, title=title)
     rows: dict[str, bool] = {}
@@ -124,7 +125,7 @@ def side_by_side(title: str, certificates: Mapping[Adjacency, Certificate]) -> T
 
 
 def epsilon_by(method: str, certificate: Certificate) -> float:
-    """Return the epsilon of a method; NaN if the certificate has none."""
+    """Return the epsilon of a method, or NaN if the certificate does not have the method."""
     if method == LOWER:
         return certificate.epsilon_lower
     if method == certificate.method:
@@ -152,7 +153,7 @@ def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = No
 def listed(
     title: str, lines: Iterable[str | Text], *, numbered: bool = False
 ) -> list[RenderableType]:
-    """Return a title with a list below it; an empty list for no lines."""
+    """Return a title with a list below it. Return an empty list if there are no lines."""
     items = list(lines)
     if not items:
         return []

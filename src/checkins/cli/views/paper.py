@@ -1,6 +1,6 @@
-"""Tables and plots of the paper's Table 1, Figure 2 and theorems.
+"""Print and plot the paper's Table 1, Figure 2 and theorems.
 
-Plots are saved as PNG; matplotlib is imported when one is drawn.
+Plots are saved as PNG. matplotlib is imported only if a plot is drawn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_IN_SHEET = 10_000_000
-"""Largest number of clients or slots: the sums over all of them would take minutes."""
+"""Largest number of clients or slots, because sums over more terms would take minutes."""
 
 SHOWN_LOCAL_EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 FIGURE_GRID = tuple(round(0.05 * step, 2) for step in range(1, 61))
@@ -50,7 +50,8 @@ def table1_parts(rows: Sequence[TableRow], setting: Mapping[str, float]) -> list
         ),
         table,
         Text(
-            f"* vacuous: above {local_epsilon:g}, which holds without amplification. Rounded up.",
+            f"*: vacuous, because {local_epsilon:g} holds without amplification."
+            " Epsilon is rounded up.",
             style="dim",
         ),
     ]
@@ -76,12 +77,14 @@ def figure2_parts(curves: Sequence[Curve], setting: Mapping[str, float]) -> list
             f" delta = {setting['delta']!r}."
         ),
         table,
-        Text("* vacuous: above E, which holds without amplification. Rounded up.", style="dim"),
+        Text(
+            "*: vacuous, because E holds without amplification. Epsilon is rounded up.", style="dim"
+        ),
     ]
 
 
 def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> list[RenderableType]:
-    """Return the value of every statement, or the reason why it is refused."""
+    """Return the value of every statement, or why its preconditions do not hold."""
     table = plain_table("statement", "value", "total δ", right=("value", "total δ"))
     refusals: list[str] = []
     for row in rows:
@@ -99,13 +102,13 @@ def theorems_parts(rows: Sequence[SheetRow], setting: Mapping[str, float]) -> li
         Text(f"Every statement of the paper, replace-one, at {where}."),
         table,
         *listed("Refused: the preconditions do not hold", refusals, numbered=True),
-        Text("Rounded to nearest: illustrations, not bounds.", style="dim"),
+        Text("Values are rounded to nearest, so they are examples and not bounds.", style="dim"),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One curve; points that are NaN are not drawn."""
+    """One curve. Points that are NaN are not drawn."""
 
     label: str
     x: Sequence[float]
@@ -187,7 +190,7 @@ def draw_figure2(curves: Sequence[Curve], path: Path, *, delta: float) -> None:
 
 
 def draw_theorems(setting: Mapping[str, float], path: Path) -> None:
-    """Plot the paper's fixed-window bound and the exact one against ε₀."""
+    """Plot the paper's fixed-window bound and the exact epsilon against ε₀."""
     from checkins.accounting import Adjacency, Design, LocalRandomizer, Protocol, certify
     from checkins.accounting.paper import statements
 
@@ -218,7 +221,7 @@ def draw_theorems(setting: Mapping[str, float], path: Path) -> None:
             Line("no amplification: ε = ε₀", grid, grid, GREY),
             Line("paper, Theorem 3.2 (replace-one)", grid, found["paper"], ORANGE),
             Line("exact, replace-one", grid, found["upper"], BLUE),
-            Line("some randomizer has no smaller ε, replace-one", grid, found["lower"], BLUE, ":"),
+            Line("lower bound for some randomizer, replace-one", grid, found["lower"], BLUE, ":"),
             Line("exact, add/remove", grid, found["add"], GREEN),
         ],
         path,
@@ -234,7 +237,7 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)  # opens no window, whatever MPLBACKEND says
+    FigureCanvasAgg(figure)  # no window is opened, even if MPLBACKEND asks for one
     return figure
 
 

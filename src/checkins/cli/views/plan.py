@@ -1,6 +1,6 @@
-"""A plan at the terminal: prompts for missing options, then the design and its alternatives.
+"""Prompt for missing options of a plan, and print the design and its alternatives.
 
-Prompts go to standard error. A prompt for a value that privacy depends on has no default.
+Prompts are printed on standard error. A prompt for a value that privacy depends on has no default.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OTHER = "other"
 
 
 class _PlainPrompt(Prompt):
-    """A prompt without a colon: its text ends with a question mark."""
+    """A prompt that ends with a space and not with a colon, because its text is a question."""
 
     prompt_suffix = " "
 
@@ -55,25 +55,25 @@ REQUIRED = (
     OptionPrompt(
         "population",
         "How many clients are there?",
-        "A range such as 15000..20000, or one number. Most guarantees do not depend on it.",
+        "A range such as 15000..20000, or one number. Most guarantees hold for any number.",
         lambda text: params.population(text, most=MOST_CLIENTS),
     ),
     OptionPrompt(
         "epsilon",
         "What is the privacy budget, epsilon?",
-        "Below 1 is a strong guarantee; above 10 is hardly any.",
+        "Below 1 the guarantee is strong. Above 10 it is very weak.",
         lambda text: params.number("epsilon", text, validate.positive),
     ),
     OptionPrompt(
         "delta",
         "At what delta?",
-        "The probability that the guarantee fails: far below 1 / clients, such as 1e-6 for 10,000.",
+        "Roughly the probability that the guarantee fails. Choose it far below 1 / clients.",
         lambda text: params.number("delta", text, validate.open_unit),
     ),
     OptionPrompt(
         "adjacency",
         "Which populations are neighbours?",
-        "add-remove: with or without one client. replace-one: with its data or with other data.",
+        "add-remove: one client is added or removed. replace-one: one client has other data.",
         lambda text: params.choice("adjacency", text, Adjacency),
         choices=tuple(Adjacency),
     ),
@@ -81,20 +81,20 @@ REQUIRED = (
 TASK = OptionPrompt(
     "task",
     "What is learned? [patients/fashion-mnist/synthetic/FILE/other]",
-    "A known task, the name of a campaign file, or other.",
+    "A built-in task, the name of a campaign file, or other.",
     str,
     default=OTHER,
 )
 DIMENSION = OptionPrompt(
     "dimension",
-    "How many numbers does the model have?",
-    "Each of them needs noise, and is uploaded.",
+    "How many parameters does the model have?",
+    "Each parameter is uploaded and gets noise.",
     lambda text: params.integer("dimension", text, most=MOST_DIMENSION),
 )
 
 
 def completed(given: GivenOptions, *, check_task: Callable[[str], object]) -> GivenOptions:
-    """Prompt for each required option that is missing; return all options."""
+    """Prompt for each required option that is missing. Return the completed options."""
     answers: dict[str, str] = dict(given.texts)
     missing = [prompt for prompt in REQUIRED if prompt.name not in answers]
     unknown = "task" not in answers and "dimension" not in answers
@@ -125,7 +125,7 @@ def _ask_for_task(
 def ask(
     question: OptionPrompt, console: Console, *, check: Callable[[str], object] | None = None
 ) -> str:
-    """Prompt until the answer passes its check; print why a wrong answer is refused."""
+    """Prompt until the answer is valid. Print what is wrong with an invalid answer."""
     console.print()
     console.print(Text(question.explained, style="dim"))
     words, choices = Text(question.words), list(question.choices) or None
@@ -159,8 +159,9 @@ def plan_parts(plan: Plan, *, place: str | None) -> Iterator[RenderableType]:
     yield _front(plan)
     yield Text(
         f"* recommended. epsilon: certified, rounded up, at delta = {best.target.delta!r}"
-        f" ({best.target.adjacency}). proxy: expected error, smaller is better. noise: multiplier"
-        " of Gaussian noise, or local epsilon. design: runs x slots, where noise is added.",
+        f" ({best.target.adjacency}). proxy: estimate of the error; smaller is better. noise:"
+        " multiplier of Gaussian noise, or local epsilon. design: number of runs x number of slots,"
+        " and who adds the noise.",
         style="dim",
     )
     yield ""
@@ -188,11 +189,11 @@ def _design(plan: Plan) -> RenderableType:
         "minibatch": f"{shape.minibatch:,}" if shape.minibatch > 1 else None,
         "randomizer": f"{shape.randomizer}{where}",
         level: f"{best.level:g}",
-        "model steps": f"{metrics.steps:,}, each of about {_few(metrics.clients_per_step)} clients",
-        "noise per step": f"{metrics.noise_per_step:.3g} clips in each coordinate",
+        "model steps": f"{metrics.steps:,}, of about {_few(metrics.clients_per_step)} clients each",
+        "noise per step": f"{metrics.noise_per_step:.3g} times the clip norm per coordinate",
         unused: f"{turnout.dummies_share:.1%}",
         "time": f"{duration_text(turnout.duration_s)}, slots of {turnout.slot_s:g} s",
-        "upload": f"{bytes_text(best.load)} a client on average",
+        "upload": f"{bytes_text(best.load)} per client on average",
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
@@ -221,10 +222,10 @@ def _front(plan: Plan) -> RenderableType:
 
 def _next(plan: Plan, place: str | None) -> Iterator[RenderableType]:
     if place is None:
-        yield Text("Nothing was written; --out FILE writes the campaign.")
+        yield Text("Nothing was written. --out FILE writes the campaign file.")
         return
     missing = plan.campaign.missing
-    steps = {"check": "compute its certificate and spending", "audit": "attack it"}
+    steps = {"check": "compute its certificate", "audit": "measure epsilon by attacks"}
     if "[task]" not in missing:
         steps["simulate"] = "train on simulated clients"
     table = Table.grid(padding=(0, 2))
@@ -235,7 +236,7 @@ def _next(plan: Plan, place: str | None) -> Iterator[RenderableType]:
     yield Text(f"Wrote {place}. Next:")
     yield Padding(table, (0, 0, 0, 2))
     if missing:
-        yield Text(f"  (to be served it still needs: {', '.join(missing)})", style="dim")
+        yield Text(f"  (before it can be served, add: {', '.join(missing)})", style="dim")
 
 
 def bytes_text(count: float) -> str:

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 MOST_BARS = 10
 NOT_PRIVATE = (
-    "The randomness is seeded and gives no privacy. Choosing settings by these numbers is not"
-    " covered by the certificate."
+    "The randomness comes from a seed and gives no privacy. If you choose settings by these"
+    " numbers, the certificate does not cover that choice."
 )
 METRICS = {"auc": "AUC", "accuracy": "accuracy", "loss": "loss"}
 
 
 @contextmanager
 def progress_bars(prepared: PreparedStudy, *, quiet: bool) -> Iterator[Callable[..., None] | None]:
-    """Show slots, loss and epsilon so far of each job; None if no terminal can show them."""
+    """Yield a function that updates one bar per job. Yield None without a terminal."""
     count = "{task.completed:,.0f}/{task.total:,.0f} slots{task.fields[metrics]}"
     with terminal.progress("{task.description}", count, quiet=quiet) as bars:
         if bars is None:
@@ -68,7 +68,7 @@ def result_parts(result: Mapping[str, Any], *, file: str) -> list[RenderableType
 
 
 def _where(result: Mapping[str, Any], *, complete: bool) -> str:
-    """Say on which rows and over how many seeds the metrics are computed."""
+    """Say on which rows the metrics are computed, and over how many seeds."""
     found = "on the public holdout"
     if result["metrics_on"] != "holdout":
         found = "on the clients' own rows"
@@ -107,8 +107,8 @@ def _headline(result: Mapping[str, Any], file: str) -> list[RenderableType]:
         budget = result["budget"]["epsilon"]
         parts.append(
             Text(
-                f"The budget, epsilon = {budget:g}, is exceeded: a real campaign would stop before"
-                f" its end; checkins check {shlex.quote(file)} says after which slot.",
+                f"The budget, epsilon = {budget:g}, is exceeded. A real campaign would stop before"
+                f" its end. checkins check {shlex.quote(file)} says after which slot.",
                 style="bold red",
             )
         )
@@ -183,7 +183,9 @@ def _with_spread(found: Mapping[str, Any], name: str) -> str:
 
 def _foot(result: Mapping[str, Any]) -> list[RenderableType]:
     rate = result["client_updates_per_second"]
-    speed = f"{result['seconds']:.1f} s in slots, {rate:,.0f} client updates/s once compiled. "
+    speed = (
+        f"{result['seconds']:.1f} s of computation, {rate:,.0f} client updates/s once compiled. "
+    )
     return [*listed("Notes", result["notes"]), Text(speed + NOT_PRIVATE, style="dim")]
 
 
@@ -219,9 +221,9 @@ def _sweep_parts(results: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     }
     legend = f"epsilon, rounded up, is at delta = {' or '.join(sorted(at))}."
     if not all(result["within_budget"] for result in results):
-        legend += " ! exceeds the budget of the file."
+        legend += " !: epsilon exceeds the budget of the file."
     if baselines:
-        legend += f" Baselines: their {METRICS[names[0]]} at the epsilon of the row."
+        legend += f" Columns of baselines: {METRICS[names[0]]} at the epsilon of the row."
     notes = list(dict.fromkeys(note for result in results for note in result["notes"]))
     foot = [Text(legend), *listed("Notes", notes), Text(NOT_PRIVATE, style="dim")]
     return [head, Text(), table, *foot]
@@ -233,9 +235,9 @@ def save(
     outcomes: Sequence[Outcome | None],
     out: Path,
 ) -> Path:
-    """Write report.html, result.json and the models of all seeds; return the report's path.
+    """Write report.html, result.json and the models of all seeds. Return the report's path.
 
-    In a sweep, the models of the n-th combination are named model-n.
+    In a sweep, the file names of the n-th combination begin with model-n.
     """
     from checkins.simulation.report import write_report
     from checkins.simulation.workers import load_task

@@ -1,4 +1,4 @@
-"""Tables and the plot of the utility theorems compared with simulated campaigns."""
+"""Print and plot the utility theorems compared with simulated campaigns."""
 
 from __future__ import annotations
 
@@ -30,35 +30,37 @@ TITLE = {
 
 
 def utility_parts(found: UtilitySweep) -> list[RenderableType]:
-    """Return the tables of measured risks and of fixed against averaged, with the verdict."""
+    """Return the table of measured risks, the table of fixed and averaged, and the verdict."""
     second = found.ladders[0].rungs[1].trial.slots
     return [
         Text(
-            f"Excess risk after m = {found.slots:,} slots with n clients, the theorems' own steps,"
-            f" mean of {found.runs:,} campaigns."
+            f"Excess risk after m = {found.slots:,} slots with n clients and the step sizes of the"
+            f" theorems, mean of {found.runs:,} campaigns."
         ),
         _ladder_table(found.ladders),
         Text(
-            f"at most: upper end of the {CONFIDENCE:.1%} confidence interval of the mean"
-            " (Student's t). bound: proved for the expected risk; * vacuous: above the risk of the"
-            " worst allowed model. share: at most / bound. slope: of log risk by log m, m ="
-            f" {second:,} to {found.slots:,}, ± 2 standard errors; 1/sqrt(m) is -0.5. smooth:"
-            " averaged updates with the constant step for smooth losses, mean model.",
+            f"at most: upper limit of the {CONFIDENCE:.1%} confidence interval of the mean"
+            " (Student's t). bound: proved bound on the expected risk. *: the bound is vacuous,"
+            " because the worst allowed model has a smaller risk. share: at most / bound. slope:"
+            f" slope of log risk against log m, for m = {second:,} to {found.slots:,}, ± 2 standard"
+            " errors; a risk of order 1/sqrt(m) has slope -0.5. smooth: averaged updates with the"
+            " constant step size for smooth losses; the result is the mean model.",
             style="dim",
         ),
         Text(""),
         Text(
-            "Fixed against averaged: the ratio of their excess risks after m ="
+            "Excess risk of averaged / excess risk of fixed after m ="
             f" {found.comparisons[0].fixed.trial.slots:,} slots. Below 1 averaged is better, above"
-            " 1 fixed."
+            " 1 fixed is better."
         ),
         _comparison_table(found.comparisons),
         Text(
-            "same epsilon: the paper's comparison; fixed has participation m/n and m/n of the"
-            " noise. x: squared norm of averaged's noise on a report / that of a gradient; with the"
-            " same noise it is also fixed's. paper: ratio of its formulas, without logarithms and"
-            " constants; at the same epsilon they favour fixed on a loss that is not smooth,"
-            " although its text says averaged. bounds: ratio of the proved bounds.",
+            "same epsilon: the comparison in the paper, where fixed has participation m/n and m/n"
+            " of the noise. x: squared norm of the noise of a report in averaged / squared norm of"
+            " a gradient. In rows with the same noise, x holds for fixed too. paper: ratio of the"
+            " paper's formulas without logarithms and constants. At the same epsilon these formulas"
+            " favour fixed if the loss is not smooth, but the paper's text says averaged. bounds:"
+            " ratio of the proved bounds.",
             style="dim",
         ),
         Text(""),
@@ -129,7 +131,7 @@ def _verdict(found: UtilitySweep) -> list[RenderableType]:
 
 
 def noise_share(one: Measured) -> float:
-    """Return x = pσ²/L², the noise of a report relative to a gradient."""
+    """Return x = pσ²/L²: squared norm of a report's noise / squared norm of a gradient."""
     problem = one.trial.problem
     return round(problem.dimension * (one.trial.noise_std / problem.lipschitz) ** 2, 9)
 
@@ -137,12 +139,12 @@ def noise_share(one: Measured) -> float:
 def draw_utility(found: UtilitySweep, path: Path) -> None:
     """Plot one panel per scheme, and one for the comparison of fixed with averaged.
 
-    Risks are in units of L·R: then all losses have the same bound, except in the smooth scheme.
+    Risks are divided by L·R, so that all losses have the same bound, except in the smooth scheme.
     """
     figure = new_figure(12.0, 9.0)
     figure.suptitle(
-        f"Excess risk: means of {found.runs:,} campaigns, bars to their {CONFIDENCE:.1%} upper"
-        " ends, and the proved bounds",
+        f"Excess risk: means of {found.runs:,} campaigns, error bars up to the {CONFIDENCE:.1%}"
+        " upper limit, and the proved bounds",
         fontsize=14,
     )
     grid = figure.subplots(2, 2)
@@ -182,7 +184,7 @@ def _panel(axes: Axes, scheme: Scheme, ladders: Sequence[Ladder]) -> None:
         )
     for rate, style in zip(rates, ("--", "-"), strict=True):
         same = [ladder for ladder in ladders if _per_slot(ladder) == rate]
-        # The largest of the losses' bounds: they differ for the smooth scheme alone, by β.
+        # Draw the largest bound. The bounds of the losses differ only in the smooth scheme, by β.
         top = max(same, key=lambda ladder: ladder.top.trial.bound / _unit(ladder.top))
         slots = [rung.trial.slots for rung in top.rungs]
         bounds = [rung.trial.bound / _unit(rung) for rung in top.rungs]
@@ -211,7 +213,7 @@ def _panel(axes: Axes, scheme: Scheme, ladders: Sequence[Ladder]) -> None:
 
 
 def _ratios(axes: Axes, comparisons: Sequence[Comparison]) -> None:
-    """Plot one row per comparison, the first on top."""
+    """Plot one row per comparison, with the first at the top."""
     slots = comparisons[0].fixed.trial.slots
     style_axes(axes, f"Risk of averaged / risk of fixed, m = {slots:,}")
     rows = range(len(comparisons))[::-1]
