@@ -1,4 +1,4 @@
-"""Algorithm 2 of the paper, A_avg, as a plain loop; then the same draws through the machines.
+"""Run Algorithm 2 of the paper, A_avg, as a plain loop and with the library's state machines.
 
 python examples/averaged_updates.py
 """
@@ -18,7 +18,7 @@ from checkins.protocol.server import Server
 
 
 def averaged_updates(theta, clients, dice, request, *, slots, eta, diameter=math.inf):
-    """``eta(i)`` is the step size of slot i; Θ is the ball around 0 with this diameter."""
+    """``eta(i)`` is the step size of slot i. Models lie in the ball around 0 of this diameter."""
     time = check_in(clients, dice)
     models, used = [], []
     for i in range(1, slots + 1):
@@ -28,16 +28,16 @@ def averaged_updates(theta, clients, dice, request, *, slots, eta, diameter=math
             for j in S:
                 g = g + request(j, theta).values
             theta = project(theta - eta(i) / len(S) * g, diameter)
-        models.append(theta)  # of an empty slot: the same again
+        models.append(theta)  # after an empty slot the model is unchanged
         used.append(S)
     return models, used
 
 
 def check_in(clients, dice):
-    """The client's side: who checks in, and when. Client j has its window R_j and its p_j."""
+    """Return the slot of each client that checks in. Client j has a window R_j and a p_j."""
     time = {}
     for j, (R, p) in clients.items():
-        if dice.coin(j) < math.floor(p * 2**64):  # a p_j-biased coin returns heads
+        if dice.coin(j) < math.floor(p * 2**64):  # true with probability p_j
             time[j] = R[dice.pick(j, len(R))]  # uniform in R_j
     return time
 
@@ -48,7 +48,7 @@ def project(theta, diameter):
 
 
 class SimulatedDice:
-    """Seeded, for simulation alone. A draw has a name: whoever asks again gets the same."""
+    """Seeded randomness for simulations. A draw with the same name gives the same value."""
 
     def seeded(self, *name):
         return np.random.default_rng(list(repr(name).encode()))
@@ -60,7 +60,7 @@ class SimulatedDice:
         return int(self.seeded("pick", token).integers(below))
 
     def choose(self, slot, ranges):
-        return ()  # everyone is used
+        return ()  # the server uses all check-ins
 
     def dummies(self, slot, count):
         return ()
@@ -71,11 +71,11 @@ if __name__ == "__main__":
     clients = {f"{j:04}": (range(1, m + 1), 1.0) for j in range(300)}
     data = {j: dice.seeded("data", j).normal((3.0, 4.0)) for j in clients}
 
-    def request(j, theta):  # A_ldp of a gradient: clipped to norm 1, with noise
+    def request(j, theta):  # A_ldp: a gradient, clipped to norm 1, plus noise
         gradient, noise = theta - data[j], dice.seeded("noise", j).normal(size=2)
         return Report.from_simulation(gradient / max(1.0, math.hypot(*gradient)) + noise)
 
-    def eta(i):  # as in Theorem 4.2
+    def eta(i):  # step size of Theorem 4.2
         return 1.5 / math.sqrt(i)
 
     models, used = averaged_updates(

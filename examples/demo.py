@@ -1,4 +1,4 @@
-"""A coordinator, a few thousand devices over loopback, a model, and what it cost them.
+"""Run a coordinator and 5,000 devices on this machine, and show the model and its epsilon.
 
 make demo
 """
@@ -40,18 +40,18 @@ def main() -> int:
 
 
 def demo(given: argparse.Namespace, interruption: Interruption, programs: ExitStack) -> None:
-    """Start, watch, check and save; ``programs`` ends whatever was started."""
+    """Run the campaign, save its results and verify them. ``programs`` ends all processes."""
     work = Path(programs.enter_context(tempfile.TemporaryDirectory(prefix="checkins-demo-")))
-    (work / "witness").mkdir()  # apart from the store, as it should be, and gone with the rest
+    (work / "witness").mkdir()  # not in the folder of the store, so that no backup copies it
     store = ("--store", f"sqlite:///{work / 'demo.db'}")
     store += ("--witness", work / "witness" / "demo.witness")
-    start = ("--start", f"+{given.begins_in:g}", "--json", "--per-address", 0)  # all on one machine
+    start = ("--start", f"+{given.begins_in:g}", "--json", "--per-address", 0)  # all on one address
     port = free_port()
     server = programs.enter_context(
         Program(work, "serve", given.campaign, *store, *start, "--port", port)
     )
     while not server.output.endswith("\n"):
-        if server.ended and port and "--port" in str(server.failure()):  # taken in between
+        if server.ended and port and "--port" in str(server.failure()):  # port is taken
             port = 0
             server = programs.enter_context(
                 Program(work, "serve", given.campaign, *store, *start, "--port", port)
@@ -88,7 +88,7 @@ def demo(given: argparse.Namespace, interruption: Interruption, programs: ExitSt
 
 
 def save(out: Path, window: Window, certificate: dict[str, Any]) -> None:
-    """What anybody may fetch of a campaign that is over."""
+    """Save the ledger, the last model and the certificate, which anybody may fetch."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "ledger.jsonl").write_bytes(window.fetch("/ledger"))
     (out / "model.safetensors").write_bytes(window.fetch("/models/latest"))

@@ -1,11 +1,11 @@
-"""A device with a trainer of its own takes part in a campaign.
+"""Take part in a campaign with your own trainer.
 
-    checkins serve examples/patients.toml --start +60        # somewhere, by somebody
+    checkins serve examples/patients.toml --start +60        # on the server
     python examples/device.py http://127.0.0.1:8470 state-of-this-device
 
-What a user writes is `Trainer.update`: from the model to an update, with numpy or anything else.
-The participant draws its slot, sleeps until then, checks in, clips the update, adds the noise that
-the campaign is sealed with, and reports at most once. Run it again after a crash: it goes on.
+You write `Trainer.update`, which computes an update from the model, with numpy or another library.
+The participant draws its slot, sleeps until the slot, checks in, clips the update, adds the noise
+that the campaign declares, and reports at most once. After a crash, run the same command again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from checkins.campaign import Campaign
 from checkins.client import Outcome, Participant, fetch_campaign
 
 MOST_EPSILON = 8.0
-"""The owner of this device takes part in no campaign that may spend more."""
+"""This device does not take part in a campaign with a larger budget."""
 
 
 class MyRows:
-    """Logistic regression on the rows of one person: the gradient of the mean loss.
+    """The gradient of the mean loss of logistic regression on the rows of one person.
 
-    The server steps against updates like gradients: model − rate × mean(updates).
+    The server treats updates as gradients. The next model is model − rate × mean(updates).
     """
 
     def __init__(self, features: Any, labels: Any) -> None:
@@ -43,7 +43,7 @@ class MyRows:
 
 
 def acceptable(campaign: Campaign) -> None:
-    """Shown the sealed parameters before anything is sent; raises to decline."""
+    """Raise to decline the campaign. It is called before anything is sent."""
     if campaign.budget.epsilon > MOST_EPSILON:
         raise SystemExit(f"epsilon {campaign.budget.epsilon:g} is more than I agree to")
 
@@ -53,7 +53,7 @@ def main(url: str, state: str) -> None:
     names = {name: list(shape) for name, shape in view.shapes.items()}
     print(f"{view.campaign.name}: {view.timetable.slots} slots, a model of {names}")
 
-    # Here are this person's rows, scaled by public constants; they never leave the device.
+    # This person's rows, scaled by public constants. They never leave the device.
     [features] = view.shapes["weights"]
     rows = np.linspace(-1.0, 1.0, 2 * features).reshape(2, features)
     trainer = MyRows(rows, [0, 1])
@@ -62,7 +62,7 @@ def main(url: str, state: str) -> None:
         url=url,
         campaign=view.id,
         trainer=trainer,
-        state=state,  # always the same folder: it is how the device knows that it took part
+        state=state,  # use the same folder each time: it records that the device took part
         seal=view.seal,
         accept=acceptable,
         journal=lambda story: print("  ", story["event"]),

@@ -1,14 +1,14 @@
-"""Fashion-MNIST by local coin flips alone: 60,000 clients, central (2.7, 1e-5), about 90.5%.
+"""Fashion-MNIST by random check-ins: 60,000 clients, (2.7, 1e-5)-DP, about 90.5% accuracy.
 
-Three ways at the same epsilon, from the same seeds: check-ins with the noise at the server,
-check-ins with the noise at the clients, and Poisson sampling, which needs a server that calls its
-clients. The settings were chosen by looking at test accuracy, as published results do; no
-certificate covers that. The best of those without public data that we know is 89.7% [TB21].
+Three methods are compared at the same epsilon and with the same seeds: check-ins with noise at the
+server, check-ins with noise at the clients, and Poisson sampling by a server. The settings were
+chosen by test accuracy, as in published results, and no certificate covers this choice. The best
+published accuracy without public data that we know is 89.7% [TB21].
 
     python examples/fashion_mnist.py --seeds 5 --out out/fashion-mnist
 
-Needs the four files of Fashion-MNIST (docs/data.md). Computing the features takes a minute, each
-seed of each way about one more on two cores.
+It needs the four files of Fashion-MNIST (docs/data.md). On two cores, the features take about a
+minute, and each seed of each method takes about another minute.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from checkins.simulation.result import BaselineResult, SimulationResult
 from checkins.simulation.study import Study
 
 CAPACITY = 8_200
-"""Eight standard deviations above the 7,500 check-ins that a slot expects: it never fills."""
+"""Eight standard deviations above the expected 7,500 check-ins, so that no slot overflows."""
 
 
 def noise_at_clients(campaign: Campaign) -> Campaign:
-    """The same noise on a slot's sum, carried by the reports and dummies that fill it."""
+    """Return the campaign with the same noise per slot, split over its reports and dummies."""
     one_report = campaign.noise_multiplier / math.sqrt(CAPACITY)
     return replace(
         campaign,
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def described(found: SimulationResult | BaselineResult, epsilon: float) -> str:
-    """The accuracy and its epsilon."""
+    """Return the accuracy and its epsilon as text."""
     spread = f" ± {found.spread['accuracy']:.2%}" if found.spread else ""
     return f"{found.metrics['accuracy']:.2%}{spread}, epsilon <= {epsilon:.4f} (add-remove)"
 

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper, A_fix, as a plain loop; then the same draws through the machines.
+"""Run Algorithm 1 of the paper, A_fix, as a plain loop and with the library's state machines.
 
 python examples/fixed_window.py
 """
@@ -18,8 +18,8 @@ from checkins.protocol.server import Server
 
 
 def fixed_window(theta, clients, dice, request, fill, *, slots, eta, b, capacity=1):
-    """The paper's is capacity 1, filled with dummies. With noise at the server ``fill`` draws one
-    noise for the whole sum, and an infinite capacity uses every check-in."""
+    """In the paper the capacity is 1 and ``fill`` returns dummies. For noise at the server, use an
+    infinite capacity and a ``fill`` that returns one draw of noise for the whole sum."""
     time = check_in(clients, dice)
     g = 0
     models, used = [], []
@@ -28,7 +28,7 @@ def fixed_window(theta, clients, dice, request, fill, *, slots, eta, b, capacity
         if len(S) > capacity:  # sample J_i uniformly from S_i, without replacement
             J = [S.pop(k) for k in dice.choose(i, [len(S) - k for k in range(capacity)])]
         reports = [request(j, theta) for j in J]
-        reports += fill(i, capacity - len(J))  # A_ldp(0) for each that is missing
+        reports += fill(i, capacity - len(J))  # A_ldp(0) for each missing report
         g_i = sum(report.values for report in reports)
         theta, g = model_update(theta, g + g_i, i, eta=eta, b=b)
         models.append(theta)
@@ -37,10 +37,10 @@ def fixed_window(theta, clients, dice, request, fill, *, slots, eta, b, capacity
 
 
 def check_in(clients, dice):
-    """The client's side: who checks in, and when. Client j has its window R_j and its p_j."""
+    """Return the slot of each client that checks in. Client j has a window R_j and a p_j."""
     time = {}
     for j, (R, p) in clients.items():
-        if dice.coin(j) < math.floor(p * 2**64):  # a p_j-biased coin returns heads
+        if dice.coin(j) < math.floor(p * 2**64):  # true with probability p_j
             time[j] = R[dice.pick(j, len(R))]  # uniform in R_j
     return time
 
@@ -52,7 +52,7 @@ def model_update(theta, g, i, *, eta, b):
 
 
 class SimulatedDice:
-    """Seeded, for simulation alone. A draw has a name: whoever asks again gets the same."""
+    """Seeded randomness for simulations. A draw with the same name gives the same value."""
 
     def seeded(self, *name):
         return np.random.default_rng(list(repr(name).encode()))
@@ -76,7 +76,7 @@ if __name__ == "__main__":
     clients = {f"{j:04}": (range(1, m + 1), 0.5) for j in range(1000)}
     data = {j: dice.seeded("data", j).normal((3.0, 4.0)) for j in clients}
 
-    def request(j, theta):  # A_ldp of a gradient: clipped to norm 1, with noise
+    def request(j, theta):  # A_ldp: a gradient, clipped to norm 1, plus noise
         gradient, noise = theta - data[j], dice.seeded("noise", j).normal(size=2)
         return Report.from_simulation(gradient / max(1.0, math.hypot(*gradient)) + noise)
 

@@ -1,8 +1,8 @@
-"""Patients: how much of the non-private AUC is kept at epsilon 0.5, 1 and 2, by each protocol.
+"""Compare the AUC of each protocol at epsilon 0.5, 1 and 2 with the non-private AUC (patients).
 
-Logistic regression on 15,329 clients, one report from each, measured on a public holdout. Each
-campaign is calibrated: its certificate says at most epsilon at delta 1e-6, rounded up. The settings
-were chosen by the holdout AUC of other seeds; no certificate covers that (docs/experiments.md).
+Logistic regression is trained on one report from each of 15,329 clients and measured on a public
+holdout. The noise is calibrated so that the certificate has at most this epsilon at delta 1e-6. The
+settings were chosen by the holdout AUC of other seeds, and no certificate covers this choice.
 
     python examples/patients_auc.py --seeds 5 --out out
 """
@@ -28,8 +28,8 @@ protocol = {{ kind = "{kind}", participation = 1, {protocol} }}
 randomizer = {{ {randomizer} }}
 task = {{ data = "patients", model = "logistic", optimizer = {{ kind = "sgd", {optimizer} }} }}
 """
-PURE = 'kind = "privunit", local_epsilon = 1, clip = 1'  # calibration replaces local_epsilon,
-SERVER = 'kind = "gaussian", noise_at = "server", noise_multiplier = 1, clip = 2'  # or this noise
+PURE = 'kind = "privunit", local_epsilon = 1, clip = 1'  # calibration replaces local_epsilon
+SERVER = 'kind = "gaussian", noise_at = "server", noise_multiplier = 1, clip = 2'  # calibrated too
 CLIENT = SERVER.replace("server", "client")
 SUM = "rate = 3, divide_by = 153"
 ROWS = {
@@ -44,10 +44,10 @@ ROWS = {
 
 
 def calibrated(name: str, epsilon: float) -> tuple[Campaign, Calibration]:
-    """The campaign of a row with the least noise that its budget allows."""
+    """Return the campaign of a row with the least noise that its budget allows."""
     kind = name.partition(",")[0]
     asked = dict(zip(("protocol", "randomizer", "optimizer"), ROWS[name], strict=True))
-    adjacency = "replace-one" if kind == "averaged" else "add-remove"  # a lone client would show
+    adjacency = "replace-one" if kind == "averaged" else "add-remove"  # it needs replace-one
     text = FILE.format(name=name, epsilon=epsilon, adjacency=adjacency, kind=kind, **asked)
     campaign = parse_campaign(text).campaign
     knob = Parameter.LOCAL_EPSILON if "PrivUnit" in name else Parameter.NOISE_MULTIPLIER
@@ -57,7 +57,7 @@ def calibrated(name: str, epsilon: float) -> tuple[Campaign, Calibration]:
 
 
 def said(auc: list[float]) -> str:
-    """Mean and standard deviation over seeds."""
+    """Return the mean and the standard deviation over seeds as text."""
     spread = f"±{statistics.stdev(auc):.3f}".replace("0.", ".") if len(auc) > 1 else ""
     return f"{statistics.fmean(auc):.3f}{spread:5}"
 

@@ -1,4 +1,4 @@
-"""What does a campaign of random check-ins cost? One design by every method, and a picture.
+"""Compute the epsilon of a campaign by every method, and plot it against the number of slots.
 
 python examples/prices.py
 """
@@ -32,7 +32,7 @@ NOISY = GaussianNoise(noise_multiplier=1.0, at=NoiseAt.SERVER)
 
 
 def priced(randomizer: LocalRandomizer | GaussianNoise, slots: int) -> dict[Adjacency, Certificate]:
-    """One campaign in which every client takes part once, under both neighbour relations."""
+    """Certify a campaign in which each client takes part once, for both neighbour relations."""
     design = Design(Protocol.FIXED, slots=slots, participation=1.0, randomizer=randomizer)
     return {adjacency: certify(design, delta=DELTA, adjacency=adjacency) for adjacency in Adjacency}
 
@@ -50,7 +50,7 @@ def print_prices() -> None:
 
 
 def draw_prices() -> None:
-    """ε against the number of slots, for reports that are 1-DP on the device."""
+    """Plot ε against the number of slots, for reports that are 1-DP on the device."""
     slots = np.unique(np.geomspace(10, 1e6, 21).round().astype(int)).tolist()
     prices = [priced(PURE, m) for m in slots]
     add, replace = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE

@@ -1,4 +1,4 @@
-"""Section 4.2 of the paper, A_sldw, as a plain loop; then the same draws through the machines.
+"""Run Section 4.2 of the paper, A_sldw, as a plain loop and with the library's state machines.
 
 python examples/sliding_window.py
 """
@@ -18,16 +18,16 @@ from checkins.protocol.server import Server
 
 
 def sliding_window(theta, wakes, dice, request, fill, *, slots, window, eta, capacity=1):
-    """Client j draws from the window that begins when it wakes. In the paper one client wakes
-    every time step, so that there are as many slots as clients; and the capacity is 1."""
+    """Client j draws a slot from the window that begins when it wakes. In the paper one client
+    wakes in every time step, so there are as many slots as clients, and the capacity is 1."""
     time = {j: wakes[j] + dice.pick(j, window) for j in wakes}
     models, used = [], []
-    for i in range(window, slots + 1):  # who comes during the warm-up, or too late, is not used
+    for i in range(window, slots + 1):  # earlier and later check-ins are not used
         S = J = sorted(j for j in time if time[j] == i)
         if len(S) > capacity:  # sample J_i uniformly from S_i, without replacement
             J = [S.pop(k) for k in dice.choose(i, [len(S) - k for k in range(capacity)])]
         reports = [request(j, theta) for j in J]
-        reports += fill(i, capacity - len(J))  # A_ldp(0) for each that is missing
+        reports += fill(i, capacity - len(J))  # A_ldp(0) for each missing report
         theta = theta - eta * sum(report.values for report in reports)
         models.append(theta)
         used.append(J)
@@ -35,13 +35,13 @@ def sliding_window(theta, wakes, dice, request, fill, *, slots, window, eta, cap
 
 
 class SimulatedDice:
-    """Seeded, for simulation alone. A draw has a name: whoever asks again gets the same."""
+    """Seeded randomness for simulations. A draw with the same name gives the same value."""
 
     def seeded(self, *name):
         return np.random.default_rng(list(repr(name).encode()))
 
     def coin(self, token):
-        return 0  # heads: everyone takes part
+        return 0  # 0 means that the client takes part
 
     def pick(self, token, below):
         return int(self.seeded("pick", token).integers(below))
@@ -59,7 +59,7 @@ if __name__ == "__main__":
     wakes = {f"{j:04}": j for j in range(1, n + 1)}
     data = {j: dice.seeded("data", j).normal((3.0, 4.0)) for j in wakes}
 
-    def request(j, theta):  # A_ldp of a gradient: clipped to norm 1, with noise
+    def request(j, theta):  # A_ldp: a gradient, clipped to norm 1, plus noise
         gradient, noise = theta - data[j], dice.seeded("noise", j).normal(size=2)
         return Report.from_simulation(gradient / max(1.0, math.hypot(*gradient)) + noise)
 

@@ -1,7 +1,7 @@
-"""A whole campaign in one process, from its file to a verified ledger; nothing is simulated.
+"""Run a whole campaign in one process, from its file to a verified ledger, with real noise.
 
-400 clients draw their coins and slots from the operating system, the machines of the protocol run
-it, and the device sampler makes every report and every dummy.
+400 clients draw their slots with the randomness of the operating system. The state machines of the
+protocol run the campaign, and the sampler of real devices makes every report and every dummy.
 
 python examples/small_campaign.py [DIR]        DIR is out/small-campaign if it is not given
 """
@@ -43,7 +43,7 @@ grid = 1e-6
 
 
 class SystemDice:
-    """Every draw from the operating system, exact: what a real server and real clients use."""
+    """Exact draws from the operating system, as real servers and real clients use them."""
 
     def __init__(self, sampler):
         self.sampler = sampler
@@ -66,7 +66,7 @@ class SystemDice:
 
 def main(folder):
     campaign = parse_campaign(CAMPAIGN).campaign
-    target = np.array([0.6, -0.3, 0.1])  # every client pulls the model towards it
+    target = np.array([0.6, -0.3, 0.1])  # the optimum of every client
     sampler = sampler_of(campaign, dimension=target.size)
     with ledger.LedgerFile(folder) as file:
         affordable = ledger.spending_of(file.ledger, campaign).affordable()

@@ -1,4 +1,4 @@
-"""The programs of the demo: real ones, each in a process group of its own, none left behind."""
+"""Run the programs of the demo, each in its own process group, and end all of them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Failed(Exception):
-    """A program of the demo did not do its part."""
+    """A program of the demo failed."""
 
 
 class Interrupted(Exception):
-    """Somebody asked the demo to stop."""
+    """The demo received a signal to stop."""
 
 
 class Interruption:
-    """Remembers that somebody asked to stop, and says so when the demo next pauses.
+    """Store a signal to stop, and raise ``Interrupted`` when the demo next pauses.
 
-    An exception in the middle of starting a program could leave that program running.
+    An exception while a program is being started could leave that program running.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Interruption:
 
     @contextmanager
     def heard(self) -> Iterator[Interruption]:
-        """While this lasts a signal is only remembered; one that is ignored stays ignored."""
+        """Store signals while the block runs. A signal that was ignored stays ignored."""
         heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._remember) for number in heard}
         try:
@@ -52,14 +52,14 @@ class Interruption:
         self.number = number
 
     def pause(self, seconds: float = LOOK_S) -> None:
-        """Wait a moment; raise if somebody asked to stop meanwhile."""
+        """Wait. Raise ``Interrupted`` if a signal to stop has arrived."""
         time.sleep(seconds)
         if self.number is not None:
             raise Interrupted
 
 
 class Program:
-    """``checkins`` with some arguments; ended when its context is left."""
+    """A process of ``checkins`` with these arguments. It is ended when its context is left."""
 
     def __init__(self, folder: Path, *arguments: object) -> None:
         self.name = f"checkins {arguments[0]}"
@@ -89,21 +89,21 @@ class Program:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """Everything that the program has printed so far."""
         return self._out.read_text(encoding="utf-8")
 
     @property
     def ended(self) -> bool:
-        """Whether it has left, of its own accord."""
+        """Whether the program has exited."""
         return self.process.poll() is not None
 
     def failure(self) -> Failed:
-        """What it said last."""
+        """Return an error with the end of the program's standard error."""
         said = self._err.read_text(encoding="utf-8", errors="replace").strip()[-1500:]
         return Failed(f"{self.name} ended with exit code {self.process.returncode}.\n{said}")
 
     def finished(self, interruption: Interruption, *, within_s: float) -> str:
-        """What it printed, once it has left by itself."""
+        """Wait until the program exits and return what it printed."""
         patience = time.monotonic() + within_s
         while not self.ended:
             if time.monotonic() > patience:
@@ -113,7 +113,7 @@ class Program:
 
 
 def free_port() -> int:
-    """The usual one, or 0 for any where somebody else has it."""
+    """Return the default port, or 0 for any free port if the default one is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""The page that the demo leaves behind: one file, nothing fetched, no script."""
+"""Write the report of the demo as one HTML file without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def page(
     verified: dict[str, Any],
     campaign_file: str,
 ) -> str:
-    """What ran, what was learned, what it cost, and how to check it."""
+    """Return the page: what ran, the model's metrics, its epsilon, and how to verify it."""
     certificate, metrics = view["certificate"], progress["curve"][-1]["metrics"]
     slots, price = view["schedule"]["slots"], formatting.up(certificate["epsilon"])
     bound = f"at delta = {certificate['delta']!r}, {certificate['adjacency']}"
@@ -94,7 +94,7 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def _steps(prices: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The price after each slot is at most that of the next count that was priced."""
+    """Return a step function, because epsilon is at most that of the next computed slot count."""
     points, before = [(0.0, 0.0)], 0.0
     for slots, epsilon in prices:
         points += [(before, epsilon), (slots, epsilon)]
@@ -103,7 +103,7 @@ def _steps(prices: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _chart(points: Sequence[tuple[float, float]], what: str, *, colour: str) -> str:
-    """One line over slots, with three marks on the upright axis and two on the level one."""
+    """Draw one line over slots, with three labels on the y axis and two on the x axis."""
     last = max(1.0, points[-1][0])
     values = [value for _, value in points]
     low, high = min(values), max(values)

@@ -1,4 +1,4 @@
-"""What the demo says first, and last."""
+"""Print the texts at the beginning and at the end of the demo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METRICS = (("AUC", "auc"), ("accuracy", "accuracy"))
 
 
 def introduce(url: str, view: dict[str, Any], *, clients: int, seconds: float) -> None:
-    """What is about to happen, and where to watch it."""
+    """Print what the demo will do, and where to watch it."""
     slots, budget = view["schedule"]["slots"], view["budget"]
     terminal.show(
         f"{clients:,} devices, each with the record of one patient, train a model of who dies"
@@ -39,7 +39,7 @@ def conclude(
     *,
     out: Path,
 ) -> None:
-    """What was learned, what it cost, who took part, and what there is to check it with."""
+    """Print the metrics, the epsilon, how many devices took part, and the saved files."""
     certificate, outcomes = verified["certificate"], swarm["outcomes"]
     others = [f"{count:,} {name}" for name, count in outcomes.items() if name != "reported"]
     others = [other for other in others if not other.startswith("0 ")]

@@ -1,4 +1,4 @@
-"""What anybody may see of a campaign while it runs, shown in a terminal."""
+"""Show the public state of a running campaign in a terminal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from checkins import formatting
 
 OVER = ("completed", "stopped")
 LINES = 10
-"""As many, about, where there is no terminal to draw on."""
+"""Approximate number of printed lines if standard output is not a terminal."""
 Show = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 class Window:
-    """The public interface of a service: what is asked here needs no token."""
+    """Requests to the service that need no token."""
 
     def __init__(self, url: str, campaign: str) -> None:
         self._campaign = f"{url}/campaigns/{campaign}"
@@ -36,25 +36,25 @@ class Window:
         self._http.close()
 
     def fetch(self, page: str = "") -> bytes:
-        """The campaign, or a page below it such as /ledger."""
+        """Fetch the campaign, or a resource below it such as /ledger."""
         try:
             return self._http.get(self._campaign + page).raise_for_status().content
         except httpx.HTTPError as error:
             raise Failed(f"the coordinator does not answer as it should: {error}") from error
 
     def look(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """How far the campaign is, and how good its models are."""
+        """Return the state of the campaign and the metrics of its models."""
         return json.loads(self.fetch()), json.loads(self.fetch("/progress"))
 
 
 def is_over(view: dict[str, Any], progress: dict[str, Any]) -> bool:
-    """Whether the last slot is closed, and its model measured."""
+    """Return True if the last slot is closed and its model is evaluated."""
     measured = [point["slots"] for point in progress["curve"]]
     return view["status"] in OVER and view["slots_closed"] in measured
 
 
 def told(view: dict[str, Any], progress: dict[str, Any]) -> tuple[str, str]:
-    """Where it is, and what is known by now."""
+    """Return the state of the campaign as one line of text."""
     closed, slots = view["slots_closed"], view["schedule"]["slots"]
     if view["status"] == "waiting":
         start, now = (
@@ -71,7 +71,7 @@ def told(view: dict[str, Any], progress: dict[str, Any]) -> tuple[str, str]:
 
 @contextmanager
 def shown() -> Iterator[Show]:
-    """A bar in a terminal; elsewhere a line now and then."""
+    """Yield a function that shows progress: a bar on a terminal, otherwise a few lines."""
     console = Console(highlight=False)
     if not sys.stdout.isatty() or console.is_dumb_terminal:
         yield _Lines().show
@@ -94,7 +94,7 @@ def shown() -> Iterator[Show]:
 
 
 class _Lines:
-    """Plain lines, about ten in all."""
+    """Print about ten lines of progress in all."""
 
     def __init__(self) -> None:
         self._next = 0
