@@ -1,1 +1,1 @@
-"""Figures measured side by side with the alternatives, in one run, as ratios."""
+"""Benchmarks that compare checkins with alternatives on the same machine, as ratios."""

@@ -1,7 +1,7 @@
-"""`make bench`: measure everything, print it, and keep it in bench/RESULTS.md.
+"""`make bench`: run all benchmarks, print the results and write them to bench/RESULTS.md.
 
-`python -m bench NAME ...` measures some of it again and keeps the rest. Beside each table stands
-the commit it was measured at; bench/measured.json keeps what `tools/figures.py --check` compares.
+`python -m bench NAME ...` runs some benchmarks again and keeps the other results. Below each table
+is the commit at which it was measured. `tools/figures.py --check` reads bench/measured.json.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BENCHES = {
     "check_ins": "service",
     "waiting": "service",
 }
-"""Name of a function: its module. Only what is measured is imported."""
+"""The module of each benchmark function. Only modules of chosen benchmarks are imported."""
 HEAD = (
     "# Figures\n\nMeasured by `make bench`; ratios travel better between machines than seconds."
     " Under each table stands the commit it was measured at;"
@@ -42,7 +42,7 @@ HEAD = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is named, or everything; exit 1 when a promise does not hold on this machine."""
+    """Run the named benchmarks, or all. Exit with 1 if a promise does not hold here."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHES)}; default: all")
     parser.add_argument("--commit", help="what is measured, where there is no git history")
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commit = commit_here(asked.commit)
     except NoCommit as problem:
         parser.error(str(problem))
-    # Before anything is measured: what is imported is what the files hold now.
+    # Import and record the files before the measurement, because they may change meanwhile.
     benches = {name: _function(name) for name in names}
     records = {name: new_record(name, commit=commit) for name in names}
     kept = sections(RESULTS.read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def text_of(name: str, section: Section, record: Record) -> str:
-    """A section with the commit of what was measured now, and of every kept file in it."""
+    """Return a section with the commits at which its tables and stored files were measured."""
     lines = [line_of(name, record)] if section.measured_here else []
     for other in section.kept:
         line = line_of(other, record_of(by_name(other)))
@@ -81,7 +81,7 @@ def text_of(name: str, section: Section, record: Record) -> str:
 
 
 def sections(text: str) -> dict[str, str]:
-    """What was measured before, by the name of its figure."""
+    """Return the sections of an earlier RESULTS.md by the names of their figures."""
     found = {}
     for part in text.split("\n## ")[1:]:
         if shown := SHOWN.search(part):

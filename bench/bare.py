@@ -1,8 +1,9 @@
-"""The same work written by hand in JAX: what the simulator is held against.
+"""Training loops written by hand in JAX, with which the simulator is compared.
 
-One softmax regression of 784 features and 10 classes, a row for each client. A slot adds up the
-clipped gradients of some clients, adds noise and steps. Nothing else is done: who is used is drawn
-beforehand, there are no dummies, no options and no measurements.
+Each loop trains softmax regression with 784 features and 10 classes; a client has one row. A slot
+sums the clipped gradients of some clients, adds noise and updates the model. The clients of each
+slot are drawn beforehand. There are no dummies, options or evaluations. A stretch is a number of
+slots that one compiled call runs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CORES = os.cpu_count() or 1
 
 
 class Table(NamedTuple):
-    """The data where the loop runs: rows with a 1 for the bias, labels, lengths of the rows."""
+    """The data on the device: rows with a 1 for the bias, labels, and norms of the rows."""
 
     rows: Array
     labels: Array
@@ -36,7 +37,7 @@ class Table(NamedTuple):
 
 
 def data(rows: int = ROWS) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Features and labels that mean nothing."""
+    """Return random features and labels."""
     generator = np.random.default_rng(1)
     features = generator.standard_normal((rows, FEATURES), np.float32)
     return features, generator.integers(0, CLASSES, rows)
@@ -48,11 +49,11 @@ def table(features: NDArray[np.float32], labels: NDArray[np.int64]) -> Table:
 
 
 Slot = Callable[[Table, Array, Array, Array], Array]
-"""(table, model, clients (K,), noise (7,850,)) → the next model."""
+"""One slot: (table, model, clients (K,), noise (7,850,)) → the next model."""
 
 
 def _pulls(scores: Array, labels: Array, lengths: Array) -> Array:
-    """What each client pulls each class by, clipped, times the step size."""
+    """Return each client's clipped gradient of the scores, times the step size."""
     residuals = jax.nn.softmax(scores) - jax.nn.one_hot(labels, CLASSES, dtype=scores.dtype)
     norms = jnp.sqrt(jnp.sum(residuals * residuals, axis=1)) * lengths
     scale = jnp.minimum(1.0, CLIP / jnp.maximum(norms, 1e-30))
@@ -60,21 +61,21 @@ def _pulls(scores: Array, labels: Array, lengths: Array) -> Array:
 
 
 def by_class(table: Table, model: Array, clients: Array, noise: Array) -> Array:
-    """The model as 10 rows of 785: on a CPU up to ten times faster than 785 rows of 10."""
+    """The model is 10 rows of 785. On a CPU it is up to ten times faster than 785 rows of 10."""
     x = table.rows[clients]
     pulls = _pulls(x @ model.T, table.labels[clients], table.lengths[clients])
     return model - (pulls.T @ x + RATE * NOISE / len(clients) * noise.reshape(model.shape))
 
 
 def by_feature(table: Table, model: Array, clients: Array, noise: Array) -> Array:
-    """The model as 785 rows of 10."""
+    """The model is 785 rows of 10."""
     x = table.rows[clients]
     pulls = _pulls(x @ model, table.labels[clients], table.lengths[clients])
     return model - (x.T @ pulls + RATE * NOISE / len(clients) * noise.reshape(model.shape))
 
 
 def elementwise(table: Table, model: Array, clients: Array, noise: Array) -> Array:
-    """By class, products and sums left to the compiler's fusion: no calls of a matrix library."""
+    """As ``by_class``, but the compiler fuses products and sums; no matrix library is called."""
     x = table.rows[clients]
     scores = jnp.sum(x[:, None, :] * model[None], axis=2)
     pulls = _pulls(scores, table.labels[clients], table.lengths[clients])
@@ -83,7 +84,7 @@ def elementwise(table: Table, model: Array, clients: Array, noise: Array) -> Arr
 
 
 def threefry_inside(table: Table, model: Array, clients: Array, noise: Array) -> Array:
-    """By class; ``noise`` is a key, and random bits are drawn in the loop."""
+    """As ``by_class``, but ``noise`` is a key, and the noise is drawn inside the loop."""
     drawn = jax.random.normal(jax.random.wrap_key_data(noise), (DIMENSION,))
     return by_class(table, model, clients, drawn)
 
@@ -91,17 +92,17 @@ def threefry_inside(table: Table, model: Array, clients: Array, noise: Array) ->
 SHAPES = {by_feature: (FEATURES + 1, CLASSES)}
 
 Draw = Callable[[int, int], Any]
-"""(which stretch, its slots) → a row of noise for each slot."""
+"""(number of the stretch, its slots) → a row of noise for each slot."""
 
 
 def sfc64(stretch: int, slots: int) -> Any:
-    """By numpy, on the host."""
+    """Draw the noise with numpy on the host."""
     generator = np.random.Generator(np.random.SFC64([3, stretch]))
     return generator.standard_normal((slots, DIMENSION), np.float32)
 
 
 def words(stretch: int, slots: int) -> Any:
-    """Random words by numpy, made normal by compiled code: how checkins itself does it."""
+    """Draw random words with numpy and transform them to normals, as checkins does."""
     count = slots * DIMENSION
     raw = np.random.SFC64([3, stretch]).random_raw(-(-count // 2)).view(np.uint32)
     return _normals(raw[:count].reshape(slots, DIMENSION)).block_until_ready()
@@ -114,7 +115,7 @@ def _normals(words: Array) -> Array:
 
 
 def lanes(stretch: int, slots: int) -> Any:
-    """By xoshiro128++, compiled: 7,850 of them side by side, each with a state of its own."""
+    """Draw with 7,850 compiled xoshiro128++ generators in parallel, each with its own state."""
     words = np.random.Generator(np.random.SFC64([3, stretch])).integers(
         0, 2**32, (4, DIMENSION), np.uint32
     )
@@ -142,7 +143,7 @@ def _lanes(slots: int) -> Callable[[Any], Array]:
 
 
 def on_device(stretch: int, slots: int, *, kind: str) -> Any:
-    """By jax.random, all at once, where the loop runs."""
+    """Draw the noise of all slots at once with jax.random, on the device of the loop."""
     return _normal(jax.random.key(stretch, impl=kind), slots)
 
 
@@ -152,13 +153,13 @@ def _normal(key: Array, slots: int) -> Array:
 
 
 def keys(stretch: int, slots: int) -> Any:
-    """A key for each slot."""
+    """Return a key for each slot."""
     return jax.random.key_data(jax.random.split(jax.random.key(stretch), slots))
 
 
 @dataclass(frozen=True)
 class Bare:
-    """One way to write it. With ``threads``, noise is drawn ahead in as many."""
+    """One variant of the loop. ``threads`` is the number of threads that draw noise ahead."""
 
     name: str
     slot: Slot = by_class
@@ -167,7 +168,7 @@ class Bare:
     unroll: int = 1
 
     def ready(self, table: Table, *, per_slot: int, stretch: int) -> Callable[[int], float]:
-        """Compile; the result runs so many stretches and says how many slots a second it did."""
+        """Compile. The returned function runs some stretches and returns slots per second."""
         shape = SHAPES.get(self.slot, (CLASSES, FEATURES + 1))
         people = np.random.default_rng(2).integers(0, len(table.rows), (8, stretch, per_slot))
         clients = [jnp.asarray(some, jnp.int32) for some in people]

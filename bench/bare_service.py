@@ -1,10 +1,10 @@
-"""One endpoint of FastAPI that does nothing: what the service is held against.
+"""An endpoint of FastAPI that does nothing, with which the service is compared.
 
     python -m bench.bare_service '{"http": "httptools", "loop": "uvloop"}'
 
-The argument is what uvicorn is to be configured with, beside what is needed here. Prints its port.
-With ``empty`` in it there is no framework at all: a socket that answers whatever comes, which tells
-how much the load generator can ask for.
+The argument has further settings of uvicorn. The program prints its port. With ``"empty": true``
+in the argument there is no framework: a socket sends a fixed response to any data, which measures
+the limit of the load generator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def create_app() -> FastAPI:
 
 
 class Empty(asyncio.Protocol):
-    """Answers each piece that arrives: each is one whole request of the load generator."""
+    """Respond to each received chunk, because the load generator sends a request per chunk."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self.transport = transport
@@ -48,7 +48,7 @@ async def _empty(listening: socket.socket) -> None:
 
 def main() -> None:
     options: dict[str, Any] = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    # Named as TCP, or asyncio does not switch off Nagle's delay on what it accepts from it.
+    # Without IPPROTO_TCP, asyncio does not disable Nagle's algorithm for accepted connections.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
     listening.listen(2048)

@@ -1,4 +1,4 @@
-"""Noise for a target: our calibration beside dp_accounting's of the Poisson equivalent."""
+"""Compare our calibration of noise with dp_accounting's calibration of Poisson sampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact noise on devices: our draws of one report beside OpenDP's, coordinates a second."""
+"""Compare the speed of exact noise on devices with OpenDP, in coordinates per second."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = (
 
 
 def their_speed(randomizer: Gaussian | Laplace, scale: float) -> float:
-    """OpenDP's discrete Gaussian or Laplace on a vector of whole numbers."""
+    """Return the speed of OpenDP's discrete Gaussian or Laplace on a vector of integers."""
     dp.enable_features("contrib")
     domain = dp.vector_domain(dp.atom_domain(T="i32"), size=THEIR_DIMENSION)
     if isinstance(randomizer, Gaussian):

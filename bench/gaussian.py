@@ -1,4 +1,4 @@
-"""Noise at the server: how wide the interval is and how long it takes; PLD-accounting beside it."""
+"""Noise at the server: width of the epsilon interval and run time, beside PLD-accounting."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The simulator beside bare loops on an accelerator: ``python -m bench.gpu --out DIR``.
+"""Compare the simulator with bare loops on an accelerator: ``python -m bench.gpu --out DIR``.
 
-Needs jax, numpy, scipy and this package. It writes DIR/gpu.json, which kept as bench/gpu.json
-becomes a table of bench/RESULTS.md, and ends within four minutes.
+It needs jax, numpy, scipy and this package, takes up to four minutes and writes DIR/gpu.json. Copy
+that file to bench/gpu.json to show its results in bench/RESULTS.md.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tools.measured import NoCommit, commit_here
 
 BUDGET_S = 210.0
 CASES = {1: (8192, 8, 80_000), 1024: (2048, 8, 40_000), 16_384: (512, 8, 20_000)}
-"""Clients a slot: slots of a bare stretch, stretches, slots of a campaign."""
+"""For each number of clients per slot: slots per stretch, stretches, slots of the campaign."""
 QUICK = {1: (64, 3, 400), 64: (32, 3, 200)}
 QUICK_ROWS = 2_000
 
 
 def case(per_slot: int, *, quick: bool, deadline: float) -> dict[str, Any]:
-    """Every bare loop once; then the quickest and ours in turn."""
+    """Measure every bare loop once, then the fastest one and the simulator in turn."""
     stretch, stretches, slots = (QUICK if quick else CASES)[per_slot]
     rows = QUICK_ROWS if quick else bare.ROWS
     table = bare.table(*bare.data(rows))
@@ -37,7 +37,7 @@ def case(per_slot: int, *, quick: bool, deadline: float) -> dict[str, Any]:
         if best[1] is not None and time.perf_counter() > deadline:
             break
         if one.slot is bare.elementwise and per_slot > 1:
-            continue  # products of every client by themselves: only sensible for one
+            continue  # only sensible for one client per slot
         run = one.ready(table, per_slot=per_slot, stretch=stretch)
         rate = per_slot * max(run(stretches) for _ in range(2))
         loops[one.name] = rate
@@ -89,7 +89,7 @@ def main() -> None:
         found["cases"].append(case(per_slot, quick=options.quick, deadline=deadline))
         found["seconds"] = time.perf_counter() - began
         text = json.dumps(found, indent=1) + "\n"
-        (options.out / "gpu.json").write_text(text)  # after each case: a cut run leaves the others
+        (options.out / "gpu.json").write_text(text)  # an interrupted run leaves its results
         print(json.dumps(found["cases"][-1]), flush=True)
     print(text, end="")
 

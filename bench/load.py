@@ -1,8 +1,8 @@
-"""Load for an HTTP service, from a process of its own: prebuilt requests on kept connections.
+"""Generate load for an HTTP service: a process sends prepared requests on open connections.
 
-Reads one order as JSON from standard input and writes what it found as JSON to standard output.
-Each connection has one request under way at a time, so as many requests are under way as there are
-connections. An answer is read no further than its length asks for.
+The program reads an ``Order`` as JSON from standard input and writes a ``Found`` as JSON to
+standard output. Each connection has one request in progress at a time. A response is read up to its
+Content-Length.
 
     python -m bench.load < order.json
 """
@@ -23,10 +23,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to send: ``head`` with each of ``values`` in place of its ``{}``, once each.
+    """The requests to send: one for each of ``values``, which replaces ``{}`` in ``head``.
 
-    ``head`` is a whole request without a body. ``keep`` asks for the bodies of the answers, in the
-    order of the values.
+    ``head`` is a whole request without a body. If ``keep`` is True, the bodies of the responses are
+    returned, in the order of the values.
     """
 
     host: str
@@ -39,7 +39,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How it went: answers a second, latencies in seconds, and how often each status came."""
+    """Responses per second, latencies in seconds, and the number of responses by status."""
 
     rate: float
     p50_s: float
@@ -50,7 +50,7 @@ class Found:
 
 
 def send(order: Order) -> Found:
-    """Let a process of its own send it all."""
+    """Send the requests from a separate process."""
     ended = subprocess.run(
         [sys.executable, "-m", "bench.load"],
         input=json.dumps(asdict(order)),
@@ -63,7 +63,7 @@ def send(order: Order) -> Found:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: sends the next request as soon as the last one is answered."""
+    """A connection that sends the next request as soon as the last response has arrived."""
 
     __slots__ = ("began", "buffer", "number", "run", "transport")
 
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
 
 
 class Run:
-    """All connections of one order, and what came back."""
+    """All connections of one order, and the responses."""
 
     def __init__(self, order: Order, done: asyncio.Future[None]) -> None:
         self.requests = [order.head.replace("{}", value).encode() for value in order.values]
@@ -116,7 +116,7 @@ class Run:
         self.bodies = [""] * len(self.requests) if order.keep else None
 
     def length_of(self, head: bytes) -> int:
-        """Of the body that follows; only a length is understood, no chunks."""
+        """Return the length of the body. Chunked responses are not supported."""
         at = head.lower().index(b"content-length:") + 15
         return int(head[at:].split(b"\r\n", 1)[0])
 

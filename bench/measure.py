@@ -1,4 +1,4 @@
-"""Timing and tables shared by the benches."""
+"""Timing and tables that the benchmarks share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def timed(run: Callable[[], Result], *, repeats: int = 3) -> tuple[Result, float]:
-    """What ``run`` returns, and the seconds its quickest repetition took."""
+    """Return the result of ``run``, and the seconds of its fastest repetition."""
     quickest = float("inf")
     for _ in range(repeats):
         started = time.perf_counter()
@@ -22,10 +22,10 @@ def timed(run: Callable[[], Result], *, repeats: int = 3) -> tuple[Result, float
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of figures, and the sentence that says whether its promise holds.
+    """A table of results, with a promise and whether it holds.
 
-    ``kept`` names figures of kept files that it shows, measured at commits of their own;
-    ``measured_here`` is False if it shows nothing else.
+    ``kept`` names figures from stored files, which were measured at other commits.
+    ``measured_here`` is False if the table shows only such figures.
     """
 
     title: str
@@ -37,7 +37,7 @@ class Section:
     measured_here: bool = True
 
     def markdown(self, measured: Sequence[str] = ()) -> str:
-        """With the lines that say at which commits it was measured."""
+        """Return the section as Markdown, with the lines that name its commits."""
         lines = [
             f"## {self.title}",
             "",

@@ -1,4 +1,4 @@
-"""The designs that are compared: what `checkins plan` recommends, and its neighbours.
+"""List the design that `checkins plan` recommends, and designs that differ in one parameter.
 
 python -m bench.neighbours NAME > DESIGNS.json       # for ``bench.trying`` on another machine
 """
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A task with a budget; ``metric`` of its public holdout is what counts."""
+    """A task with a budget. Designs are compared by ``metric`` on its public holdout."""
 
     name: str
     task: Task
@@ -50,7 +50,7 @@ class Problem:
 
 
 def problems() -> list[Problem]:
-    """Three tasks: one is small and noisy, one wide, one has a known optimum."""
+    """Return three tasks: one is small and noisy, one has a large model, one a known optimum."""
     return [
         Problem(
             "patients", _task("patients"), 0.5, 1e-6, Population(15_000, 20_000), "auc", seeds=12
@@ -71,7 +71,7 @@ def problems() -> list[Problem]:
 
 
 def _task(source: str) -> Task:
-    """That of a template, or of a file."""
+    """Return the task of a template or of a campaign file."""
     file = ROOT / source
     found = (
         read_campaign(file) if file.exists() else parse_campaign(template_text(Template(source)))
@@ -82,7 +82,7 @@ def _task(source: str) -> Task:
 
 
 def neighbours(problem: Problem) -> Iterator[tuple[str, Campaign]]:
-    """The recommended design first, then those that differ in one part."""
+    """Yield the recommended design, then designs that differ from it in one parameter."""
     chosen = problem.planned(Constraints())
     yield "**recommended**", chosen
     task = chosen.task
@@ -95,7 +95,7 @@ def neighbours(problem: Problem) -> Iterator[tuple[str, Campaign]]:
         try:
             yield name, problem.planned(replace(here, **change))
         except (InvalidValue, NotCovered):
-            continue  # not every part can be changed in every design
+            continue  # not every parameter can be changed in every design
 
 
 def _as_fixed(campaign: Campaign) -> Constraints:

@@ -1,4 +1,4 @@
-"""How long the exact accountant takes with a pure randomizer, up to a billion slots."""
+"""Measure the run time of the exact accountant for pure randomizers, up to 10⁹ slots."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What `checkins plan` recommends beside its neighbours: each simulated at the same budget.
+"""Compare the design that `checkins plan` recommends with similar designs at the same budget.
 
-What takes long may be measured on another machine: ``bench.neighbours`` writes the designs,
-``bench.trying`` tries them, and bench/recommended/NAME.json keeps what came of it. It is used as
-long as the planner still recommends the same.
+Every design is simulated. Long simulations may run on another machine: ``bench.neighbours`` writes
+the designs, ``bench.trying`` simulates them, and the results are stored in
+bench/recommended/NAME.json. They are used as long as the planner recommends the same design.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from checkins.campaign import Campaign
 HERE = Path(__file__).parent
 PICTURE = HERE / "recommendations.svg"
 NOISES = 3.0
-"""Standard errors of the mean difference, seed by seed, that pass for noise."""
+"""A mean difference of at most this many standard errors counts as noise."""
 
 
 def recommendations() -> Section:
-    """The recommended design is within noise of the best of its neighbours, on three tasks."""
+    """Check on three tasks that no similar design is better by more than noise."""
     rows, holds, drawn, kept_files = [], True, [], []
     for problem in problems():
         every, kept = measured(problem)
@@ -47,7 +47,7 @@ def recommendations() -> Section:
 
 
 def measured(problem: Problem) -> tuple[list[Tried], bool]:
-    """What is kept of these very designs (True), or what is measured now (False)."""
+    """Return the results, and True if they are stored ones or False if measured now."""
     designs = dict(neighbours(problem))
     kept = _kept(problem, designs)
     if kept is not None:
@@ -85,7 +85,7 @@ def _row(problem: Problem, one: Tried, recommended: Tried, sign: float) -> list[
 
 
 def draw(drawn: list[tuple[Problem, list[Tried]]]) -> None:
-    """Every seed a dot, every mean a line, the recommended design on top."""
+    """Plot a dot per seed and a line per mean, with the recommended design at the top."""
     import matplotlib as mpl
 
     mpl.use("Agg")

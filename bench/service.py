@@ -1,4 +1,4 @@
-"""The service beside a bare endpoint: check-ins acknowledged durably, and how long people wait."""
+"""Compare the rate of durable check-ins with a bare endpoint, and measure waiting times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.crowd import wait_together
 from tests.support.postgres import open_postgres
 
 LEAST = 0.4
-"""Of the rate of the bare endpoint."""
+"""Least share of the rate of the bare endpoint."""
 CONNECTIONS, ROUNDS, PER_ROUND = 256, 7, 8_000
 CROWD = 5_000
 UVICORN: dict[str, Any] = {
@@ -33,13 +33,13 @@ UVICORN: dict[str, Any] = {
     "server_header": False,
     "date_header": False,
 }
-"""What ``checkins.service.server`` configures uvicorn with; the bare endpoint gets the same."""
+"""Settings of uvicorn in ``checkins.service.server``. The bare endpoint has the same."""
 HEAD = "POST {path} HTTP/1.1\r\nHost: bench\r\n{header}\r\nContent-Length: 0\r\n\r\n"
 
 
 @dataclass(slots=True)
 class Side:
-    """One of those that are compared, and what each round found."""
+    """A service to compare, and the result of each round."""
 
     name: str
     host: str
@@ -56,7 +56,7 @@ class Side:
         self.found.append(found)
 
     def share_of(self, bare: Side) -> float:
-        """Of the bare rate, round by round: both sides of a round saw the same machine."""
+        """Return the median ratio to the bare rate of the same round."""
         return median(a.rate / b.rate for a, b in zip(self.found, bare.found, strict=True))
 
     def row(self, bare: Side) -> list[str]:
@@ -72,7 +72,7 @@ class Side:
 
 @contextmanager
 def bare(name: str, **options: Any) -> Iterator[Side]:
-    """The endpoint that does nothing, in a process of its own."""
+    """Run the endpoint that does nothing in a separate process."""
     command = [sys.executable, "-m", "bench.bare_service", json.dumps(options)]
     root = Path(__file__).resolve().parents[1]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
@@ -87,7 +87,7 @@ def bare(name: str, **options: Any) -> Iterator[Side]:
 
 @contextmanager
 def ours(name: str, folder: Path, store: str | None = None) -> Iterator[Side]:
-    """`checkins serve` in its first slot, with the tokens of everyone who will check in."""
+    """Run `checkins serve` in its first slot, with the tokens of all clients that check in."""
     folder.mkdir()
     text = long_campaign("bench", slots=10, slot_s=7200.0, choose_s=7000.0)
     with serving(folder, text, *UNLIMITED, store=store) as running:
@@ -110,7 +110,7 @@ def _enrolled(running: Coordinator, number: int) -> list[str]:
 
 
 def check_ins() -> Section:
-    """All sides run at once and are asked in turn, so that each round sees the same machine."""
+    """Measure all services in turn in each round, so that they share the machine's state."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = stack.enter_context(open_postgres())
@@ -141,7 +141,7 @@ def check_ins() -> Section:
 
 
 def waiting() -> Section:
-    """How long after the choice everyone who waits for it knows."""
+    """Measure how long after the selection all waiting clients have received it."""
     choose_s = 40.0
     text = long_campaign("crowd", slots=3, slot_s=2 * choose_s, choose_s=choose_s, capacity=64)
     with (

@@ -1,4 +1,4 @@
-"""The simulator beside bare loops, pfl-research and Flower; how it starts and how it grows."""
+"""Compare the simulator with bare loops, pfl-research and Flower; measure its start-up."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from checkins.tasks.models.linear import Softmax
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parent / "out" / "bench"
 DEVICE = HERE / "gpu.json"
-"""What ``bench.gpu`` found, kept: few machines can measure it again."""
+"""Stored results of ``bench.gpu``, because few machines have an accelerator."""
 MOST, PFL_LEAST, FLOWER_LEAST, DEVICE_LEAST = 1.3, 50, 500, 0.8
 PER_SLOT, REPEATS = (1, 64), 5
 STRETCH = {1: 512, 64: 256}
@@ -55,7 +55,7 @@ def lesson(rows: int = bare.ROWS) -> LoadedTask:
 
 
 def ours(*, per_slot: int, slots: int, rows: int = bare.ROWS) -> Outcome:
-    """The work as a campaign, by the function that everyone calls; full slots, none measured."""
+    """Run the same work with ``simulate``, with full slots and without evaluations."""
     noise = bare.NOISE / per_slot**0.5
     campaign = Campaign(
         "bench",
@@ -72,14 +72,14 @@ def ours(*, per_slot: int, slots: int, rows: int = bare.ROWS) -> Outcome:
         RandomizerConfig(RandomizerKind.GAUSSIAN, clip=bare.CLIP),
         Task("synthetic", "softmax", Optimizer(bare.RATE)),
     )
-    # So many check in that a slot falls short with a chance of one in a million at most.
+    # With this many clients, a slot is not full with probability at most one in a million.
     clients = slots * (per_slot + 14 + 8 * round(per_slot**0.5))
     return simulate(campaign, loaded=lesson(rows), scenario=Scenario(clients), evaluations=0)
 
 
 @cache
 def _beside_bare() -> tuple[Section, float]:
-    """The table, and our client updates a second at 64 a slot."""
+    """Return the table, and our client updates per second with 64 clients per slot."""
     table = bare.table(*bare.data())
     rows, holds, fastest = [], True, 0.0
     for per_slot in PER_SLOT:
@@ -115,7 +115,7 @@ def beside_bare() -> Section:
 
 
 def environment(peer: str) -> Path:
-    """The Python of a peer's own environment, made from its pins where it is not there yet."""
+    """Return the Python of a peer's virtual environment. Create it from its pins if needed."""
     pins, folder = HERE / "peers" / f"{peer}.txt", ENVIRONMENTS / peer
     python, stamp = folder / "bin" / "python", folder / "pins"
     wanted = hashlib.sha256(pins.read_bytes()).hexdigest()
@@ -128,12 +128,12 @@ def environment(peer: str) -> Path:
 
 
 def peer(name: str, *, way: str, workers: int) -> dict[str, Any]:
-    """What the script of a peer found."""
+    """Return the results of a peer's script."""
     command = [str(environment(name)), "-W", "ignore"]
     script = [str(HERE / "peers" / f"{name}.py"), "--way", way]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     if name == "pfl":
-        variables["PYTHONSAFEPATH"] = "1"  # the script is called like the package that it imports
+        variables["PYTHONSAFEPATH"] = "1"  # the script has the name of the package that it imports
         if workers > 1:
             command += ["-m", "torch.distributed.run", "--standalone"]
             command += ["--nproc-per-node", str(workers)]
@@ -194,7 +194,7 @@ def first(number, slots, metrics):
 campaign = read_campaign({file!r}).campaign
 Study((({{}}, campaign),)).prepared().run(watch=first)
 """
-"""What `checkins simulate` does, until the first slots are over."""
+"""The work of `checkins simulate` until the first slots are over."""
 
 
 def _first_slot() -> float:
@@ -207,7 +207,7 @@ def _first_slot() -> float:
 
 
 def growth() -> Section:
-    """How long it takes to begin, and what a slot costs in short and in long campaigns."""
+    """Measure the start-up time, and how the run time grows with the number of slots."""
     start = min(_first_slot() for _ in range(3))
     rows = [["patients, a new process until its first slots are over", "", f"{start:.2f} s", "5 s"]]
     sizes = (20_000, 40_000, 80_000, 160_000)
@@ -235,7 +235,7 @@ def growth() -> Section:
 
 
 def on_device() -> Section:
-    """What was found on a machine that has an accelerator."""
+    """Return the stored results from a machine with an accelerator."""
     found = json.loads(DEVICE.read_text())
     rows, holds = [], True
     for one in found["cases"]:

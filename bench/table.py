@@ -1,4 +1,4 @@
-"""The paper's bound, the exact price and its lower bound, side by side (delta = 1e-6)."""
+"""Compare the paper's bound with the exact epsilon and its lower bound (delta = 1e-6)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from checkins.accounting import (
 
 PURE = ((1.0, 1000, 1.0), (1.0, 10_000, 0.1), (2.0, 1000, 1.0), (4.0, 1000, 1.0), (4.0, 10**5, 1.0))
 SERVER = ((1.0, 10), (1.0, 100), (2.0, 1000))
-SEEN = {  # exact add/remove, replace-one upper, replace-one lower, as published
+SEEN = {  # published: exact add/remove, replace-one upper and lower bounds
     (1.0, 1000, 1.0): (0.1266, 0.1487, 0.1306),
     (1.0, 10_000, 0.1): (0.0029, 0.0035, 0.0031),
     (2.0, 1000, 1.0): (0.3233, 0.3971, 0.3720),

@@ -1,8 +1,8 @@
-"""Designs tried by simulating them: the metric of the last model, seed by seed.
+"""Simulate designs and write the metric of the last model for each seed.
 
-python -m bench.trying DESIGNS.json FOUND.json       # needs jax, numpy and scipy alone
+python -m bench.trying DESIGNS.json FOUND.json       # needs only jax, numpy and scipy
 
-Where there is no git history, --commit says which commit the files are of.
+Without a git history, --commit names the commit of the files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.measured import Record, commit_here
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A design, and the metric of each seed."""
+    """A design, and its metric for each seed."""
 
     name: str
     campaign: Campaign
@@ -35,13 +35,13 @@ class Tried:
         return fmean(self.found)
 
     def behind(self, other: Tried, *, sign: float) -> tuple[float, float]:
-        """By how much it is worse than another, and the standard error of that."""
+        """Return by how much it is worse than another design, and the standard error."""
         gaps = [sign * (b - a) for a, b in zip(self.found, other.found, strict=True)]
         return fmean(gaps), stdev(gaps) / math.sqrt(len(gaps))
 
 
 def tried(name: str, campaign: Campaign, *, metric: str, seeds: int) -> Tried:
-    """Simulate it from each seed; a model that diverged counts as the worst there is."""
+    """Simulate the design with each seed. A model that diverged gets the worst metric."""
     task = campaign.task
     assert task is not None
     lesson = load_task(task, ".")
@@ -56,7 +56,7 @@ def tried(name: str, campaign: Campaign, *, metric: str, seeds: int) -> Tried:
 
 
 def main(asked: Path, kept: Path, measured: Record) -> None:
-    """Write down each design as soon as it was tried."""
+    """Simulate each design and write its results at once."""
     order = json.loads(asked.read_text())
     order["measured"] = measured.as_json()
     results: dict[str, list[float]] = {}

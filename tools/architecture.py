@@ -1,9 +1,9 @@
 """Print the packages of checkins as a Mermaid diagram, or as a table, from the import graph.
 
-    python tools/architecture.py diagram    packages; an arrow points to what is imported
+    python tools/architecture.py diagram    packages; an arrow points to the imported package
     python tools/architecture.py table      modules and lines of each package
 
-An arrow that follows from two others is left out.
+If a imports b and b imports c, an arrow from a to c is left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / PACKAGE
 
 
 def imports_of_packages() -> dict[str, set[str]]:
-    """Return, for each top-level package or module, those that it imports."""
+    """Return the top-level packages and modules that each of them imports."""
     graph = grimp.build_graph(PACKAGE, cache_dir=None)
     found: dict[str, set[str]] = {
         name.rpartition(".")[2]: set() for name in graph.find_children(PACKAGE)
@@ -34,12 +34,12 @@ def imports_of_packages() -> dict[str, set[str]]:
 
 
 def _top(module: str) -> str:
-    """Return the top-level package of a module, or nothing for the root."""
+    """Return the top-level package of a module, or an empty string for the root."""
     return module.split(".")[1] if "." in module else ""
 
 
 def reduced(imports: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Leave out every arrow that follows from others.
+    """Leave out every arrow whose target can be reached by other arrows.
 
     >>> reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()})
     {'a': {'b'}, 'b': {'c'}, 'c': set()}
@@ -85,7 +85,7 @@ def table() -> str:
 
 
 def main() -> None:
-    """Print what is asked for."""
+    """Print the diagram or the table."""
     match sys.argv[1:]:
         case ["diagram"]:
             print(diagram())

@@ -13,7 +13,7 @@ from checkins.campaign import fields
 
 
 def table(section: str) -> Iterator[str]:
-    """Yield the lines of the table; the column privacy only if a key of the section has it."""
+    """Yield the lines of the table. The column privacy is omitted if it would be empty."""
     (keys,) = (known.keys for known in fields.SECTIONS if known.name == section)
     columns = ["key", "value", "meaning"] + ["privacy"] * any(key.privacy for key in keys)
     yield f"| {' | '.join(columns)} |"

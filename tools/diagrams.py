@@ -1,4 +1,4 @@
-"""Print the state diagram of a machine, drawn from its own table.
+"""Print the state diagram of a state machine, generated from its table of transitions.
 
 python tools/diagrams.py slot|server|participant
 """

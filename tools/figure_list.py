@@ -1,4 +1,8 @@
-"""Every figure that is kept: what it measures, where its record lies, where it is shown."""
+"""List the stored figures: what each one measures, where its record is, where it is shown.
+
+A figure is a table or file of measurements. Its record is the commit at which it was measured, and
+digests of the measured files.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,12 @@ ACCOUNTING = "src/checkins/accounting"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A table, or a file of figures.
+    """A table or file of measurements.
 
-    ``sources`` are the files that measure it or are run by it: with what they import they are what
-    is measured, without the folders ``apart``. The record stands in ``kept`` under the figure's
-    name, or under "measured" if the file holds this figure alone. ``again`` measures it anew.
+    ``sources`` are the files that run. They and the modules that they import are what is measured,
+    except for the folders in ``apart``. ``kept`` is the file with the record, under the figure's
+    name, or under "measured" if the file has only this figure. ``shown`` is the page that shows the
+    figure. ``again`` is the command that measures it again.
     """
 
     name: str
@@ -26,7 +31,7 @@ class Figure:
 
     @property
     def key(self) -> str:
-        """Of its record in the file that keeps it."""
+        """The key of the record in the file ``kept``."""
         return self.name if self.kept == RECORDS else "measured"
 
 

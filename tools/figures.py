@@ -1,13 +1,13 @@
-"""Say at which commit each kept figure was measured, and what of it has changed since.
+"""Show at which commit each figure was measured, and which measured files have changed since.
 
-python tools/figures.py                every figure
-python tools/figures.py --check        what has changed (exit 0); what has no commit (exit 1)
-python tools/figures.py --strict       the same, and exit 1 for a change too: before a release
-python tools/figures.py --record NAME  a table of docs/ was measured here and now: show its commit
+python tools/figures.py                show every figure
+python tools/figures.py --check        show changed figures; exit 1 if a figure has no commit
+python tools/figures.py --strict       also exit 1 if a figure has changed; for use before a release
+python tools/figures.py --record NAME  record the current commit for a table in docs/
 
-A figure whose code has changed may be as true as before: that is a notice. A figure that does not
-say at which commit it was measured is an error. The figures are in figure_list.py; sources.py finds
-out what each one measures.
+A figure is a table or file of measurements. If its code has changed, the figure may still be right,
+so this is only a notice. A figure without a commit is an error. The figures are listed in
+figure_list.py. sources.py finds the files that each figure measures.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tools.sources import NoSource, Sources
 
 SHOWN = re.compile(r"^(?P<said>.*?) ?<!-- figure: (?P<name>[\w-]+) -->$", re.MULTILINE)
 NAMED = 3
-"""Changed files that a line names; the others are counted."""
+"""Number of changed files that a line names. Further files are only counted."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What the check says, line by line."""
+    """The lines that the check prints."""
 
     unchanged: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -43,21 +43,21 @@ class Findings:
 
 
 def record_of(figure: Figure, root: Path = ROOT) -> Record:
-    """What is kept beside a figure; ValueError says what is missing."""
+    """Return the record of a figure. Raise ValueError if something in it is missing."""
     file = root / figure.kept
     held: Any = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return Record.of(held.get(figure.key))
 
 
 def new_record(name: str, *, commit: str, root: Path = ROOT) -> Record:
-    """For a figure that is about to be measured."""
+    """Return the record of a figure that is about to be measured."""
     figure = by_name(name)
     files = Sources(root).digests(figure.sources, apart=figure.apart)
     return measuring(files, commit=commit, root=root)
 
 
 def by_name(name: str) -> Figure:
-    """The figure of that name; KeyError if figure_list.py has none."""
+    """Return the figure with this name. Raise KeyError if figure_list.py does not have it."""
     for figure in FIGURES:
         if figure.name == name:
             return figure
@@ -65,7 +65,7 @@ def by_name(name: str) -> Figure:
 
 
 def keep(name: str, record: Record, root: Path = ROOT) -> None:
-    """Write a record into bench/measured.json, in the order of the list."""
+    """Write a record to bench/measured.json, in the order of figure_list.py."""
     file = root / RECORDS
     held = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     held[name] = record.as_json()
@@ -75,12 +75,12 @@ def keep(name: str, record: Record, root: Path = ROOT) -> None:
 
 
 def line_of(name: str, record: Record) -> str:
-    """What a page shows beside a figure."""
+    """Return the line that a page shows below a figure."""
     return f"{record.sentence()} <!-- figure: {name} -->"
 
 
 def checked(figures: Sequence[Figure] = FIGURES, root: Path = ROOT) -> Findings:
-    """Hold every record against the code, and every page against its records."""
+    """Compare every record with the code, and every page with its records."""
     found, records, sources = Findings(), {}, Sources(root)
     for figure in figures:
         try:
@@ -108,7 +108,7 @@ def _some(paths: Sequence[str]) -> str:
 
 
 def _on_pages(figures: Sequence[Figure], records: dict[str, Record], root: Path) -> list[str]:
-    """Pages that do not show the commit of a figure, or another one."""
+    """Return errors for pages that show no commit or a wrong commit for a figure."""
     wrong = []
     for page in sorted({figure.shown for figure in figures}):
         file = root / page
@@ -124,7 +124,7 @@ def _on_pages(figures: Sequence[Figure], records: dict[str, Record], root: Path)
 
 
 def _without_a_figure(figures: Sequence[Figure], root: Path) -> list[str]:
-    """Tables and files of figures that nobody listed."""
+    """Return errors for tables and files of measurements that are not listed."""
     results = root / RESULTS
     text = results.read_text(encoding="utf-8") if results.is_file() else ""
     wrong = [
@@ -143,7 +143,7 @@ def _without_a_figure(figures: Sequence[Figure], root: Path) -> list[str]:
 
 
 def recorded_by_hand(name: str, commit: str | None, root: Path = ROOT) -> None:
-    """Write the record of a figure that a page's author measured, and show it on the page."""
+    """Write the record of a figure that was measured by hand, and show it on its page."""
     figure = by_name(name)
     if figure.kept != RECORDS or figure.shown == RESULTS:
         raise KeyError(f"{name} is recorded by what measures it: run `{figure.again}`")

@@ -1,6 +1,6 @@
 """Fill the generated blocks of the Markdown files, or check that they are up to date.
 
-A marker line followed by a fenced block is filled with what the command prints:
+A fenced block after a marker line is filled with the output of a command:
 
     <!-- generated: checkins account --help -->
     ```console
@@ -8,19 +8,19 @@ A marker line followed by a fenced block is filled with what the command prints:
     ...
     ```
 
-In a ``console`` block the command itself comes first; in any other block only its output stands.
-A command that is meant to fail says so: ``<!-- generated, exit 2: checkins account ... -->``.
-What a command prints as Markdown stands between two markers, without a fence:
+A ``console`` block shows the command and its output. Any other block shows only the output. For a
+command that fails, the marker has its exit code: ``<!-- generated, exit 2: checkins ... -->``.
+If a command prints Markdown, its output is placed between two markers, without a fence:
 
     <!-- generated text: python tools/api.py routes -->
     ...
     <!-- end of generated text -->
 
     python tools/generated.py            fill every block
-    python tools/generated.py --check    change nothing; exit 1 when a block is stale
+    python tools/generated.py --check    change nothing; exit 1 if a block is out of date
 
-Run times, version numbers and the last digits of a float differ between machines, so a block that
-differs in nothing else is left as it is.
+Run times, version numbers and the last digits of a float differ between machines. A block that
+differs only in these is not changed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TERMINAL = {
     "FORCE_COLOR": "",
     "PYTHONIOENCODING": "utf-8",
 }
-"""The environment of every command; an empty value removes a variable."""
+"""The environment of every command. An empty value removes the variable."""
 MOST_S = 300
 """Longest time of a command, in seconds."""
 
@@ -73,7 +73,7 @@ LAST_DIGITS = re.compile(r"(\d\.\d{7})\d+")
 
 
 class CannotRun(Exception):
-    """A block's command is missing, or did not end as its marker says."""
+    """The command does not exist, or its exit code is not the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Result:
 
 
 def run(command: str, expected_exit: int) -> str:
-    """Return what the command prints on an 80-column terminal without colours."""
+    """Return the output of a command on a terminal with 80 columns and no colours."""
     words = shlex.split(command)
     ours = words[0] == "checkins" or (words[0] == "python" and words[1].startswith("tools/"))
     with tempfile.TemporaryFile() as printed:
@@ -116,7 +116,7 @@ def _run_process(words: list[str], printed: IO[bytes]) -> int:
 
 
 def _run_fork(words: list[str], printed: IO[bytes]) -> int:
-    """Run a command of this repository in a fork of this process, which imported it once."""
+    """Run a command of this repository in a fork, so that modules are imported only once."""
     for name in ("checkins.cli.main", "checkins.accounting", "checkins.campaign"):
         importlib.import_module(name)
     child = os.fork()
@@ -134,7 +134,7 @@ def _run_fork(words: list[str], printed: IO[bytes]) -> int:
 
 
 def _exit_code(words: list[str]) -> int:
-    """Run the command in this process, and return the code that it exits with."""
+    """Run the command in this process and return its exit code."""
     sys.argv = words if words[0] == "checkins" else words[1:]
     with (
         open(1, "w", encoding="utf-8", closefd=False) as sys.stdout,
@@ -154,7 +154,7 @@ def _exit_code(words: list[str]) -> int:
 
 
 def shown(command: str) -> str:
-    """The command as a reader would type it, broken before options to fit the width.
+    """Return the command as a user types it, with line breaks before options.
 
     >>> print(shown("checkins account --delta 1e-6"))
     $ checkins account --delta 1e-6
@@ -171,7 +171,7 @@ def shown(command: str) -> str:
 
 
 def masked(text: str) -> str:
-    """The text without what differs from run to run.
+    """Return the text with ``*`` in place of values that differ between runs.
 
     >>> masked('"seconds": 0.0123, "versions": {"numpy": "2.4.6"}')
     '"seconds": *, "versions": {"numpy": "*"}'
@@ -180,7 +180,7 @@ def masked(text: str) -> str:
 
 
 def refill(text: str) -> Result:
-    """The text with every block filled anew, and which commands were stale or failed."""
+    """Return the text with all blocks filled, and the commands that changed or failed."""
     stale: list[str] = []
     failed: list[str] = []
 
@@ -192,7 +192,7 @@ def refill(text: str) -> Result:
             failed.append(f"{command}: {problem}")
             return block[0]
         if "language" not in found:
-            body = f"\n{body}\n"  # Markdown ends an HTML comment at an empty line
+            body = f"\n{body}\n"  # Markdown needs an empty line after an HTML comment
         elif block["language"] == "console":
             body = f"{shown(command)}\n{body}"
         if masked(body) == masked(block["body"]):
@@ -211,7 +211,7 @@ def refill(text: str) -> Result:
 
 
 def markdown_files() -> list[Path]:
-    """The Markdown files a reader sees: at the root, in docs and beside the examples."""
+    """Return the Markdown files at the root, in docs, in examples and in bench."""
     return sorted(
         path
         for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "bench/**/*.md")

@@ -1,7 +1,7 @@
 """Planted leaks that the audit must find, and planted bugs that do not leak.
 
-Those named in ``FROM_MUTANTS`` are bugs of mutant_list.py, planted with the same text; every other
-bug of that list is in ``NO_LEAK`` with the reason why there is nothing to measure.
+Each bug of mutant_list.py is either in ``FROM_MUTANTS``, because it is also a leak, or in
+``NO_LEAK``, with the reason why there is no leak to measure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tools.mutants import Change, Mutant
 
 @dataclass(frozen=True, slots=True)
 class LeakMutant:
-    """A planted leak, and the leak tests of the audit that must contradict it."""
+    """A planted leak, and the leak tests that must contradict its certificate."""
 
     name: str
     what: str
@@ -270,4 +270,4 @@ LIVE: tuple[LeakMutant, ...] = (
         ("live",),
     ),
 )
-"""Leaks planted in a live coordinator, which ``checkins.audit.live`` audits over HTTP."""
+"""Leaks in a running coordinator, which ``checkins.audit.live`` audits over HTTP."""

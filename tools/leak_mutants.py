@@ -1,12 +1,12 @@
-"""Plant leaks in the code, one at a time; the audit must contradict the certificate of each.
+"""Plant leaks in the code, one at a time, and check that the audit finds each of them.
 
-python tools/leak_mutants.py              all of them, and correct code under the same audits
-python tools/leak_mutants.py NAME ...     some of them
-python tools/leak_mutants.py --list       their names and descriptions
-python tools/leak_mutants.py --save       all of them, and docs/liars.json with the results
-python tools/leak_mutants.py --table      the table of docs/liars.json as Markdown
+python tools/leak_mutants.py              audit all leaks, and correct code in the same way
+python tools/leak_mutants.py NAME ...     audit only these leaks
+python tools/leak_mutants.py --list       print names and descriptions of all leaks
+python tools/leak_mutants.py --save       audit all leaks and write docs/liars.json
+python tools/leak_mutants.py --table      print docs/liars.json as a Markdown table
 
-A leak is a change of text in a copy of src/, audited by a separate process that imports the copy.
+A leak is a text replacement in a copy of src/. A separate process imports the copy and audits it.
 The leaks are in leak_mutant_list.py, the audits in checkins.audit.machines.leak_tests.
 """
 
@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SAVED = ROOT / "docs" / "liars.json"
 TIMEOUT_S = 1800
-"""Longest time in seconds of one leak test."""
+"""Time limit of one leak test, in seconds."""
 CORRECT = "correct code"
 
 
@@ -48,7 +48,7 @@ class Row:
     statistic: str
     runs: int
     counts: str
-    """Counts of the best event, in runs with the canary and without it."""
+    """How often the best event occurred in runs with the canary, and in runs without it."""
     contradicted: bool
 
     @property
@@ -67,7 +67,7 @@ class Row:
 def run_leak_test_on(
     source: Path, leak_test: str, *, runs: int | None = None, confidence: float | None = None
 ) -> dict[str, Any]:
-    """Return the result of a leak test on the code in ``source``, by a process that imports it."""
+    """Return the result of a leak test that imports the code in ``source``."""
     environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, str(Path(__file__).resolve()), "--leak-test", leak_test]
     command += [] if runs is None else ["--runs", str(runs)]
@@ -96,7 +96,7 @@ def audited(
     leak_tests: Iterable[str] = (),
     confidence: float | None = None,
 ) -> list[Row]:
-    """Run all leak tests of a leaky implementation; ``leak`` None is correct code."""
+    """Run all leak tests of a planted leak. If ``leak`` is None, test correct code."""
     name, what = (CORRECT, "") if leak is None else (leak.name, leak.what)
     with _copy(leak) as source:
         wanted = leak_tests or leak.leak_tests
@@ -114,7 +114,7 @@ def _row(name: str, what: str, said: dict[str, Any]) -> Row:
 
 
 def audited_live(leak: Any, plan: Any = None) -> Row:
-    """Audit a leaky coordinator over HTTP; ``leak`` None is a correct one."""
+    """Audit a leaky coordinator over HTTP. If ``leak`` is None, audit a correct one."""
     from checkins.audit.live import LiveSettings, audit_live
 
     plan = plan or LiveSettings(campaigns=2, canaries=150, at_once=2)
@@ -130,12 +130,12 @@ def audited_live(leak: Any, plan: Any = None) -> Row:
 
 @contextmanager
 def _copy(leak: Any) -> Iterator[Path]:
-    """Make a copy of src/ with the leak planted; ``leak`` None plants nothing."""
+    """Yield a copy of src/ with the planted leak. If ``leak`` is None, the copy is correct."""
     from tools.mutants import plant
 
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder).resolve() / "src"
-        shutil.copytree(ROOT / "src", source)  # compiled files too: the copy has the same times
+        shutil.copytree(ROOT / "src", source)  # compiled files stay valid: file times are copied
         if leak is not None:
             plant(leak.as_mutant, source / "checkins")
         yield source
@@ -143,7 +143,7 @@ def _copy(leak: Any) -> Iterator[Path]:
 
 @contextmanager
 def coordinator(source: Path) -> Iterator[tuple[str, str]]:
-    """Run `checkins serve` with the code in ``source``: its address and operator token."""
+    """Run `checkins serve` with the code in ``source``. Yield its URL and operator token."""
     serve = "import sys; from checkins.cli.main import main; main()"
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", serve, "serve", "--json", "--port", "0", "--rate", "0"]
@@ -171,7 +171,7 @@ def coordinator(source: Path) -> Iterator[tuple[str, str]]:
 
 
 def table(saved: dict[str, Any]) -> str:
-    """Return the saved results as Markdown, with the commit they were measured at."""
+    """Return the saved results as Markdown, with the commit at which they were measured."""
     from tools.figures import line_of
     from tools.measured import Record
 
@@ -263,7 +263,7 @@ def main() -> int:
 
 
 def _record(parser: argparse.ArgumentParser, commit: str | None) -> dict[str, Any]:
-    """Return the commit, and digests of the audited code, that are saved with the rows."""
+    """Return the commit and the digests of the audited code, to save with the results."""
     from tools.figures import new_record
     from tools.measured import NoCommit, commit_here
 

@@ -1,4 +1,4 @@
-"""Check that every relative link in the Markdown files leads somewhere, anchors included."""
+"""Check that the file and the heading of every relative link in the Markdown files exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SKIPPED = {".venv", ".git", "out", "build", "dist"}
 
 
 def anchor(title: str) -> str:
-    """The anchor that a heading gets on a code host.
+    """Return the anchor that a code host gives to a heading.
 
     >>> anchor("What is promised, and what is not")
     'what-is-promised-and-what-is-not'
@@ -25,16 +25,16 @@ def anchor(title: str) -> str:
 
 
 def prose(path: Path) -> str:
-    """The file without its code: a bracket in a formula is no link."""
+    """Return the file without its code blocks, because brackets in code are not links."""
     return FENCE.sub("", path.read_text(encoding="utf-8"))
 
 
 def broken_links(path: Path) -> list[str]:
-    """Targets in this file that do not exist."""
+    """Return the link targets of this file that do not exist."""
     broken = []
     for match in LINK.finditer(INLINE_CODE.sub("", prose(path))):
         target = match["target"]
-        if re.match(r"[a-z]+:", target):  # http:, mailto: not ours to check
+        if re.match(r"[a-z]+:", target):  # http: or mailto:, which are not checked
             continue
         file, _, fragment = target.partition("#")
         there = (path.parent / file).resolve() if file else path

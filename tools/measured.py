@@ -1,7 +1,7 @@
-"""At which commit a figure was measured, and a digest of every file that it measures.
+"""Record at which commit a figure was measured, with a digest of every measured file.
 
-A commit may be rebased, and a shallow clone may lack it: it is there for people. What is compared
-are the digests, which sources.py computes.
+The commit is information for readers. It is not compared, because it may be rebased, and a shallow
+clone may lack it. The digests are compared; sources.py computes them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ class NoCommit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is kept beside a figure.
+    """The record of a figure: commit, digests of measured files, and machine.
 
-    ``kept_since`` is True for a figure older than this record: ``commit`` is then the first one
-    that has the figure. ``uncommitted`` are the measured files that differed from the commit.
+    ``kept_since`` is True if the figure is older than its record. ``commit`` is then the first
+    commit that contains the figure. ``uncommitted`` are measured files that differed from the
+    commit. ``on`` describes the machine.
     """
 
     commit: str
@@ -42,7 +43,7 @@ class Record:
 
     @classmethod
     def of(cls, held: Any) -> Record:
-        """Read from JSON; ValueError says what is missing or malformed."""
+        """Read a record from JSON. Raise ValueError if something is missing or malformed."""
         if not isinstance(held, dict):
             raise ValueError("has no record of the commit it was measured at")
         commit, files = held.get("commit"), held.get("files")
@@ -62,7 +63,7 @@ class Record:
         return {**found, "files": self.files}
 
     def sentence(self) -> str:
-        """For readers of the figure."""
+        """Return the sentence that a page shows below the figure."""
         on = f" ({self.on})" if self.on else ""
         if self.kept_since:
             return f"Kept since {self.mark}{on}; the commit it was measured at was not recorded."
@@ -78,18 +79,18 @@ class Record:
         return f"`{self.commit[:7]}`"
 
     def changed(self, now: dict[str, str]) -> list[str]:
-        """Measured files that differ from then, in the order of ``now``."""
+        """Return the measured files whose digests differ from ``now``, in the order of ``now``."""
         differ = [path for path, digest in now.items() if self.files.get(path) != digest]
         return differ + [path for path in self.files if path not in now]
 
 
 def measuring(files: dict[str, str], *, commit: str, root: Path = ROOT) -> Record:
-    """The record of a figure that is measured now, given the ``digests`` of what it measures."""
+    """Return the record of a figure that is measured now. ``files`` are the digests."""
     return Record(commit, files, machine(), _uncommitted(commit, files, root))
 
 
 def commit_here(given: str | None = None, root: Path = ROOT) -> str:
-    """What was given, or the environment's ``CHECKINS_COMMIT``, or git's HEAD."""
+    """Return the given commit, or ``CHECKINS_COMMIT`` of the environment, or git's HEAD."""
     said = given or os.environ.get(VARIABLE) or _head(root)
     if said is None:
         raise NoCommit(
@@ -102,7 +103,7 @@ def commit_here(given: str | None = None, root: Path = ROOT) -> str:
 
 
 def machine() -> str:
-    """Versions that matter to a figure, and the kind of machine."""
+    """Return the versions of Python and libraries, and the machine type."""
     found = [f"Python {platform.python_version()}"]
     for library in LIBRARIES:
         try:
@@ -115,7 +116,7 @@ def machine() -> str:
 def _head(root: Path) -> str | None:
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top.strip()).resolve() != root.resolve():
-        return None  # no repository, or somebody else's around these files
+        return None  # no repository, or these files lie inside another repository
     head = _git(root, "rev-parse", "HEAD")
     return None if head is None else head.strip()
 

@@ -1,4 +1,4 @@
-"""The planted bugs: what each one does wrong, and which tests must notice it."""
+"""The planted bugs. Each has a description and the tests that must fail because of it."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Plant known bugs one at a time; the tests must notice each of them.
+"""Plant known bugs, one at a time, and check that the tests notice each of them.
 
-python tools/mutants.py              all of them
-python tools/mutants.py NAME ...     some of them
-python tools/mutants.py --list       their names and what each one does
+python tools/mutants.py              plant all bugs
+python tools/mutants.py NAME ...     plant only these bugs
+python tools/mutants.py --list       print the name and the description of each bug
 
-A bug is a change of text in a copy of src/, whose other files are links to the true ones. When the
-text it changes is gone, the list is stale and this fails too. The bugs are in mutant_list.py, each
-with the tests that must fail: a file, or better one test of it (``file.py::test_name``), since each
-bug runs its own.
+A bug is a text replacement in a copy of src/. The files that are not changed are links to src/. If
+the text to replace does not exist, this script fails. mutant_list.py lists the bugs with the tests
+that must fail. Name a single test (``file.py::test_name``) and not a whole file, because every bug
+runs its tests.
 
-Libraries are imported once, by a process that forks another one for every bug; that one imports
-the copy of src/ and the tests, and runs pytest.
+One process imports the libraries once. It forks a process for every bug, which imports the copy of
+src/ and the tests, and runs pytest.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ LIBRARIES = (
     *("fastapi", "uvicorn", "sqlalchemy.ext.asyncio", "alembic.command", "prometheus_client"),
     *("sqlalchemy.dialects.sqlite", "sqlite3", "xdist.plugin", "pdb", "doctest"),
 )
-"""What tests import besides checkins. None of it may start a thread, as jax does: it is forked."""
+"""Libraries that tests import. They must not start threads, as jax does, because of the fork."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One text in one file becomes another."""
+    """Replace one text in one file by another."""
 
     file: str
     before: str
@@ -55,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A bug, and the tests that must fail because of it."""
+    """A planted bug, and the tests that must fail because of it."""
 
     name: str
     what: str
@@ -65,18 +65,18 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run of pytest: its exit code and all that it printed."""
+    """The exit code and the output of a run of pytest."""
 
     code: int | None
     output: str
 
 
 class Stale(Exception):
-    """A bug that cannot be planted any more."""
+    """A bug cannot be planted, because the source code has changed."""
 
 
 def plant(mutant: Mutant, source: Path) -> None:
-    """Change the copy of src/ that lies in ``source``."""
+    """Plant the bug in the copy of src/ in the folder ``source``."""
     for change in mutant.changes:
         path = source / change.file
         text = path.read_text(encoding="utf-8")
@@ -85,11 +85,11 @@ def plant(mutant: Mutant, source: Path) -> None:
             raise Stale(f"{mutant.name}: its text stands {found} times in {change.file}, not once")
         path.write_text(text.replace(change.before, change.after), encoding="utf-8")
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
-            compiled.unlink()  # of the text before
+            compiled.unlink()  # it was compiled from the old text
 
 
 def run_tests(tests: Sequence[str], source: Path) -> Ended:
-    """Run tests against the code in ``source`` instead of src/, in a process of their own."""
+    """Run tests in a new process, with the code in ``source`` instead of src/."""
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(list(LIBRARIES))
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ def run_tests(tests: Sequence[str], source: Path) -> Ended:
 
 
 def _pytest(tests: list[str], source: str, output: str) -> None:
-    """In the forked process: import checkins from ``source`` from now on, and run pytest."""
+    """Run pytest in the forked process, with checkins imported from ``source``."""
     file = os.open(output, os.O_WRONLY | os.O_CREAT, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -113,11 +113,11 @@ def _pytest(tests: list[str], source: str, output: str) -> None:
         print(f"imported too early: {', '.join(imported)}", flush=True)
         os._exit(3)
     for name in [name for name in os.environ if name.startswith("PYTEST_")]:
-        del os.environ[name]  # this run is its own, even inside another one
+        del os.environ[name]  # this run is independent of a surrounding run of pytest
     os.environ |= {"PYTHONPATH": source, "HYPOTHESIS_PROFILE": "mutants"}
     os.chdir(ROOT)
     sys.path.insert(0, source)
-    gc.freeze()  # what the libraries made need not be looked through at the end
+    gc.freeze()  # the garbage collector need not visit objects of the libraries
     import pytest
 
     code = pytest.main([*OPTIONS, *tests])
@@ -127,18 +127,18 @@ def _pytest(tests: list[str], source: str, output: str) -> None:
 
 
 def link_source(folder: Path, changed: Iterable[str]) -> Path:
-    """A tree like src/ in ``folder``: links, and copies of the files that will be changed."""
+    """Create a tree like src/ in ``folder``, with copies of ``changed`` and links otherwise."""
     own = {PurePath("checkins", file) for file in changed}
     _link(ROOT / "src", folder / "src", own | {parent for file in own for parent in file.parents})
     return folder / "src"
 
 
 def _link(original: Path, copy: Path, own: Collection[PurePath]) -> None:
-    """Link what lies in ``original``, except for the paths in ``own``: those are made anew."""
+    """Link the entries of ``original``. Copy the paths in ``own`` instead."""
     copy.mkdir()
     for entry in original.iterdir():
         inside = {path.relative_to(entry.name) for path in own if entry.name in path.parts[:1]}
-        if not inside and entry.name != "__pycache__":  # into which Python writes
+        if not inside and entry.name != "__pycache__":  # Python writes there, so it is not linked
             (copy / entry.name).symlink_to(entry)
         elif entry.is_dir():
             _link(entry, copy / entry.name, inside)
@@ -147,7 +147,7 @@ def _link(original: Path, copy: Path, own: Collection[PurePath]) -> None:
 
 
 def caught(mutant: Mutant) -> str | None:
-    """The first test that noticed the bug, or None."""
+    """Return the first test that failed, or None if no test noticed the bug."""
     with tempfile.TemporaryDirectory() as folder:
         source = link_source(Path(folder), [change.file for change in mutant.changes])
         plant(mutant, source / "checkins")

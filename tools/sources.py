@@ -1,7 +1,7 @@
-"""Which files a script runs, read from its imports, and a digest of each.
+"""Find the files that a script imports, and compute a digest of each.
 
-Nobody has to list what a figure measures, so nothing can be left out of the list. A digest leaves
-out comments and docstrings, and is the same for every Python.
+The files that a figure measures are found by imports, so that none can be forgotten. A digest does
+not depend on comments, docstrings and the version of Python.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 FOLLOWED = ("checkins", "bench", "tests", "examples")
-"""Packages whose imports are followed. ``tools`` keeps figures; it is not what they measure."""
+"""Packages whose imports are followed. ``tools`` is left out, because it is not measured."""
 
 
 class NoSource(Exception):
-    """A file or folder that a figure is said to measure is not there."""
+    """A file or folder that a figure measures does not exist."""
 
 
 class Sources:
-    """The files under a root, each read once: an instance sees them as they were then."""
+    """The files under a root. Each file is read once, so later changes are not seen."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -32,9 +32,9 @@ class Sources:
         self._files: dict[str, str | None] = {}
 
     def digests(self, sources: Sequence[str], *, apart: Sequence[str] = ()) -> dict[str, str]:
-        """Of the sources and all that they import within this repository, nearest first.
+        """Return digests of the sources and of all modules of this repository that they import.
 
-        ``apart`` are folders that are imported and not measured.
+        ``apart`` are folders that are imported but not measured.
         """
         found = self.closure(sources)
         for folder in apart:
@@ -44,7 +44,7 @@ class Sources:
         return {path: self._digest(path) for path in found if not path.startswith(folders)}
 
     def closure(self, sources: Sequence[str]) -> list[str]:
-        """The sources, the modules they import, the modules those import, and so on."""
+        """Return the sources and all modules that they import, directly or indirectly."""
         found: dict[str, None] = {}
         here = list(sources)
         while here:
@@ -57,10 +57,10 @@ class Sources:
         return list(found)
 
     def _imports(self, path: str) -> set[str]:
-        """Files of what a module imports, inside functions too."""
+        """Return the files that a module imports, also inside functions."""
         if path not in self._imported:
             module = path.removeprefix("src/").removesuffix(".py").replace("/", ".")
-            package = module.rpartition(".")[0]  # that of an __init__ is itself
+            package = module.rpartition(".")[0]  # for an __init__ the package itself
             found: set[str] = set()
             for node in ast.walk(self._tree(path)):
                 if isinstance(node, ast.Import):
@@ -73,7 +73,7 @@ class Sources:
         return self._imported[path]
 
     def _whole(self, module: str) -> Iterator[str]:
-        """The file of a module, and of the packages it lies in where they hold code."""
+        """Yield the file of a module, and of each parent package that contains code."""
         file = self._file(module)
         if file is not None:
             yield file
@@ -84,7 +84,7 @@ class Sources:
                 yield above
 
     def _named(self, module: str, name: str) -> Iterator[str]:
-        """Where ``from module import name`` comes from, looking through what only re-exports."""
+        """Yield the files that define ``name``, also if ``module`` only re-exports it."""
         if name != "*" and self._file(f"{module}.{name}") is not None:
             yield from self._whole(f"{module}.{name}")
             return
@@ -112,7 +112,7 @@ class Sources:
         return self._files[module]
 
     def _only_imports(self, path: str) -> bool:
-        """Whether a module holds nothing but a docstring, imports and ``__all__``."""
+        """Return True if a module contains only a docstring, imports and ``__all__``."""
         return all(
             isinstance(node, ast.Import | ast.ImportFrom)
             or _is_text(node)
@@ -135,7 +135,7 @@ class Sources:
 
 
 def code_of(content: bytes) -> bytes:
-    """Python source without comments, docstrings and empty lines.
+    """Return Python source without comments, docstrings and empty lines.
 
     >>> code_of(b'"What it says."\\n\\nX = 1  # one\\n')
     b'X = 1'
@@ -155,7 +155,7 @@ def code_of(content: bytes) -> bytes:
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
-    """The module of a ``from`` import, dots at its front resolved."""
+    """Return the absolute module name of a ``from`` import."""
     if not node.level:
         return node.module or ""
     parts = package.split(".")
