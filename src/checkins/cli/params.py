@@ -99,9 +99,9 @@ CAMPAIGN_FILE = argument("file", "CAMPAIGN.TOML")
 PROTOCOL = text(
     "--protocol",
     "fixed|averaged|sliding",
-    "What happens in a slot. fixed: the server uses at most --capacity of its check-ins. averaged:"
-    " the server averages the reports of all its check-ins. sliding: as fixed, but each client"
-    " draws its slot from the next --window slots, not from all slots.",
+    "What the server does in a slot. fixed: it uses at most --capacity check-ins of the slot."
+    " averaged: it averages the reports of all check-ins of the slot. sliding: as fixed, but each"
+    " client draws its slot from the next --window slots, not from all slots.",
 )
 SLOTS = text("--slots", "M", "Number of time steps of the campaign.")
 WINDOW = text("--window", "W", "Number of slots that a client draws from (sliding only).")
@@ -116,8 +116,8 @@ DELTA = text("--delta", "D", "The delta of the guarantee.")
 ADJACENCY = text(
     "--adjacency",
     "replace-one|add-remove",
-    "Which populations are neighbours. replace-one: one client has other data. add-remove: one"
-    " client is added or removed.",
+    "Which populations are neighbours. add-remove: one client is added or removed. replace-one:"
+    " one client has other data.",
 )
 DESIGN = (
     PROTOCOL,

@@ -56,7 +56,7 @@ OPTIONS = (
         " campaign. Default compiled.",
     ),
     text("--seed", "S", "Seed of the simulated randomness. Default 1."),
-    params.folder("--out", "Save trade-off.png and audit.json there."),
+    params.folder("--out", "Folder in which trade-off.png and audit.json are saved."),
     params.JSON,
 )
 

@@ -38,7 +38,7 @@ CLIENTS = text("--clients", "N", "Number of clients.")
 SLOTS = text("--slots", "M", "Number of time steps of a campaign.")
 LOCAL_EPSILON = text("--local-epsilon", "E", "Epsilon of one report.")
 DELTA = text("--delta", "D", "Delta of the guarantee.")
-OUT = params.folder("--out", "Folder in which a plot is saved too.")
+OUT = params.folder("--out", "Also save a plot in this folder.")
 
 
 @app.command("table1")

@@ -103,7 +103,11 @@ OPTIONS = (
     text("--minibatch", "B", "Number of slots whose reports are used for one model step."),
     text("--campaigns", "R", "How often the campaign is run, each time with fresh randomness."),
     params.NOISE_AT,
-    text("--randomizer", "gaussian|laplace|privunit", "Gaussian noise, Laplace noise or PrivUnit."),
+    text(
+        "--randomizer",
+        "gaussian|laplace|privunit",
+        "How reports are randomized: Gaussian noise, Laplace noise or PrivUnit.",
+    ),
     text(
         "--out",
         "FILE",
