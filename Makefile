@@ -1,14 +1,14 @@
-# Every command a contributor needs. `make` alone lists them.
+# The commands for contributors. `make` without arguments lists them.
 
 PYTHON ?= python3
 JOBS ?= 2
-# More workers than processors: while a test waits for a process, another one computes.
+# More workers than processors, because many tests wait for other processes.
 WORKERS ?= 4
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-# Tests start hundreds of Python processes: modules are compiled once, not by each of them.
+# Tests start hundreds of Python processes. With bytecode files, each module is compiled only once.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -25,10 +25,10 @@ $(INSTALLED): pyproject.toml constraints/dev.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints/dev.txt -e '.[dev]'
 	@touch $@
 
-setup: $(INSTALLED)  ## create .venv from the pinned constraints, install hooks
+setup: $(INSTALLED)  ## create .venv from the pinned versions and install git hooks
 	@if [ -z "$$CI" ] && [ -e .git ]; then git config core.hooksPath hooks; fi
 
-check: $(INSTALLED)  ## format --check, lint, types (strict), import contract, docs links, commits of figures
+check: $(INSTALLED)  ## check format, lint, types, imports, links, generated docs
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) $(CHECKS)
 
 CHECKS := types generated format lint imports links figures
@@ -39,44 +39,44 @@ imports: ; @$(BIN)/lint-imports --no-logo
 links: ; @$(BIN)/python tools/links.py
 generated: ; @$(BIN)/python tools/generated.py --check
 figures: ; @$(BIN)/python tools/figures.py --check
-# Compiles the tests once; in a fresh clone every worker would compile all of them.
+# Compiles the tests once. Otherwise, in a fresh clone, every worker would compile all of them.
 collect: ; @$(BIN)/pytest -qq --collect-only >/dev/null
 
-browser:  ## find chromium for the tests that look at pages, or install it where that is possible
+browser:  ## find chromium for the tests of pages, or install it
 	@bash tools/chromium.sh
 
-postgres:  ## find PostgreSQL for the tests that run the service on it, or install it where possible
+postgres:  ## find PostgreSQL for the tests of the service, or install it
 	@bash tools/postgres.sh
 
-test: $(INSTALLED) browser postgres  ## check, then unit, property, contract and doc tests; warnings are errors
+test: $(INSTALLED) browser postgres  ## make check, then all tests; warnings are errors
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) collect $(CHECKS)
 	@$(BIN)/pytest -q -n $(WORKERS)
 
-fast: $(INSTALLED)  ## the tests that finish in twenty seconds
+fast: $(INSTALLED)  ## only the fast tests, in about twenty seconds
 	@$(BIN)/pytest -q -n $(WORKERS) -m "not slow"
 
-soak: $(INSTALLED) browser postgres  ## the same for much longer: 10,000 histories, 200 kills, 20,000 hostile requests
+soak: $(INSTALLED) browser postgres  ## long tests: 10,000 histories, 200 kills, 20,000 hostile requests
 	@CHECKINS_SEEDS=10000 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q -n $(WORKERS) tests/protocol tests/randomizers
 	@CHECKINS_SOAK=1 HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q tests/client tests/service
 	@CHECKINS_SOAK=1 $(BIN)/pytest -q -n $(WORKERS) tests/accounting tests/planning tests/simulation tests/tasks tests/cli tests/examples tests/audit tests/golden tests/tools
 
-mutants: $(INSTALLED)  ## plant known bugs one at a time: the tests must notice each
+mutants: $(INSTALLED)  ## plant known bugs one by one; check that the tests find each
 	@$(BIN)/python tools/mutants.py
 
-leaks: $(INSTALLED)  ## plant leaks, one at a time: the audit must contradict each, and correct code never
+leaks: $(INSTALLED)  ## plant leaks one by one; check that the audit finds each
 	@$(BIN)/python tools/leak_mutants.py
 
 liars: leaks
 
-demo: $(INSTALLED)  ## the main job, end to end: a coordinator, 5,000 devices, two and a half minutes
+demo: $(INSTALLED)  ## run a coordinator and 5,000 devices, in two and a half minutes
 	@$(BIN)/python examples/demo.py
 
-docs: $(INSTALLED)  ## refill the generated blocks, check links, run every code block
+docs: $(INSTALLED)  ## fill the generated blocks, check links, run all code blocks
 	@$(BIN)/python tools/generated.py
 	@$(BIN)/python tools/links.py
 	@$(BIN)/pytest -q tests/docs
 
-bench: $(INSTALLED)  ## side by side with the alternatives, as ratios
+bench: $(INSTALLED)  ## compare with alternatives and write bench/RESULTS.md
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints/dev.txt -e '.[bench]'
 	@$(BIN)/python -m bench
 
