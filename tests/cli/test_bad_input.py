@@ -104,13 +104,13 @@ def test_a_value_out_of_range_is_refused(checkins, options, changes, starts) -> 
 @pytest.mark.parametrize(
     ("options", "changes", "starts"),
     [
-        (PURE, {"noise_multiplier": "1"}, "--local-epsilon 1: contradicts --noise-multiplier"),
-        (PURE, {"noise_at": "server"}, "--noise-at server: goes with --noise-multiplier"),
-        (NOISY, {"local_delta": "1e-9"}, "--local-delta 1e-9: goes with --local-epsilon"),
+        (PURE, {"noise_multiplier": "1"}, "--local-epsilon 1: cannot be combined with"),
+        (PURE, {"noise_at": "server"}, "--noise-at server: needs --noise-multiplier"),
+        (NOISY, {"local_delta": "1e-9"}, "--local-delta 1e-9: needs --local-epsilon"),
         (NOISY, {"noise_at": None}, "--noise-at is missing; must be client or server"),
         (NOISY, {"noise_at": "client"}, "--capacity is missing; "),
-        (NOISY, {"noise_at": "client", "capacity": "all"}, "--capacity all: goes with --noise-at"),
-        (PURE, {"capacity": "all"}, "--capacity all: goes with --noise-at"),
+        (NOISY, {"noise_at": "client", "capacity": "all"}, "--capacity all: needs --noise-at"),
+        (PURE, {"capacity": "all"}, "--capacity all: needs --noise-at"),
         (PURE, {"local_epsilon": None}, "--local-epsilon or --noise-multiplier is missing"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_strange_value_stays_on_one_short_line(checkins, text: str) -> None:
         ({"epsilon": None}, "--epsilon is missing; must be a finite number above 0"),
         ({"epsilon": "0"}, "--epsilon 0: must be a finite number above 0"),
         ({"epsilon": "nan"}, "--epsilon nan: must be a finite number above 0"),
-        ({"slots": "100"}, "--slots 100: leave it out: --solve slots computes it"),
+        ({"slots": "100"}, "--slots 100: must not be given, because --solve slots computes it"),
         ({"delta": "7"}, f"--delta 7: {UNIT}"),
         ({"solve": "capacity", "slots": "10"}, "--solve capacity: "),
         ({"protocol": "sliding", "window": "5"}, "--solve slots: "),

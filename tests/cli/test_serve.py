@@ -217,7 +217,7 @@ def test_now_is_not_past_when_the_certificate_is_computed(
 
 
 def test_until_done_needs_something_to_be_done(serve, file: Path) -> None:
-    refused(serve("--until-done")[0], says="goes with a campaign file")
+    refused(serve("--until-done")[0], says="needs a campaign file")
     outcome, served = serve(file, "--until-done", "--json")
     assert served[-1]["until_done"] == json.loads(outcome.out)["campaign"]
 

@@ -110,7 +110,7 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --row 1", "--state is missing"),
         ("join {url} --state {folder}", "--data or --row"),
         ("join {url} --state {folder} --row 1 --data x.csv", "--data or --row"),
-        ("join {url} --state {folder} --row 1 --client ann", "--client ann: goes with --data"),
+        ("join {url} --state {folder} --row 1 --client ann", "--client ann: needs --data"),
         ("join {url} --state {folder} --row 0", "--row 0: must be an integer from 1"),
         (
             "join {url} --state {folder} --data x.csv",
@@ -120,7 +120,7 @@ def test_more_devices_than_people_must_be_asked_for(run: Any) -> None:
         ("join {url} --state {folder} --row 1 --campaign 00-1", "--campaign 00-1: unknown"),
         (
             "join {url}/campaigns/0123456789ab-1 --state {folder} --row 1 --campaign 00-1",
-            "--campaign 00-1: the address names 0123456789ab-1",
+            "--campaign 00-1: the URL names the run 0123456789ab-1",
         ),
         ("join {url} --state {folder} --row 1 --key-file nowhere", "--key-file nowhere: cannot"),
         ("join nowhere --state {folder} --row 1", "must be http://HOST"),

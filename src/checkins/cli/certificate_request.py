@@ -135,10 +135,10 @@ def design_from(given: GivenOptions) -> Design:
 
 def _randomizer(given: GivenOptions) -> LocalRandomizer | GaussianNoise:
     if "local_epsilon" in given and "noise_multiplier" in given:
-        raise given.invalid("local_epsilon", "contradicts --noise-multiplier: give one of the two")
+        raise given.invalid("local_epsilon", "cannot be combined with --noise-multiplier")
     for name, partner in (("local_delta", "local_epsilon"), ("noise_at", "noise_multiplier")):
         if name in given and partner not in given:
-            raise given.invalid(name, f"goes with {option(partner)}, which is missing")
+            raise given.invalid(name, f"needs {option(partner)}, which is missing")
     if "local_epsilon" in given:
         return LocalRandomizer(
             given.number("local_epsilon", validate.positive),
@@ -156,7 +156,7 @@ def _capacity(given: GivenOptions, text: str) -> int | None:
     if text != params.ALL:
         return params.integer("capacity", text)
     if given.texts.get("noise_at") != NoiseAt.SERVER:
-        raise given.invalid("capacity", f"goes with --noise-at server only; {COUNT}")
+        raise given.invalid("capacity", f"needs --noise-at server; otherwise it {COUNT}")
     return None
 
 

@@ -89,7 +89,7 @@ def service(url: str) -> Iterator[tuple[httpx.Client, str]]:
         raise UsageError(f"{quoted(url)}: {error}: is a coordinator there?") from error
     except httpx.HTTPError as error:
         raise UsageError(
-            f"{quoted(url)}: does not answer ({type(error).__name__}): is a coordinator there?"
+            f"{quoted(url)}: does not respond ({type(error).__name__}): is a coordinator there?"
         ) from error
 
 
@@ -174,9 +174,9 @@ def _only_run(http: httpx.Client, url: str) -> str:
     if not runs:
         raise UsageError(f"{quoted(url)}: has no campaign yet")
     if len(ledgers) > 1 or len(campaigns) > MOST_CAMPAIGNS:
-        many = "campaigns on several populations" if len(ledgers) > 1 else "many campaigns"
+        many = "campaigns of several populations" if len(ledgers) > 1 else "many campaigns"
         each = ", ".join(wire.RUN_PATH.format(run=run) for run in runs[:8])
-        raise UsageError(f"{quoted(url)}: has {many}; name one: {each}")
+        raise UsageError(f"{quoted(url)}: has {many}; choose one of them: {each}")
     return runs[0]
 
 
@@ -187,7 +187,7 @@ def addressed(given: GivenOptions) -> tuple[str, GivenOptions]:
     if run is None:
         return url, given
     if given.texts.get("campaign", run) != run:
-        raise given.invalid("campaign", f"the address names {run}")
+        raise given.invalid("campaign", f"the URL names the run {run}")
     return base, given.replacing(campaign=run)
 
 

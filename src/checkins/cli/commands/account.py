@@ -62,7 +62,9 @@ def calibrate(given: GivenOptions) -> None:
             parameter = params.choice("solve", wanted, accounting.Parameter)
             unknown = parameter.replace("-", "_")
             if unknown in given:
-                raise given.invalid(unknown, f"leave it out: --solve {parameter} computes it")
+                raise given.invalid(
+                    unknown, f"must not be given, because --solve {parameter} computes it"
+                )
             target = given.number("epsilon", validate.positive)
             request = certificate_request.from_options(
                 given.solving(unknown, certificate_request.allowed_start(given, unknown))

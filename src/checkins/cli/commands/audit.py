@@ -72,9 +72,11 @@ def audit(given: GivenOptions) -> None:
     """
     file, out = given.values["file"], given.values["out"]
     if given.values["one_run"] and "trials" in given:
-        raise given.invalid("trials", "does not go with --one-run")
+        raise given.invalid("trials", "cannot be combined with --one-run")
     if given.values["one_run"] and "canary" in given:
-        raise given.invalid("canary", "does not go with --one-run, which has its own canaries")
+        raise given.invalid(
+            "canary", "cannot be combined with --one-run, which has its own canaries"
+        )
     if out is not None:
         terminal.check_folder(out)
     settings = _settings(given)

@@ -47,7 +47,7 @@ def export(given: GivenOptions) -> None:
         raise UsageError(f"--out {quoted(str(path))}: exists already; --force overwrites it")
     if remote.is_address(place):
         if "campaign" in given:
-            raise given.invalid("campaign", "goes with a store: name URL/campaigns/ID")
+            raise given.invalid("campaign", "needs a store; for a service use URL/campaigns/ID")
         with remote.service(place) as (http, run):
             body = remote.latest_model(http, run)
     elif "://" in place:
@@ -95,7 +95,7 @@ def _check_hash(tensors: Mapping[str, NDArray[np.float64]], known: Mapping[str, 
 
     flat = np.concatenate([tensor.ravel() for tensor in tensors.values()])
     if hashed(flat) != known.get("model_hash"):
-        raise UsageError("the hash of the model does not match its metadata: fetch it again")
+        raise UsageError("the hash of the model does not match its metadata; fetch the model again")
 
 
 def _write(path: Path, body: bytes, tensors: Mapping[str, Any], known: Mapping[str, str]) -> None:

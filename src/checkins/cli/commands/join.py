@@ -62,10 +62,10 @@ def join(given: GivenOptions) -> None:
     folder = given.required("state", "a folder for this device, the same one each time")
     if not withdraw and ("data" in given) == ("row" in given):
         raise UsageError(
-            "--data or --row: give one of them, for the rows that this device trains on"
+            "--data or --row: give exactly one of them; it has the rows that this device trains on"
         )
     if "client" in given and "data" not in given:
-        raise given.invalid("client", "goes with --data FILE")
+        raise given.invalid("client", "needs --data FILE")
     from checkins.client import Participant
 
     keys = remote.keys_in(given)

@@ -208,7 +208,8 @@ def _naming_options(given: GivenOptions) -> Iterator[None]:
 def _refusal(given: GivenOptions, error: InvalidValue) -> UsageError:
     if isinstance(error, DeltaExhausted):
         return given.invalid(
-            "delta", f"is too small: rounding the noise to a grid alone needs {error.value:.1e}"
+            "delta",
+            f"is too small: rounding the noise to its grid needs a delta of {error.value:.1e}",
         )
     name = OPTION.get(error.name, error.name)
     return given.refusal(InvalidValue(name, error.value, error.expected), defaults=DEFAULTS)

@@ -119,14 +119,14 @@ def serve(given: GivenOptions) -> None:
     if count > 1 and settings.store.startswith("sqlite"):
         raise given.invalid("workers", "SQLite allows one worker: give --store postgresql://...")
     if until_done and (campaign is None or count > 1):
-        raise UsageError("--until-done: goes with a campaign file and one worker")
+        raise UsageError("--until-done: needs a campaign file and one worker")
     listen_host = given.texts.get("host", HOST)
     with given.naming_options():
         listener = server.bind(listen_host, listen_port)
     if values["restore"] and settings.witness is not None and not settings.witness.exists():
         warn(
-            f"{settings.witness}: no such witness file, so runs that were opened after the copy was"
-            " made are not detected: name the witness of the lost store with --witness"
+            f"{settings.witness}: no such witness file. Without it, runs that were opened after the"
+            " copy was made are not detected. Name the witness of the lost store with --witness"
         )
     warnings: list[str] = []
     try:
@@ -279,8 +279,8 @@ def _explained(error: Exception, settings: Settings) -> Exception:
     witness = settings.witness
     if isinstance(error, OSError) and witness is not None and _is_about(error, witness):
         return UsageError(
-            f"--witness {witness}: cannot be used: {error.strerror}; name a writable file outside"
-            " the store, which no backup of the store restores"
+            f"--witness {witness}: cannot be used: {error.strerror}; name a writable file that"
+            " is not part of any backup of the store"
         )
     if isinstance(error, OSError):
         return UsageError(f"--store {settings.redacted_store}: cannot be used: {error.strerror}")

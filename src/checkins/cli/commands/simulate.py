@@ -124,7 +124,7 @@ def study_of(given: GivenOptions) -> Study:
     else:
         for name in ("client_column", "label_column", "holdout"):
             if name in given:
-                raise given.invalid(name, "goes with --data FILE")
+                raise given.invalid(name, "needs --data FILE")
     with given.naming_options():
         first = given.integer("seed", default=1, most=MOST_SEED)
         count = given.integer("seeds", default=1, most=MOST_SEEDS)
@@ -171,7 +171,7 @@ def _own_data(given: GivenOptions, campaign: Campaign) -> tuple[Campaign, list[s
     from checkins.tasks.data import table
 
     if campaign.task is None:
-        raise UsageError("--data: the campaign has no [task] that could learn from it")
+        raise UsageError("--data: cannot be used, because the campaign has no [task]")
     client = given.required("client_column", "the column that names the client of a row")
     label = given.required("label_column", "the column of labels")
     path = given.texts["data"]
@@ -238,7 +238,7 @@ def _stopping_at_once() -> Iterator[None]:
     except KeyboardInterrupt:
         if not since:
             raise
-        warn("stopped at once; the current slots were not saved")
+        warn("stopped; the current slots were not saved")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         if not since:  # the process ends
@@ -284,8 +284,8 @@ def _saved_jobs(out: Path, prepared: PreparedStudy, *, resume: bool) -> Path:
     keys = {job.key for job in prepared.jobs}
     if resume and not any(path.name.split(".")[0] in keys for path in keep.glob("*.npz")):
         raise UsageError(
-            f"--resume: {quoted(out)} contains nothing of this simulation: --resume needs the same"
-            " file, data and options; without --resume it begins again"
+            f"--resume: {quoted(out)} has no results of this simulation; use the same file, data"
+            " and options, or start again without --resume"
         )
     try:
         keep.mkdir(parents=True, exist_ok=True)

@@ -57,7 +57,7 @@ def one_slot(campaign: Campaign) -> str:
     if campaign.noise_at is NoiseAt.SERVER:
         summed = f"sums their updates ({_clipped(campaign)}), adds {_gaussian(campaign)} to the sum"
     else:
-        summed = f"sums their reports ({_report(campaign)}), fills up with dummies"
+        summed = f"sums their reports ({_report(campaign)}), adds dummies for missing reports"
     if design.capacity == 1 and campaign.noise_at is not NoiseAt.SERVER:
         picked = "chooses one of its check-ins uniformly"
         summed = f"takes its report ({_report(campaign)}) or a dummy if there is none"
