@@ -1,9 +1,9 @@
-"""The same work in pfl-research: one JSON line, client updates a second after warming up.
+"""Measure the same work in pfl-research and print client updates per second as JSON.
 
-Run inside the environment of ``pfl.txt``, alone or by ``torch.distributed.run`` on several workers,
-with PYTHONSAFEPATH=1: this folder holds a file that is called like the package.
-``torch`` is the model as pfl's own examples write one; ``closed`` gives it the gradient in closed
-form, in numpy, through pfl's hooks for algorithms of one's own.
+Run this script in the environment of ``pfl.txt``, with one process or with several by
+``torch.distributed.run``. Set PYTHONSAFEPATH=1, because this file has the name of the package. The
+variant ``torch`` writes the model as in pfl's examples. The variant ``closed`` computes the
+gradient in closed form in numpy, in an algorithm of its own.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from pfl.stats import MappedVectorStatistics
 ROWS, FEATURES, CLASSES = 60_000, 784, 10
 CLIP, NOISE, RATE = 1.0, 1.0, 0.5
 BLOCK = 20
-"""Rounds that are timed together; the quickest block counts."""
+"""Number of rounds in a timed block. The fastest block counts."""
 
 
 class Softmax(torch.nn.Module):
-    """Softmax regression from zeros."""
+    """Softmax regression that starts from zeros."""
 
     def __init__(self):
         super().__init__()
@@ -59,7 +59,7 @@ class Softmax(torch.nn.Module):
 
 
 class ClosedModel(Model):
-    """Softmax regression as arrays."""
+    """Softmax regression whose parameters are arrays."""
 
     def __init__(self):
         self.weights = torch.zeros(FEATURES, CLASSES)
@@ -72,7 +72,7 @@ class ClosedModel(Model):
 
 
 class ClosedAlgorithm(FederatedAlgorithm):
-    """One gradient in closed form for each user."""
+    """Compute one gradient per user in closed form."""
 
     def get_next_central_contexts(
         self, model, iteration, algorithm_params, model_train_params, model_eval_params=None
@@ -109,7 +109,7 @@ class ClosedAlgorithm(FederatedAlgorithm):
 
 
 class Clock(TrainingProcessCallback):
-    """When each round ended."""
+    """Record the time at which each round ended."""
 
     def __init__(self):
         self.ends = []
