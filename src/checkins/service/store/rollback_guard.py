@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from checkins import durable_file
 from checkins.errors import CheckinsError, InvalidValue
 from checkins.service.store import ledgers, metadata, run_state
 from checkins.service.store.database import Database
@@ -154,16 +155,8 @@ class RollbackGuard:
         if store == self._seen:
             return
         self._seen = store
-        replacement = self.path.with_name(self.path.name + ".new")
-        descriptor = os.open(replacement, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(store), file, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        replacement.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        content = json.dumps(asdict(store), sort_keys=True).encode()
+        durable_file.replace_content(self.path, content, mode=0o600)
 
 
 def progress_of(database: Database) -> StoreProgress:

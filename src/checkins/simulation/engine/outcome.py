@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from checkins import durable_file
 from checkins.campaign import Campaign, Task
 from checkins.errors import InvalidValue
 from checkins.simulation.engine.evaluation import Metrics, Point
@@ -189,12 +189,8 @@ def arrays_of(path: Path) -> Iterator[Any]:
 def write_arrays(path: Path, about: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     """Replace the file atomically: a crash leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".part")
-    with draft.open("wb") as file:
+    with durable_file.replacing(path) as file:
         np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 @dataclass(frozen=True, slots=True)

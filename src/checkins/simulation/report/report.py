@@ -5,10 +5,9 @@ The page is one file that loads nothing; every section states what is missing fr
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
+from checkins import durable_file
 from checkins.accounting import Certificate
 from checkins.simulation.baselines import Baseline
 from checkins.simulation.report import dots, numbers, plots, sweep, words
@@ -30,16 +29,7 @@ def report_page(result: SimulationResult | SweepResult) -> str:
 
 def write_report(result: SimulationResult | SweepResult, path: str | Path) -> None:
     """Write the page to a file, atomically."""
-    place = Path(path)
-    descriptor, draft = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.", suffix=".part")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(report_page(result))
-        os.chmod(draft, 0o644)
-        os.replace(draft, place)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+    durable_file.replace_content(Path(path), report_page(result).encode())
 
 
 def _top(result: SimulationResult) -> str:
