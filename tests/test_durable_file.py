@@ -23,9 +23,14 @@ def test_the_content_is_replaced_and_no_other_file_is_left(tmp_path: Path) -> No
 def test_an_error_while_it_is_written_leaves_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_bytes(b"old")
-    with pytest.raises(RuntimeError), durable_file.replacing(path) as file:
-        file.write(b"half of the new")
-        raise RuntimeError
+
+    def failing() -> None:
+        with durable_file.replacing(path) as file:
+            file.write(b"half of the new")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        failing()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
