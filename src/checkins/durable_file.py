@@ -1,7 +1,7 @@
-"""Write files that survive a crash: the only module that flushes ledgers, states and results.
+"""Write files so that they survive a crash.
 
-A file that is replaced has its old content or its new content, never a part of one. An append
-returns once its bytes are on the disk.
+After a crash, a replaced file has either its whole old content or its whole new content.
+``write_whole`` does not flush: its caller makes an append durable with ``os.fsync``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import IO
 
 
 def replace_content(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Replace the content of a file; file, name and folder are durable once it returns."""
+    """Replace the content of a file. The new content survives a crash after the return."""
     with replacing(path, mode=mode) as file:
         file.write(content)
 
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """Yield a file whose content replaces that of ``path`` if the block ends without an error.
+    """Yield a new file that replaces the file at ``path`` if the block ends without an error.
 
-    ``mode`` are the permissions of the new file. A link is followed. A device or a pipe cannot be
-    replaced, and is written directly.
+    The new file has the permissions ``mode``. If ``path`` is a link, its target is replaced. A
+    device or a pipe cannot be replaced, so the block writes to it directly.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
@@ -51,19 +51,19 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 
 def write_whole(descriptor: int, content: bytes) -> None:
-    """Write with one call, not yet durable; raise ``OSError`` if the disk takes only a part."""
+    """Write with one system call, without a flush. Raise OSError if only a part was written."""
     if os.write(descriptor, content) != len(content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def truncate(descriptor: int, size: int) -> None:
-    """Cut a file to a size, durably."""
+    """Cut a file to ``size`` bytes, and flush it to the disk."""
     os.ftruncate(descriptor, size)
     os.fsync(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names of the files in a folder durable."""
+    """Flush the folder itself, so that new and renamed files are still in it after a crash."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,4 +1,7 @@
-"""The append-only record that a certificate is recomputed from."""
+"""The ledger: an append-only record of a population's campaigns and of their closed slots.
+
+Anyone can recompute the models and the certificate from a ledger.
+"""
 
 from checkins.ledger.chain import Ledger, Run
 from checkins.ledger.entry import Closed, Opened, Reason, SlotClosed

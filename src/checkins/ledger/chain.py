@@ -1,12 +1,15 @@
-"""The chain of a ledger: which entry may follow which, and the hash of all of them.
+"""The hash chain of a ledger: the order in which entries are allowed, and the hash of the last.
 
-One ledger belongs to one population: the campaigns in it stand one after another, share
-``population_id``, delta and adjacency, and compose (invariant 9).
+One ledger belongs to one population. Its campaigns run one after another, and have the same
+``population_id``, delta and adjacency, so that their epsilons can be composed (invariant 9).
 
     opened, slot 1, slot 2, ..., slot k, closed,   opened, slot 1, ...
 
-``Ledger`` is the state after the last entry: a value without a file, whose size does not grow with
-the number of slots.
+``Ledger`` is the state after the last entry. It is an immutable value without a file, and its size
+does not grow with the number of slots.
+
+A filter is the rule that composes the epsilons of campaigns whose parameters may have been chosen
+after earlier releases.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from checkins.ledger.line import BEGINNING, InvalidLedger, Line
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a campaign, with the number of its slots that are closed."""
+    """One run of a campaign, and how many of its slots are closed."""
 
     campaign: Campaign
     seal: str
@@ -33,21 +36,24 @@ class Run:
     dimension: int
     simulated: bool
     filter: Filter | None = None
-    """Filter that charges campaigns chosen after releases; None: parameters fixed beforehand."""
+    """The filter. None means that all parameters were fixed before the first release."""
     slots_closed: int = 0
     contributors: int | None = None
-    """Number of reports of averaged updates; None under the other protocols."""
+    """Number of reports so far under averaged updates. None under the other protocols."""
 
     @property
     def warm_up(self) -> int:
-        """Number of the first slots of the sliding protocol, which release nothing."""
+        """Number of slots at the start of the sliding protocol that release nothing."""
         window = self.campaign.design.window
         return 0 if window is None else window - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The state of a chain: its number of entries, the last hash, the run in progress.
+    """The state after the last entry of a chain.
+
+    ``head`` is the hash of the last entry. ``running`` is the run in progress, None if there is
+    none. ``closed`` are the runs that are over.
 
     >>> Ledger().head == "0" * 64
     True
@@ -60,15 +66,15 @@ class Ledger:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Every run in its order, the one in progress last."""
+        """Every run, in order. The run in progress is the last."""
         return self.closed if self.running is None else (*self.closed, self.running)
 
     @property
     def filter(self) -> Filter | None:
-        """The filter that charges campaigns opened after others; None before the first is opened.
+        """The filter of the population. None before the first campaign is opened.
 
-        The first entry fixes the filter, before anything is released. A ledger that began without a
-        filter has the Gaussian filter: another choice could depend on releases.
+        The first entry fixes the filter, before anything is released. If the first entry names no
+        filter, the Gaussian filter applies, because a later choice could depend on releases.
         """
         if not self.runs:
             return None
@@ -90,12 +96,15 @@ class Ledger:
         return 1 + sum(run.seal == seal for run in self.runs)
 
     def append(self, entry: Entry) -> tuple[Ledger, bytes]:
-        """Return the chain with one more entry, and the line to write for it."""
+        """Return the state after one more entry, and the line to write for the entry."""
         line = Line.of(entry, number=self.entries + 1, previous=self.head)
         return self._with(line), line.written
 
     def read(self, written: bytes) -> tuple[Ledger, Entry]:
-        """Return the chain with one more line of a file, and its entry; refuse a wrong line."""
+        """Return the state after one more line of a file, and the entry of that line.
+
+        Raise InvalidLedger if the line is invalid or cannot follow the last one.
+        """
         line = Line.parse(written)
         if line.number != self.entries + 1:
             raise InvalidLedger(
@@ -143,7 +152,10 @@ class Ledger:
         return run
 
     def _check_filter(self, run: Run) -> None:
-        """Refuse a change of the filter; a ledger without one may continue without one."""
+        """Raise InvalidLedger if the run changes the filter.
+
+        A ledger in which no run names a filter may continue without a filter.
+        """
         if run.filter is None and all(before.filter is None for before in self.closed):
             return
         if run.filter != self.filter:
@@ -154,7 +166,7 @@ class Ledger:
 
 
 def filter_for(campaign: Campaign) -> Filter:
-    """Return the filter for a population with this first campaign, before any release."""
+    """Return the filter for a population whose first campaign is ``campaign``."""
     return _filter_for(campaign.design, campaign.repeats, campaign.budget)
 
 
@@ -171,7 +183,7 @@ def _filter_for(design: Design, repeats: int, budget: Budget) -> Filter:
 def _sealed(entry: Opened) -> Campaign:
     try:
         campaign = campaign_from_canonical(entry.campaign)
-    except ValueError as error:  # InvalidValue is one
+    except ValueError as error:  # InvalidValue is a ValueError
         raise InvalidLedger(f"the campaign cannot be read: {error}") from error
     if campaign.seal != entry.seal:
         raise InvalidLedger(f"the seal does not match the campaign, whose seal is {campaign.seal}")
@@ -179,7 +191,7 @@ def _sealed(entry: Opened) -> Campaign:
 
 
 def _check_shared(before: Run, run: Run) -> None:
-    """Refuse a campaign that cannot be composed with the first of the ledger (invariant 9)."""
+    """Raise InvalidLedger if ``run`` cannot be composed with the first run (invariant 9)."""
     ours, theirs = before.campaign, run.campaign
     if theirs.population_id != ours.population_id:
         raise InvalidLedger(
@@ -237,7 +249,10 @@ def _check_slot(run: Run, entry: SlotClosed) -> None:
 
 
 def _check_closed(run: Run, entry: Closed) -> None:
-    """Refuse a wrong reason or certificate: completed means that every slot is closed."""
+    """Raise InvalidLedger if the reason or the certificate does not match the run.
+
+    The reason is "completed" if every slot is closed, else "stopped".
+    """
     slots = run.campaign.design.slots
     expected = Reason.COMPLETED if run.slots_closed == slots else Reason.STOPPED
     if entry.reason is not expected:

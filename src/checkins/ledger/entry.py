@@ -1,8 +1,8 @@
-"""The entries of a ledger: all that is stored of a campaign after its slots.
+"""The entries of a ledger: what remains stored of a campaign once its slots are over.
 
-A campaign is ``Opened``, its slots are ``SlotClosed`` one after another, and it is ``Closed``. No
-client, token, receipt or time of a check-in is stored (invariants 7 and 8): the record has the
-releases and the sums that they were computed from, and links them to no client.
+A campaign has one ``Opened`` entry, then one ``SlotClosed`` entry for each slot, then one
+``Closed`` entry. An entry contains no client, token, receipt or time of a check-in (invariants 7
+and 8). It contains the sum of a slot's reports and the hash of the model computed from that sum.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from checkins.accounting.filters import Filter
 from checkins.errors import InvalidValue
 
 MOST_NUMBERS = 2**24
-"""Largest number of parameters of a model: its line has 180 MB."""
+"""Largest number of parameters of a model. The ledger line of such a model has 180 MB."""
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SEAL = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Units(StrEnum):
-    """The type of a total: integer grid steps, or floats in a simulation without a grid."""
+    """The number type of a slot's total: integer grid units, or floats in some simulations."""
 
     INT64 = "int64"
     FLOAT64 = "float64"
@@ -43,7 +43,7 @@ class Units(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a campaign was closed: every slot is over, or it was stopped before."""
+    """Why a campaign was closed: all slots are over, or it was stopped earlier."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"
@@ -51,11 +51,11 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A campaign begins: its sealed parameters, and the model before its first slot.
+    """The entry that opens a campaign: its sealed parameters and its initial model.
 
-    ``campaign`` is the canonical text whose hash is ``seal``; ``run`` counts the repeats of one
-    campaign from 1; ``model`` is packed as by ``packed``. ``filter`` charges the campaigns of this
-    population if there are several; None in ledgers that began without a filter.
+    ``campaign`` is the canonical text whose hash is ``seal``. ``run`` counts the repeats of one
+    campaign from 1. ``model`` has the format of ``packed``. ``filter`` is the rule that composes
+    this campaign with earlier ones. It is None in ledgers that began without a filter.
     """
 
     campaign: str
@@ -82,17 +82,17 @@ class Opened:
         return len(self.model) // 8
 
     def numbers(self) -> NDArray[np.float64]:
-        """Return the model, read-only."""
+        """Return the model as a read-only array."""
         return np.frombuffer(self.model, dtype="<f8")
 
 
 @dataclass(frozen=True, slots=True)
 class SlotClosed:
-    """A slot is over: the sum of its reports, and the hash of the released model.
+    """The entry that closes a slot: the sum of its reports, and the hash of the released model.
 
-    ``total`` is None in the warm-up of the sliding protocol, and in an empty slot of averaged
-    updates. ``contributors`` is the number of reports of averaged updates, whose certificate needs
-    it; None under any other protocol (invariant 7).
+    ``total`` is None in the warm-up of the sliding protocol, and in a slot of averaged updates
+    without reports. ``contributors`` is the number of reports under averaged updates, because their
+    certificate depends on it. It is None under every other protocol (invariant 7).
     """
 
     slot: int
@@ -121,14 +121,14 @@ class SlotClosed:
         model: ArrayLike,
         contributors: int | None = None,
     ) -> SlotClosed:
-        """Return the entry from arrays: integers are grid units, floats are simulated."""
+        """Return the entry of a slot. An integer ``total`` is in grid units."""
         if total is None:
             return cls(slot, None, None, hashed(model), contributors)
         units = Units.INT64 if np.issubdtype(total.dtype, np.integer) else Units.FLOAT64
         return cls(slot, packed(total, units), units, hashed(model), contributors)
 
     def numbers(self) -> NDArray[Any] | None:
-        """Return the total, read-only; None if there is none."""
+        """Return the total as a read-only array. None if the slot has no total."""
         if self.total is None or self.units is None:
             return None
         return np.frombuffer(self.total, dtype=self.units.little_endian)
@@ -136,9 +136,9 @@ class SlotClosed:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A campaign is over: the reason, and the certificate of all campaigns of the ledger.
+    """The entry that closes a campaign.
 
-    ``certificate`` is ``Certificate.as_dict()``.
+    ``certificate`` is the ``Certificate.as_dict()`` of all campaigns of the ledger up to here.
     """
 
     reason: Reason
@@ -153,7 +153,7 @@ Entry = Opened | SlotClosed | Closed
 
 
 def packed(numbers: ArrayLike, units: Units = Units.FLOAT64) -> bytes:
-    """Return numbers as a ledger stores them: flat, little-endian, eight bytes each.
+    """Return the bytes of numbers as a ledger stores them: flat, little-endian, 8 bytes each.
 
     >>> packed([1, -1], Units.INT64).hex()
     '0100000000000000ffffffffffffffff'

@@ -1,12 +1,12 @@
-"""A ledger on disk: ``ledger.jsonl``, one entry per line, written once and never changed.
+"""The ledger file ``ledger.jsonl``: one entry per line. A complete line is never changed.
 
-``lines`` reads it one line at a time, whatever its size. ``LedgerFile`` appends to it: it holds the
-file's lock while it is open, so that two writers cannot continue the chain in two ways, and returns
-from ``append`` once the line is on the disk.
+``lines`` reads the file one line at a time. ``LedgerFile`` appends to the file. It locks the file
+while it is open, so that only one process can append. ``append`` returns once the line is on the
+disk.
 
-A crash during an append leaves at most one torn line: the last, without its newline. The next
-``LedgerFile`` reports it (``torn``) and removes it before its first append. No entry is lost: an
-entry counts once its append has returned.
+A crash during an append can leave a torn line: an incomplete last line without a newline. The next
+``LedgerFile`` reports it as ``torn``, and removes it before its first append. No entry is lost,
+because an entry is valid only once its append has returned.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class LedgerBusy(CheckinsError):
 
 
 def ledger_path(place: str | Path) -> Path:
-    """Return the file of a ledger, given its folder or the file itself."""
+    """Return the path of the ledger file. ``place`` is its folder or the file itself."""
     path = Path(place)
     return path / NAME if path.is_dir() else path
 
 
 def lines(path: str | Path) -> Iterator[bytes]:
-    """Yield the lines of a ledger with their newlines; a torn last line has none."""
+    """Yield the lines of a ledger with their newlines. A torn last line has no newline."""
     with Path(path).open("rb") as file:
         while line := file.readline(MOST_LINE_BYTES + 1):
             yield line
             if len(line) > MOST_LINE_BYTES:
-                return  # the reader refuses this line: do not load the rest
+                return  # the reader refuses a line of this length, so do not load the rest
 
 
 class LedgerFile:
-    """A ledger that this process may continue; use it as a context manager.
+    """A ledger file that is open for appending, as a context manager.
 
-    ``ledger`` is the content of the file. ``torn`` is the incomplete last line that a crash left,
-    or empty.
+    ``ledger`` is the state after the last complete line. ``torn`` is the incomplete last line that
+    a crash left. It is empty if the last line is complete.
     """
 
     def __init__(self, place: str | Path) -> None:
@@ -68,7 +68,7 @@ class LedgerFile:
             raise
 
     def append(self, entry: Entry) -> None:
-        """Append an entry, durably: it survives a crash once this returns (invariant 5)."""
+        """Append an entry. It survives a crash that comes after the return (invariant 5)."""
         if self._broken:
             raise InvalidLedger("an append failed: open it again to go on", place=str(self.path))
         ledger, line = self.ledger.append(entry)
@@ -80,7 +80,7 @@ class LedgerFile:
             self.torn = b""
         try:
             durable_file.write_whole(self._descriptor, line)
-        except OSError:  # a full disk: leave no torn line if possible
+        except OSError:  # for example a full disk: remove the torn line if possible
             durable_file.truncate(self._descriptor, self._end)
             self._broken = False
             raise
@@ -90,7 +90,10 @@ class LedgerFile:
         self.ledger = ledger
 
     def _refuse_overspending(self, slot: int) -> None:
-        """Refuse a slot beyond the budget; a release waits for its entry, so it stays secret."""
+        """Raise InvalidLedger if the budget does not allow the slot.
+
+        The model of that slot stays secret, because the server releases it after its entry.
+        """
         run = self.ledger.running
         if run is None:
             return
@@ -132,8 +135,8 @@ class LedgerFile:
 
 
 def _locked(path: Path) -> int:
-    """Open a file for appending and lock it; a new file is durable."""
-    import fcntl  # where it is missing, ledgers can still be read
+    """Open a file for appending and lock it. Create it, durably, if there is none."""
+    import fcntl  # imported here, so that ledgers can be read on systems without fcntl
 
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)

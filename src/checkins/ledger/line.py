@@ -1,10 +1,11 @@
-"""An entry as a line of canonical JSON, chained to the line before it.
+"""Write an entry as a line of canonical JSON, and parse it.
 
-Canonical means sorted keys, no spaces, ASCII, numbers as Python prints them, one newline. A line
-with the same content in another spelling is refused, so no byte of a ledger can be changed.
+Canonical JSON has sorted keys, no spaces, only ASCII, numbers as Python prints them, and one
+newline at the end. Every other spelling of the same content is refused, so that no byte of a ledger
+can be changed.
 
-``hash`` is the SHA-256 of the canonical form of the line without the field ``hash``. That form has
-the field ``previous``, the hash of the line before.
+The field ``hash`` is the SHA-256 of the canonical line without this field. The field ``previous``
+is the hash of the line before, so the lines form a chain.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ MOST_LINE_BYTES = 12 * MOST_NUMBERS
 LONGEST_VALUE = 60
 
 PLACING = frozenset({"kind", "entry", "previous", "hash"})
+"""The fields of every entry: its kind, its number, and its hash and that of the line before."""
 FIELDS: Mapping[str, frozenset[str]] = {
     "opened": frozenset(
         {"schema", "campaign", "seal", "run", "model", "model_hash", "simulated", "filter"}
@@ -46,16 +48,16 @@ FIELDS: Mapping[str, frozenset[str]] = {
     "slot-closed": frozenset({"slot", "total", "dtype", "model_hash", "contributors"}),
     "closed": frozenset({"reason", "certificate"}),
 }
-"""The fields of each kind of entry, besides those of its place in the chain."""
+"""The fields of each kind of entry, in addition to ``PLACING``."""
 
 OPTIONAL = frozenset({"contributors", "filter"})
-"""Fields that are absent, not null, if an entry has no value for them."""
+"""Fields that are left out (never null) if an entry has no value for them."""
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class InvalidLedger(CheckinsError):
-    """A ledger that was changed or is inconsistent; ``place`` is its file and line if known."""
+    """The ledger was changed or is inconsistent. ``place`` is the file and line, if known."""
 
     def __init__(self, problem: str, *, place: str = "") -> None:
         self.problem = problem
@@ -65,7 +67,7 @@ class InvalidLedger(CheckinsError):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An entry with its place in the chain; ``written`` is the line, its newline included."""
+    """An entry with its number and hashes. ``written`` is the whole line with its newline."""
 
     entry: Entry
     number: int
@@ -85,7 +87,7 @@ class Line:
 
     @classmethod
     def parse(cls, written: bytes) -> Line:
-        """Return the line that was written; refuse another spelling and a wrong hash."""
+        """Parse a line. Raise InvalidLedger if its spelling is not canonical or its hash wrong."""
         found = _json(written)
         try:
             entry = _entry(found)
@@ -196,7 +198,7 @@ def _bytes(name: str, found: Mapping[str, Any]) -> bytes:
 
 
 def _json(written: bytes) -> Mapping[str, Any]:
-    """Return the object of one line; refuse text that JSON allows in several spellings."""
+    """Parse the JSON object of a line. Refuse duplicate keys, NaN and infinity."""
     if len(written) > MOST_LINE_BYTES:
         raise InvalidLedger(f"is longer than {MOST_LINE_BYTES:,} bytes")
     try:
@@ -209,7 +211,7 @@ def _json(written: bytes) -> Mapping[str, Any]:
         raise InvalidLedger(f"is not JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
         raise InvalidLedger("is nested too deeply") from None
-    except ValueError:  # more digits than Python turns into a number
+    except ValueError:  # the number has more digits than Python converts
         raise InvalidLedger("holds a number that is too large") from None
     if not isinstance(found, dict):
         raise InvalidLedger("must be a JSON object")

@@ -1,9 +1,9 @@
 """Verify a ledger: recompute every hash, seal, model and epsilon from its lines.
 
-The order of entries is checked too, and that no campaign continued after its budget was spent
-(invariants 9 and 10). A ledger alone does not prove that it is the original: a chain that was
-rewritten from its first line is consistent. Compare its last hash, the ``head``, with a copy that
-was published where the owner of the ledger cannot change it.
+This also checks the order of the entries, and that no campaign exceeded its budget (invariants 9
+and 10). A valid ledger is not necessarily the original, because an owner can rewrite the whole
+chain from its first line. To exclude this, compare the last hash, ``head``, with a copy that was
+published where the owner of the ledger cannot change it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from checkins.protocol.model_update import Learner, Model, ModelUpdate
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result for a ledger that was not refused."""
+    """The result of a successful verification."""
 
     ledger: Ledger
     certificate: Certificate
-    """The recomputed certificate of every released slot of all campaigns together."""
+    """The recomputed certificate of all campaigns together."""
     notes: tuple[str, ...]
-    """Remarks that are no reason to refuse the ledger."""
+    """Remarks about the ledger that do not make it invalid."""
 
     @property
     def budget(self) -> float:
-        """The budget of the population, epsilon, as the latest campaign states it."""
+        """The largest allowed epsilon, as the latest campaign states it."""
         return self.ledger.runs[-1].campaign.budget.epsilon
 
     @property
@@ -63,7 +63,7 @@ class Verification:
 
     @property
     def simulated(self) -> bool:
-        """Whether the noise was seeded: a simulation, which protects no one."""
+        """True for a ledger of a simulation, whose seeded noise protects nobody."""
         return any(run.simulated for run in self.ledger.runs)
 
     def as_dict(self) -> dict[str, object]:
@@ -104,11 +104,11 @@ def verify(
     closed: bool = False,
     path: str = "ledger.jsonl",
 ) -> Verification:
-    """Recompute a ledger from its lines; refuse the first error, with its line.
+    """Recompute a ledger from its lines. Raise InvalidLedger at the first invalid line.
 
-    ``lines`` have their newlines, and are read one at a time. ``head`` is the hash that the last
-    line must have, None for any; ``closed`` refuses a ledger whose last campaign is open. ``path``
-    is for messages.
+    ``lines`` include their newlines, and are read one at a time. ``head`` is the expected hash of
+    the last line. If it is None, any hash is accepted. If ``closed`` is True, a ledger whose last
+    campaign is still open is refused. ``path`` appears in error messages.
     """
     state = _State()
     number = 0
@@ -139,7 +139,7 @@ def verify(
 
 
 class _State:
-    """The state between two lines; its size does not grow with the number of slots."""
+    """The state between two lines. Its size does not grow with the number of slots."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -181,7 +181,10 @@ class _State:
             )
 
     def _velocity(self, before: Sequence[Run], run: Run, entry: Opened) -> Model | None:
-        """Return the velocity of the last run if this run repeats it from its model; else None."""
+        """Return the initial velocity of the optimizer. None means zero.
+
+        A run that repeats the last campaign from its final model continues with its velocity.
+        """
         if self._learner is None or not before or before[-1].campaign != run.campaign:
             return None
         same = hashed(self._learner.model) == hashed(entry.numbers())
@@ -192,7 +195,7 @@ class _State:
         if run is None or update is None or learner is None:
             raise InvalidLedger("no campaign is open here")
         if entry.slot > run.warm_up:
-            with np.errstate(all="ignore"):  # a model that diverged was released as it is
+            with np.errstate(all="ignore"):  # a model that diverged was released nevertheless
                 learner = update.apply(learner, entry.numbers(), entry.contributors)
         if hashed(learner.model) != entry.model_hash:
             raise InvalidLedger(
@@ -230,7 +233,7 @@ class _State:
             )
 
     def certificate(self) -> Certificate | None:
-        """Return the certificate of all slots that are over; None if no run was opened."""
+        """Return the certificate of all runs. None if no run was opened."""
         run = self.ledger.running
         with _refusals():
             if run is not None:
@@ -241,7 +244,7 @@ class _State:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Refuse a ledger with a campaign that the model update or the accountant refuses."""
+    """Raise InvalidLedger in place of an InvalidValue of the model update or the accountant."""
     try:
         yield
     except InvalidValue as error:
@@ -249,7 +252,7 @@ def _refusals() -> Iterator[None]:
 
 
 class _OverBudget(InvalidLedger):
-    """The budget was exceeded at ``line``, which is before the line that was read last."""
+    """The budget was exceeded at ``line``, which may come before the line that was read last."""
 
     def __init__(self, problem: str, *, line: int) -> None:
         super().__init__(problem)
@@ -263,7 +266,7 @@ def _by(entry: Closed) -> str:
 
 
 def _unfinished(ledger: Ledger) -> Iterator[str]:
-    """Yield notes about a stop that depends on releases, which the certificate does not cover."""
+    """Yield a note if the certificate does not cover a decision to stop that uses the releases."""
     last = ledger.runs[-1]
     if ledger.running is not None:
         yield (
