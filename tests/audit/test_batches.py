@@ -119,7 +119,7 @@ def test_a_fixed_number_of_runs_is_cut_into_the_same_batches() -> None:
 
 def test_an_attack_with_a_longer_warm_up_is_not_started() -> None:
     worker = Worker(Clock(), run_s=0.1, warmup_s=11.0)
-    with pytest.raises(OutOfTime, match=r"about 11 s to make ready, and 10 s were left"):
+    with pytest.raises(OutOfTime, match=r"about 11 s to warm up, and 10 s were left"):
         played(worker)
     assert worker.played == []
 
@@ -145,7 +145,7 @@ def test_an_audit_notes_the_skipped_attacks_with_reasons(monkeypatch: pytest.Mon
     audit = audited(monkeypatch, clock, quick, slow)
     assert [result.canary for result in audit.check.results] == ["quick"]
     [note] = audit.notes
-    assert note.startswith("slow was not run: it takes about 6 s to make ready, and 5")
+    assert note.startswith("slow was not run: it takes about 6 s to warm up, and 5")
     assert note in audit.as_dict()["notes"]  # type: ignore[operator]
     assert clock.now <= 10.0
 
@@ -207,5 +207,5 @@ def test_machines_without_time_for_enough_runs_raise(slow_machines: Clock) -> No
         run_trials(SMALL, seconds=2.0, clock=slow_machines)
     assert slow_machines.now <= 2.0
     how = Settings(engine=Engine.MACHINES, seconds=2.0)
-    with pytest.raises(InvalidValue, match="the campaign made small was not run"):
+    with pytest.raises(InvalidValue, match="the smaller campaign was not run"):
         audit_campaign(SMALL, how, clock=slow_machines)

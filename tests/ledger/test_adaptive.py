@@ -158,7 +158,7 @@ def test_the_budget_is_what_stops_campaigns_that_are_opened_later() -> None:
     assert stopped
     assert verify(book.lines).within_budget
     book.run(replace(tight, name="too much"), 1)
-    with pytest.raises(InvalidLedger, match="affords 0 of 50 slots"):
+    with pytest.raises(InvalidLedger, match="allows 0 of 50 slots"):
         verify(book.lines)
 
 

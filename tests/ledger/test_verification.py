@@ -269,10 +269,10 @@ def test_a_stated_epsilon_above_the_price_holds_and_is_noted() -> None:
     found = stating(2.0, checkins="0.0.9")
     assert found.certificate.epsilon < 1.0
     assert found.notes == (
-        "line 6 states epsilon = 2.0 by checkins 0.0.9, which holds;"
-        f" recomputed it is {found.certificate.epsilon!r}",
+        "line 6 states epsilon = 2.0 by checkins 0.0.9, which is true;"
+        f" the recomputed epsilon is smaller, {found.certificate.epsilon!r}",
     )
-    assert "states epsilon = 2.0, which holds" in stating(2.0).notes[0]
+    assert "states epsilon = 2.0, which is true" in stating(2.0).notes[0]
 
 
 TIGHT = campaign(slots=40, epsilon=0.9, local_epsilon=2.0)
@@ -299,7 +299,7 @@ def test_a_slot_that_the_budget_does_not_pay_for_is_refused_with_its_line(
         book.close()
     assert refusal(book.lines) == (
         f"ledger.jsonl:{afforded + 2}: slot {afforded + 1} was released although the budget,"
-        f" epsilon = 0.9, affords {afforded} of 40 slots"
+        f" epsilon = 0.9, allows {afforded} of 40 slots"
     )
 
 
@@ -320,7 +320,7 @@ def test_a_campaign_that_was_stopped_before_its_budget_pays_for_what_it_could_ha
 def test_what_earlier_campaigns_spent_is_missing_from_the_budget() -> None:
     book = Book().run(campaign(name="a", epsilon=1.5)).close()
     book.run(campaign(name="b", epsilon=1.5))
-    assert refusal(book.lines).endswith("epsilon = 1.5, affords 1 of 4 slots")
+    assert refusal(book.lines).endswith("epsilon = 1.5, allows 1 of 4 slots")
 
 
 def test_a_raised_budget_is_noted() -> None:
@@ -345,7 +345,7 @@ def test_averaged_updates_are_priced_at_the_number_that_contributed() -> None:
 
 def test_where_no_epsilon_is_proved_no_slot_is_paid_for() -> None:
     hopeless = campaign(local_epsilon=30.0, slots=2, delta=1e-12)
-    assert refusal(Book().run(hopeless).lines).endswith("affords 0 of 2 slots")
+    assert refusal(Book().run(hopeless).lines).endswith("allows 0 of 2 slots")
 
 
 def test_memory_does_not_grow_with_the_number_of_slots() -> None:

@@ -172,7 +172,7 @@ def test_a_ledger_refuses_a_slot_that_its_budget_does_not_pay_for(tmp_path: Path
             if slot <= affordable:
                 file.append(entry)
                 continue
-            with pytest.raises(InvalidLedger, match=f"affords {affordable} of 6 slots"):
+            with pytest.raises(InvalidLedger, match=f"allows {affordable} of 6 slots"):
                 file.append(entry)
         assert file.ledger.running is not None
         assert file.ledger.running.slots_closed == affordable

@@ -1,7 +1,7 @@
 """Empirical privacy auditing: measured lower bounds on epsilon, compared with certificates.
 
-``audit_campaign`` runs every attack that fits a campaign and returns an ``Audit``. Users with an
-engine of their own make ``Trials`` and compute their ``lower_bounds``.
+``audit_campaign`` runs every attack that fits a campaign and returns an ``Audit``. If you simulate
+the protocol with your own code, put the scores into ``Trials`` and call ``lower_bounds``.
 """
 
 from checkins.audit.audit import Attacks, Engine, Settings, audit_campaign

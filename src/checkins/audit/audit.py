@@ -1,4 +1,10 @@
-"""Audit a campaign: run every attack that fits it, at one simultaneous confidence."""
+"""Audit a campaign: run every attack that fits it, and compare the results with its certificates.
+
+An attack runs the protocol many times with and without one client, the canary, and guesses from the
+releases whether the canary took part. There are two engines. The compiled engine simulates only
+what depends on the canary, with seeded randomness. The machines are the protocol's real state
+machines and device samplers, which run a smaller campaign.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +30,23 @@ from checkins.errors import CheckinsError, InvalidValue
 CONFIDENCE = 0.9999
 """Default confidence of an audit."""
 SECONDS = 30.0
-"""Default time limit of the runs."""
+"""Default time limit of all runs together, in seconds."""
 MORE_DELTAS = (1e-3, 1e-2)
-"""Deltas that are audited in addition to the campaign's: bounds are easier to measure there."""
+"""Deltas audited in addition to the campaign's, because bounds are easier to measure at them."""
 MOST_RUNS = 1_000_000_000
-"""Largest number of runs that can be asked for."""
+"""Largest number of runs that a user can request."""
 MACHINES_DELTA = 1e-3
-"""Smallest delta at which the machines are audited: they run thousands of times, not millions."""
+"""Smallest delta at which the state machines are audited.
+
+Smaller deltas need millions of runs, and the state machines manage only thousands.
+"""
 
 AttackProgress = Callable[[str, float], None]
-"""A callback with the name of the running attack and the share of it that is done."""
+"""A callback that receives the name of the running attack and the completed share of it."""
 
 
 class Attacks(StrEnum):
-    """Which canaries are used."""
+    """Which canaries are used: worst-case updates, updates from the task's data, or both."""
 
     WORST_CASE = "worst-case"
     DATA = "data"
@@ -45,7 +54,7 @@ class Attacks(StrEnum):
 
 
 class Engine(StrEnum):
-    """Which engine executes the runs."""
+    """Which engine executes the runs. See the module docstring."""
 
     COMPILED = "compiled"
     MACHINES = "machines"
@@ -54,10 +63,11 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of an audit; the first of ``deltas`` is reported first.
+    """Settings of an audit.
 
-    Empty ``deltas`` means the campaign's delta and ``MORE_DELTAS``. ``runs`` None means as many as
-    ``seconds`` allow. ``threads`` 0 means one for each processor.
+    The report is mainly about the first of ``deltas``. If ``deltas`` is empty, the campaign's delta
+    and ``MORE_DELTAS`` are audited. If ``runs`` is None, as many runs are made as ``seconds``
+    allow. If ``threads`` is 0, there is one thread for each processor.
     """
 
     deltas: tuple[float, ...] = ()
@@ -82,9 +92,9 @@ class Settings:
             validate.open_unit(delta=delta)
 
     def deltas_for(self, campaign: Campaign) -> tuple[float, ...]:
-        """Return the requested deltas; else the campaign's delta and ``MORE_DELTAS``."""
+        """Return the requested deltas, or the default deltas if none were requested."""
         own = campaign.budget.delta
-        usual = (own,) if self.one_run else (own, *MORE_DELTAS)  # one run: small deltas only
+        usual = (own,) if self.one_run else (own, *MORE_DELTAS)
         return tuple(dict.fromkeys(self.deltas or usual))
 
 
@@ -97,10 +107,11 @@ def audit_campaign(
 ) -> Audit:
     """Attack a campaign in simulation and compare the measured bounds with its certificates.
 
-    All bounds hold simultaneously with ``settings.confidence``: if the certificates are true, the
-    verdict is "contradicted" with probability at most 1 − confidence. ``settings.seconds`` limits
-    the time of the runs: attacks without time are skipped, with a note. Raises InvalidValue if
-    there was no time for any attack. ``progress`` None reports no progress.
+    All bounds hold simultaneously with ``settings.confidence``. So if the certificates are true,
+    the verdict is "contradicted" with probability at most 1 − confidence. ``settings.seconds``
+    limits the time of the runs. An attack for which no time is left is skipped, and a note says so.
+    Raises InvalidValue if there was no time for any attack. If ``progress`` is None, no progress is
+    reported.
     """
     settings = settings or Settings()
     started = clock()
@@ -132,17 +143,17 @@ def audit_campaign(
 
 @lru_cache(maxsize=64)
 def certificate_at(campaign: Campaign, delta: float) -> Certificate:
-    """Compute the campaign's certificate at another delta, cached; raises if none is known."""
+    """Return the campaign's certificate at ``delta``. Raises if no certificate can be computed."""
     budget = replace(campaign.budget, delta=delta)
     return certify_runs((PartialRun.whole(replace(campaign, budget=budget)),))
 
 
 @dataclass(slots=True)
 class _AttackRunner:
-    """The attacks of one audit; time and confidence are shared equally by them.
+    """The attacks of one audit, which share its time and its failure probability equally.
 
-    An attack that took more or less than its share leaves less or more to those after it. Attacks
-    that need a warm-up of unknown length come last.
+    Before each attack, the remaining time is divided again by the number of remaining attacks.
+    Attacks that need a warm-up come last, because its length is not known exactly.
     """
 
     campaign: Campaign
@@ -152,14 +163,14 @@ class _AttackRunner:
     clock: Clock
     notes: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    """Attacks that were skipped for lack of time, with reasons."""
+    """One sentence for each attack that was skipped for lack of time."""
     _slow_start: list[tuple[int, Canary]] = field(default_factory=list)
     _count: int = 0
     _left: int = 0
     _end: float = 0.0
 
     def _begin(self, attacks: int) -> None:
-        """Start the clock of ``attacks`` attacks, and of the machines if they are asked for."""
+        """Start the time limit of ``attacks`` attacks, plus one if the state machines are used."""
         self._count = self._left = attacks + (self.settings.engine is not Engine.COMPILED)
         self._end = self.clock() + self.settings.seconds
 
@@ -174,7 +185,7 @@ class _AttackRunner:
 
     def _skip(self, what: str, error: OutOfTime) -> None:
         self.skipped.append(f"{what} was not run: {error}")
-        self.notes.append(f"{self.skipped[-1]}; --seconds gives more")
+        self.notes.append(f"{self.skipped[-1]}; a larger --seconds gives it more time")
 
     # ---- many runs, compiled -----------------------------------------------------------------
 
@@ -236,9 +247,10 @@ class _AttackRunner:
         )
 
     def _data_canary(self) -> Canary | None:
-        """Return a canary from the task's data; None, with a note, if there can be none.
+        """Return a canary from the task's data, or None if it is not wanted or not possible.
 
-        Raises instead if canaries from the data were asked for explicitly.
+        If it is not possible, add a note. If only canaries from the data were requested, raise an
+        error instead.
         """
         wanted = self.settings.attacks
         if wanted is Attacks.WORST_CASE:
@@ -251,8 +263,8 @@ class _AttackRunner:
             return None
         if task.features is not None and not asked:
             self.notes.append(
-                "canaries from the data are skipped: features take long; ask for"
-                " them with --canary data"
+                "canaries from the data are skipped, because computing features takes long;"
+                " --canary data includes them"
             )
             return None
         try:
@@ -267,7 +279,10 @@ class _AttackRunner:
             return None
 
     def _dimension(self) -> int | None:
-        """Return the model's dimension if the randomizer depends on it; None if not known."""
+        """Return the model's dimension if the randomizer is PrivUnit, else None.
+
+        Also return None, and add a note, if the dimension cannot be found.
+        """
         task = self.campaign.task
         if task is None or self.campaign.randomizer.kind is not RandomizerKind.PRIVUNIT:
             return None
@@ -292,18 +307,21 @@ class _AttackRunner:
             canary=attack.name,
             explained=attack.explained,
             engine=str(Engine.COMPILED),
-            statistic="one score for each canary; the extreme ones are guessed",
+            statistic="one score for each canary; the attack guesses where the score is extreme",
             runs=1,
             bounds=attack.bounds(deltas=self.deltas, failure=self._failure, generator=generator),
             seconds=self.clock() - started,
-            note="one run bounds epsilon by the canaries it distinguishes, not by a worst case",
+            note="one run measures these canaries, not a worst case, so its bound is weaker",
         )
         return (result,)
 
     # ---- the real machines ---------------------------------------------------------------------
 
     def machines(self) -> CertificateCheck | None:
-        """Audit the small form of the campaign with the real state machines."""
+        """Audit a smaller campaign with the real state machines.
+
+        Return None, and add a note, if that is not possible or no time is left.
+        """
         from checkins.audit.machines import made_small, run_trials
         from checkins.audit.machines.machine_audit import RUNS
 
@@ -313,7 +331,7 @@ class _AttackRunner:
         except InvalidValue as error:
             if self.settings.engine is Engine.MACHINES:
                 raise
-            self.notes.append(f"the machines are skipped: {error}")
+            self.notes.append(f"the state machines are skipped: {error}")
             self._left -= 1
             return None
         if self.settings.engine is Engine.MACHINES:
@@ -330,18 +348,18 @@ class _AttackRunner:
                 clock=self.clock,
             )
         except OutOfTime as error:
-            self._skip("the campaign made small", error)
+            self._skip("the smaller campaign", error)
             return None
         self.notes.append(
-            f"the machines run the campaign made small, at delta {delta:g}, with randomness of the"
-            f" operating system; {min(one.fewest for one in trials):,} runs find missing steps, and"
-            " measure no certificate closely"
+            f"the state machines run a smaller campaign, at delta {delta:g}, with randomness of the"
+            f" operating system. {min(one.fewest for one in trials):,} runs are enough to find a"
+            " missing step of the protocol, but not to measure epsilon closely"
         )
         failure = self._failure / len(trials)
         results = tuple(
             AttackResult(
                 canary=one.canary,
-                explained="the campaign made small, with crashes and repeated messages",
+                explained="the smaller campaign, with crashes and repeated messages",
                 engine=one.engine,
                 statistic=one.statistic,
                 runs=one.fewest,

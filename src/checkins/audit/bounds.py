@@ -1,13 +1,16 @@
 """Compute lower bounds on epsilon from the scores of trials, at a stated confidence.
 
-A test is an event E about a run's score: "at least t" or "at most t". If the protocol is
-(ε, δ)-DP, Pr_P[E] <= e^ε Pr_Q[E] + δ for both orders of (with, without). So
+A run is executed with or without one client, the canary, and gets a score. An event E says that the
+score is at least t, or at most t. Let P be the distribution of the score with the canary and Q the
+distribution without it, or the other way round. If the protocol is (ε, δ)-DP, then
+Pr_P[E] <= e^ε Pr_Q[E] + δ. So
 
     ε >= log( (P_low − δ) / Q_high ),
 
-with P_low and Q_high the Clopper-Pearson ends of the two probabilities. The events are chosen on
-one part of the runs and counted on the rest. The confidence is shared equally by every interval end
-that is used (Bonferroni), so all bounds hold simultaneously at the stated confidence.
+where P_low is the lower end of the Clopper-Pearson interval of Pr_P[E], and Q_high the upper end of
+that of Pr_Q[E]. The events are chosen on one part of the runs and counted on the rest. All interval
+ends share the failure probability equally (Bonferroni), so that all bounds hold simultaneously at
+the stated confidence.
 
 Theorem:     [CP34]; [KOV17, Thm 2.1] for the region of (ε, δ)-DP tests.
 Rounding:    down.
@@ -33,16 +36,17 @@ Scores = NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trials:
-    """Scores of independent runs; a larger score is evidence for the canary.
+    """Scores of independent runs. A larger score is evidence that the canary took part.
 
-    For replace-one, ``scores_with`` belong to the canary's first data set, ``scores_without`` to
-    its other one. Any score gives a valid bound; a poor score gives a weak one. It may be infinite.
+    For replace-one, ``scores_with`` belong to the canary's first data set and ``scores_without`` to
+    its other data set. Any score gives a valid bound, but a poor score gives a weak bound. A score
+    may be infinite.
     """
 
     scores_with: Scores
     scores_without: Scores
     canary: str
-    """Description of the client that took part in one half of the runs."""
+    """Name of the client that took part in the runs of ``scores_with``."""
     statistic: str = "likelihood ratio of all releases"
     engine: str = "compiled"
 
@@ -59,11 +63,14 @@ class Trials:
 
     @property
     def fewest(self) -> int:
-        """The number of runs of the smaller half."""
+        """The number of runs with the canary or without it, whichever is smaller."""
         return min(self.scores_with.size, self.scores_without.size)
 
     def split(self, share: float) -> tuple[Trials, Trials]:
-        """Return the first ``share`` of either half, and the rest, which is independent of it."""
+        """Return the first ``share`` of the runs, and the rest.
+
+        Runs with the canary and runs without it are split separately.
+        """
         cut_with = int(self.scores_with.size * share)
         cut_without = int(self.scores_without.size * share)
         return (
@@ -77,9 +84,9 @@ class Trials:
 
 
 CHOOSING = 0.25
-"""Share of the runs on which events are chosen; these runs are not counted."""
+"""Share of the runs on which events are chosen. The events are not counted on these runs."""
 MIN_RUNS = 8
-"""Smallest number of runs of each half on which an event is chosen."""
+"""Smallest number of runs with the canary, and without it, from which an event is chosen."""
 _ULPS = 1e-9
 _GROWTH = 1.02
 
@@ -87,17 +94,17 @@ FloatArray = NDArray[np.float64]
 
 
 class Direction(StrEnum):
-    """Which of the two distributions is P, the one under which the event is likely."""
+    """Which distribution is P. Under P the event should be likely, under Q unlikely."""
 
     REMOVE = "remove"
-    """The canary is present under P: large scores."""
+    """The canary is present under P, so the event is a large score."""
     ADD = "add"
-    """The canary is missing under P: small scores."""
+    """The canary is missing under P, so the event is a small score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The event that the score is at least ``threshold``, or at most ``threshold`` for ``ADD``."""
+    """The event that the score is at least ``threshold``. For ``ADD``, it is at most that."""
 
     direction: Direction
     threshold: float
@@ -122,7 +129,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of an event in fresh runs of P (true positives) and of Q (false positives)."""
+    """How often an event happened in runs of P (true positives) and of Q (false positives).
+
+    These runs are not the ones on which the event was chosen.
+    """
 
     event: Event
     canary: str
@@ -163,10 +173,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBound:
-    """A lower bound on epsilon at ``delta``, 0 if nothing was proved, and its counts.
+    """A lower bound on epsilon at ``delta``, and the counts that prove it.
 
-    ``true_positives`` of ``positive_runs`` runs of P and ``false_positives`` of ``negative_runs``
-    runs of Q are in the event.
+    The event happened in ``true_positives`` of ``positive_runs`` runs of P, and in
+    ``false_positives`` of ``negative_runs`` runs of Q. ``epsilon`` is 0 if they prove nothing.
     """
 
     epsilon: float
@@ -205,7 +215,7 @@ class MeasuredBound:
 def lower_bounds(
     trials: Trials | Sequence[Trials], *, deltas: Sequence[float], confidence: float
 ) -> list[MeasuredBound]:
-    """Return the best lower bound at each delta; all hold simultaneously with ``confidence``.
+    """Return the best lower bound at each delta. All hold simultaneously with ``confidence``.
 
     >>> same = Trials(np.zeros(1000), np.zeros(1000), "none")
     >>> [bound.epsilon for bound in lower_bounds(same, deltas=[1e-6], confidence=0.99)]
@@ -242,7 +252,10 @@ AnyBound = TypeVar("AnyBound", bound=Bound)
 
 
 def best_of_each(found: Sequence[AnyBound], deltas: Sequence[float]) -> list[AnyBound]:
-    """Return the largest bound at each delta: an event's interval ends hold at every delta."""
+    """Return the largest bound at each delta.
+
+    A bound of another delta may be the largest, because interval ends do not depend on delta.
+    """
     return [
         max((bound.at(delta) for bound in found), key=lambda bound: bound.epsilon)
         for delta in deltas
@@ -252,10 +265,10 @@ def best_of_each(found: Sequence[AnyBound], deltas: Sequence[float]) -> list[Any
 def choose(
     trials: Trials, *, deltas: Sequence[float], failure: float, fresh: int
 ) -> tuple[Event, ...]:
-    """Choose for each delta and direction the event with the best expected bound.
+    """Return, for each delta and direction, the event with the largest expected bound.
 
-    ``fresh`` is the number of runs on which the events will be counted. With too few runs to choose
-    on, the chosen event never happens.
+    ``fresh`` is the number of runs on which the events will be counted. If there are fewer than
+    ``MIN_RUNS`` runs, the returned event never happens, and its bound will be 0.
     """
     events: list[Event] = []
     for direction in Direction:
@@ -278,23 +291,23 @@ def choose(
 
 
 def _candidates(likely: FloatArray, unlikely: FloatArray) -> FloatArray:
-    """Return thresholds at order statistics of both halves, dense in the tails."""
+    """Return candidate thresholds: scores of both kinds of runs, more densely in the tails."""
     found = []
     for scores in (likely, unlikely):
         steps = math.log(scores.size) / math.log(_GROWTH)
         ranks = np.unique(np.floor(_GROWTH ** np.arange(0.0, steps))).astype(np.int64)
         ranks = np.minimum(ranks, scores.size)
         found += [scores[scores.size - ranks], scores[ranks - 1]]
-    above = np.nextafter(found[2], math.inf)  # none of these runs of Q is in the event
+    above = np.nextafter(found[2], math.inf)  # just above the scores of Q
     return np.unique(np.concatenate([*found, above]))
 
 
 def _expected_ends(
     places: FloatArray, likely: FloatArray, unlikely: FloatArray, *, failure: float, fresh: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the interval ends expected of ``fresh`` runs at the observed rates.
+    """Return the interval ends that ``fresh`` runs would have at the observed rates.
 
-    Half a run is added to the false positives, so that an unobserved rate is not taken for 0.
+    Half a run is added to the false positives, so that no rate is estimated as 0.
     """
     true_positives = np.asarray(likely.size - np.searchsorted(likely, places), dtype=np.float64)
     true_positives *= fresh / likely.size
@@ -306,18 +319,24 @@ def _expected_ends(
 def ends_of(
     true_positives: FloatArray, false_positives: FloatArray, runs: float, *, failure: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return P_low and Q_high of many events; expected counts need not be integers."""
+    """Return P_low and Q_high of many events. The counts need not be integers."""
     high = _upper_ends(false_positives, runs, failure / 2)
     return _lower_ends(true_positives, runs, failure / 2), high
 
 
 def lower_end(count: int, runs: int, *, failure: float) -> float:
-    """Return the lower Clopper-Pearson end of a probability, false with probability ``failure``."""
+    """Return a lower Clopper-Pearson bound on a probability.
+
+    It is false with probability at most ``failure``.
+    """
     return float(_lower_ends(np.array(float(count)), runs, failure)) if runs else 0.0
 
 
 def upper_end(count: int, runs: int, *, failure: float) -> float:
-    """Return the upper Clopper-Pearson end of a probability, false with probability ``failure``."""
+    """Return an upper Clopper-Pearson bound on a probability.
+
+    It is false with probability at most ``failure``.
+    """
     return float(_upper_ends(np.array(float(count)), runs, failure)) if runs else 1.0
 
 
@@ -338,7 +357,7 @@ def _epsilon(low: float, high: float, delta: float) -> float:
 
 
 def check(deltas: Sequence[float], confidence: float) -> None:
-    """Raise if deltas or confidence are out of range."""
+    """Raise InvalidValue if ``deltas`` is empty, or if a value is out of range."""
     validate.open_unit(confidence=confidence)
     if not deltas:
         raise InvalidValue("deltas", deltas, "must name at least one delta")

@@ -1,8 +1,8 @@
-"""Canaries: the clients an attack looks for, each where its presence is easiest to detect.
+"""The canaries: clients whose presence in a run an attack tries to detect.
 
-A certificate holds whatever the other clients do and whatever their data are, so an attack may
-choose them: no other clients, or slots full of clients whose updates are the opposite of the
-canary's and who each check in to a slot of their own.
+A certificate holds for any behaviour and any data of the other clients, so an attack may choose
+both. There are either no other clients, so that dummy reports (drawn by the server in place of
+missing reports) fill the slots, or every slot is full of clients with the opposite update.
 
 Theorem:     docs/theory/pure.md: two outcomes attain add/remove, and the extreme distributions of
              replace-one are real randomizers. docs/theory/gaussian.md: a client alone among
@@ -29,11 +29,11 @@ from checkins.randomizers import Laplace, PrivUnit, RandomizedResponse
 
 RATIO = "likelihood ratio of all releases"
 _BLOCK = 1 << 19
-"""Number of values drawn at a time: they fit into a cache, and threads stay busy."""
+"""Number of values drawn at a time. They fit into the processor's cache."""
 
 
 class Canary(Interface):
-    """One attack: simulates any number of runs of the protocol and scores their releases."""
+    """One attack. It simulates runs of the protocol and computes a score from their releases."""
 
     @property
     def name(self) -> str: ...
@@ -45,11 +45,11 @@ class Canary(Interface):
 
     @property
     def note(self) -> str:
-        """A remark for the report; empty if there is none."""
+        """A remark for the report, or an empty string."""
 
     @property
     def batch(self) -> int:
-        """The number of runs in a batch of the best size."""
+        """The number of runs in a batch that is fastest per run."""
 
     @property
     def smallest_batch(self) -> int:
@@ -74,7 +74,10 @@ class _WorstCase:
 
 @dataclass(frozen=True, slots=True)
 class ResponseCanary(_WorstCase):
-    """A client whose report is one outcome of a short list, among dummies or other clients."""
+    """A client whose report is one of two or three outcomes.
+
+    All other reports are dummies or come from other clients.
+    """
 
     name: str
     explained: str
@@ -83,7 +86,7 @@ class ResponseCanary(_WorstCase):
 
     @property
     def reports(self) -> int:
-        """The number of reports, including the canary's if it is present."""
+        """The number of reports in a run. The canary's report is one of them if it is present."""
         return self.run.contributors if self.run.averaged else self.run.places
 
     @property
@@ -105,9 +108,10 @@ class ResponseCanary(_WorstCase):
 class SumCanary(_WorstCase):
     """A client whose update is ``first`` times the clip, compared with ``other`` times the clip.
 
-    ``other`` None compares with a missing client. ``others`` clients check in to every slot, with
-    updates of ``level`` times the clip in the canary's direction. A ``crowd`` of clients instead
-    draws its slots as the protocol says; the adversary knows these slots.
+    If ``other`` is None, it is compared with a missing client. In every slot, ``others`` clients
+    check in, whose updates are ``level`` times the clip in the canary's direction. If ``crowd`` is
+    not 0, that many clients draw their slots by the protocol instead, and the adversary knows these
+    slots.
     """
 
     name: str
@@ -137,12 +141,12 @@ class SumCanary(_WorstCase):
         return Trials(present, missing, self.name)
 
     def draw(self, runs: int, generator: np.random.Generator) -> SumDraws:
-        """Draw ``runs`` runs."""
+        """Draw the randomness of ``runs`` runs."""
         noise = self.noise.draw((runs, self.run.slots), generator)
         return releases.draw_sums(self.run, self._loads(runs, generator), noise, generator)
 
     def score(self, sums: releases.FloatArray, loads: SlotLoads) -> releases.FloatArray:
-        """Return log f of the first data, minus log f of the other data for replace-one."""
+        """Return log f of the first data. For replace-one, subtract log f of the other data."""
         first = releases.sum_ratio(sums, loads, self.noise, self.first, self.run)
         if self.other is None:
             return first
@@ -159,9 +163,10 @@ class SumCanary(_WorstCase):
 
 @dataclass(frozen=True, slots=True)
 class AveragedCanary(_WorstCase):
-    """A client of averaged updates with Gaussian reports: a clip-length update or its opposite.
+    """A client of averaged updates with Gaussian noise at the device.
 
-    The other clients send noise alone. The adversary knows the number of reports of each slot.
+    Its update has the norm of the clip, and is compared with the opposite update. All other clients
+    send only noise. The adversary knows the number of reports of each slot.
     """
 
     name: str
@@ -197,15 +202,16 @@ def worst_case(
 ) -> tuple[Canary, ...]:
     """Return the worst-case canaries that fit the campaign.
 
-    If its certificate ``uses_population``, there are no more other clients than declared, and they
-    draw their slots as the protocol says. ``dimension`` is the model's, None if not known.
+    If the certificate ``uses_population``, there are at most as many clients as declared, and the
+    other clients draw their slots by the protocol. ``dimension`` is the dimension of the model,
+    None if it is not known.
     """
     run = RunParameters.of(campaign.design, repeats=campaign.repeats)
     if isinstance(campaign.design.randomizer, GaussianNoise):
         noise = campaign.design.randomizer
         if not run.averaged:
             return tuple(_gaussian(campaign, run, noise, uses_population))
-        words = "an update as long as the clip, among clients that send noise, against its opposite"
+        words = "update of norm clip or its opposite. All other clients send only noise"
         return (AveragedCanary("averaged", words, run, noise.noise_multiplier),)
     local_epsilon = campaign.design.randomizer.local_epsilon
     replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
@@ -221,8 +227,8 @@ def _responses(local_epsilon: float, replace_one: bool) -> Iterator[tuple[str, s
     b = math.exp(local_epsilon)
     r = 1.0 / (1.0 + b)
     base = (r, 1.0 - r)
-    words = "the worst randomizer with this local epsilon: {}, where all other clients report {}"
-    explained = words.format("one of two outcomes", "the other")
+    words = "worst randomizer with this local epsilon: {}. All other clients mostly report {}"
+    explained = words.format("a report is one of two outcomes", "the other outcome")
     yield "binary", explained, Response(first=(1.0 - r, r), other=base, base=base)
     if not replace_one:
         return
@@ -234,7 +240,7 @@ def _responses(local_epsilon: float, replace_one: bool) -> Iterator[tuple[str, s
             for side in (0, 1)
             for ratios in [(point.up, point.middle, point.down)]
         ]
-        explained = words.format("one of three outcomes", "the third")
+        explained = words.format("a report is one of three outcomes", "the third outcome")
         yield name, explained, Response(first=sides[0], other=sides[1], base=base3)
 
 
@@ -243,24 +249,27 @@ def _gaussian(
 ) -> Iterator[Canary]:
     noise_sum = GaussianSum(campaign.design.slot_noise(noise))
     other = -1.0 if campaign.budget.adjacency is Adjacency.REPLACE_ONE else None
-    against = "no client" if other is None else "the opposite update"
+    against = "a missing client" if other is None else "the opposite update"
     canary = partial(SumCanary, run=run, noise=noise_sum, other=other)
-    start = "an update as long as the clip"
-    yield canary("alone", f"{start}, among dummies or in empty slots, against {against}")
+    start = "update of norm clip"
+    yield canary("alone", f"{start}. No other client checks in. Compared with {against}")
     if run.capacity is None:
         return
     population = campaign.design.population
     if not uses_population or population is None:
-        explained = f"{start}, in slots full of its opposites, against {against}"
+        explained = f"{start}. All other clients have its opposite. Compared with {against}"
         yield canary("displacing", explained, others=run.capacity, level=-1.0)
     elif campaign.design.protocol is Protocol.FIXED and population.most > 1:
         crowd = population.most - 1
-        explained = f"{start}, among {crowd:,} opposites, the declared maximum, against {against}"
+        explained = f"{start}. {crowd:,} other clients have its opposite. Compared with {against}"
         yield canary("in a crowd", explained, level=-1.0, crowd=crowd)
 
 
 def _own(campaign: Campaign, run: RunParameters, dimension: int | None) -> Canary | None:
-    """Return the worst data for the campaign's own randomizer; None if it is not fully known."""
+    """Return a canary with the worst data for the campaign's own randomizer.
+
+    Return None if the randomizer's parameters are not all known, or if there is no such canary.
+    """
     kind, clip = campaign.randomizer.kind, campaign.randomizer.clip
     described = kind is RandomizerKind.RANDOMIZED_RESPONSE or clip is not None
     if not described or (kind is RandomizerKind.PRIVUNIT and dimension is None):
@@ -269,14 +278,14 @@ def _own(campaign: Campaign, run: RunParameters, dimension: int | None) -> Canar
     match campaign.mechanism(dimension or 1):
         case RandomizedResponse() as response:
             own = _own_response(response, replace_one=replace_one, averaged=run.averaged)
-            return ResponseCanary("own response", "one category among uniform dummies", own, run)
+            return ResponseCanary("own response", "client with one fixed category", own, run)
         case Laplace() as laplace if not run.averaged:
-            explained = "an update as long as the clip in one coordinate, among dummies"
+            explained = "update of norm clip in a single coordinate. No other client checks in"
             noise = releases.LaplaceSum(laplace.scale / laplace.clip, run.capacity or 1)
             other = -1.0 if replace_one else None
             return SumCanary("own laplace", explained, run, noise, other=other)
         case PrivUnit() as unit if not run.averaged:
-            explained = "an update as long as the clip, by the caps that reports lie in"
+            explained = "update of norm clip. The attack counts reports in the cap around it"
             return ResponseCanary("own cap", explained, _cap(unit, replace_one=replace_one), run)
     return None
 
@@ -288,7 +297,7 @@ def _own_response(randomizer: RandomizedResponse, *, replace_one: bool, averaged
         base = (1.0 / k, 1.0 - 1.0 / k)
         return Response(first=(keep, 1.0 - keep), other=base, base=base)
     if k == 2:
-        base = (lie, keep) if averaged else (0.5, 0.5)  # the others hold the second category
+        base = (lie, keep) if averaged else (0.5, 0.5)  # the other clients have the second category
         return Response(first=(keep, lie), other=(lie, keep), base=base)
     rest = 1.0 - keep - lie
     base3 = (lie, lie, 1.0 - 2 * lie) if averaged else (1.0 / k, 1.0 / k, 1.0 - 2.0 / k)
@@ -296,11 +305,14 @@ def _own_response(randomizer: RandomizedResponse, *, replace_one: bool, averaged
 
 
 def _cap(unit: PrivUnit, *, replace_one: bool) -> Response:
-    """Return the probabilities that a report lies in the update's cap, or in the opposite cap."""
+    """Return the probabilities that a PrivUnit report lies in the update's cap, or in its opposite.
+
+    For add/remove, only the update's cap is used.
+    """
     cap = unit.cap
     base = (cap.mass, 1.0 - cap.mass)
     if not replace_one or cap.threshold <= 0.0:
-        other = (cap.outside, cap.inside) if replace_one else base  # the caps are half spheres
+        other = (cap.outside, cap.inside) if replace_one else base  # half spheres
         return Response(first=(cap.inside, cap.outside), other=other, base=base)
     opposite = cap.outside * cap.mass / (1.0 - cap.mass)
     rest = cap.outside - opposite

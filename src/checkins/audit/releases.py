@@ -1,22 +1,25 @@
 """Simulate the parts of many runs that depend on a canary, and score their releases.
 
-A run is drawn once and evaluated twice, with the canary and without it. That halves the work and
-loses nothing: the two probabilities of a test are bounded one by one, whatever their dependence.
+A run is drawn once and evaluated twice, with the canary and without it. That halves the work. The
+bounds stay valid, because each of the two event probabilities is bounded on its own, so the two may
+depend on each other.
 
-Only what depends on the canary is drawn. For reports that are outcomes from a short list, a slot's
-sum reveals how many of each it holds, and the canary may be any of them: all slots together are one
-list of counts. For a sum with additive noise only the component along the canary's update depends
-on the canary. For simulation only: the seeded floating-point noise here protects no client.
+Only what depends on the canary is drawn. If a report is one of two or three outcomes, the sum of a
+slot reveals how often each outcome occurs. The canary may be any report of any slot, so only the
+counts over all slots together matter. If a sum has additive noise, only its component along the
+canary's update depends on the canary. This module is for simulation only, because its seeded
+floating-point noise protects no client.
 
-A score is the log-likelihood ratio of all releases of a run. With p the probability that the canary
-checks in where something is released, w_i that it is chosen in slot i, and L_i the density ratio of
-slot i's release with it against without it,
+A score is the log-likelihood ratio log f of all releases of a run. Let m be the number of slots, p
+the probability that the canary checks in to a slot that releases something, w_i the probability
+that it is chosen in slot i, and L_i the density of slot i's release with the canary divided by the
+density without it. Then
 
     f = 1 − p + (p/m) Σ_i [ (1 − w_i) + w_i L_i ] .
 
 Theorem:     docs/theory/one-likelihood-ratio.md, given what does not depend on the canary; [NP33]:
              the best test of any size is whether f exceeds some threshold.
-Rounding:    to nearest: an inexact statistic gives a weaker test and a valid bound.
+Rounding:    to nearest. An inexact score gives a weaker test, but its bound is still valid.
 """
 
 from __future__ import annotations
@@ -36,17 +39,18 @@ Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 MAX_SLOTS = 20_000
-"""Largest number of slots in a client's window: each is simulated in every run."""
+"""Largest number of slots in a client's window. All of them are simulated in every run."""
 MAX_REPEATS = 1_000
 """Largest number of repeats of a campaign that is audited."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunParameters:
-    """The parameters of a run that matter to one canary; ``repeats`` runs follow one another.
+    """The parameters of a run that matter to one canary. The campaign has ``repeats`` runs.
 
-    The canary draws one of ``choices`` slots. In ``slots`` of them something is released; any other
-    choice means that it abstains. ``capacity`` None means that every check-in is used.
+    The canary draws one of ``choices`` slots. ``slots`` of them release something, and if the
+    canary draws another one, it does not take part. If ``capacity`` is None, every check-in is
+    used.
     """
 
     slots: int
@@ -70,7 +74,10 @@ class RunParameters:
 
     @classmethod
     def of(cls, design: Design, *, repeats: int) -> RunParameters:
-        """Return the parameters of a design; a sliding client wakes after the warm-up."""
+        """Return the parameters of a design.
+
+        Under the sliding protocol, the canary's window begins after the warm-up.
+        """
         active = design.slots
         if design.window is not None:
             active = min(design.window, design.slots - design.window + 1)
@@ -95,7 +102,7 @@ class RunParameters:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The canary's own draws: whether it checks in where something is released, and its slot."""
+    """The canary's draws: whether it checks in to a slot that releases something, and that slot."""
 
     here: Flags
     slot: Indices
@@ -108,14 +115,16 @@ class Arrival:
         return cls(here, np.where(here, slot, 0))
 
 
-# ---- reports that are outcomes from a short list --------------------------------------------
+# ---- reports that are one of two or three outcomes -------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseDraws:
-    """Outcomes of all reports but one (``others``), and of that one without the canary (``usual``).
+    """The outcomes of the reports of many runs.
 
-    ``first`` and ``other`` are the canary's reports from its first and its other data set.
+    ``others`` are the counts of all reports but one. If the canary checks in, that one report is
+    ``first`` with its first data set and ``other`` with its other data set. If the canary does not
+    check in, it is ``usual``.
     """
 
     here: Flags
@@ -127,9 +136,10 @@ class ResponseDraws:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Outcome probabilities of a report: first data, other data, and any other client (``base``).
+    """The outcome probabilities of a report.
 
-    For add/remove the other data set is a missing client: ``other`` equals ``base``.
+    ``first`` and ``other`` belong to the canary's first and other data set, ``base`` to all other
+    reports. For add/remove, the other data set means a missing client, so ``other`` is ``base``.
     """
 
     first: tuple[float, ...]
@@ -153,7 +163,10 @@ class Response:
 
 
 def response_releases(draws: ResponseDraws) -> tuple[Indices, Indices]:
-    """Return the counts of each outcome, (outcomes, runs), with the canary and without it."""
+    """Return the counts of each outcome with the canary and without it.
+
+    Both arrays have the shape (outcomes, runs).
+    """
     return (
         _with_one_more(draws.others, np.where(draws.here, draws.first, draws.usual)),
         _with_one_more(draws.others, np.where(draws.here, draws.other, draws.usual)),
@@ -181,9 +194,10 @@ def _with_one_more(counts: Indices, outcome: Indices) -> Indices:
 
 @dataclass(frozen=True, slots=True)
 class SlotLoads:
-    """Other check-ins of each slot, known to the adversary: (runs, slots) or (1, slots).
+    """The number of other clients that check in to each slot, which the adversary knows.
 
-    All their updates are ``level`` times the clip along the canary's direction.
+    ``counts`` has the shape (runs, slots) or (1, slots). The updates of these clients are ``level``
+    times the clip in the canary's direction.
     """
 
     counts: Indices
@@ -193,13 +207,13 @@ class SlotLoads:
         return self.counts if capacity is None else np.minimum(self.counts, capacity)
 
     def choice_probability(self, capacity: int | None) -> FloatArray:
-        """Return w, the probability that the canary is chosen in each slot."""
+        """Return w of each slot, the probability that the slot uses the canary's check-in."""
         if capacity is None:
             return np.ones(self.counts.shape)
         return np.minimum(1.0, capacity / (self.counts + 1.0))
 
     def displaced(self, capacity: int | None) -> FloatArray:
-        """Return the update that a chosen canary displaces, 0 unless the slot is full."""
+        """Return the update that a chosen canary displaces in each slot: 0 if it is not full."""
         if capacity is None:
             return np.zeros(self.counts.shape)
         return np.where(self.counts >= capacity, self.level, 0.0)
@@ -207,9 +221,10 @@ class SlotLoads:
 
 @dataclass(frozen=True, slots=True)
 class SumDraws:
-    """The canary's arrival and its rank in its slot, and the noise and load of every slot.
+    """The draws of many runs: the canary's arrival and rank, and each slot's load and noise.
 
-    Noise is (runs, slots). Ranks are uniform: a slot uses the first K of the waiting clients.
+    ``order`` is the canary's uniform rank among the clients of its slot. A slot with capacity K
+    uses the first K clients. ``noise`` has the shape (runs, slots).
     """
 
     arrival: Arrival
@@ -218,7 +233,7 @@ class SumDraws:
     noise: FloatArray
 
     def chosen(self, capacity: int | None) -> Flags:
-        """Return in which runs the canary is chosen."""
+        """Return for each run whether the canary's check-in is used."""
         here = self.arrival.here
         return here if capacity is None else here & (self.order < capacity)
 
@@ -226,7 +241,7 @@ class SumDraws:
 def draw_sums(
     run: RunParameters, loads: SlotLoads, noise: FloatArray, generator: np.random.Generator
 ) -> SumDraws:
-    """Draw the canary's slot and its rank in the server's choice."""
+    """Draw the canary's slot and its rank among the clients of that slot."""
     runs = len(noise)
     arrival = Arrival.draw(run, runs, generator)
     waiting = np.broadcast_to(loads.counts, noise.shape)[np.arange(runs), arrival.slot]
@@ -236,9 +251,10 @@ def draw_sums(
 def sum_releases(
     draws: SumDraws, *, first: float, other: float | None, capacity: int | None
 ) -> tuple[FloatArray, FloatArray]:
-    """Return every slot's sum along the canary's update in clips, with the canary and without.
+    """Return the sum of every slot with the canary, and without it.
 
-    Shapes are (runs, slots). ``other`` is the other update for replace-one, None for add/remove.
+    The sums are projected on the canary's direction, in units of the clip, and have the shape
+    (runs, slots). ``other`` is the other update for replace-one, and None for add/remove.
     """
     usual = draws.noise + draws.loads.level * draws.loads.used(capacity)
     rows = np.arange(len(usual))
@@ -253,17 +269,17 @@ def sum_releases(
 
 
 class Noise(Interface):
-    """The distribution of the noise of one slot's sum, in clips along one direction."""
+    """The distribution of the noise of a slot's sum along one direction, in units of the clip."""
 
     def draw(self, shape: tuple[int, int], generator: np.random.Generator) -> FloatArray: ...
 
     def log_ratio(self, noise: FloatArray, shift: FloatArray) -> FloatArray:
-        """Return the log density ratio at ``noise``: shifted by ``shift``, over not shifted."""
+        """Return the log of the density shifted by ``shift`` over the density, at ``noise``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GaussianSum:
-    """Gaussian noise; ``deviation`` is one number, or one for each slot of each run."""
+    """Gaussian noise. ``deviation`` is one number, or an array of the shape (runs, slots)."""
 
     deviation: float | FloatArray
 
@@ -277,9 +293,11 @@ class GaussianSum:
 
 @dataclass(frozen=True, slots=True)
 class LaplaceSum:
-    """The sum of ``reports`` Laplace noises: b (G − G′) with Gamma variables of that shape.
+    """The sum of ``reports`` Laplace noises, each of scale b.
 
-    The ratio is exact for one report; for more it is that of a Gaussian of the same variance.
+    It is drawn as b (G − G′), where G and G′ have the Gamma distribution of shape ``reports``. The
+    log ratio is exact for one report. For more reports, it is the log ratio of a Gaussian of the
+    same variance.
     """
 
     scale: float
@@ -304,9 +322,9 @@ Probabilities = tuple[float, ...]
 def response_ratio(
     counts: Indices, probabilities: Probabilities, base: Probabilities, reach: float
 ) -> FloatArray:
-    """Return log f from the counts of each outcome, (outcomes, runs).
+    """Return log f from the counts of each outcome, which have the shape (outcomes, runs).
 
-    The canary's report may be any report of any slot: L is the average of
+    The canary's report may be any report of any slot, so L is the average of
     ``probabilities`` / ``base`` over all reports.
     """
     reports = int(counts[:, 0].sum())
@@ -327,9 +345,10 @@ def response_scores(counts: Indices, response: Response, reach: float) -> FloatA
 def sum_ratio(
     sums: FloatArray, loads: SlotLoads, noise: Noise, update: float, run: RunParameters
 ) -> FloatArray:
-    """Return log f from every slot's sum along the canary's update in clips, (runs, slots).
+    """Return log f from the sums of ``sum_releases``.
 
-    In averaged updates the canary is in a slot with probability proportional to its load.
+    Under averaged updates, the canary is in a slot with a probability proportional to the number of
+    reports of that slot.
     """
     shift = update - loads.displaced(run.capacity)
     ratios = np.exp(noise.log_ratio(sums - loads.level * loads.used(run.capacity), shift))

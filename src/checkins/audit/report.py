@@ -15,11 +15,11 @@ from checkins.campaign import Campaign
 from checkins.formatting import finite
 
 SHARE = 0.8
-"""Share of the known lower bound on epsilon that an audit must measure to count as powerful."""
+"""An audit is powerful if it measures at least this share of the known lower bound on epsilon."""
 ROUNDING = (
     "epsilon_certified up, epsilon_lower and epsilon_measured_lower down, epsilon_exact nearest"
 )
-MARK = "simulated: seeded randomness, no real client's data"
+MARK = "simulated with seeded randomness, without any real client"
 
 
 class Verdict(StrEnum):
@@ -33,9 +33,11 @@ class Verdict(StrEnum):
 class AttackResult:
     """The measured bounds and the power of one attack.
 
-    ``exact`` is the attack's exact epsilon at each delta, empty where it is not known. ``rates``
-    are the probabilities of its events, exact or observed, and ``failure`` is the failure
-    probability of one event. ``curve`` is None where no trade-off curve was measured.
+    ``exact`` maps each delta to the epsilon that infinitely many runs of the attack would measure.
+    It is empty if that epsilon is not known. ``rates`` are the exact probabilities of the attack's
+    events, or the observed ones if the exact ones are not known. ``failure`` is the probability
+    with which the bound of one event may be false. ``curve`` is None if no trade-off curve was
+    measured.
     """
 
     canary: str
@@ -56,7 +58,10 @@ class AttackResult:
         return best_of_each(self.bounds, [delta])[0]
 
     def runs_needed(self, delta: float, epsilon: float) -> int | None:
-        """Return the runs of each half that would measure ``epsilon``; None if none would."""
+        """Return how many runs with and as many without the canary would measure ``epsilon``.
+
+        Return None if no number of runs would.
+        """
         if not epsilon > 0.0:
             return None
         fresh = runs_needed(self.rates, delta=delta, epsilon=epsilon, failure=self.failure)
@@ -81,7 +86,7 @@ class AttackResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CertificateCheck:
-    """A certificate for each audited delta, and the results of all attacks on it."""
+    """The certificate at each audited delta, and the results of all attacks."""
 
     certificates: Mapping[float, Certificate]
     results: tuple[AttackResult, ...]
@@ -94,12 +99,15 @@ class CertificateCheck:
         return best_of_each(every, [delta])[0] if every else None
 
     def measured(self, delta: float) -> float:
-        """Return the largest measured lower bound at a delta; 0 if nothing was measured."""
+        """Return the largest measured lower bound at a delta, or 0 if there is none."""
         found = self.best(delta)
         return 0.0 if found is None else found.epsilon
 
     def known(self, delta: float) -> float:
-        """Return the largest proven lower bound on epsilon, of the design or of an attack."""
+        """Return the largest known lower bound on the design's epsilon.
+
+        It is the lower bound of the certificate or the exact epsilon of an attack.
+        """
         exact = (result.exact.get(delta, 0.0) for result in self.results)
         certificate = self.certificates[delta]
         of_design = certificate.epsilon_lower_of == OF_DESIGN
@@ -107,9 +115,10 @@ class CertificateCheck:
         return min(lower, self.certified(delta))
 
     def runs_needed(self, delta: float) -> int | None:
-        """Return the runs after which the best attack would measure ``SHARE`` of ``known``.
+        """Return how many runs the best attack needs to measure ``SHARE`` of ``known``.
 
-        By exact rates where any are known, else by observed ones. None if no attack would.
+        Attacks with exact rates are used if there are any, else the observed rates of all attacks.
+        Return None if no number of runs is enough.
         """
         target = SHARE * self.known(delta)
         exact = [result for result in self.results if result.exact]
@@ -145,18 +154,19 @@ class CertificateCheck:
 
 
 METHOD = {
-    "trials": "Clopper-Pearson on fresh runs, events chosen on others, Bonferroni over all of them",
-    "one-run": "guesses about many canaries of one run [SNJ23], Bonferroni over all of them",
+    "trials": "Clopper-Pearson intervals of events that were chosen on other runs, Bonferroni",
+    "one-run": "guesses about many canaries in one run [SNJ23], Bonferroni",
 }
-"""Statistical methods that turn runs into bounds."""
+"""Statistical methods that compute bounds from runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audit:
-    """The result of an audit: a campaign, and its small form run by the real state machines.
+    """The result of an audit.
 
-    All bounds hold simultaneously with ``confidence``. ``machines`` is None if the real machines
-    were not run.
+    ``check`` is about the campaign. ``machines`` is about a smaller campaign that was run by the
+    real state machines, and is None if they were not run. All bounds hold simultaneously with
+    ``confidence``.
     """
 
     campaign: Campaign
@@ -170,7 +180,7 @@ class Audit:
 
     @property
     def headline(self) -> float:
-        """The delta that is reported first."""
+        """The delta that the report is mainly about: the first of the audited deltas."""
         return next(iter(self.check.certificates))
 
     @property
@@ -185,12 +195,12 @@ class Audit:
 
     @property
     def trials(self) -> int:
-        """The number of runs of each half, over all canaries."""
+        """The number of runs with a canary, over all canaries. As many runs are without it."""
         return sum(result.runs for result in self.check.results)
 
     @property
     def powerful(self) -> bool:
-        """Whether it measured at least ``SHARE`` of the known lower bound."""
+        """True if the audit measured at least ``SHARE`` of the known lower bound."""
         known = self.check.known(self.headline)
         return self.check.measured(self.headline) >= SHARE * known
 
@@ -235,7 +245,7 @@ class Audit:
 def _machines(check: CertificateCheck) -> dict[str, object]:
     delta = next(iter(check.certificates))
     return {
-        "of": "the campaign made small, run by the real machines and samplers",
+        "of": "a smaller campaign, run by the real state machines and samplers",
         "verdict": str(check.verdict),
         "deltas": check.rows(),
         "views": [result.as_dict(delta, 0.0) for result in check.results],

@@ -1,10 +1,10 @@
-"""Run one attack in batches: choose events on the first runs, count them on the rest.
+"""Run one attack in batches: choose events on the first runs, count the events on the rest.
 
-Every batch has a seed of its own. A number of runs that is fixed beforehand is cut into batches of
-the canary's own size, so it gives the same counts on any machine and any number of threads. Under a
-time limit, batches begin small and grow until one takes a small part of the time, and no batch is
-started that would not end in time. The number of runs depends on the time limit or is fixed
-beforehand, never on the results.
+Every batch has its own seed. If the number of runs is fixed beforehand, all batches have the
+canary's batch size, so the counts are the same on every computer and with any number of threads.
+Under a time limit, the first batches are small. The size grows until one batch takes
+``BATCH_SHARE`` of the time limit, and a batch is not started if it would end too late. The number
+of runs never depends on the results, so the bounds stay valid.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from checkins.audit.statistics import EventRates, TradeOffCurve
 from checkins.errors import CheckinsError
 
 GROWTH = 4
-"""Largest factor by which a batch exceeds the one before."""
+"""Largest factor by which a batch is larger than the batch before it."""
 BATCH_SHARE = 1 / 40
 """Share of the time limit that one batch may take."""
 MAX_CHOOSING_RUNS = 1_000_000
-"""Largest number of runs on which events are chosen; they are held in memory."""
+"""Largest number of runs on which events are chosen. Their scores are all held in memory."""
 MAX_FRESH_RUNS = 1_000_000_000
 """Largest number of runs on which events are counted."""
 
 Progress = Callable[[float], None]
-"""A callback with the share of the work that is done."""
+"""A callback that receives the completed share of the work."""
 Clock = Callable[[], float]
 """A function that returns monotonic seconds."""
 
 
 class OutOfTime(CheckinsError):
-    """An attack was not run, or not finished, for lack of time."""
+    """There was not enough time to run or to finish an attack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBudget:
-    """The time limit or the number of runs of an attack; ``runs`` None means the time limit."""
+    """The limit of an attack: ``runs`` if it is a number, ``seconds`` if ``runs`` is None."""
 
     seconds: float
     runs: int | None
@@ -54,7 +54,7 @@ class RunBudget:
 
     @property
     def workers(self) -> int:
-        """The number of threads: numpy and JAX release the interpreter lock while they compute."""
+        """The number of threads. By default it is the number of usable processors."""
         if self.threads:
             return self.threads
         known = hasattr(os, "sched_getaffinity")
@@ -73,7 +73,10 @@ class Batches:
         """Estimated seconds of one batch."""
 
     def until(self, runs: int, deadline: float) -> Iterator[Trials]:
-        """Yield trials of ``runs`` runs, or until the deadline; at least one batch."""
+        """Yield trials of ``runs`` runs, or of fewer if the deadline comes first.
+
+        The first batch is always run.
+        """
         left = runs
         for trials in self._first_batches(runs, deadline):
             left -= trials.fewest
@@ -95,7 +98,7 @@ class Batches:
                 yield trials
 
     def _first_batches(self, runs: int, deadline: float) -> Iterator[Trials]:
-        """Run the first batches one by one, to find the batch size and to warm up."""
+        """Run the first batches one after another, to warm up and to find the batch size."""
         left, warmup = runs, self._canary.warmup_s
         while left > 0 and (self._next == 0 or (self._growing and self._fits([], deadline))):
             size = min(self._size, left)
@@ -109,7 +112,10 @@ class Batches:
             yield trials
 
     def _grow(self) -> None:
-        """Grow the batch to its share of the time limit, by at most ``GROWTH``."""
+        """Increase the batch size towards ``BATCH_SHARE`` of the time limit.
+
+        It grows by at most the factor ``GROWTH``.
+        """
         share = BATCH_SHARE * self._budget.seconds / max(self._batch_s, 1e-9)
         factor = max(1.0, min(share, GROWTH))
         larger = min(self._canary.batch, int(self._size * factor))
@@ -118,7 +124,7 @@ class Batches:
         self._size = larger
 
     def _fits(self, pending: list[Future[tuple[Trials, float]]], deadline: float) -> bool:
-        """Return whether one more batch would end by the deadline, after the pending ones."""
+        """Return True if one more batch after the pending batches would end by the deadline."""
         rounds = len(pending) // self._budget.workers + 1
         return self._budget.clock() + rounds * self._batch_s <= deadline
 
@@ -134,11 +140,11 @@ class Measurement:
     """The bounds measured by one attack, and its observed rates."""
 
     runs: int
-    """Number of runs of each half."""
+    """Number of runs with the canary. As many runs are without it."""
     bounds: tuple[MeasuredBound, ...]
     curve: TradeOffCurve
     rates: tuple[EventRates, ...]
-    """Rates observed on the runs on which events were chosen."""
+    """Event rates observed on the first runs, on which the events were chosen."""
     events: int
     seconds: float
 
@@ -151,20 +157,21 @@ def run_attack(
     budget: RunBudget,
     progress: Progress | None = None,
 ) -> Measurement:
-    """Run an attack and return its bounds, which all hold except with probability ``failure``.
+    """Run an attack and return its bounds. All hold, except with probability ``failure``.
 
-    Raises OutOfTime if there was no time for any fresh run. ``progress`` None reports no progress.
+    Raises OutOfTime if no time was left to count the events. If ``progress`` is None, no progress
+    is reported.
     """
     clock, runs, batches = budget.clock, budget.runs, Batches(canary, budget)
     started, done = clock(), 0
     if runs is None and budget.seconds <= canary.warmup_s:
         raise OutOfTime(
-            f"it takes about {canary.warmup_s:g} s to make ready, and {budget.seconds:.2g} s were"
+            f"it takes about {canary.warmup_s:g} s to warm up, and {budget.seconds:.2g} s were"
             " left for it"
         )
 
     def counted(most: int, share: float) -> Iterator[Trials]:
-        """Yield trials of ``most`` runs, or until ``share`` of the time limit."""
+        """Yield trials of ``most`` runs, or of fewer if ``share`` of the time limit is over."""
         nonlocal done
         deadline = started + share * budget.seconds if runs is None else math.inf
         for trials in batches.until(most, deadline):

@@ -1,4 +1,8 @@
-"""Compute the power of an attack: event rates, runs needed, and the trade-off curve."""
+"""Compute the power of an attack: event rates, runs needed, and the trade-off curve.
+
+An event says that the score of a run is above or below a threshold. As in ``bounds``, P is the
+distribution under which the event should be likely, and Q the other one.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ FloatArray = NDArray[np.float64]
 MAX_OUTCOMES = 2_000_000
 """Largest number of outcomes that are enumerated for exact rates."""
 MAX_RUNS_NEEDED = 1e13
-"""Largest number of runs that is reported as needed."""
+"""Largest number that ``runs_needed`` returns."""
 _CELLS = 1500
 _MAX_LOG_RUNS = math.log(MAX_RUNS_NEEDED)
 _UNLUCKY = 1.5  # standard deviations
@@ -30,18 +34,21 @@ _UNLUCKY = 1.5  # standard deviations
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventRates:
-    """Probabilities of the events of all thresholds, under P (likely) and under Q (unlikely)."""
+    """The probabilities of one event per threshold, under P (``likely``) and Q (``unlikely``)."""
 
     direction: Direction
     likely: FloatArray
     unlikely: FloatArray
 
     def epsilon(self, delta: float) -> float:
-        """Return the exact epsilon of this attack, the limit of the measured bound."""
+        """Return the exact epsilon of this attack, which infinitely many runs would measure."""
         return _largest_log_ratio(self.likely - delta, self.unlikely)
 
     def expected_bound(self, delta: float, *, runs: float, failure: float) -> float:
-        """Return the bound that ``runs`` fresh runs measure with somewhat unlucky counts."""
+        """Return the bound that ``runs`` runs measure if both counts are somewhat unlucky.
+
+        Unlucky means 1.5 standard deviations away from the expected count.
+        """
         detected, mistaken = self.likely * runs, self.unlikely * runs
         detected = np.maximum(detected - _UNLUCKY * np.sqrt(detected * (1.0 - self.likely)), 0.0)
         mistaken = mistaken + _UNLUCKY * np.sqrt(mistaken * (1.0 - self.unlikely))
@@ -50,23 +57,24 @@ class EventRates:
 
 
 def _largest_log_ratio(gains: FloatArray, rates: FloatArray) -> float:
-    """Return the largest log(gain / rate) of the events that have both; at least 0."""
+    """Return the largest log(gain / rate) over the events where both are positive, at least 0."""
     some = (gains > 0.0) & (rates > 0.0)
     logs = np.log(gains[some]) - np.log(rates[some])
     return max(0.0, float(np.max(logs))) if some.any() else 0.0
 
 
 def epsilon_of(rates: Sequence[EventRates], delta: float) -> float:
-    """Return the exact epsilon of an attack, the larger of both directions."""
+    """Return the exact epsilon of an attack: the larger one of its two directions."""
     return max((one.epsilon(delta) for one in rates), default=0.0)
 
 
 def runs_needed(
     rates: Sequence[EventRates], *, delta: float, epsilon: float, failure: float
 ) -> float | None:
-    """Return the fresh runs of each half that measure ``epsilon``, with somewhat unlucky counts.
+    """Return how many runs with and as many without the canary measure ``epsilon``.
 
-    None if no number of runs below ``MAX_RUNS_NEEDED`` is enough.
+    The runs on which events are chosen are not included, and the counts are assumed to be somewhat
+    unlucky. Return None if no number of runs up to ``MAX_RUNS_NEEDED`` is enough.
     """
     useful = [one for one in rates if one.epsilon(delta) > epsilon]
 
@@ -86,9 +94,10 @@ def runs_needed(
 
 
 def exact_rates(canary: Canary) -> tuple[EventRates, ...] | None:
-    """Return the exact rates of an attack in both directions; None if they are not known.
+    """Return the exact rates of an attack in both directions. None if they are not known.
 
-    Accurate to about a thousandth on a grid: used to estimate runs, not to prove bounds.
+    They are computed on a grid, with a relative error of about a thousandth. So they can estimate
+    how many runs are needed, but cannot prove a bound.
     """
     if isinstance(canary, ResponseCanary) and canary.run.repeats == 1:
         return _response_rates(canary.response, canary.reports, canary.run.reach)
@@ -116,7 +125,7 @@ def _response_rates(
 
 
 def _compositions(total: int, parts: int) -> FloatArray:
-    """Return all ways to split ``total`` into two or three counts: (ways, parts)."""
+    """Return all ways to split ``total`` into two or three counts, one way per row."""
     first = np.arange(total + 1.0)
     if parts == 2:
         return np.stack([first, total - first], axis=1)
@@ -126,7 +135,10 @@ def _compositions(total: int, parts: int) -> FloatArray:
 
 
 def _sum_rates(canary: SumCanary) -> tuple[EventRates, ...] | None:
-    """Return the rates of a Gaussian shift: f is a mean of independent slot ratios."""
+    """Return the rates of a canary with Gaussian noise. None if they are not known.
+
+    They are computable if f is a mean of independent and equally distributed slot ratios.
+    """
     noise, run = canary.noise, canary.run
     if not isinstance(noise, GaussianSum) or not isinstance(noise.deviation, float):
         return None
@@ -148,7 +160,10 @@ def _sum_rates(canary: SumCanary) -> tuple[EventRates, ...] | None:
 
 
 def rates_of(present: FloatArray, missing: FloatArray) -> tuple[EventRates, ...]:
-    """Return the rates from the probabilities of all outcomes, with and without the canary."""
+    """Return the rates of both directions.
+
+    ``present`` and ``missing`` are the probabilities of every outcome with and without the canary.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(missing > 0.0, present / missing, np.inf)
     order = np.argsort(-ratios, kind="stable")
@@ -164,15 +179,15 @@ def _summed(masses: FloatArray) -> FloatArray:
 
 
 POINTS = 48
-"""Number of thresholds in the body of both distributions."""
+"""Number of thresholds outside the tails of the two score distributions."""
 MAX_CURVE_RUNS = 4_000_000
-"""Largest number of runs in a curve: more would not be visible."""
+"""Largest number of runs in a curve. More runs would not change what is visible in a plot."""
 _MAX_RATES = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class TradeOffPoint:
-    """Both error rates at one threshold, each with its own Clopper-Pearson ends."""
+    """Both error rates at one threshold, each with its own Clopper-Pearson interval."""
 
     false_positive: float
     false_positive_low: float
@@ -184,7 +199,10 @@ class TradeOffPoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TradeOffCurve:
-    """The trade-off between the two errors: counts of fresh runs above each threshold."""
+    """The trade-off between the two error rates.
+
+    The counts are the numbers of runs whose score is at least each threshold.
+    """
 
     thresholds: NDArray[np.float64]
     counts_with: NDArray[np.int64]
@@ -194,7 +212,7 @@ class TradeOffCurve:
 
     @classmethod
     def over(cls, trials: Trials) -> TradeOffCurve:
-        """Return an empty curve with thresholds at quantiles of both halves, tails included."""
+        """Return a curve without counts, whose thresholds are quantiles of the scores."""
         tails = np.array([1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2])
         shares = np.concatenate([np.linspace(0.02, 0.98, POINTS // 2), tails, 1.0 - tails])
         scores = [
@@ -219,7 +237,7 @@ class TradeOffCurve:
         )
 
     def points(self, *, confidence: float) -> tuple[TradeOffPoint, ...]:
-        """Return all points; each single interval end holds with ``confidence``."""
+        """Return all points. Each interval end on its own holds with ``confidence``."""
         if not self.runs_with or not self.runs_without:
             return ()
 
@@ -249,7 +267,7 @@ class TradeOffCurve:
         below = [
             np.searchsorted(half, places, side="right") / half.size for half in (present, missing)
         ]
-        least = 200.0 / min(present.size, missing.size)  # rarer events are too uncertain
+        least = 200.0 / min(present.size, missing.size)  # leave out rarer events: too uncertain
         remove, add = above[1] >= least, below[0] >= least
         return (
             EventRates(Direction.REMOVE, above[0][remove], above[1][remove]),

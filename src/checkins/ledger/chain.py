@@ -138,11 +138,11 @@ class Ledger:
             raise InvalidLedger(f"is run {run.number} of this campaign, where {expected} is next")
         if run.number > run.campaign.repeats:
             raise InvalidLedger(
-                f"this campaign runs {run.campaign.repeats} times, and it did: repeats is sealed"
+                f"all {run.campaign.repeats} runs of this campaign are over: repeats is sealed"
             )
         if run.campaign.task is None or (run.campaign.missing and not run.simulated):
             raise InvalidLedger(
-                f"a campaign without {', '.join(run.campaign.missing)} can be certified and not run"
+                f"a campaign without {', '.join(run.campaign.missing)} can be certified, not run"
             )
         if run.campaign.randomizer.kind is RandomizerKind.PRIVUNIT and not run.simulated:
             raise InvalidLedger("privunit has no exact device sampler: it can only be simulated")

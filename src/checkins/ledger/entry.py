@@ -106,7 +106,7 @@ class SlotClosed:
         _matches(SHA256, "must be 64 hexadecimal digits", model_hash=self.model_hash)
         validate.one_of((Units, type(None)), units=self.units)
         if (self.total is None) != (self.units is None):
-            raise InvalidValue("dtype", self.units, "goes with a total, and a total with it")
+            raise InvalidValue("dtype", self.units, "goes with a total: both or none must be null")
         if self.total is not None and self.units is not None:
             _check_numbers("total", self.total, self.units)
         if self.contributors is not None and (self.contributors != 0 or self.contributors is False):

@@ -102,7 +102,7 @@ class LedgerFile:
         most = self._affordable[1]
         if slot > most:
             raise InvalidLedger(
-                f"the budget, epsilon = {run.campaign.budget.epsilon!r}, affords"
+                f"the budget, epsilon = {run.campaign.budget.epsilon!r}, allows"
                 f" {most:,} of {run.campaign.design.slots:,} slots: close the campaign",
                 place=str(self.path),
             )

@@ -104,7 +104,7 @@ class Line:
             raise InvalidLedger("its hash is not that of its content: the line was changed")
         if line.written != written:
             raise InvalidLedger(
-                "is not spelled as it was written: sorted keys, no spaces, shortest numbers"
+                "is not spelled as it was written: with sorted keys, no spaces, shortest numbers"
             )
         return line
 

@@ -116,8 +116,9 @@ def verify(
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n") and len(line) <= MOST_LINE_BYTES:
                 raise InvalidLedger(
-                    f"the last line is incomplete (crash?); the {number - 1:,} lines before are"
-                    " complete: its server removes it on its next append; fetch a copy again"
+                    f"the last line is incomplete (crash?); the {number - 1:,} lines before it are"
+                    " complete. The server removes the incomplete line before its next append."
+                    " If this is a copy, fetch it again"
                 )
             state.take(line, number)
         certificate = state.certificate()
@@ -175,9 +176,9 @@ class _State:
             )
         if run.filter is None and any(one.seal != run.seal for one in before):
             self.notes.append(
-                f"line {number} opens another campaign and names no filter: it is composed as if"
-                " its parameters had been fixed before the first release; if they were not, more"
-                " may have been spent"
+                f"line {number} opens another campaign and names no filter. Its epsilon is computed"
+                " as if its parameters had been fixed before the first release. If they were not,"
+                " the true epsilon may be larger"
             )
 
     def _velocity(self, before: Sequence[Run], run: Run, entry: Opened) -> Model | None:
@@ -218,8 +219,8 @@ class _State:
             )
         if stated > owed * (1.0 + TOLERANCE):
             self.notes.append(
-                f"line {number} states epsilon = {stated!r}{_by(entry)}, which holds;"
-                f" recomputed it is {owed!r}"
+                f"line {number} states epsilon = {stated!r}{_by(entry)}, which is true;"
+                f" the recomputed epsilon is smaller, {owed!r}"
             )
 
     def _check_budget(self, run: Run) -> None:
@@ -227,7 +228,7 @@ class _State:
         if last is not None:
             raise _OverBudget(
                 f"slot {last + 1} was released although the budget, epsilon ="
-                f" {run.campaign.budget.epsilon!r}, affords {last} of"
+                f" {run.campaign.budget.epsilon!r}, allows {last} of"
                 f" {run.campaign.design.slots:,} slots",
                 line=self._opened_at + last + 1,
             )
@@ -270,13 +271,14 @@ def _unfinished(ledger: Ledger) -> Iterator[str]:
     last = ledger.runs[-1]
     if ledger.running is not None:
         yield (
-            f"the last campaign is {_how_far(last)}; this epsilon holds if that number was fixed"
-            " beforehand: a run closed early is charged for every slot that its budget affords"
+            f"the last campaign is {_how_far(last)}. This epsilon holds only if that number of"
+            " slots was fixed beforehand. If the campaign is closed early, every slot that its"
+            " budget allows counts"
         )
     elif last.number < last.campaign.repeats:
         yield (
-            f"run {last.number} of {last.campaign.repeats:,} is the last run here; if none follows"
-            " because of the releases, the runs that could have followed must be charged too"
+            f"run {last.number} of {last.campaign.repeats:,} is the last run here. If the releases"
+            " are the reason that no run follows, the runs that could have followed count too"
         )
 
 
