@@ -1,11 +1,12 @@
-"""Audit a live coordinator over HTTP alone.
+"""Audit a running coordinator, only over HTTP.
 
-Tiny campaigns are opened at a coordinator, each with canaries that a fair coin includes or leaves
-out. Devices are the SDK's own, with the operating system's randomness; each has a coordinate of its
-own. The evidence is public: the ledger with the sum of every slot. A leak in the client, in the
-service or between them shows there.
+The audit opens many tiny campaigns at the coordinator. In each campaign, a fair coin decides for
+every canary (a test device) whether it takes part. Canaries run the SDK's client with the operating
+system's randomness, and each canary's update has its own coordinate. The audit guesses the coins
+from the public ledger, which contains the sum of every slot. So it detects leaks in the client, in
+the service and between them.
 
-Meant for a coordinator that is set up for tests: its campaigns use artificial data.
+Use it with a coordinator that is set up for tests, because these campaigns have artificial data.
 """
 
 from __future__ import annotations
@@ -51,12 +52,13 @@ POLL_S = 0.25
 PATIENCE_S = 120.0
 BUSY = (429, 503)
 IN_TIME = 0.95
-"""Share of the devices that must report in time; otherwise slots are made longer first."""
+"""Share of the devices that must report in time. Slots are lengthened until they do."""
 LONGEST_SLOT_S = 16.0
 EXCESS = 3.0
+"""Length of a canary's update before clipping, in units of the clip."""
 CLIP, GRID = 1.0, 1e-4
 LINE_BYTES, NUMBER_BYTES = 4096, 12
-"""Largest sizes of a slot's line in the ledger without its sum, and of each value of the sum."""
+"""Largest sizes in a slot's ledger line: everything but the sum, and one number of the sum."""
 
 
 class LiveFailed(CheckinsError):
@@ -65,11 +67,12 @@ class LiveFailed(CheckinsError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSettings:
-    """The number of campaigns and of canaries in each, ``at_once`` campaigns concurrently.
+    """The number of campaigns, the number of canaries in each, and their parameters.
 
-    Guesses prove something only if ``delta`` times the canaries is far below 1 − confidence. With
-    ``capacity`` devices add the noise and dummies fill the slots; with None the server adds the
-    noise to the sum of all reports.
+    ``at_once`` campaigns run concurrently. Guesses prove a bound only if ``delta`` times the number
+    of canaries is far below 1 − confidence. If ``capacity`` is a number, devices add the noise, and
+    the server draws dummy reports to fill the slots. If it is None, the server adds the noise to
+    the sum of all reports.
     """
 
     campaigns: int
@@ -95,13 +98,16 @@ class LiveSettings:
         return self.noise_multiplier * math.sqrt(self.capacity or 1)
 
     def coins(self, number: int) -> NDArray[np.bool_]:
-        """Choose the canaries that take part: by fair coins, or alternately if there is one."""
+        """Return which canaries take part in campaign ``number``.
+
+        A fair coin decides for each canary. A single canary takes part in every other campaign.
+        """
         if self.canaries == 1:
             return np.array([number % 2 == 0])
         return np.array([secrets.randbelow(2) == 1 for _ in range(self.canaries)])
 
     def campaign(self, start: datetime) -> Campaign:
-        """Return one of the campaigns, on a population of its own."""
+        """Return a new campaign with its own population."""
         at = NoiseAt.SERVER if self.capacity is None else NoiseAt.CLIENT
         noise = GaussianNoise(self.noise_multiplier, at)
         name = f"audit-{secrets.token_hex(8)}"
@@ -127,7 +133,7 @@ class LiveSettings:
 
 @dataclass(frozen=True, slots=True)
 class LiveAudit:
-    """The bound measured at a coordinator, and the epsilon that its certificates claim."""
+    """The lower bound measured at a coordinator, and the epsilon that its certificates claim."""
 
     url: str
     claimed: float
@@ -164,7 +170,7 @@ class LiveAudit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FinishedCampaign:
-    """A completed campaign: the coins and the scores of its canaries."""
+    """The certified epsilon of a completed campaign, and its canaries' coins and scores."""
 
     epsilon: float
     coins: NDArray[np.bool_]
@@ -173,7 +179,7 @@ class _FinishedCampaign:
 
 
 class _CanaryTrainer:
-    """A trainer whose update exceeds the clip along one coordinate."""
+    """A trainer whose update has a single nonzero coordinate, and is longer than the clip."""
 
     def __init__(self, coordinate: int) -> None:
         self._coordinate = coordinate
@@ -186,7 +192,7 @@ class _CanaryTrainer:
 
 
 def audit_live(url: str, settings: LiveSettings, *, operator: str) -> LiveAudit:
-    """Audit the coordinator at ``url``, whose operator's token is ``operator``."""
+    """Audit the coordinator at ``url``. ``operator`` is the token of its operator."""
     return asyncio.run(_audited(url, settings, operator))
 
 
@@ -224,7 +230,7 @@ async def _audited(url: str, settings: LiveSettings, operator: str) -> LiveAudit
 def _measured(settings: LiveSettings, played: Sequence[_FinishedCampaign]) -> tuple[float, str]:
     scores = np.concatenate([one.scores for one in played])
     coins = np.concatenate([one.coins for one in played])
-    if settings.canaries == 1:  # runs that are independent of each other: exact counts
+    if settings.canaries == 1:  # the campaigns are independent runs
         trials = Trials(scores[coins], scores[~coins], "one device", engine="live")
         (bound,) = lower_bounds(trials, deltas=[settings.delta], confidence=settings.confidence)
         found_positives = f"{bound.true_positives} of {bound.positive_runs} true positives"
@@ -251,9 +257,9 @@ def _measured(settings: LiveSettings, played: Sequence[_FinishedCampaign]) -> tu
 async def _paced(
     http: httpx.AsyncClient, url: str, settings: LiveSettings, operator: str
 ) -> LiveSettings:
-    """Lengthen the slots until nearly all devices report in time.
+    """Return settings with slots long enough for nearly all devices to report in time.
 
-    Measured with all canaries present, in campaigns that are not counted.
+    Try slots of doubling length in campaigns that do not count, in which all canaries take part.
     """
     everyone = np.ones(settings.canaries, dtype=np.bool_)
     while True:
@@ -299,7 +305,10 @@ async def _play(
 async def _opened(
     http: httpx.AsyncClient, settings: LiveSettings, operator: str
 ) -> wire.CampaignView:
-    """Open a campaign that begins soon; later if the coordinator is slow to certify it."""
+    """Open a campaign that begins soon.
+
+    If its start passes before the coordinator has certified it, try again with a later start.
+    """
     lead_s, until = settings.lead_s, time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         campaign = settings.campaign(datetime.now(UTC) + timedelta(seconds=lead_s))
@@ -342,7 +351,10 @@ async def _over(http: httpx.AsyncClient, run: str, settings: LiveSettings) -> No
 
 
 async def _sums(http: httpx.AsyncClient, run: str, settings: LiveSettings) -> NDArray[np.float64]:
-    """Read the sum of each slot in clips from the ledger; raises if the chain is broken."""
+    """Return the sum of each slot from the ledger, in units of the clip.
+
+    Raise InvalidLedger if the chain is broken.
+    """
     max_bytes = 2 * VIEW_BYTES + settings.slots * (
         LINE_BYTES + NUMBER_BYTES * (settings.canaries + 1)
     )
@@ -361,7 +373,7 @@ async def _sums(http: httpx.AsyncClient, run: str, settings: LiveSettings) -> ND
 
 
 def _score(settings: LiveSettings, values: NDArray[np.float64]) -> float:
-    """Return log f for one canary, from its coordinate in every slot."""
+    """Return the log-likelihood ratio of one canary, from its coordinate in every slot's sum."""
     noise = SlotNoise(Gaussian(CLIP, settings.slot_noise), 1)
     ratios = [noise.log_ratio((float(value),), 1.0) for value in values]
     return float(np.logaddexp.reduce(ratios))

@@ -1,10 +1,10 @@
-r"""Audit a campaign from a single run with many canaries, each included by a fair coin.
+r"""Audit a campaign with a single run that has many canaries.
 
-After the run the adversary guesses for r of the k canaries whether they were included, and v
-guesses are right. Canary j moves a direction of its own, so one run holds many attacks. With
-Gaussian noise these are the axes of the model, or random directions where there are more canaries
-than axes. With a pure randomizer canary j has a category of its own, in the response that has this
-local epsilon.
+A fair coin decides for each of the k canaries whether it is included. After the run, the adversary
+guesses the coins of r canaries, and v guesses are right. Every canary has its own direction, so one
+run contains many attacks. With Gaussian noise, the directions are the axes of the model, or random
+directions if there are more canaries than axes. With a local epsilon, every canary has its own
+category of a randomized response with this local epsilon.
 
 Theorem:     [SNJ23, section 5 and Appendix D], arXiv:2305.08846v1. If the run is (ε, δ)-DP with
              respect to each canary, then for v in the upper tail (a bound below ½), with
@@ -51,7 +51,9 @@ _MAX_EPSILON = 60.0
 def tail_probability(
     correct: int, *, guesses: int, canaries: int, epsilon: float, delta: float
 ) -> float:
-    """Bound the probability of ``correct`` or more right guesses under (epsilon, delta)-DP.
+    """Return an upper bound on the probability of at least ``correct`` right guesses.
+
+    The run is assumed to be (epsilon, delta)-DP.
 
     >>> round(tail_probability(9, guesses=10, canaries=10, epsilon=0.0, delta=0.0), 6)  # fair coins
     0.010742
@@ -74,7 +76,7 @@ def tail_probability(
 
 @dataclass(frozen=True, slots=True)
 class GuessedBound:
-    """A lower bound on epsilon at ``delta`` from ``correct`` right ones of ``guesses`` guesses."""
+    """A lower bound on epsilon at ``delta``, because ``correct`` of ``guesses`` were right."""
 
     epsilon: float
     delta: float
@@ -88,7 +90,7 @@ class GuessedBound:
     def of(
         cls, correct: int, *, guesses: int, canaries: int, delta: float, failure: float, canary: str
     ) -> GuessedBound:
-        """Return the largest epsilon that the right guesses refute at level ``failure``."""
+        """Return the bound: the largest epsilon that the guesses refute at level ``failure``."""
 
         def refuted(epsilon: float) -> bool:
             bound = tail_probability(
@@ -113,7 +115,11 @@ class GuessedBound:
         failure: float,
         canary: str,
     ) -> GuessedBound:
-        """Guess the ``highest`` last canaries in ``order`` included, the ``lowest`` first not."""
+        """Return the bound of one strategy.
+
+        It guesses that the last ``highest`` canaries in ``order`` were included, and that the first
+        ``lowest`` canaries were not.
+        """
         right = int(coins[order[coins.size - highest :]].sum())
         right += int((~coins[order[:lowest]]).sum())
         return cls.of(
@@ -167,9 +173,10 @@ class OneRun:
 
     @classmethod
     def of(cls, campaign: Campaign, *, dimension: int | None, canaries: int = CANARIES) -> OneRun:
-        """Choose as many canaries as slots, a declared population and memory allow.
+        """Choose the number of canaries: at most ``canaries``.
 
-        ``dimension`` None gives every canary an axis of its own.
+        There are fewer if the slots, the declared population or the memory do not allow as many. If
+        ``dimension`` is None, every canary has its own axis.
         """
         run = RunParameters.of(campaign.design, repeats=campaign.repeats)
         if run.averaged:
@@ -178,7 +185,7 @@ class OneRun:
             )
         if campaign.design.population is not None:
             canaries = min(canaries, campaign.design.population.most)
-        if run.capacity is not None:  # a canary that is not chosen shows nothing
+        if run.capacity is not None:  # only chosen canaries show anything
             room = math.ceil(2 * run.places * run.repeats / max(run.participation, 1e-3))
             canaries = min(canaries, max(room, _MIN_CANARIES))
         canaries = max(1, min(canaries, _MAX_VALUES // run.slots))
@@ -191,8 +198,8 @@ class OneRun:
 
     @property
     def explained(self) -> str:
-        choice = "there or not" if not self._replace_one else "with one update or its opposite"
-        return f"{self.canaries:,} canaries at once, each {choice} by a coin, and one run"
+        choice = "is present" if not self._replace_one else "has an update or its opposite"
+        return f"one run with {self.canaries:,} canaries. A coin decides whether each {choice}"
 
     @property
     def _replace_one(self) -> bool:
@@ -201,7 +208,7 @@ class OneRun:
     def bounds(
         self, *, deltas: Sequence[float], failure: float, generator: np.random.Generator
     ) -> tuple[GuessedBound, ...]:
-        """Return the bounds of all strategies; their total failure probability is ``failure``."""
+        """Return the bounds of all strategies. All hold, except with probability ``failure``."""
         coins = generator.random(self.canaries) < 0.5
         scores = self.scores(coins, generator)
         strategies = guess_strategies(self.canaries)
@@ -224,7 +231,7 @@ class OneRun:
         return tuple(found)
 
     def scores(self, coins: NDArray[np.bool_], generator: np.random.Generator) -> FloatArray:
-        """Return for each canary the evidence of the releases for its coin."""
+        """Return one score for each canary. A larger score is evidence that its coin is True."""
         run = RunParameters.of(self.campaign.design, repeats=self.campaign.repeats)
         randomizer = self.campaign.design.randomizer
         total = np.zeros(self.canaries)
@@ -239,7 +246,10 @@ class OneRun:
     def _used(
         self, run: RunParameters, there: NDArray[np.bool_], generator: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the chosen canaries and their slots, at most the capacity in each slot."""
+        """Return the canaries that the slots use, and the slot of each.
+
+        A slot uses at most as many canaries as its capacity.
+        """
         coin = generator.random(self.canaries) < run.participation
         slot = generator.integers(0, run.choices, self.canaries)
         who = generator.permutation(np.flatnonzero(there & coin & (slot < run.slots)))
@@ -259,7 +269,10 @@ class OneRun:
         coins: NDArray[np.bool_],
         generator: np.random.Generator,
     ) -> FloatArray:
-        """Return log f of each canary, as if it were alone: the others are nearly orthogonal."""
+        """Return log f of each canary, computed as if it were the only one.
+
+        The other canaries matter little, because their directions are nearly orthogonal.
+        """
         sums = generator.standard_normal((run.slots, self.dimension)) * deviation
         there = np.ones(self.canaries, dtype=np.bool_) if self._replace_one else coins
         who, where = self._used(run, there, generator)
@@ -284,13 +297,16 @@ class OneRun:
         coins: NDArray[np.bool_],
         generator: np.random.Generator,
     ) -> FloatArray:
-        """Count reports of each canary's category; replace-one has a second category."""
+        """Return the number of reports of each canary's category.
+
+        For replace-one, subtract the number of reports of the canary's second category.
+        """
         categories = self.canaries * (2 if self._replace_one else 1) + 1
         places = run.places
         b = math.exp(randomizer.local_epsilon)
         there = np.ones(self.canaries, dtype=np.bool_) if self._replace_one else coins
         who, _ = self._used(run, there, generator)
-        held = np.full(places, categories - 1)  # a dummy holds the last one
+        held = np.full(places, categories - 1)  # dummies have the last category
         own = np.where(coins[who], who, who + self.canaries) if self._replace_one else who
         held[: who.size] = own
         flipped = generator.random(places) < (categories - 1) / (b + categories - 1)
@@ -307,9 +323,11 @@ def _log_mean(exponents: FloatArray, deviation: float, run: RunParameters) -> Fl
 
 
 def guess_strategies(canaries: int) -> list[tuple[int, int]]:
-    """Return (number of lowest, number of highest scores) guessed in each fixed strategy.
+    """Return the strategies, which do not depend on the results.
 
-    A canary that did not report has a low score, so one strategy guesses high scores only.
+    A strategy (l, h) guesses about the canaries with the l lowest and the h highest scores. One
+    strategy guesses only about high scores, because an included canary that did not report also has
+    a low score.
     """
     half, quarter, few = (max(1, canaries // part) for part in (2, 4, 32))
     strategies = [(half, canaries - half), (few, few), (0, quarter)]

@@ -1,11 +1,13 @@
-"""Plot an audit: the two error rates of its best attack, and the epsilon that each test shows.
+"""Plot the best attack of an audit: its two error rates, and the epsilon that each test shows.
 
-No test of an (ε, δ)-DP campaign has errors below the line [KOV17, Thm 2.1]
+Let FP and FN be the false positive and false negative rates of a test. If the campaign is
+(ε, δ)-DP, then for every test [KOV17, Thm 2.1]
 
-    FN >= max(0, 1 − δ − e^ε FP, e^−ε (1 − δ − FP)),
+    FN >= max(0, 1 − δ − e^ε FP, e^−ε (1 − δ − FP)).
 
-and each audited delta gives one. A point below the line would contradict the certificate. The
-second panel shows log((P − δ)/Q) of the same tests: the lower bound on epsilon by each of them.
+The left panel draws the largest of these lower limits over all audited deltas. A point below it
+contradicts the certificate. The right panel shows log((P − δ)/Q) of the same tests, which is the
+lower bound on epsilon that each test gives.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ SIDES = {
     Adjacency.ADD_REMOVE: {Direction.REMOVE: "present", Direction.ADD: "missing"},
     Adjacency.REPLACE_ONE: {Direction.REMOVE: "first data", Direction.ADD: "other data"},
 }
-"""Labels of the two hypotheses."""
+"""Labels of the two cases that a test distinguishes."""
 
 
 def certified_line(false_positive: FloatArray, pairs: Iterable[tuple[float, float]]) -> FloatArray:
@@ -54,7 +56,7 @@ def certified_line(false_positive: FloatArray, pairs: Iterable[tuple[float, floa
 
 
 def draw_trade_off(audit: Audit, path: Path) -> None:
-    """Save the figure of the attack that measured most."""
+    """Save the figure of the attack with the largest measured bound."""
     trade_off(audit).savefig(path, metadata={"Software": "checkins"})
 
 
@@ -68,7 +70,7 @@ def trade_off(audit: Audit) -> Figure:
     if result is not None and result.curve is not None:
         points = result.curve.points(confidence=audit.confidence)
     figure = Figure(figsize=(10.5, 6.0), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)  # no window, also if MPLBACKEND asks for one
+    FigureCanvasAgg(figure)  # never open a window, whatever MPLBACKEND says
     errors, shown = figure.subplots(1, 2)
     _draw_errors(errors, audit, result, points)
     _draw_epsilons(shown, audit, result, points)
@@ -95,7 +97,7 @@ def _draw_errors(
     pairs = [(c.epsilon, delta) for delta, c in audit.check.certificates.items()]
     line = certified_line(grid, pairs)
     axes.fill_between(grid, line, color=RED, alpha=0.08, linewidth=0)
-    axes.plot(grid, line, color=RED, linewidth=1.5, label="certified: no test lies below")
+    axes.plot(grid, line, color=RED, linewidth=1.5, label="certified: no test is below this line")
     axes.plot(grid, 1.0 - grid, ":", color=GREY, linewidth=1.0, label="guessing")
     here, gone = _sides(audit).values()
     canary = "" if result is None else result.canary
@@ -104,7 +106,7 @@ def _draw_errors(
             x, y = np.append(0.0, rates.unlikely), 1.0 - np.append(0.0, rates.likely)
             axes.plot(x, y, **THIN, color=BLUE, label=f"{canary}, exact")
     if points:
-        _points(axes, points, f"{canary}, measured (each end at {audit.confidence:g})")
+        _points(axes, points, f"{canary}, measured (each interval end at {audit.confidence:g})")
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
     axes.set_xlabel(f"false positives: called {here}, but {gone}")
     axes.set_ylabel(f"false negatives: called {gone}, but {here}")
@@ -120,7 +122,7 @@ def _title(audit: Audit) -> str:
 
 
 def _points(axes: Axes, points: tuple[TradeOffPoint, ...], label: str) -> None:
-    """Draw each threshold with the Clopper-Pearson ends of both errors."""
+    """Draw the two error rates of each threshold with their Clopper-Pearson intervals."""
     x = np.array([point.false_positive for point in points])
     y = np.array([point.false_negative for point in points])
     across = np.array([[p.false_positive_low, p.false_positive_high] for p in points]).T
@@ -140,14 +142,14 @@ def _exact(result: AttackResult | None) -> tuple[EventRates, ...]:
 def _draw_epsilons(
     axes: Axes, audit: Audit, result: AttackResult | None, points: tuple[TradeOffPoint, ...]
 ) -> None:
-    """Draw the bound of each test at the first delta; each interval end holds by itself."""
+    """Draw the bound of each test at the first delta. Each interval end holds on its own."""
     delta = audit.headline
     certified = audit.check.certified(delta)
     if math.isfinite(certified):
         label = f"certified: ε ≤ {up(certified)}"
         axes.axhline(certified, color=RED, linewidth=1.5, label=label)
     measured = audit.check.measured(delta)
-    label = f"measured, simultaneous: ε ≥ {down(measured)}"
+    label = f"measured by the whole audit: ε ≥ {down(measured)}"
     axes.axhline(measured, color=GREY, linestyle="--", linewidth=1.0, label=label)
     for direction, called in _sides(audit).items():
         for rates in _exact(result):
@@ -159,20 +161,20 @@ def _draw_epsilons(
         read = [_read(point, direction, delta) for point in points]
         found = np.array([pair for pair in read if pair is not None]).reshape(-1, 2)
         if found.size:
-            label = f"called {called}, measured at least"
+            label = f"called {called}, measured lower bound"
             axes.plot(*found.T, "o", markersize=2.5, color=COLOURS[direction], label=label)
     axes.set_xscale("log")
     lowest = min((p.false_positive_high for p in points), default=1e-3)
     axes.set_xlim(max(1e-7, min(1e-3, lowest) / 2), 1.0)
     top = max(certified if math.isfinite(certified) else 0.0, measured, 1e-3)
     axes.set_ylim(0.0, 1.1 * top)
-    axes.set_xlabel("probability of the event where it is unlikely, Q")
+    axes.set_xlabel("Q, the probability of the event in the case where it is unlikely")
     axes.set_ylabel("ε")
-    axes.set_title(f"lower bound by each threshold at δ = {delta:g}", loc="left", fontsize=11)
+    axes.set_title(f"lower bound from each threshold at δ = {delta:g}", loc="left", fontsize=11)
 
 
 def _read(point: TradeOffPoint, direction: Direction, delta: float) -> tuple[float, float] | None:
-    """Return (Q, epsilon) of one threshold from its interval ends; None if it shows nothing."""
+    """Return (Q, epsilon) of one threshold from its interval ends. None if epsilon would be 0."""
     low, high = 1.0 - point.false_negative_high, point.false_positive_high
     if direction is Direction.ADD:
         low, high = 1.0 - point.false_positive_high, point.false_negative_high

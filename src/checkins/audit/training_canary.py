@@ -1,11 +1,11 @@
 """A canary from the task's own data: one client with unusual data, in real training.
 
-The compiled updates and the server's own steps of ``checkins.simulation`` train the campaign's
-model many times at once. The canary is the client whose update, with a wrong label, is farthest
-from the others'. Each slot's sum is scored along the canary's clipped update at the model before
-it; the adversary knows all clients' data, and not who is in which slot. Such an attack measures
-little: it shows the leakage of ordinary training, where a worst-case canary shows the largest
-leakage possible.
+The compiled training of ``checkins.simulation`` trains the campaign's model in many runs at once.
+For every client, the update with a wrong label is compared with the average update. The canary is
+the client for which the two differ most. Each slot's sum is projected on the canary's clipped
+update at the current model and scored. The adversary knows the data of all clients, but not the
+slot of any client. Such an attack measures a small epsilon, because it shows the leakage of
+ordinary training. A worst-case canary shows the largest possible leakage.
 """
 
 from __future__ import annotations
@@ -36,26 +36,30 @@ from checkins.tasks.loaded_task import LoadedTask
 MAX_CANDIDATES = 2048
 """Largest number of clients among whom the canary is chosen."""
 SAMPLE = 64
-"""Number of clients from whom the adversary estimates the updates of the others."""
+"""Number of clients from whose updates the adversary estimates the mean of all updates."""
 _WORK = 5e7
 """Approximate number of multiplications in a batch of runs."""
 _MOST_WORK = 4e9
-"""Largest number of multiplications of one run: beyond it a few runs would take minutes."""
+"""Largest number of multiplications of one run. With more, a few runs would take minutes."""
 _MOST_BLOCK = 128
 _START_SEED = 1
 WARMUP_S = 6.0
-"""Seconds to find the canary and to compile the training, once for every shape."""
+"""Estimated seconds to find the canary and to compile the training."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingCanary:
-    """One client with a wrong label, compared with no client or with its own label."""
+    """One client with a wrong label.
+
+    For add/remove it is compared with a missing client, for replace-one with the same client and
+    its right label.
+    """
 
     campaign: Campaign
     loaded: LoadedTask
     name: str = "own data"
     statistic: str = "likelihood ratio along the canary's own update, slot by slot"
-    note: str = "real training: it measures the leakage of this task, not of the worst case"
+    note: str = "real training. It measures the leakage of this task, not of the worst case"
     warmup_s: float = WARMUP_S
 
     def __post_init__(self) -> None:
@@ -73,8 +77,8 @@ class TrainingCanary:
 
     @property
     def explained(self) -> str:
-        against = "the same with its own label" if self._replace_one else "no client"
-        return f"client {self._client:,} of the data with a wrong label, against {against}"
+        against = "its right label" if self._replace_one else "a missing client"
+        return f"client {self._client:,} of the data with a wrong label, compared with {against}"
 
     @property
     def _replace_one(self) -> bool:
@@ -147,7 +151,7 @@ class TrainingCanary:
 
     @cached_property
     def _data(self) -> Dataset:
-        """The data with two more clients: the canary, and the same with its own label."""
+        """The data with two more clients: the canary, and the same client with its right label."""
         data = self.loaded.data
         rows = data.rows_of(self._client)
         more = rows.stop - rows.start
@@ -176,14 +180,20 @@ class TrainingCanary:
         return found[0], found[1]
 
     def _ratio(self, log_ratios: Array) -> Array:
-        """Return log f − log f′ for replace-one, else log f, from (runs, slots, 2) log-ratios."""
+        """Return the score of each run from log-ratios of the shape (runs, slots, 2).
+
+        The score is log f. For replace-one, log f′ of the other data is subtracted.
+        """
         reach = self._run.reach
         mean = jnp.mean(jnp.exp(jnp.clip(log_ratios, -60.0, 60.0)), axis=1)
         logs = jnp.log(1.0 - reach + reach * mean)
         return logs[:, 0] - logs[:, 1] if self._replace_one else logs[:, 0]
 
     def _seats(self, runs: int, generator: np.random.Generator) -> list[NDArray[np.int32]]:
-        """Return the clients in each slot for both halves: (runs, slots, width), −1 for none."""
+        """Return the clients of each slot, with the canary and without it.
+
+        Both arrays have the shape (runs, slots, width). −1 marks an unused place.
+        """
         run, clients = self._run, self.loaded.data.clients
         others = np.delete(np.arange(clients, dtype=np.int32), self._client)
         first = np.full((runs, run.slots, self._width), -1, np.int32)
@@ -228,7 +238,7 @@ class TrainingCanary:
 
     @cached_property
     def _train(self) -> Callable[[Any, Any, Array], tuple[Any, Array]]:
-        """Compile (states, seats, keys) → final states and every slot's log-ratios."""
+        """The compiled function (states, seats, keys) → (final states, log-ratio of each slot)."""
         server, method, updates = self._server, self._method, self._updates
         alone = client_updates(self.loaded.model, self._data, work=self._local_work)
         clients, load = self.loaded.data.clients, self._load
@@ -267,7 +277,10 @@ class TrainingCanary:
 
 
 def _log_ratio(total: Array, rows: Array, which: int, load: float, spread: float) -> Array:
-    """Return the log-ratio of a slot's sum, Gaussian with the estimated variance of the others."""
+    """Return the log-likelihood ratio of a slot's sum with the canary's update and without it.
+
+    The sum of the other updates is treated as Gaussian, with the estimated mean and variance.
+    """
     own, others = rows[rows.shape[0] - 2 + which], rows[:-2]
     along = others @ own
     length = jnp.sum(own * own)
@@ -277,5 +290,5 @@ def _log_ratio(total: Array, rows: Array, which: int, load: float, spread: float
 
 
 def _wrong(data: Dataset) -> NDArray[Any]:
-    """Return wrong labels: the next class, or the opposite target."""
+    """Return wrong labels: the next class in classification, the negative target in regression."""
     return (data.labels + 1) % data.classes if data.classes else -data.labels

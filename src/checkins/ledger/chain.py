@@ -138,7 +138,7 @@ class Ledger:
             raise InvalidLedger(f"is run {run.number} of this campaign, where {expected} is next")
         if run.number > run.campaign.repeats:
             raise InvalidLedger(
-                f"all {run.campaign.repeats} runs of this campaign are over: repeats is sealed"
+                f"this campaign already ran {run.campaign.repeats} times, and repeats is sealed"
             )
         if run.campaign.task is None or (run.campaign.missing and not run.simulated):
             raise InvalidLedger(
