@@ -1,8 +1,8 @@
-"""The scenario of a machine audit, and the scores that an adversary computes from each run.
+"""The scenario of an audit of the state machines, and the scores that an adversary computes.
 
-A larger score is more suspect. The first is the likelihood ratio of correct releases. The others
-are for leaky implementations: missing noise, a predictable slot, or information that must not be
-released.
+A larger score is evidence that the canary took part. The first score is the likelihood ratio of all
+releases, which is the best score if the implementation is correct. The other scores detect
+implementation errors: missing noise, a predictable slot, or information that must not be released.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from checkins.randomizers import DeviceSampler, Gaussian, Randomizer
 Update = NDArray[np.float64]
 
 EXCESS = 3.0
-"""Length of the canary's update in clips: a correct device clips it."""
+"""Length of the canary's update in units of the clip. A correct device clips it to 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scenario:
-    """The canary's two updates, in clips along the last coordinate, and the other devices.
+    """The canary's two updates, and the other devices.
 
-    ``without`` is None if the canary is missing in the other half (add-remove). ``others`` is the
-    number of devices in every slot with the update −1 clip, whose slots the adversary knows.
-    ``strangers`` is the number of devices that draw their own slots and have the update 0.
+    Updates are along the last coordinate, in units of the clip. ``with_`` is the canary's update in
+    one half of the runs and ``without`` its update in the other half. It is None if the canary does
+    not take part in that half (add-remove). ``others`` devices check in to every slot. Their
+    clipped update is −1, and the adversary knows their slots. ``strangers`` devices draw their own
+    slots and have the update 0.
     """
 
     name: str
@@ -45,7 +47,7 @@ class Scenario:
     strangers: int = 0
 
     def data(self, *, present: bool) -> float | None:
-        """Return the canary's update in one half of the runs; None if there is no canary."""
+        """Return the canary's update in one half of the runs. None means no canary."""
         return self.with_ if present else self.without
 
 
@@ -53,7 +55,11 @@ ALONE = Scenario("alone among dummies")
 
 
 def scenarios_for(campaign: Campaign) -> tuple[Scenario, ...]:
-    """Return the worst scenarios for a campaign: alone, or where others can be displaced."""
+    """Return the worst scenarios for a campaign.
+
+    The canary is alone, or in full slots if slots have a capacity. If the campaign declares a
+    population, the canary is among that many devices.
+    """
     design = campaign.design
     replaced = campaign.budget.adjacency is Adjacency.REPLACE_ONE
     other_data = -EXCESS if replaced else None
@@ -67,19 +73,19 @@ def scenarios_for(campaign: Campaign) -> tuple[Scenario, ...]:
 
 
 def update_of(clips: float, sampler: DeviceSampler) -> Update:
-    """Return an update of ``clips`` clips along the last coordinate."""
+    """Return an update of ``clips`` times the clip along the last coordinate."""
     update = np.zeros(sampler.dimension)
     update[-1] = clips * sampler.randomizer.clip  # type: ignore[union-attr]
     return update
 
 
 def wake_of(campaign: Campaign) -> int:
-    """Return the first slot whose whole window lies after the warm-up."""
+    """Return the first slot at which a device can wake so that its window is after the warm-up."""
     return campaign.design.window or 1
 
 
 def neighbours(scenario: Scenario, campaign: Campaign) -> dict[str, tuple[Participant, float]]:
-    """Return all devices except the canary, with their updates in clips."""
+    """Return all devices except the canary, with their updates in units of the clip."""
     design = campaign.design
     known = {
         f"other-{slot}-{index}": (Participant(1.0, FixedWindow((slot,))), -EXCESS)
@@ -95,25 +101,25 @@ def neighbours(scenario: Scenario, campaign: Campaign) -> dict[str, tuple[Partic
 
 
 def clipped(clips: float) -> float:
-    """Return the clipped length of an update of ``clips`` clips."""
+    """Return the length after clipping, in units of the clip. The sign is kept."""
     return math.copysign(min(abs(clips), 1.0), clips)
 
 
 AttackScores = dict[str, float]
-"""Scores by name of the attack."""
+"""The scores of one run, by the name of the attack."""
 
 LIKELIHOOD = "likelihood ratio"
 
 
 @dataclass(frozen=True, slots=True)
 class SlotNoise:
-    """The noise of a slot's sum, from ``reports`` independent noises, in clips."""
+    """The noise of a slot's sum: ``reports`` independent noises, in units of the clip."""
 
     randomizer: Randomizer
     reports: int
 
     def log_ratio(self, values: Iterable[float], shift: float) -> float:
-        """Return the log-likelihood ratio of the values with and without ``shift`` in them."""
+        """Return the log-likelihood ratio of the values: shifted by ``shift`` or not shifted."""
         match self.randomizer:
             case Gaussian(noise_multiplier=sigma):
                 variance = self.reports * sigma**2
@@ -166,7 +172,7 @@ class Adversary:
         return {"counts in the ledger": float(sum(counts)) if counts else -1.0}
 
     def disks(self, observed: Observations) -> AttackScores:
-        """Return scores computed from the durable states after the end."""
+        """Return scores computed from what the disks contain after the campaign."""
         slot, device = observed.server_disk.slot, observed.device_disk
         report = None if device is None else device.report
         value = 0.0 if report is None else float(report.values[-1]) * self._unit
@@ -181,7 +187,11 @@ class Adversary:
         return (grid or 1.0) / (clip or 1.0)
 
     def _sums(self, observed: Observations) -> dict[int, list[NDArray[np.float64]]]:
-        """Return the sums of each slot in clips, one for each distinct model released of it."""
+        """Return the sums of each slot in units of the clip, computed from the released models.
+
+        A slot has one sum for each distinct model that was released for it. A correct server
+        releases one.
+        """
         counts = dict(observed.closings)
         before, sums = observed.start, dict[int, list[NDArray[np.float64]]]()
         base, step = before, self._update.rate * self._update.unit / self._unit
@@ -196,7 +206,7 @@ class Adversary:
         return sums
 
     def _likelihood(self, clips: dict[int, list[float]], observed: Observations) -> float:
-        """Return the log-likelihood ratio, see docs/theory/one-likelihood-ratio.md."""
+        """Return the log-likelihood ratio. See docs/theory/one-likelihood-ratio.md."""
         scenario = self.scenario
         ratio = self._log_f(clips, clipped(scenario.with_), observed)
         if scenario.without is None:
@@ -221,7 +231,7 @@ class Adversary:
     def _log_average(
         self, clips: dict[int, list[float]], data: float, counts: dict[int, int | None]
     ) -> float:
-        """Return log f of averaged updates: a slot's weight is its number of reports."""
+        """Return log f of averaged updates, where each slot is weighted by its reports."""
         terms = [
             math.log(count) + SlotNoise(self.noise.randomizer, count).log_ratio(some, data)
             for slot, some in clips.items()

@@ -1,8 +1,9 @@
-"""Small audits that each look for one kind of leak, in seconds; correct code passes all of them.
+"""Leak tests: small audits that each look for one kind of leak and take seconds.
 
-Every leak test is a campaign, the faults injected into it, and the adversary's view: chosen so that
-the certified epsilon is moderate and the leak it looks for measures far above it.
-``tools/leak_mutants.py`` plants leaks and checks that each of them is found here.
+A leak test consists of a campaign, the faults injected into it, and the adversary's view. They are
+chosen so that the certified epsilon is moderate, and the leak has a far larger measured epsilon.
+Correct code passes all leak tests. ``tools/leak_mutants.py`` plants leaks and checks that a leak
+test finds each of them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ OTHER_DATA = Scenario("with other data", EXCESS, -EXCESS)
 
 
 class PreparedAudit(Interface):
-    """A prepared audit."""
+    """An audit that is ready to run."""
 
     @property
     def claim(self) -> Claim: ...
@@ -55,7 +56,7 @@ class PreparedAudit(Interface):
 
 @dataclass(frozen=True, slots=True)
 class LeakTest:
-    """One audit that looks for one kind of leak, and its number of runs of each half."""
+    """One leak test. It makes ``runs`` runs with the canary, and as many without it."""
 
     runs: int
     prepare: Callable[[], PreparedAudit]
@@ -87,7 +88,10 @@ class LeakTestResult:
 def run_leak_test(
     name: str, *, runs: int | None = None, confidence: float = CONFIDENCE
 ) -> LeakTestResult:
-    """Run one leak test on the imported code; ``runs`` None is the test's own number."""
+    """Run one leak test on the imported code.
+
+    If ``runs`` is None, the number of runs is the default of the test.
+    """
     test, began = LEAK_TESTS[name], time.perf_counter()
     audit = test.prepare()
     trials = audit.trials(runs or test.runs)
@@ -110,7 +114,7 @@ def _leak_test(
 
 
 def _device_test(runs: int, campaign: Campaign, **more: Any) -> LeakTest:
-    """Return the leak test of one device's reports, at the delta of the campaign."""
+    """Return the leak test of one device's reports."""
     delta = campaign.budget.delta
     return LeakTest(runs, lambda: prepare_device_audit(campaign, delta=delta, **more))
 
@@ -119,7 +123,7 @@ def _device_test(runs: int, campaign: Campaign, **more: Any) -> LeakTest:
 
 
 def short_budget() -> MachineAudit:
-    """Prepare a campaign whose budget covers one slot of four; the claim is the budget."""
+    """Prepare a campaign whose budget allows one slot of four. The claim is the budget."""
     whole = server_noise(slots=4, noise=0.5, delta=0.12)
     one_slot = certify_runs((PartialRun(whole, 1),)).epsilon
     campaign = replace(whole, budget=replace(whole.budget, epsilon=one_slot))
@@ -127,7 +131,7 @@ def short_budget() -> MachineAudit:
 
 
 def shared_budget() -> MachineAudit:
-    """Prepare four campaigns on one population whose budget covers the first of them."""
+    """Prepare four campaigns on one population whose budget allows only the first campaign."""
     first = server_noise(slots=2, noise=1.0, delta=0.05)
     budget = replace(first.budget, epsilon=certify_runs((PartialRun.whole(first),)).epsilon)
     shared = replace(first, population_id="people", budget=budget)
@@ -135,7 +139,7 @@ def shared_budget() -> MachineAudit:
 
 
 def _budgeted(campaigns: tuple[Campaign, ...]) -> MachineAudit:
-    """Prepare consecutive runs, each with the slots that the population's ledger leaves."""
+    """Prepare consecutive campaigns. Each has the slots that the ledger before it still allows."""
     ledger, servers = Ledger(), []
     for campaign in campaigns:
         server = server_of(
@@ -169,9 +173,9 @@ _CHOSEN = client_noise(slots=2, noise=1.0, capacity=1, delta=0.2)
 _FINE_GRID = client_noise(slots=1, noise=2.0, capacity=1, delta=0.05, grid=2e-8)
 
 LEAK_TESTS: Mapping[str, LeakTest] = {
-    # Missing or weak noise in slots that dummies fill.
+    # Missing or weak noise in slots that are filled with dummy reports.
     "dummies": _leak_test(1500, client_noise(slots=4, noise=1.0, capacity=2, delta=1e-3)),
-    # Weak noise, long updates, known slots and repeated releases.
+    # Weak noise, updates that are not clipped, predictable slots and repeated releases.
     "sums": _leak_test(2500, _SUMS),
     # A slot that is released again after a restart.
     "restarts": _leak_test(1500, _SMALL_DELTA, Faults(crashes_while_closing=4)),
@@ -179,7 +183,7 @@ LEAK_TESTS: Mapping[str, LeakTest] = {
     "slots": _leak_test(12_000, server_noise(slots=2, noise=0.7, delta=0.2), NO_FAULTS),
     # A participation coin that is skipped or drawn again.
     "coin": _leak_test(2000, _RARE, Faults(crashes_after_no=10)),
-    # A choice that is biased, or can be drawn again.
+    # A biased choice of the used check-ins, or a choice that can be drawn again.
     "choice": _leak_test(2000, _CHOSEN, Faults(crashes_at_invitation=10), scenario=FULL),
     # A late report that counts in another slot.
     "late": _leak_test(2500, _SUMS, Faults(late_report=True)),
@@ -189,19 +193,19 @@ LEAK_TESTS: Mapping[str, LeakTest] = {
     "remains": _leak_test(1000, _REPLACED, scenario=OTHER_DATA, view=AdversaryView.DISKS),
     # Links from devices to slots on the server's disk.
     "links": _leak_test(1500, _SMALL_DELTA, view=AdversaryView.DISKS),
-    # Slots that the budget does not cover.
+    # Slots that the budget does not allow.
     "budget": LeakTest(2500, short_budget),
-    # Campaigns that ignore earlier spending.
+    # Campaigns that ignore the epsilon of earlier campaigns.
     "population": LeakTest(2000, shared_budget),
     # Reports of one device, repeats included.
     "device": _device_test(1500, client_noise(slots=1, noise=2.0, capacity=1, delta=0.05)),
-    # Noise with holes.
+    # Noise with holes: values that are possible under one update and impossible under another.
     "grid": _device_test(1500, _FINE_GRID, faults=NO_FAULTS, odd=True),
     # Reports of one device with Laplace noise.
     "laplace": _device_test(1500, laplace(slots=1, local_epsilon=1.0, delta=0.01)),
-    # A window that is predictable or short.
+    # A slot of a sliding window that is predictable, or a window that is too short.
     "sliding": _leak_test(2500, sliding(window=4, noise=0.7, delta=0.2)),
     # Reports that stand out in an average.
     "averaged": _leak_test(2500, averaged(slots=2, contributors=4, local_epsilon=2.0, delta=0.05)),
 }
-"""The leak tests by name; each comment says which leak its test looks for."""
+"""The leak tests by name. Each comment says which leak the test looks for."""

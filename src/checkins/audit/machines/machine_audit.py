@@ -1,14 +1,15 @@
 """Audit a campaign, or one device, by running the real state machines many times.
 
-The best attack is chosen on runs that are not counted. A device audit covers everything that one
-device sends for its one participation: whoever intercepts the traffic of a device, or runs the
-server, observes no less than these bytes. The bound to check is the local randomizer's own: its
-epsilon, or the privacy profile of Gaussian noise. A report that is generated again on a retry,
-noise that is too small and noise with holes in it violate the bound.
+The best attack is chosen on the first runs, which are not counted afterwards.
+
+A device audit is about everything that one device sends, which the server and anyone who intercepts
+the traffic can see. It must satisfy the guarantee of the local randomizer: its local epsilon, or
+the privacy profile of Gaussian noise. A report with new noise on a retry, too little noise, and
+noise with holes all violate this guarantee.
 
 Floating-point noise has holes [Mironov12]: numbers that are possible under one input and impossible
-under another. On the grid they show in the last binary digits: noise that was rounded to fewer
-digits than the grid has ends in zeros once the right input is subtracted.
+under another. If noise was rounded to fewer digits than the grid has, it ends in binary zeros. So
+the difference of a report and the right input ends in zeros, and the adversary recognizes it.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ from checkins.protocol.server import Server, server_of
 from checkins.randomizers import DeviceSampler, Gaussian
 
 RUNS = 4000
-"""Default number of runs of each half."""
+"""Default number of runs with the canary, and of runs without it."""
 MIN_RUNS = 32
-"""Smallest number of runs of each half that can show anything."""
+"""Smallest number of runs with the canary, and without it, that can measure anything."""
 TIMED_RUNS = 5
-"""Number of runs of each half that estimate the time of one run."""
+"""Number of runs with the canary, and without it, from which the time of a run is estimated."""
 ENGINE = "machines"
 MARGIN = 0.2
-"""Smallest gain in epsilon for which another attack replaces the likelihood ratio."""
-_CONFIDENCE = 0.99  # only to choose among attacks
+"""An attack replaces the best one so far only if its bound is larger by more than this."""
+_CONFIDENCE = 0.99  # used only to choose an attack
 Halves = tuple[Sequence[AttackScores], Sequence[AttackScores]]
-"""Scores of the runs with the canary, and of those without it."""
+"""Scores of the runs with the canary, and of the runs without it."""
 
 
 class AdversaryView(StrEnum):
@@ -68,7 +69,7 @@ class AdversaryView(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The (epsilon, delta) that must hold for a view, and its source."""
+    """The (epsilon, delta) that must hold. ``what`` says where it comes from."""
 
     epsilon: float
     delta: float
@@ -77,7 +78,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Devices:
-    """The devices of one half of the runs, their updates, and the slots at which they wake."""
+    """The devices of the runs with or without the canary.
+
+    ``wakes`` are the slots at which devices wake.
+    """
 
     devices: Mapping[str, Participant]
     updates: Mapping[str, Update]
@@ -88,7 +92,7 @@ class _Devices:
 class MachineAudit:
     """One audit: a campaign, its scenario, injected faults, the adversary's view and the claim.
 
-    ``servers`` are the consecutive runs on one population.
+    ``servers`` are the servers of consecutive campaigns on one population.
     """
 
     campaign: Campaign
@@ -132,7 +136,7 @@ class MachineAudit:
 
     def _devices_with(self, data: float | None) -> _Devices:
         everyone = adversary.neighbours(self.scenario, self.campaign)
-        if data is not None:  # first, so that it has the first receipt
+        if data is not None:  # put the canary first, so that it has the first receipt
             everyone = {CANARY: (participant_of(self.campaign), data)} | everyone
         wake = wake_of(self.campaign)
         return _Devices(
@@ -154,7 +158,7 @@ class MachineAudit:
         return adversary.Adversary(self.campaign, self.scenario, window, noise)
 
     def trials(self, runs: int = RUNS) -> Trials:
-        """Return the best attack's scores of ``runs`` campaigns with the canary and without it."""
+        """Return the best attack's scores: of ``runs`` runs with the canary and without it each."""
         return best_attack(
             _both_halves(self, runs), delta=self.claim.delta, canary=self.scenario.name
         )
@@ -168,10 +172,10 @@ def _both_halves(audit: MachineAudit | DeviceAudit, runs: int) -> Halves:
 
 
 def best_attack(halves: Halves, *, delta: float, canary: str) -> Trials:
-    """Return the trials of the attack and sign with the best bound on the first runs.
+    """Return the trials of the attack with the largest bound on the first runs.
 
-    The attack is chosen on the runs on which ``lower_bounds`` chooses its events, which are not
-    counted, so the choice does not reduce the confidence.
+    Each score and its negative is an attack. The choice does not reduce the confidence, because
+    ``lower_bounds`` uses the first runs only to choose its events.
     """
     best, most = None, 0.0
     for name in halves[0][0]:
@@ -194,7 +198,10 @@ def prepare_audit(
     faults: Faults = ORDINARY_FAULTS,
     view: AdversaryView = AdversaryView.PUBLIC,
 ) -> MachineAudit:
-    """Prepare the audit of a small campaign; ``scenario`` None is the first that fits."""
+    """Prepare the audit of a small campaign.
+
+    If ``scenario`` is None, the first one of ``scenarios_for`` is used.
+    """
     campaign, certificate = small.campaign, small.certificate
     claim = Claim(certificate.epsilon, certificate.delta, "the campaign's certificate")
     affordable = spending_of(Ledger(), campaign).affordable()
@@ -213,10 +220,10 @@ def run_trials(
     seconds: float | None = None,
     clock: Clock = time.perf_counter,
 ) -> tuple[Trials, ...]:
-    """Run the trials of every scenario that fits a campaign, made small by ``made_small``.
+    """Shrink a campaign with ``made_small``, and run the trials of every scenario that fits.
 
-    ``seconds`` limits the time, None does not: then there are fewer runs, and OutOfTime is raised
-    if there are too few.
+    If ``seconds`` is a number, there are fewer runs if ``runs`` would take longer. Raises OutOfTime
+    if fewer than ``MIN_RUNS`` fit. If it is None, the time is not limited.
     """
     began = clock()
     small = made_small(campaign, delta=delta)
@@ -233,7 +240,7 @@ def run_trials(
 
 
 def _affordable(audits: Sequence[MachineAudit], seconds: float, clock: Clock) -> int:
-    """Return how many runs of each half of every audit fit into ``seconds``."""
+    """Return how many runs with the canary, and as many without it, fit into ``seconds``."""
     began = clock()
     for audit in audits:
         for present in (True, False) * TIMED_RUNS:
@@ -243,13 +250,16 @@ def _affordable(audits: Sequence[MachineAudit], seconds: float, clock: Clock) ->
 
 
 RESTARTS = Faults(repeated=1, crashes_after_report=8)
-"""Repeated restarts of a device after it has sent its report."""
+"""A device restarts several times after it has sent its report."""
 _MAX_EPSILON = 200.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceAudit:
-    """One device with one of two updates; it always takes part, in a campaign of one slot."""
+    """The audit of one device that has one of two updates.
+
+    The campaign has one slot, and the device always takes part.
+    """
 
     server: Server
     sampler: DeviceSampler
@@ -258,7 +268,10 @@ class DeviceAudit:
     claim: Claim
 
     def scores(self, *, present: bool) -> AttackScores:
-        """Return scores of all that the device sent; ``present`` selects the first update."""
+        """Return scores of everything that the device sent in one run.
+
+        The device has the first update if ``present``, else the second one.
+        """
         update = self.updates[not present]
 
         def report(token: str) -> Report:
@@ -279,17 +292,18 @@ class DeviceAudit:
         }
 
     def trials(self, runs: int) -> Trials:
-        """Return the best attack's scores of ``runs`` participations with either update."""
+        """Return the best attack's scores: of ``runs`` runs with each of the two updates."""
         return best_attack(_both_halves(self, runs), delta=self.claim.delta, canary="one device")
 
 
 def prepare_device_audit(
     campaign: Campaign, *, delta: float, faults: Faults = RESTARTS, odd: bool = False
 ) -> DeviceAudit:
-    """Prepare the audit of one device of a campaign with client noise.
+    """Prepare the audit of one device of a campaign whose devices add the noise.
 
-    Its two updates exceed the clip, in opposite directions. With ``odd`` they fit the clip and are
-    an odd number of grid steps apart, which no rounding of the noise can hide.
+    Its two updates have opposite directions and are longer than the clip. If ``odd`` is True, they
+    are shorter than the clip and differ by an odd number of grid steps, so that rounded noise shows
+    which update was sent.
     """
     if campaign.noise_at is NoiseAt.SERVER:
         raise NotCovered("noise_at", "server", "a report without noise has no local guarantee")
@@ -306,7 +320,7 @@ def prepare_device_audit(
 
 
 def local_epsilon(sampler: DeviceSampler, *, delta: float) -> float:
-    """Return the epsilon of one report for any two updates at ``delta``, rounded up.
+    """Return the epsilon of one report at ``delta``, for any two updates, rounded up.
 
     Theorem:     [BW18, Thm 8] for Gaussian noise; the randomizer's own epsilon otherwise.
     """
@@ -333,5 +347,5 @@ def _clip(sampler: DeviceSampler) -> float:
 
 
 def _zeros(number: int) -> int:
-    """Return the number of trailing binary zeros; 32 for 0, more than any report has."""
+    """Return the number of trailing binary zeros. For 0 it is 32, more than any report has."""
     return 32 if number == 0 else (number & -number).bit_length() - 1

@@ -1,8 +1,8 @@
-"""Run one campaign from start to end: real state machines, OS randomness, injected faults.
+"""Run one campaign from start to end with the real state machines and injected faults.
 
-Drives server and devices by the four rules of ``checkins.protocol.machine``: durable state is held
-apart from memory, and a node that restarts continues from its durable state. Draws and noise are
-the coordinator's and the device's own, from the operating system.
+Server and devices follow the four rules of ``checkins.protocol.machine``. In particular, durable
+state is separate from memory, and a server or device that restarts continues from its durable
+state. Random draws and noise come from the operating system, as in production.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from checkins.service.runs import randomness
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Faults injected into every run of a campaign; none by default.
+    """The faults that are injected into every run of a campaign. By default there are none.
 
-    None of them depends on the canary's data, and a correct implementation satisfies its
-    certificate under each of them.
+    No fault depends on the canary's data. A correct implementation satisfies its certificate under
+    every fault.
 
-    ``repeated``: the number of additional times that each message arrives.
-    ``crashes_after_draw``: restarts of a device once its draw is durable.
-    ``crashes_after_no``: the same, only while it has drawn not to take part, which its owner sees.
-    ``crashes_after_report``: restarts of a device right after it has sent its report.
-    ``crashes_while_closing``: restarts of the server in each slot once it has released or recorded
-    a part of the closing.
-    ``crashes_at_invitation``: largest number of restarts of the server in a slot after it has
-    invited other clients and not the canary, as an adversary who sees uploads could cause.
+    ``repeated``: each message arrives this many additional times.
+    ``crashes_after_draw``: a device restarts this many times once its draw is durable.
+    ``crashes_after_no``: a device that has drawn not to take part restarts this many times.
+    ``crashes_after_report``: a device restarts this many times right after it sent its report.
+    ``crashes_while_closing``: in each slot, the server restarts this many times while it closes
+    the slot: right after it recorded the closing or released the model.
+    ``crashes_at_invitation``: in each slot, the server restarts at most this many times after it
+    invited another client and not the canary. An adversary who sees uploads could cause this.
     ``late_report``: the network delays the canary's report until the last slot.
-    ``restorations``: largest number of times in each later slot that the canary's device, once
-    done, is restored from a backup made before its draw.
+    ``restorations``: in each later slot, the canary's finished device is restored at most this many
+    times from a backup that was made before its draw.
     """
 
     repeated: int = 0
@@ -68,7 +68,7 @@ NO_FAULTS = Faults()
 ORDINARY_FAULTS = Faults(
     repeated=1, crashes_after_draw=1, crashes_after_report=1, crashes_while_closing=1
 )
-"""Everyday faults: messages arrive twice, and devices and server restart."""
+"""Ordinary faults: messages arrive twice, and the devices and the server restart."""
 
 
 CANARY = "canary"
@@ -76,23 +76,23 @@ _SERVER = "server"
 _JOINED = (Outcome.REPORTED, Outcome.DISMISSED, Outcome.LATE)
 
 Maker = Callable[[str], Report]
-"""A function from a device's token to its report: its clipped update, with or without noise."""
+"""A function that returns a device's report, with or without noise, given the device's token."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """Everything that an adversary may observe in one campaign."""
+    """Everything that an adversary can observe in one campaign."""
 
     start: Model
     releases: tuple[tuple[int, Model], ...]
-    """Slots and models in the order of their release."""
+    """Slot and model of each release, in order."""
     closings: tuple[tuple[int, int | None], ...]
-    """Slot and number of contributors of each line of the ledger."""
+    """Slot and number of contributors of each slot entry of the ledger."""
     sent: tuple[Report, ...]
-    """All reports that the canary's device sent, repeats included."""
+    """All reports that the canary's device sent, including repeated ones."""
     server_disk: Server
     device_disk: Participant | None
-    """The canary's durable state at the end; None if there was no canary."""
+    """The durable state of the canary's device at the end. None if there was no canary."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,13 +126,13 @@ class MachineRun:
         self.memory, self.disk = dict(self.devices), dict(self.devices)
 
     def run(self) -> Observations:
-        """Run all slots; return the adversary's observations."""
+        """Run all slots, and return what the adversary observes."""
         for token in self.devices:
             if self.wakes.get(token, 1) <= 1:
                 self._wake_up(token, now=1)
         while self.server.phase is not servers.Phase.DONE:
             self._tick()
-        self._begin(2 * self.start.rules.slots + 1)  # after the last slot the next begins
+        self._begin(2 * self.start.rules.slots + 1)  # devices see that the last slot is over
         return Observations(
             self.start.learner.model,
             tuple(self._releases),
@@ -172,7 +172,10 @@ class MachineRun:
         self._restore(number)
 
     def _restore(self, number: int) -> None:
-        """Restore the canary's device to its state before the draw."""
+        """Restore the canary's device, if it is done, to its state before the draw.
+
+        Keep the restored state only if its new draw is the current slot.
+        """
         for _ in range(self.faults.restorations):
             canary = self.memory.get(CANARY)
             if canary is None or canary.outcome not in (*_JOINED, Outcome.REFUSED):
@@ -182,7 +185,7 @@ class MachineRun:
             fresh = self.devices[CANARY]
             self.memory[CANARY] = self.disk[CANARY] = fresh
             self._wake_up(CANARY, now=number)
-            if self.memory[CANARY].slot != number:  # another slot: undo the restoration
+            if self.memory[CANARY].slot != number:  # undo the restoration
                 self.memory[CANARY] = self.disk[CANARY] = canary
                 continue
             self._device_step(CANARY, events.SlotBegan(number))
@@ -207,7 +210,10 @@ class MachineRun:
                     self._send(message.token, events.Refused())
 
     def _with_receipt(self, message: Message) -> Message:
-        """Give a check-in its receipt, in the order of arrival, which is the worst case."""
+        """Return the message. A check-in gets a receipt, numbered in the order of arrival.
+
+        Such receipts are the worst case, because they reveal the order.
+        """
         if not isinstance(message, slots.CheckedIn):
             return message
         receipt = f"{len(self._owners):08}"
@@ -236,7 +242,7 @@ class MachineRun:
                 self._device_step(token, events.RetryDue())
 
     def _perform(self, effect: Effect, state: Server) -> bool:
-        """Perform an effect; return whether the server crashes right after it."""
+        """Perform an effect. Return True if the server crashes right after it."""
         match effect:
             case slots.RecordCheckIn(token, _):
                 self.server_disk = state
@@ -291,7 +297,7 @@ class MachineRun:
     def _restart_device(self, token: str) -> None:
         self.memory[token] = self.disk[token]
         self._device_step(token, events.Restarted())
-        if self.memory[token].phase is clients.Phase.NEW:  # no durable state
+        if self.memory[token].phase is clients.Phase.NEW:  # it has no durable draw
             self._wake_up(token, now=max(1, self._began))
 
     def _device_step(self, token: str, event: Event) -> None:
@@ -306,7 +312,7 @@ class MachineRun:
                 return
 
     def _device_perform(self, token: str, effect: Effect, state: Participant) -> bool:
-        """Perform an effect; return whether the device crashes right after it."""
+        """Perform an effect. Return True if the device crashes right after it."""
         match effect:
             case events.RecordEnd():
                 self.disk[token] = state

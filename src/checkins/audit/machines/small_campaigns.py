@@ -1,8 +1,8 @@
 """Small campaigns that the real state machines run in about a millisecond.
 
-``made_small`` shrinks a campaign: the same randomizer, protocol and participation, fewer slots. The
-certificate is computed for the small campaign. The noise of a slot's sum stays the same: with fewer
-reports in it, each report carries more noise. The other functions build the campaigns of the leak
+``made_small`` returns a smaller campaign with the same protocol and participation but fewer slots,
+and computes a certificate for it. The noise of a slot's sum stays the same. If a slot has fewer
+reports, each report therefore has more noise. The other functions build the campaigns of the leak
 tests, each with a moderate certified epsilon.
 """
 
@@ -21,9 +21,9 @@ from checkins.campaign.task import DataSet, Model, Task
 from checkins.errors import NotCovered
 
 SLOTS, WINDOW, CAPACITY, CONTRIBUTORS = 5, 3, 2, 6
-"""Largest values of a small campaign; a sliding one has a whole window after its warm-up."""
+"""Largest values of a small campaign. With sliding windows it has 2 ``WINDOW`` − 1 slots."""
 DELTA = 1e-3
-"""Default delta: a few thousand runs can measure bounds at this delta."""
+"""Default delta. At this delta, a few thousand runs can measure bounds."""
 DIMENSION = 2
 """Dimension of the model of a small campaign."""
 PLENTY = 1e6
@@ -43,16 +43,17 @@ class SmallCampaign:
 
 
 def made_small(campaign: Campaign, *, delta: float = DELTA) -> SmallCampaign:
-    """Return the small form of a campaign, with its own certificate.
+    """Return a smaller campaign of the same kind, with its own certificate.
 
-    Raises NotCovered for campaigns that no device can run: without a grid, or with PrivUnit.
+    Raises NotCovered if no device can run the campaign: without a clip or a grid, or with
+    randomized response.
     """
     validate.open_unit(delta=delta)
     randomizer = campaign.randomizer
     if randomizer.categories is not None or randomizer.clip is None or randomizer.grid is None:
         why = (
-            "no device runs it in a campaign, so no machine does: it needs gaussian or laplace"
-            " noise with a clip and a grid; audit it with the compiled engine"
+            "cannot run on a device, so the state machines cannot run it. They need gaussian or"
+            " laplace noise with a clip and a grid. Audit it with the compiled engine"
         )
         raise NotCovered("randomizer", str(randomizer.kind), why)
     small = replace(
@@ -88,7 +89,10 @@ def _small_design(design: Design) -> Design:
 
 
 def plain(task: Task | None) -> Task:
-    """Return the task with plain SGD steps, from which every slot's sum can be computed."""
+    """Return the task with plain SGD steps.
+
+    With plain SGD, the sum of every slot can be computed from the released models.
+    """
     optimizer = Optimizer(1.0)
     if task is None:
         return Task(DataSet.SYNTHETIC, Model.LOGISTIC, optimizer)
@@ -100,7 +104,10 @@ CLIP = 1.0
 
 
 def server_noise(*, slots: int, noise: float, delta: float, participation: float = 1.0) -> Campaign:
-    """Return a campaign that uses every check-in, with server noise: its epsilon is tight."""
+    """Return a campaign that uses every check-in, with noise at the server.
+
+    Its certified epsilon is tight.
+    """
     randomizer = GaussianNoise(noise, NoiseAt.SERVER)
     return _campaign(randomizer, delta, slots=slots, participation=participation)
 
@@ -108,24 +115,24 @@ def server_noise(*, slots: int, noise: float, delta: float, participation: float
 def client_noise(
     *, slots: int, noise: float, capacity: int, delta: float, grid: float = 1e-4
 ) -> Campaign:
-    """Return a campaign where devices add Gaussian noise and dummies fill the slots."""
+    """Return a campaign where devices add Gaussian noise, and dummy reports fill the slots."""
     randomizer = GaussianNoise(noise, NoiseAt.CLIENT)
     return _campaign(randomizer, delta, grid=grid, slots=slots, capacity=capacity)
 
 
 def laplace(*, slots: int, local_epsilon: float, delta: float) -> Campaign:
-    """Return a campaign where devices add Laplace noise, one report a slot, as in the paper."""
+    """Return a campaign where devices add Laplace noise and a slot uses one report."""
     return _campaign(accounting.LocalRandomizer(local_epsilon), delta, slots=slots, capacity=1)
 
 
 def sliding(*, window: int, noise: float, delta: float) -> Campaign:
-    """Return a campaign with sliding windows; the canary's window lies after the warm-up."""
+    """Return a campaign with sliding windows, long enough for a window after the warm-up."""
     randomizer, slots = GaussianNoise(noise, NoiseAt.SERVER), 2 * window - 1
     return _campaign(randomizer, delta, accounting.Protocol.SLIDING, slots=slots, window=window)
 
 
 def averaged(*, slots: int, contributors: int, local_epsilon: float, delta: float) -> Campaign:
-    """Return a campaign with averaged updates, whose counts are public."""
+    """Return a campaign with averaged updates, which publishes the counts of reports."""
     people, randomizer = (
         Population(contributors, contributors),
         accounting.LocalRandomizer(local_epsilon),
