@@ -141,7 +141,7 @@ def test_what_does_not_change_the_price_may_be_left_out() -> None:
         ("name", "name = 1", "c.toml:8: name = 1: must be a text in quotes"),
         ("name", "name = ", "c.toml:8: is not TOML: a value is missing after ="),
         ("name", "name =  # later", "c.toml:8: is not TOML: a value is missing after ="),
-        ("name", "schema = 1", "c.toml:8: is not TOML: this key stands twice"),
+        ("name", "schema = 1", "c.toml:8: is not TOML: this key appears twice"),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_key(old: str, new: str, message: str) -> None:

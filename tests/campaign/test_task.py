@@ -117,7 +117,7 @@ def test_every_spelling_of_a_table_of_arguments_is_one_campaign() -> None:
         ('"optax:adam", rate = 1, arguments = { "" = 1 }', "arguments. = 1: must be a text of 1"),
         (
             '"optax:adam", rate = 1, arguments = { learning_rate = 1 }',
-            "arguments.learning_rate = 1: is what rate and schedule say",
+            "arguments.learning_rate = 1: is set by rate and schedule",
         ),
     ],
 )

@@ -60,7 +60,7 @@ def test_another_campaign_is_charged_by_the_filter_and_the_certificate_says_so()
     assert found.rule == f"chosen after earlier releases: filter {rule}"
     said = " ".join(found.certificate.assumptions)
     assert f"within a filter ({rule}) fixed before the first of them" in said
-    assert "the promise is the population's budget, epsilon = 3" in said
+    assert "the guarantee is the population's budget, epsilon = 3" in said
     assert BEFOREHAND not in said
     assert found.notes == ()
 
@@ -130,7 +130,7 @@ def test_a_budget_that_was_raised_is_not_called_the_promise() -> None:
     more = replace(SECOND, budget=replace(SECOND.budget, epsilon=3.25))
     book = Book().run(FIRST).close().run(FIRST).close().run(more).close()
     said = " ".join(verify(book.lines).certificate.assumptions)
-    assert "the promise is the population's budget" not in said
+    assert "the guarantee is the population's budget" not in said
     assert "raised from epsilon = 3.0 to 3.25 after releases" in said
 
 
@@ -139,7 +139,7 @@ def test_a_budget_that_was_lowered_after_releases_promises_no_more_than_the_firs
     less = replace(SECOND, budget=replace(SECOND.budget, epsilon=2.5))
     book = Book().run(FIRST).close().run(FIRST).close().run(less).close()
     said = " ".join(verify(book.lines).certificate.assumptions)
-    assert "the promise is the population's budget, epsilon = 3.0:" in said
+    assert "the guarantee is the population's budget, epsilon = 3.0." in said
 
 
 def test_the_budget_is_what_stops_campaigns_that_are_opened_later() -> None:

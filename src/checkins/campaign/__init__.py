@@ -1,4 +1,4 @@
-"""Campaigns: every public parameter, the campaign file, the seal, and the budget spent."""
+"""Campaigns: their public parameters, the campaign file, the seal, and the epsilon after a slot."""
 
 from checkins.campaign.file import (
     CampaignFile,

@@ -1,4 +1,7 @@
-"""How a key of a campaign file is described, read and written; ``fields`` declares the keys."""
+"""Classes and functions with which ``fields`` declares the keys of a campaign file.
+
+A declaration says how a key is read, checked, written, sealed and documented.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +31,28 @@ SCHEMA = 1
 """The version of the format of campaign files."""
 
 Reader = Callable[[TomlSource, str, str], Any]
-"""A function from a file, a section and a key to the value, which refuses any other type."""
+"""A function that returns a value, given the file, the section and the key.
+
+It raises InvalidCampaign if the value has a wrong type.
+"""
 
 
 class Default(Enum):
-    """What a campaign has where its file does not have a key."""
+    """Marks a key that has no default value."""
 
     REQUIRED = "the key must be in the file"
 
 
 class Sealed(Enum):
-    """Whether the canonical form of a campaign holds a key."""
+    """Whether the canonical form of a campaign contains a key."""
 
-    ALWAYS = "also if the value is the default"
-    UNLESS_DEFAULT = "not if the value is the default: for keys added to the format later"
-    NEVER = "not at all"
+    ALWAYS = "even if the value is the default"
+    UNLESS_DEFAULT = "only if the value is not the default, for keys added to the format later"
+    NEVER = "never"
 
 
 def plain(value: Any) -> Any:
-    """Return a value of a description as JSON and TOML have it; None if there is none."""
+    """Return a campaign's value as JSON and TOML write it. None means that there is no value."""
     match value:
         case None | bool() | float() | dict():
             return value
@@ -61,7 +67,7 @@ def plain(value: Any) -> Any:
         case tuple():
             return [plain(each) for each in value]
         case DataFile():
-            return None  # its values are those of the section task.data
+            return None  # the section task.data contains its values
     return float(value)
 
 
@@ -69,13 +75,15 @@ def plain(value: Any) -> Any:
 class Key:
     """One key of a campaign file.
 
-    ``path`` is the attribute of ``Campaign`` that holds the value, such as ``design.slots``; by
-    default section and name.
-    ``accepts``, ``meaning`` and ``privacy`` are the columns of the documentation; ``comment`` is
-    written next to the key, and may depend on the campaign. ``get`` returns the value of a campaign
-    as JSON has it; None: the plain value at ``path``. ``written`` returns the value for a file, or
-    None to leave the key out; None: as sealed. A key whose ``read`` is None is a table with a
-    section of its own. ``aliases`` are other names of the value in refusals of the accountant.
+    ``path`` is the attribute of ``Campaign`` with the value, such as ``design.slots``. By default
+    it is section and name.
+    ``read`` reads the value. If it is None, the key is a table that has its own section.
+    ``accepts``, ``meaning`` and ``privacy`` are columns of the documentation. ``comment`` is
+    written next to the key, and may depend on the campaign.
+    ``get`` returns a campaign's value in JSON. If it is None, the value at ``path`` is used.
+    ``written`` returns the value to write to a file, or None to leave the key out. If ``written``
+    is None, the value of ``get`` is written.
+    ``aliases`` are other names that error messages of the accountant use for the value.
     """
 
     section: str
@@ -98,18 +106,18 @@ class Key:
             object.__setattr__(self, "path", f"{self.section}.{self.name}".removeprefix("."))
 
     def value(self, campaign: Any) -> Any:
-        """Return the value that a campaign has for this key; None if it has none."""
+        """Return a campaign's value for this key. None if it has none."""
         return plain(attribute(campaign, self.path)) if self.get is None else self.get(campaign)
 
     def sealed_value(self, campaign: Any) -> Any:
-        """Return the value for the canonical form; None leaves the key out."""
+        """Return the value for the canonical form. None means that the key is left out."""
         value = self.value(campaign)
         if self.sealed is Sealed.NEVER or self._is_later_default(value):
             return None
         return value
 
     def written_value(self, campaign: Any) -> Any:
-        """Return the value for a campaign file; None leaves the key out."""
+        """Return the value for a campaign file. None means that the key is left out."""
         if self.written is not None:
             return self.written(campaign)
         value = self.value(campaign)
@@ -127,9 +135,9 @@ class Key:
 class Section:
     """A section of a campaign file, with its keys in the order in which they are written.
 
-    Section ``a.b`` is the table b of section a.
-    ``owner`` is the attribute of ``Campaign`` without which the section is absent; None if every
-    campaign has it. An ``inline`` section is written as ``b = { ... }`` in section a.
+    The section ``a.b`` is the table b of section a. ``owner`` is an attribute of ``Campaign``. If
+    that attribute is None, the campaign has no such section. If ``owner`` is None, every campaign
+    has the section. An ``inline`` section is written as ``b = { ... }`` in section a.
     """
 
     name: str
@@ -138,7 +146,7 @@ class Section:
     inline: bool = False
 
     def is_in(self, campaign: Any) -> bool:
-        """Return whether a campaign has this section."""
+        """Return True if a campaign has this section."""
         if self.owner is None:
             return True
         held = attribute(campaign, self.owner)
@@ -146,7 +154,10 @@ class Section:
 
 
 def attribute(campaign: Any, path: str) -> Any:
-    """Return an attribute of an attribute ...; None if one on the way is None."""
+    """Return the attribute at a dotted path such as ``design.slots``.
+
+    Return None if an attribute on the path is None.
+    """
     for name in path.split("."):
         if campaign is None:
             return None
@@ -159,7 +170,7 @@ def one_of(choices: type[StrEnum]) -> Reader:
 
 
 def check_schema(source: TomlSource, section: str = "", key: str = "schema") -> int:
-    """Refuse a file of another version of the format."""
+    """Raise InvalidCampaign if the file has another version of the format."""
     if source.need(section, key) != SCHEMA or source.get(section, key) is True:
         source.refuse(section, key, f"must be {SCHEMA}")
     return SCHEMA
@@ -190,7 +201,7 @@ def written_capacity(campaign: Any) -> int | str | None:
 
 
 def read_data(source: TomlSource, section: str, key: str) -> str | None:
-    """Return the name of a data set; None for a table, which has a section of its own."""
+    """Return the name of a data set. None if the value is a table, which has its own section."""
     return source.text(section, key) if isinstance(source.need(section, key), str) else None
 
 
@@ -220,7 +231,7 @@ def read_arguments(source: TomlSource, section: str, key: str) -> tuple[tuple[st
 
 
 def written_divide_by(campaign: Any) -> int | None:
-    """Leave out the default, which is the capacity."""
+    """Return ``divide_by``. None if it is the default, which is the capacity."""
     count = campaign.task.optimizer.divide_by
     return None if count == (campaign.design.capacity or 1) else plain(count)
 
@@ -250,27 +261,27 @@ def ranges_by_feature(data: DataFile) -> dict[str, list[float]]:
 def _is_number(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return isinstance(value, float) or abs(value) <= 2**1000  # beyond, no float holds it
+    return isinstance(value, float) or abs(value) <= 2**1000  # a float cannot hold more
 
 
 PROTOCOL_COMMENTS = {
-    Protocol.FIXED: "each client draws one of all slots; also: averaged, sliding",
-    Protocol.AVERAGED: "a slot averages all its reports; also: fixed, sliding",
-    Protocol.SLIDING: "each client draws from the slots after it wakes; also: fixed, averaged",
+    Protocol.FIXED: "each client draws one of all slots. Or: averaged, sliding",
+    Protocol.AVERAGED: "a slot averages all its reports. Or: fixed, sliding",
+    Protocol.SLIDING: "a client draws one of the slots after it wakes. Or: fixed, averaged",
 }
 RANDOMIZER_COMMENTS = {
-    RandomizerKind.GAUSSIAN: "also: laplace, privunit, randomized-response (local_epsilon)",
-    RandomizerKind.LAPLACE: "also: gaussian (noise_multiplier), privunit, randomized-response",
-    RandomizerKind.PRIVUNIT: "also: gaussian (noise_multiplier), laplace, randomized-response",
-    RandomizerKind.RANDOMIZED_RESPONSE: "also: gaussian (noise_multiplier), laplace, privunit",
+    RandomizerKind.GAUSSIAN: "or laplace, privunit, randomized-response with local_epsilon",
+    RandomizerKind.LAPLACE: "or privunit, randomized-response, gaussian with noise_multiplier",
+    RandomizerKind.PRIVUNIT: "or laplace, randomized-response, gaussian with noise_multiplier",
+    RandomizerKind.RANDOMIZED_RESPONSE: "or laplace, privunit, gaussian with noise_multiplier",
 }
 NOISE_AT_COMMENTS = {
-    NoiseAt.CLIENT: "on each report; server: one noise on the sum of a slot",
-    NoiseAt.SERVER: "one noise on the sum of a slot; client: on each report",
+    NoiseAt.CLIENT: "noise is added to each report. Or server: to the sum of a slot",
+    NoiseAt.SERVER: "noise is added to the sum of a slot. Or client: to each report",
 }
 ADJACENCY_COMMENTS = {
-    Adjacency.ADD_REMOVE: "(choose) one client more or less; also: replace-one",
-    Adjacency.REPLACE_ONE: "(choose) one client's data changed; also: add-remove",
+    Adjacency.ADD_REMOVE: "(choose) neighbours: one client more or less. Or: replace-one",
+    Adjacency.REPLACE_ONE: "(choose) neighbours: one client's data differ. Or: add-remove",
 }
 
 
@@ -290,4 +301,4 @@ def capacity_comment(campaign: Any) -> str:
     """Return the comment on ``capacity`` in the file of a campaign."""
     if campaign.design.capacity is None:
         return "every check-in of a slot is used"
-    return "(choose) check-ins a slot uses at most; dummies fill it"
+    return "(choose) most check-ins that a slot uses. Dummies fill the rest"

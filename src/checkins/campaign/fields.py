@@ -1,10 +1,8 @@
-"""The keys of a campaign file, each declared once.
+"""The keys of a campaign file. Each is declared once, as a ``Key``.
 
-A ``Key`` says in which section it stands, how its value is read, which attribute of the campaign
-holds it, whether it is sealed, which comment is written next to it and what the documentation says
-of it. Reading and writing (``file``), sealing (``seal``) and the tables of
-docs/campaign-file.md (tools/campaign_keys.py) all follow these declarations. To add a key, declare
-it here and add the attribute that holds it to the class that uses it.
+Reading and writing (``file``), sealing (``seal``) and the tables of docs/campaign-file.md
+(tools/campaign_keys.py) use these declarations. To add a key, declare it here, and add an attribute
+for its value to the class that uses it.
 """
 
 from __future__ import annotations
@@ -26,12 +24,12 @@ Declared = Callable[[str, str], Key]
 
 
 def _key(*arguments: Any, **options: Any) -> Declared:
-    """Declare a key of a section, with the effect on privacy of its section by default."""
+    """Declare a key. If ``privacy`` is not given, the key has the ``privacy`` of its section."""
     return lambda section, privacy: Key(section, *arguments, **{"privacy": privacy, **options})
 
 
 def _optional(*arguments: Any, **options: Any) -> Declared:
-    """Declare a key whose value is None if the file does not have it."""
+    """Declare a key whose value is None if it is not in the file."""
     return _key(*arguments, default=None, **options)
 
 
@@ -44,14 +42,15 @@ def _section(
 TOP = _section(
     "",
     _key("schema", field_types.check_schema, "1", "the version of this format"),
-    _optional("name", _text, "text; the file's name without it", "for people"),
+    _optional("name", _text, "text; by default the file's name", "a name for people to read"),
     _optional(
         "population_id",
         _text,
         "text, optional",
-        "campaigns that share it draw on the same people, and compose in the ledger",
-        comment="campaigns that share it are composed",
-        privacy="epsilon, of all together",
+        "campaigns with the same id have the same clients, so their epsilons are composed in the"
+        " ledger",
+        comment="campaigns with the same id are composed",
+        privacy="epsilon of all campaigns together",
     ),
     privacy="none",
 )
@@ -61,33 +60,33 @@ BUDGET = _section(
         "epsilon",
         _number,
         "above 0",
-        "the largest ε: a campaign stops before a release that would exceed it",
-        comment="(choose) largest epsilon: a campaign stops before exceeding it",
+        "the largest ε. A campaign stops before a release that would exceed it",
+        comment="(choose) largest epsilon. The campaign stops before exceeding it",
     ),
     _key(
         "delta",
         _number,
         "strictly between 0 and 1",
-        "the δ of the guarantee; keep it far below one over the number of clients",
-        comment="(choose) failure probability of the guarantee: far below 1 / clients",
+        "the δ of the guarantee. It should be far below 1 / the number of clients",
+        comment="(choose) delta of the guarantee. It should be far below 1 / clients",
     ),
     _key(
         "adjacency",
         field_types.one_of(Adjacency),
         "`add-remove`, `replace-one`",
-        "which two populations must look alike: one client more or less, or one client's data"
-        " changed",
+        "which two populations the guarantee makes hard to distinguish: they differ by one client"
+        " more or less, or by the data of one client",
         comment=lambda campaign: field_types.ADJACENCY_COMMENTS[campaign.budget.adjacency],
     ),
     _optional(
         "population",
         field_types.read_population,
         "N or [LO, HI], optional",
-        "how many clients there are. Averaged updates need it; with a capacity it makes overflows"
-        " rare. A certificate that uses it says so. A coordinator enrols at most HI clients in a"
-        " run",
+        "how many clients there are: an assumption. Averaged updates need it. With a capacity, it"
+        " can make ε smaller, because few slots overflow. A certificate that uses it says so. A"
+        " coordinator enrols at most HI clients in a run",
         path="design.population",
-        comment="(choose) an assumption; a certificate that uses it says so",
+        comment="(choose) an assumption. A certificate that uses it says so",
         privacy="assumption",
     ),
     privacy="guarantee",
@@ -106,15 +105,15 @@ PROTOCOL = _section(
         "slots",
         _integer,
         "1 to 10¹²",
-        "time steps, and releases",
+        "number of time steps. Each releases one model",
         path="design.slots",
-        comment="(choose) time steps, and releases",
+        comment="(choose) number of time steps. Each releases one model",
     ),
     _key(
         "participation",
         _number,
         "0 to 1",
-        "probability that a client checks in at all; averaged needs 1",
+        "probability that a client checks in at all. Averaged updates need 1",
         path="design.participation",
         comment="(choose) probability that a client checks in at all",
     ),
@@ -122,17 +121,18 @@ PROTOCOL = _section(
         "window",
         _integer,
         "1 to `slots`",
-        "sliding only: among how many slots a client draws",
+        "sliding only: number of slots from which a client draws one",
         path="design.window",
-        comment="(choose) slots that a client draws from",
+        comment="(choose) number of slots from which a client draws one",
     ),
     _optional(
         "capacity",
         field_types.read_capacity,
         '1 to 10¹², or `"all"`',
-        "check-ins that a slot uses at most, chosen uniformly; dummies fill the rest. Gaussian"
-        ' noise at the client needs it; `"all"` (or nothing) goes with noise at the server; with'
-        " `local_epsilon` it is 1 if left out, and does not change ε",
+        "the most check-ins that a slot uses. They are chosen uniformly. If there are fewer, the"
+        " server draws dummy reports to fill the slot. Gaussian noise at the client needs a"
+        ' number. With noise at the server it may be `"all"` or absent. With `local_epsilon` the'
+        " default is 1, and ε does not depend on it",
         path="design.capacity",
         written=field_types.written_capacity,
         comment=field_types.capacity_comment,
@@ -140,12 +140,13 @@ PROTOCOL = _section(
     _key(
         "repeats",
         partial(TomlSource.integer, most=validate.MOST_CAMPAIGNS),
-        "1 to 10⁶; 1 without it",
-        "runs with fresh randomness; declared together, they compose as fixed beforehand",
+        "1 to 10⁶; by default 1",
+        "number of runs with fresh randomness. They are declared together, so they are composed"
+        " as if fixed beforehand",
         path="repeats",
         default=1,
         aliases=("campaigns",),
-        comment="runs with fresh randomness",
+        comment="number of runs with fresh randomness",
     ),
     privacy="epsilon",
 )
@@ -162,7 +163,8 @@ RANDOMIZER = _section(
         "noise_at",
         field_types.one_of(NoiseAt),
         "`client`, `server`",
-        "Gaussian only: noise on each report, or one noise on the sum of a slot",
+        "Gaussian only: the client adds noise to each report, or the server adds noise to the sum"
+        " of a slot",
         path="noise_at",
         comment=lambda campaign: field_types.NOISE_AT_COMMENTS[campaign.noise_at],
     ),
@@ -170,7 +172,7 @@ RANDOMIZER = _section(
         "noise_multiplier",
         _number,
         "above 0",
-        "Gaussian only: standard deviation of that noise / `clip`",
+        "Gaussian only: standard deviation of the noise / `clip`",
         path="noise_multiplier",
         comment=field_types.noise_comment,
     ),
@@ -178,7 +180,7 @@ RANDOMIZER = _section(
         "local_epsilon",
         _number,
         "above 0",
-        "the other kinds: each report is ε₀-DP",
+        "all other kinds: the ε₀ of one report, which is ε₀-DP",
         path="local_epsilon",
         comment="(choose) the epsilon of one report",
     ),
@@ -186,25 +188,26 @@ RANDOMIZER = _section(
         "categories",
         _integer,
         "2 or more",
-        "randomized response only, which needs it: how many answers there are",
-        comment="how many answers there are",
+        "required for randomized response, and only for it: the number of possible values",
+        comment="number of possible values",
         privacy="none: ε follows from `local_epsilon`",
     ),
     _optional(
         "clip",
         _number,
         "above 0",
-        "the largest norm of an update: L2, for Laplace L1. Gaussian noise needs it; the other"
-        " kinds can be certified without",
+        "the largest norm of an update. It is the L1 norm for Laplace, and the L2 norm for all"
+        " other kinds. Gaussian noise needs it. The other kinds can be certified without it",
         comment=field_types.clip_comment,
     ),
     _optional(
         "grid",
         _number,
         "above 0, optional",
-        "reports are integer multiples of this. At most a third of the Gaussian noise, and coarse"
-        " enough that reports fit 32 bits. Without it a Gaussian or Laplace campaign can only be"
-        " simulated; PrivUnit and randomized response take none",
+        "reports are integer multiples of this. It must be at most a third of the standard"
+        " deviation of Gaussian noise, and large enough that reports fit 32 bits. Without it, a"
+        " Gaussian or Laplace campaign can only be simulated. PrivUnit and randomized response"
+        " have no grid",
         aliases=("variation",),
         comment="reports are integer multiples of this",
         privacy="epsilon: [a little of δ](theory/total-variation.md)",
@@ -217,42 +220,43 @@ TASK = _section(
         "data",
         field_types.read_data,
         '`"patients"`, `"fashion-mnist"`, `"synthetic"`, or a table',
-        "where examples come from",
+        "the data set",
         comment="patients, fashion-mnist, synthetic, or a table that names a file",
     ),
     _optional(
         "features",
         field_types.read_features,
         '`"scattering"`, optional',
-        "what is computed from an example before learning, without looking at any other: the"
-        " data's own values without it. Scattering is for pictures (`data ="
+        "features that are computed from each example separately, before learning. By default"
+        " the values of the data are used as they are. Scattering is for pictures (`data ="
         ' "fashion-mnist"`)',
-        comment="public, computed before learning",
+        comment="computed from each example before learning",
     ),
     _key(
         "model",
         _text,
         '`"logistic"`, `"softmax"`, `"mlp"`, `"cnn"`, or `"module:function"`',
-        "what is learned",
+        "the model",
         comment='logistic, softmax, mlp, cnn, or "module:function"',
     ),
     _key(
         "local_steps",
         partial(TomlSource.integer, most=MOST_LOCAL_STEPS),
-        "1 to 10⁶; 1 without it",
-        "1: a client reports one gradient; more: the difference of models after so many steps of"
-        " its own, divided by `local_rate`: a sum of gradients. It is clipped as a whole",
+        "1 to 10⁶; by default 1",
+        "with 1, a client reports one gradient. With more, it makes so many training steps and"
+        " reports the difference of the models divided by `local_rate`, which is a sum of"
+        " gradients. The report is clipped as a whole",
         default=1,
-        comment="1: one gradient; more: a difference of models",
+        comment="1: a report is one gradient. More: a difference of models",
     ),
     _optional(
         "local_rate",
         _number,
-        "above 0; 1 without it",
-        "the step size of those steps; only with `local_steps` above 1",
-        comment="the step size of a client's own steps",
+        "above 0; by default 1",
+        "the step size of a client's training steps. It requires `local_steps` above 1",
+        comment="the step size of a client's training steps",
     ),
-    _key("optimizer", None, "a table", "what the server does with the sum of a slot"),
+    _key("optimizer", None, "a table", "how the server updates the model with the sum of a slot"),
     privacy="none",
     owner="task",
 )
@@ -263,23 +267,23 @@ OPTIMIZER = _section(
         field_types.read_optimizer_kind,
         f'`"{SGD}"`, `"optax:NAME"`',
         "gradient descent, or the optimizer of that name in [optax](https://optax.readthedocs.io)"
-        ' (`"optax:adam"`, `"optax:yogi"`, ...). Those are for simulations: a campaign with real'
-        ' clients needs `"sgd"`',
+        ' (`"optax:adam"`, `"optax:yogi"`, ...). The optimizers of optax are only for'
+        ' simulations. A campaign with real clients needs `"sgd"`',
     ),
-    _key("rate", _number, "above 0", "the step size η, or the c of c/√i"),
+    _key("rate", _number, "above 0", "the step size η"),
     _key(
         "minibatch",
         _integer,
-        "1 to `slots`; 1 without it",
-        "slots between two steps; their sums add up, and η is divided by it. Averaged updates take"
-        " 1",
+        "1 to `slots`; by default 1",
+        "number of slots per step. Their sums are added, and η is divided by this number. Averaged"
+        " updates need 1",
         default=1,
     ),
     _key(
         "schedule",
         field_types.one_of(StepSizes),
-        '`"constant"` (without it), `"inverse-sqrt"`',
-        "step size η, or the paper's η/√i in step i",
+        '`"constant"` (the default), `"inverse-sqrt"`',
+        "the step size is η in every step, or η/√i in step i as in the paper",
         default=StepSizes.CONSTANT,
         written=field_types.written_schedule,
     ),
@@ -287,28 +291,29 @@ OPTIMIZER = _section(
         "diameter",
         _number,
         "above 0, optional",
-        "the model is projected onto the ball of that diameter around 0",
+        "after each step, the model is projected onto the ball of this diameter around 0",
     ),
     _optional(
         "divide_by",
         _integer,
         "1 or more",
-        "the fixed public count that a slot's sum is divided by: the capacity without it, 1 where"
-        " there is none. Averaged updates divide by their reports instead",
+        "the fixed public number by which a slot's sum is divided. By default it is the capacity,"
+        " or 1 if there is no capacity. Averaged updates divide by the number of reports instead",
         written=field_types.written_divide_by,
     ),
     _optional(
         "momentum",
         _number,
         '0 to below 1, optional; only with `"sgd"`',
-        "with the mean gradient g of a step and momentum μ, the velocity v ← g + μv replaces g; 0"
-        " is none. The next of several `repeats` goes on with the velocity of the last",
+        "the momentum μ. With the mean gradient g of a step, the velocity is v ← g + μv, and the"
+        " step uses v in place of g. 0 means no momentum. A repeated run continues with the"
+        " velocity of the run before it",
     ),
     _key(
         "nesterov",
         TomlSource.boolean,
-        "true or false (without it); true only with `momentum`",
-        "the step is g + μv in place of v",
+        "true or false (the default); true only with `momentum`",
+        "if true, the step uses g + μv in place of v",
         default=False,
         sealed=Sealed.UNLESS_DEFAULT,
     ),
@@ -316,7 +321,7 @@ OPTIMIZER = _section(
         "arguments",
         field_types.read_arguments,
         '`{ b1 = 0.9, ... }`, optional; only with `"optax:NAME"`',
-        "other arguments of that optimizer: finite numbers, true or false",
+        "other arguments of the optax optimizer. Values are finite numbers, true or false",
         default={},
         sealed=Sealed.UNLESS_DEFAULT,
         get=lambda campaign: dict(campaign.task.optimizer.arguments),
@@ -337,38 +342,38 @@ DATA = _section(
         "client_column",
         _text,
         "text",
-        "whose row it is: all rows of one client are one unit of privacy",
-        comment="whose row it is: the unit of privacy",
+        "the column that names the client of a row. All rows of a client are protected together",
+        comment="column that names the client of a row",
     ),
-    _key("label_column", _text, "text", "what to predict", comment="what to predict"),
-    _key("features", TomlSource.texts, "list of texts", "from which columns"),
+    _key("label_column", _text, "text", "the column to predict", comment="column to predict"),
+    _key("features", TomlSource.texts, "list of texts", "the columns from which it is predicted"),
     _optional(
         "classes",
         partial(TomlSource.integer, most=MOST_CLASSES),
         "2 to 10⁶, optional",
-        "how many labels there are: 0 to `classes` − 1. Without it the labels must be exactly 0,"
-        " 1, ... up to some number, which is taken as known to everyone",
-        comment="how many labels there are",
+        "the number of labels, which are 0 to `classes` − 1. Without it, the labels in the data"
+        " must be exactly 0, 1, ... up to a largest label, which is assumed to be public",
+        comment="number of labels",
     ),
     _key(
         "holdout",
         _number,
-        "0 (without it) to below 1",
-        "the share of clients, chosen by a public hash of their ids, that models are tested on."
-        " Nothing protects these: their data must be public",
+        "0 (the default) to below 1",
+        "the share of clients whose data are used for testing, chosen by a public hash of their"
+        " ids. Their data are not protected, so they must be public",
         default=0.0,
         sealed=Sealed.UNLESS_DEFAULT,
-        comment="share of clients made public, to test on",
+        comment="share of clients for testing. They are not protected",
     ),
     _key(
         "ranges",
         field_types.read_ranges,
         "`{ column = [LOW, HIGH], ... }`",
-        "one for each feature: values are clipped to it and scaled by it. These are public"
-        " constants; a range that was read off the clients' data leaks it, and no certificate"
-        " covers that",
+        "one range for each feature. Values are clipped to the range and scaled by it. Ranges must"
+        " be public constants. A range that was computed from the clients' data leaks information"
+        " that no certificate covers",
         get=lambda campaign: field_types.ranges_by_feature(campaign.task.data),
-        comment="public constants: never read off the data",
+        comment="public constants, never computed from the data",
     ),
     owner="task.data",
 )
@@ -380,16 +385,16 @@ SCHEDULE = _section(
         "a date and time with its offset, `2030-01-01T00:00:00Z`",
         "when the first slot begins, on the server's clock",
         written=lambda campaign: campaign.schedule.start,
-        comment="when the first slot begins; a simulation does not wait",
+        comment="start of the first slot. A simulation does not wait for it",
     ),
-    _key("slot_s", _number, "above 0", "seconds of a slot", comment="seconds of a slot"),
+    _key("slot_s", _number, "above 0", "length of a slot in seconds", comment="seconds of a slot"),
     _key(
         "choose_s",
         _number,
         "above 0, below `slot_s`",
-        "seconds into a slot at which check-ins end and the choice is made; reports are taken"
-        " until the slot's end",
-        comment="seconds into it at which the choice is made",
+        "seconds after the start of a slot. At this time check-ins end, and the server chooses the"
+        " check-ins that it uses. It accepts reports until the end of the slot",
+        comment="seconds from a slot's start until the server chooses check-ins",
     ),
     privacy="none",
     owner="schedule",

@@ -1,8 +1,9 @@
-"""Read and write campaign.toml, by the keys that ``fields`` declares.
+"""Read and write campaign files. ``fields`` declares their keys.
 
-A file is read completely, or refused with file, line and key. Nothing that privacy depends on has a
-default. ``[task]`` and ``[schedule]`` may be absent: such a campaign can be certified and not run.
-A written file reads back as the same campaign; defaults that do not affect privacy are left out.
+If any value of a file is invalid, reading raises InvalidCampaign with the file, line and key.
+Nothing that privacy depends on has a default. ``[task]`` and ``[schedule]`` may be absent, but a
+campaign without them can only be certified, not run. Reading a written file gives the same campaign
+again. A written file leaves out defaults that do not affect privacy.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from checkins.campaign.toml import InvalidCampaign, TomlSource
 from checkins.errors import InvalidValue
 
 LONGEST_CANONICAL = 2_000_000
-"""Largest number of characters of a canonical form; ten thousand features fit."""
+"""Largest number of characters of a canonical form. That is enough for ten thousand features."""
 COMMENT_COLUMN = 30
 """The column at which a comment of a written file begins."""
 WIDTH = 100
@@ -35,14 +36,14 @@ WIDTH = 100
 
 @dataclass(frozen=True, slots=True)
 class CampaignFile:
-    """A campaign with the file that it was read from, which gives the lines of refused values."""
+    """A campaign and the file that it was read from."""
 
     path: str
     source: TomlSource
     campaign: Campaign
 
     def refusal(self, error: InvalidValue) -> InvalidCampaign:
-        """Return a refusal of the accountant with the line of the value that it is about."""
+        """Return an error of the accountant as one that names the file, line and key."""
         return _placed(error, self.source)
 
 
@@ -53,7 +54,7 @@ def read_campaign(path: str | Path) -> CampaignFile:
 
 
 def parse_campaign(text: str, *, path: str = "campaign.toml") -> CampaignFile:
-    """Check the text of a campaign file; ``path`` is for messages.
+    """Parse and check the text of a campaign file. ``path`` appears in error messages.
 
     >>> parse_campaign("schema = 2")
     Traceback (most recent call last):
@@ -65,7 +66,7 @@ def parse_campaign(text: str, *, path: str = "campaign.toml") -> CampaignFile:
 
 
 def campaign_from_canonical(text: str) -> Campaign:
-    """Return the campaign of a canonical form; refuse any other spelling of it."""
+    """Return the campaign of a canonical form. Raise InvalidValue if it is not canonical."""
     if not isinstance(text, str) or len(text) > LONGEST_CANONICAL:
         expected = f"must be a text of at most {LONGEST_CANONICAL:,} characters"
         raise InvalidValue("campaign", "...", expected)
@@ -88,7 +89,7 @@ def _date_time(text: str) -> object:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        return text  # refused with its key by the reader
+        return text  # the reader of the key refuses it
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -96,7 +97,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def campaign_of(source: TomlSource) -> Campaign:
-    """Return the campaign that the values of a file describe; refuse a value with its place."""
+    """Return the campaign that a file describes. Raise InvalidCampaign with the line and key."""
     check_schema(source)
     sections = [section for section in fields.SECTIONS if _is_given(section, source)]
     for section in sections:
@@ -114,7 +115,7 @@ _TOP_SECTIONS = {section.name for section in fields.SECTIONS if "." not in secti
 
 
 def _is_given(section: Section, source: TomlSource) -> bool:
-    """Return whether a section is required, or optional and in the file."""
+    """Return True if a section is required, or if it is optional and in the file."""
     if section.owner is None:
         return True
     top, _, table = section.name.partition(".")
@@ -131,10 +132,10 @@ def _placed(error: InvalidValue, source: TomlSource) -> InvalidCampaign:
 
 
 def _places() -> Mapping[str, tuple[str, str]]:
-    """Return the section and key of each argument that a description or the accountant refuses.
+    """Return the section and key in the file, by the argument names in error messages.
 
-    An argument named ``kind`` belongs to several sections, so that it has no place. An argument
-    named ``features`` is that of the later section, ``task.data``.
+    The argument ``kind`` is left out, because several sections have such a key. The argument
+    ``features`` means the key of ``task.data``.
     """
     found: dict[str, tuple[str, str]] = {}
     for key in (key for section in fields.SECTIONS for key in section.keys):
@@ -183,7 +184,7 @@ def _task(parts: dict[str, dict[str, Any]]) -> Task:
 
 
 def campaign_text(campaign: Campaign, *, head: Sequence[str] = ()) -> str:
-    """Return the text of a commented campaign file; ``head`` are lines of a comment at its top."""
+    """Return the text of a campaign file with comments. ``head`` is the comment at its top."""
     lines = [f"# {line}".rstrip() for line in head]
     for section in fields.SECTIONS:
         if section.is_in(campaign) and not section.inline:
@@ -238,7 +239,7 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # printable text: TOML escapes the same two
+        return json.dumps(value, ensure_ascii=False)  # JSON and TOML escape alike here
     if isinstance(value, datetime):
         return str(plain(value))
     if isinstance(value, float):

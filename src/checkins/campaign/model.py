@@ -1,8 +1,8 @@
 """A campaign: all its public parameters, checked on construction and sealed by a hash.
 
-A ``Campaign`` is the description that the accountant certifies, that the server and its clients act
-on, and that the ledger records. It holds public facts only. A default that does not affect epsilon
-is filled in on construction, so two files that mean the same are the same campaign.
+The accountant certifies a ``Campaign``, the server and its clients follow it, and the ledger
+records it. It contains only public values. Defaults that do not affect epsilon are filled in on
+construction, so a file that states a default and a file that leaves it out give equal campaigns.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ MOST_SUMMED = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The largest epsilon, with its delta and neighbour relation.
+    """The largest epsilon that a campaign may have, with its delta and neighbour relation.
 
-    A campaign stops before a release that would exceed it.
+    A campaign stops before a release that would exceed this epsilon.
     """
 
     epsilon: float
@@ -54,8 +54,8 @@ class Budget:
 class Schedule:
     """When the slots of a campaign are, on the server's clock.
 
-    Slot i is [start + (i−1) slot_s, start + i slot_s). Check-ins are taken until ``choose_s``
-    seconds into a slot, then the choice is made.
+    Slot i is [start + (i−1) slot_s, start + i slot_s). A slot accepts check-ins for its first
+    ``choose_s`` seconds. Then the server chooses the check-ins that it uses.
     """
 
     start: datetime
@@ -78,7 +78,7 @@ class Schedule:
         validate.make_floats(self, "slot_s", "choose_s")
 
     def slot_start(self, slot: int) -> datetime:
-        """Return when slot ``slot`` of 1, 2, ... begins."""
+        """Return when slot ``slot`` begins. The first slot is 1."""
         return self.start + timedelta(seconds=(slot - 1) * self.slot_s)
 
 
@@ -86,9 +86,10 @@ class Schedule:
 class Campaign:
     """One campaign: its budget, design, randomizer, learning task and schedule.
 
-    ``design`` is what the accountant certifies; it holds the noise of a report, and ``randomizer``
-    which mechanism draws it. A campaign without ``task`` or ``schedule`` can be certified and not
-    run; ``missing`` says so. ``population_id`` is None if no other campaign has the same clients.
+    ``design`` is what the accountant certifies, including the amount of noise. ``randomizer`` says
+    which mechanism draws the noise. A campaign without ``task`` or ``schedule`` can be certified,
+    but not run (see ``missing``). ``population_id`` is None if no other campaign has the same
+    clients.
     """
 
     schema: ClassVar[int] = SCHEMA
@@ -125,7 +126,7 @@ class Campaign:
             self._check_end(self.schedule)
 
     def _fill_in_capacity(self) -> None:
-        """Use one check-in per slot, as in the paper, where epsilon does not depend on it."""
+        """Set an absent capacity to 1, as in the paper, if epsilon does not depend on it."""
         local = isinstance(self.design.randomizer, LocalRandomizer)
         design = replace(self.design, participation=float(self.design.participation) + 0.0)
         if local and design.capacity is None and design.protocol is not Protocol.AVERAGED:
@@ -152,7 +153,7 @@ class Campaign:
             object.__setattr__(self, "task", replace(task, optimizer=filled))
 
     def _check_sums(self) -> None:
-        """Refuse sums of reports on a grid, over a minibatch of slots, that may exceed 64 bits."""
+        """Raise InvalidValue if the sum of the reports of a minibatch may exceed 64 bits."""
         capacity = self.design.capacity
         if capacity is None or self.randomizer.grid is None:
             return
@@ -160,7 +161,7 @@ class Campaign:
         most = MOST_SUMMED // minibatch
         if capacity > most:
             because = "" if minibatch == 1 else f" with minibatch = {minibatch:,}"
-            expected = f"must be at most {most:,}{because}, or sums of reports outgrow 64 bits"
+            expected = f"must be at most {most:,}{because}, or sums of reports may exceed 64 bits"
             raise InvalidValue("capacity", capacity, expected)
 
     def _check_end(self, schedule: Schedule) -> None:
@@ -173,19 +174,19 @@ class Campaign:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Standard deviation of the Gaussian noise / clip; None for another randomizer."""
+        """Standard deviation of the Gaussian noise / clip. None for other randomizers."""
         noise = self.design.randomizer
         return float(noise.noise_multiplier) if isinstance(noise, GaussianNoise) else None
 
     @property
     def noise_at(self) -> NoiseAt | None:
-        """Who adds the Gaussian noise; None for another randomizer."""
+        """Who adds the Gaussian noise. None for other randomizers."""
         noise = self.design.randomizer
         return noise.at if isinstance(noise, GaussianNoise) else None
 
     @property
     def local_epsilon(self) -> float | None:
-        """The epsilon of one report; None for Gaussian noise."""
+        """The epsilon of one report. None for Gaussian noise."""
         noise = self.design.randomizer
         return float(noise.local_epsilon) if isinstance(noise, LocalRandomizer) else None
 
@@ -195,7 +196,7 @@ class Campaign:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What must be added, or chosen otherwise, before real clients can join."""
+        """The settings that must be added or changed before real clients can join."""
         categorical = self.randomizer.kind is RandomizerKind.RANDOMIZED_RESPONSE
         absent = {
             "[randomizer] clip": self.randomizer.clip is None and not categorical,
@@ -211,7 +212,7 @@ class Campaign:
         return tuple(name for name, lacks in absent.items() if lacks)
 
     def canonical(self) -> str:
-        """Return the canonical form: sorted JSON without spaces, defaults filled in."""
+        """Return the canonical form: JSON with sorted keys, no spaces, and defaults filled in."""
         return seal.canonical(self)
 
     @property

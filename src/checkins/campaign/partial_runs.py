@@ -1,7 +1,7 @@
-"""Runs of campaigns, complete or not, as designs for the accountant.
+"""Convert complete and incomplete runs of campaigns into designs for the accountant.
 
-Noise that devices draw on a grid differs from the noise of the design: the total variation between
-them is charged to delta.
+The noise that devices draw on a grid differs slightly from the noise of the design. The total
+variation distance between the two is counted in delta.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from checkins.errors import InvalidValue, TooManyRuns
 from checkins.randomizers import grid
 
 MOST_IN_A_LIST = 1000
-"""Largest number of runs in one composition, after dividing by a common number of repeats."""
+"""Largest number of runs in one composition, after division by their common divisor."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartialRun:
-    """A run of a campaign of which ``slots`` are over; ``times`` such runs.
+    """``times`` runs of a campaign, of each of which ``slots`` slots are over.
 
-    ``contributors`` is the number of reports of averaged updates; None: the smallest declared
-    population. ``stopped``: fewer slots were released than are charged.
+    ``contributors`` is the number of reports under averaged updates. If it is None, the smallest
+    declared population is used. ``stopped`` is True if fewer than ``slots`` slots were released.
     """
 
     campaign: Campaign
@@ -56,12 +56,12 @@ class PartialRun:
 
     @classmethod
     def whole(cls, campaign: Campaign) -> PartialRun:
-        """Return every run of the campaign to its end."""
+        """Return all runs of the campaign with all their slots."""
         return cls(campaign, campaign.design.slots, times=campaign.repeats)
 
     @property
     def design(self) -> Design | None:
-        """The design of the slots that are over; None if nothing was released."""
+        """The design of the slots that are over. None if nothing was released."""
         warm_up = 0 if self.campaign.design.window is None else self.campaign.design.window - 1
         if self.slots <= warm_up or self.contributors == 0:
             return None
@@ -72,9 +72,10 @@ class PartialRun:
 
     @property
     def variation(self) -> float:
-        """The total variation between these runs on devices and their design.
+        """The total variation distance between these runs on devices and their design.
 
-        Every report of a whole run is charged, dummies included, and the largest model.
+        It is an upper bound for all reports of whole runs, dummies included, and for the largest
+        possible model.
 
         Theorem:     docs/theory/total-variation.md; ``checkins.randomizers.grid.variation``.
         Rounding:    up.
@@ -82,7 +83,7 @@ class PartialRun:
         campaign, design, step = self.campaign, self.campaign.design, self.campaign.randomizer.grid
         if step is None:
             return 0.0
-        together = 1  # reports that make one sum
+        together = 1  # number of reports in one sum
         vectors = design.slots * self.times
         if design.protocol is Protocol.AVERAGED:
             declared = design.population.most if design.population else 1
@@ -103,7 +104,7 @@ class PartialRun:
 
 @dataclass(frozen=True, slots=True)
 class ComposedRuns:
-    """Runs as the accountant composes them: a list of designs, repeated ``campaigns`` times."""
+    """The input of the accountant: a list of designs that is repeated ``campaigns`` times."""
 
     designs: tuple[Design, ...]
     campaigns: int
@@ -126,8 +127,8 @@ class ComposedRuns:
             raise TooManyRuns(
                 "campaigns",
                 max(times.values()),
-                f"makes a list of {length:,} campaigns with the others;"
-                f" must make at most {MOST_IN_A_LIST:,}, or share a divisor with them",
+                f"makes a list of {length:,} campaigns together with the other numbers of repeats."
+                f" The list may have {MOST_IN_A_LIST:,}. Numbers with a common divisor shorten it",
             )
         designs = tuple(design for design, count in times.items() for _ in range(count // rounds))
         variation = added(run.variation for run in runs if run.design is not None)
@@ -135,7 +136,10 @@ class ComposedRuns:
 
 
 def shared_budget(runs: Sequence[PartialRun]) -> Budget:
-    """The budget of the last run; refuse runs that disagree on delta or adjacency."""
+    """Return the budget of the last run.
+
+    Raise InvalidValue if the budgets of the runs have different deltas or adjacencies.
+    """
     if not runs:
         raise InvalidValue("campaigns", 0, "must be at least one")
     first = runs[0].campaign.budget
@@ -155,7 +159,7 @@ def added(variations: Iterable[float]) -> float:
 
 
 def _nothing(campaign: Campaign) -> Design:
-    """Return the design of a campaign before its first release: a participation of 0."""
+    """Return a design without privacy loss, for a campaign before its first release."""
     randomizer = campaign.design.randomizer
     local = randomizer if isinstance(randomizer, LocalRandomizer) else None
     return Design(

@@ -1,8 +1,8 @@
 """Which randomizer a campaign uses, with its clip, grid and categories.
 
-The level of its noise is part of the ``Design``, which the accountant certifies: a
-``GaussianNoise`` or a ``LocalRandomizer``. The two together give the mechanism of
-``checkins.randomizers``, once the dimension of a report is known.
+The amount of noise is not here. It is in the ``Design``, which the accountant certifies, as a
+``GaussianNoise`` or a ``LocalRandomizer``. ``RandomizerConfig.mechanism`` combines this
+configuration, the noise and the dimension of a report into a mechanism of ``checkins.randomizers``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from checkins.randomizers.grid import Grid
 from checkins.randomizers.randomized_response import MOST_CATEGORIES
 
 Noise = LocalRandomizer | GaussianNoise
-"""The level of noise of a randomizer, as the accountant takes it."""
+"""The amount of noise of a randomizer, in the accountant's classes."""
 
 
 class RandomizerKind(StrEnum):
@@ -33,11 +33,11 @@ class RandomizerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RandomizerConfig:
-    """The randomizer of a campaign, apart from the level of its noise.
+    """The randomizer of a campaign, without its amount of noise.
 
-    Gaussian and PrivUnit clip to an L2 norm of ``clip``, Laplace to an L1 norm; randomized response
-    has ``categories``. Reports are integer multiples of ``grid``; without one, Gaussian and Laplace
-    campaigns can be simulated and not run. None means that the value is not set.
+    Gaussian and PrivUnit clip updates to the L2 norm ``clip``, Laplace to the L1 norm ``clip``.
+    Randomized response has ``categories``. Reports are integer multiples of ``grid``. If ``grid``
+    is None, Gaussian and Laplace campaigns can only be simulated.
     """
 
     kind: RandomizerKind
@@ -59,10 +59,10 @@ class RandomizerConfig:
             if self.categories < 2:
                 raise InvalidValue("categories", self.categories, "must be at least 2")
         if self.grid is not None and self.clip is None:
-            raise InvalidValue("clip", None, "is missing; a grid goes with a clip")
+            raise InvalidValue("clip", None, "is missing; a grid requires a clip")
 
     def check_noise(self, noise: Noise) -> None:
-        """Refuse a noise of another kind, or one that does not go with the grid."""
+        """Raise InvalidValue if the noise does not match the kind or the grid."""
         gaussian = self.kind is RandomizerKind.GAUSSIAN
         if isinstance(noise, GaussianNoise) != gaussian:
             expected = "Gaussian noise" if gaussian else "a local epsilon"
@@ -95,7 +95,7 @@ def noise_of_kind(
     noise_multiplier: float | None = None,
     local_epsilon: float | None = None,
 ) -> Noise:
-    """Return the noise that a kind of randomizer takes; refuse values of another kind.
+    """Return the noise of a randomizer. Raise InvalidValue if the values are for another kind.
 
     >>> noise_of_kind(RandomizerKind.LAPLACE, local_epsilon=2.0)
     LocalRandomizer(local_epsilon=2.0, local_delta=0.0)
@@ -132,9 +132,9 @@ _KEYS: Mapping[RandomizerKind, tuple[frozenset[str], frozenset[str]]] = {
     RandomizerKind.PRIVUNIT: (frozenset({"local_epsilon"}), frozenset({"clip"})),
     RandomizerKind.RANDOMIZED_RESPONSE: (frozenset({"local_epsilon", "categories"}), frozenset()),
 }
-"""The keys that each kind of randomizer needs, and those that it may have."""
+"""For each kind of randomizer, the keys that it requires and the keys that are optional."""
 
 _WHY_NOT: Mapping[tuple[RandomizerKind, str], str] = {
-    (RandomizerKind.PRIVUNIT, "grid"): "it has no exact device sampler, and can be simulated only",
+    (RandomizerKind.PRIVUNIT, "grid"): "it has no exact device sampler, and can only be simulated",
     (RandomizerKind.RANDOMIZED_RESPONSE, "grid"): "a category is an integer already",
 }

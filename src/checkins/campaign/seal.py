@@ -1,10 +1,10 @@
-"""The canonical form of a campaign, and the hash that seals it (invariant 9).
+"""The canonical form of a campaign, and its seal: the hash of the canonical form (invariant 9).
 
-Two files that mean the same have one canonical form, whatever their order, comments, spelling of
-numbers or defaults left out; a campaign with any other value has another. It is JSON in UTF-8,
-keys sorted, no spaces, floats as Python prints them, times in UTC, and no key for what is absent.
-The text can be read back (``campaign_from_canonical``): a ledger holds it, and needs no other file
-to be verified.
+Two campaign files with the same values have the same canonical form. The order of keys, comments,
+the spelling of numbers, and defaults that are left out do not matter. If any value differs, the
+canonical form differs. It is JSON in UTF-8 with sorted keys and no spaces. Floats are written as
+Python prints them, times are in UTC, and absent values have no key. ``campaign_from_canonical``
+reads it back, so a ledger that contains it can be verified without any other file.
 """
 
 from __future__ import annotations

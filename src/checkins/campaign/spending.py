@@ -1,16 +1,18 @@
-"""The epsilon of a campaign after each slot, and how many slots its budget affords (invariant 10).
+"""Compute epsilon after each slot, and the number of slots that a budget allows (invariant 10).
 
-The epsilon of k of m slots is that of a design with k slots in which a client takes part with
+The first k of m slots have the epsilon of a design with k slots in which a client takes part with
 probability p0 k/m (``Design.after``). Runs with fresh randomness compose. The runs of one campaign
-were declared together, and compose as fixed beforehand. Another campaign on the same population may
-have been chosen after earlier releases: then every campaign is charged by a filter that was fixed
-before the first release, with all the repeats that it declared. Noise that devices draw on a grid
-differs from the noise of the design: the total variation is charged to delta.
+were declared together, so they are composed as if fixed beforehand. Another campaign on the same
+population may have been chosen after earlier releases. Then a filter composes the campaigns: a rule
+that was fixed before the first release. Under a filter, every campaign that another one follows
+counts with all the repeats that it declared and its budget allows. The noise that devices draw on a
+grid differs slightly from the noise of the design. The total variation distance is counted in
+delta.
 
 Theorem:     docs/theory/windows-and-capacity.md, docs/theory/adaptive-campaigns.md,
              docs/theory/total-variation.md.
 Neighbours:  the budget's.
-Rounding:    epsilon up; the slots that a budget affords, down.
+Rounding:    epsilon up; the slots that a budget allows, down.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ from checkins.campaign.randomizer_config import RandomizerKind
 from checkins.errors import DeltaExhausted, NotCovered
 
 ONLY_SIMULATED = (
-    "a campaign without a grid can only be simulated: on devices, noise is drawn on one",
-    "privunit has no exact device sampler: a campaign with it can only be simulated",
+    "a campaign without a grid can only be simulated, because devices draw noise on a grid",
+    "a campaign with privunit can only be simulated, because no device samples it exactly",
 )
 
 
@@ -54,9 +56,10 @@ def certify_runs(
 ) -> Certificate:
     """Return the certificate of these runs together.
 
-    Their budgets must agree on delta and adjacency. ``rule`` is the filter of their population;
-    without one, the parameters of all campaigns are taken as fixed beforehand. ``curious`` clients
-    disclose what they see; no filter covers them.
+    Their budgets must have the same delta and adjacency. ``rule`` is the filter of their
+    population. If it is None, all campaigns are composed as if their parameters had been fixed
+    beforehand. ``curious`` is the number of clients who disclose what they see. It must be 0 if a
+    filter composes different campaigns.
     """
     if rule is not None and _differ(runs):
         if curious:
@@ -80,7 +83,7 @@ def certify_runs(
 
 
 def _differ(runs: Sequence[PartialRun]) -> bool:
-    """Whether the runs are of several campaigns, which were not declared together."""
+    """Return True if the runs belong to different campaigns."""
     return any(run.campaign != runs[0].campaign for run in runs)
 
 
@@ -88,35 +91,35 @@ def _filtered(runs: Sequence[PartialRun], rule: Filter) -> Certificate:
     blocks, terms = _charged(runs, rule)
     certificate = certify_adaptive(blocks, rule, **terms)
     if sum(block.runs for block in blocks) != sum(run.times for run in runs if run.design):
-        certificate = replace(certificate, epsilon_lower=0.0)  # some of it was never released
+        certificate = replace(certificate, epsilon_lower=0.0)  # some runs never took place
     return replace(certificate, assumptions=(*certificate.assumptions, _promise(runs)))
 
 
 def _largest_budget(runs: Sequence[PartialRun]) -> float:
-    """Return the largest budget: without the releases, it might not have been lowered."""
+    """Return the largest budget, because a lower one may have been chosen after releases."""
     return max(run.campaign.budget.epsilon for run in runs)
 
 
 def _promise(runs: Sequence[PartialRun]) -> str:
-    """Return the assumption of a filter: the budget was not raised because of releases."""
+    """Return the assumption of a filter: no release was a reason to raise the budget."""
     first, most = runs[0].campaign.budget.epsilon, _largest_budget(runs)
-    promise = f"the promise is the population's budget, epsilon = {most!r}"
+    promise = f"the guarantee is the population's budget, epsilon = {most!r}"
     if most > first:
         promise = (
             f"the population's budget was raised from epsilon = {first!r} to {most!r} after"
-            " releases: it is a promise only if that did not depend on them"
+            " releases. It is a guarantee only if that decision did not depend on the releases"
         )
     return (
-        f"{promise}: campaigns are opened and stopped after releases were seen; this epsilon is"
-        " what they have spent of it"
+        f"{promise}. Campaigns may be opened and stopped after releases were seen. The epsilon of"
+        " this certificate is the part of the budget that is used so far"
     )
 
 
 def _charged(runs: Sequence[PartialRun], rule: Filter) -> tuple[list[Block], dict[str, Any]]:
-    """Return the blocks that a filter charges for these runs, and the terms of the guarantee."""
+    """Return the blocks of runs that a filter composes, and the arguments of the guarantee."""
     declared: list[tuple[PartialRun, ...]] = []
     begun: Counter[Campaign] = Counter()
-    left = 0  # how many runs the last block could have had
+    left = 0  # number of runs that the last block could have had
     for campaign, group in groupby(runs, key=lambda run: run.campaign):
         if declared:
             declared[-1] = _declared(declared[-1], tuple(chain(*declared[:-1])), rule, left)
@@ -138,11 +141,12 @@ def _charged(runs: Sequence[PartialRun], rule: Filter) -> tuple[list[Block], dic
 def _declared(
     block: tuple[PartialRun, ...], earlier: tuple[PartialRun, ...], rule: Filter, left: int
 ) -> tuple[PartialRun, ...]:
-    """Return all runs that a campaign could have had within its budget, if another follows it.
+    """Return the runs that count for a campaign if another campaign follows it.
 
-    Whoever opens the next campaign may have seen the releases of this one: the ``left`` repeats,
-    those that did not begin before this block, could have been run as well, so they are charged. An
-    earlier block of the same campaign may have been charged for them too.
+    ``left`` is the number of the campaign's repeats that began in this block or not at all. The
+    decision to open the next campaign may depend on the releases, and without it all of these
+    repeats could have been run. So all of them count that the budget allows. They may count for an
+    earlier block of the same campaign too.
     """
     campaign = block[0].campaign
     done = sum(run.times for run in block)
@@ -150,7 +154,7 @@ def _declared(
         return block
     slots = Spending(campaign, earlier, rule).affordable_slots_of(left)
     whole, rest = divmod(slots, campaign.design.slots)
-    if campaign.design.protocol is Protocol.AVERAGED:  # those who contributed are known by now
+    if campaign.design.protocol is Protocol.AVERAGED:  # the contributors are known by now
         left = whole - done
         return (*block, replace(PartialRun.whole(campaign), times=left)) if left > 0 else block
     if whole * campaign.design.slots + rest < sum(run.slots * run.times for run in block):
@@ -161,7 +165,7 @@ def _declared(
 
 @lru_cache(maxsize=4096)
 def _epsilon(runs: tuple[PartialRun, ...], rule: Filter | None) -> float:
-    """Return the epsilon of ``certify_runs``, cached: a server asks after every slot."""
+    """Return the epsilon of ``certify_runs``. Cached, because a server asks after every slot."""
     if rule is not None and _differ(runs):
         blocks, terms = _charged(runs, rule)
         return filtered_epsilon(blocks, rule, **terms)
@@ -189,8 +193,8 @@ def _caveats(campaign: Campaign) -> tuple[str, ...]:
 class Spending:
     """The epsilon of a campaign, composed with ``earlier`` runs on its population.
 
-    ``rule`` is the filter that was fixed for the population before its first release. Without one,
-    the parameters of all campaigns are taken as fixed beforehand.
+    ``rule`` is the filter that was fixed for the population before its first release. If it is
+    None, all campaigns are composed as if their parameters had been fixed beforehand.
     """
 
     campaign: Campaign
@@ -211,12 +215,13 @@ class Spending:
     def after(self, slots: int, *, run: int = 1, contributors: int | None = None) -> Certificate:
         """Return the certificate after ``slots`` slots of run ``run`` and all runs before it.
 
-        Averaged updates have the same epsilon after any slot; the final one needs ``contributors``.
+        Averaged updates have the same epsilon after every slot. It depends on ``contributors``. If
+        that is None, the smallest declared population is used.
         """
         return certify_runs(self._runs(slots, run, contributors), rule=self.rule)
 
     def epsilon_after(self, slots: int, *, run: int = 1) -> float:
-        """Return the epsilon of that certificate, cached; infinite if none is proved."""
+        """Return the epsilon of ``after``, cached. It is infinite if no finite one is proved."""
         return _epsilon(self._runs(slots, run), self.rule)
 
     def _runs(
@@ -231,7 +236,7 @@ class Spending:
         return (*self.earlier, *before, last)
 
     def affordable(self, *, run: int = 1) -> int:
-        """Return how many slots of run ``run`` the budget affords, after every run before it."""
+        """Return how many slots of run ``run`` the budget allows after all runs before it."""
         validate.count(most=self.campaign.repeats, run=run)
         return self._most_of(
             lambda slots: self.epsilon_after(slots, run=run), self.campaign.design.slots
@@ -239,11 +244,11 @@ class Spending:
 
     @property
     def affordable_slots(self) -> int:
-        """Number of slots that the budget affords in all remaining runs."""
+        """Number of slots that the budget allows in all remaining runs."""
         return self.affordable_slots_of(self.repeats_left)
 
     def affordable_slots_of(self, repeats: int) -> int:
-        """Return how many slots the budget affords in at most ``repeats`` more runs."""
+        """Return how many slots the budget allows in at most ``repeats`` more runs."""
         slots = self.campaign.design.slots
         if repeats == 1:
             return self.affordable()
@@ -259,9 +264,10 @@ class Spending:
         return self._epsilon_after(self.slots) <= self.campaign.budget.epsilon
 
     def curve(self, slots: Sequence[int] | None = None) -> tuple[tuple[int, float], ...]:
-        """Return (slots, epsilon) after some slots, counted over all runs; after twenty by default.
+        """Return (slots, epsilon) for each number of slots, counted over all remaining runs.
 
-        An epsilon that is not bounded is infinite.
+        By default there are up to twenty evenly spaced numbers. Epsilon is infinite if no finite
+        epsilon is proved.
         """
         if slots is None:
             slots = sorted({max(1, self.slots * part // 20) for part in range(1, 21)})
@@ -273,7 +279,10 @@ class Spending:
         return self.epsilon_after(slot + 1, run=run + 1)
 
     def _most_of(self, epsilon: Callable[[int], float], most: int) -> int:
-        """Return the largest count up to ``most`` whose epsilon, which grows, is within budget."""
+        """Return the largest count up to ``most`` whose epsilon is within the budget.
+
+        ``epsilon`` must not decrease with the count.
+        """
         budget = self.campaign.budget.epsilon
         high, at_high = most, epsilon(most)
         if at_high <= budget:

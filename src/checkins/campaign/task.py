@@ -1,9 +1,9 @@
 """The learning task: data, features, model, local training and the optimizer of the server.
 
-Public values only. Scaling is a public constant, never fitted on the clients' data. The optimizer
-of the server is post-processing, so epsilon does not depend on anything here. Real
-campaigns step by "sgd", which the protocol implements; "optax:NAME" names an optimizer of optax,
-which only a simulation has.
+All values are public. Features are scaled by public constants, never by statistics of the clients'
+data. Epsilon does not depend on the task, because updates are clipped and the server's optimizer is
+post-processing. Real campaigns use the optimizer "sgd". "optax:NAME" names an optimizer of optax,
+which is available only in simulations.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ Argument = tuple[str, float | bool]
 
 
 class StepSizes(StrEnum):
-    """How the step size of step i follows from the rate: c, or the paper's c / sqrt(i)."""
+    """The step size of step i with the rate c: either c, or c / sqrt(i) as in the paper."""
 
     CONSTANT = "constant"
     INVERSE_SQRT = "inverse-sqrt"
 
     @property
     def decay(self) -> float:
-        """The power d of c / i^d."""
+        """The exponent d of the step size c / i^d."""
         return 0.5 if self is StepSizes.INVERSE_SQRT else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """Steps of the server: θ ← θ − (rate / minibatch) × the sum of ``minibatch`` slots.
+    """The server's optimizer: θ ← θ − (rate / minibatch) × the sum of ``minibatch`` slots.
 
-    ``divide_by`` is the fixed public count that a slot's sum is divided by; a campaign fills it in
-    with its capacity, or 1 where every check-in is used; averaged updates have none. ``diameter``
-    is that of the ball around 0 onto which the model is projected.
+    ``divide_by`` is the fixed public number by which a slot's sum is divided. If it is None, a
+    campaign sets it to its capacity, or to 1 if it has no capacity. Under averaged updates it stays
+    None. The model is projected onto the ball of ``diameter`` around 0.
 
-    With ``momentum`` μ the mean gradient g of a minibatch enters a velocity, v ← g + μv, and the
-    step is v, or g + μv with ``nesterov``: optax.sgd's. A momentum of 0 is none.
+    With ``momentum`` μ and the mean gradient g of a minibatch, the velocity is v ← g + μv. The step
+    uses v, or g + μv if ``nesterov`` is True, as in optax.sgd. A momentum of 0 is stored as None.
 
-    ``kind`` is "sgd", or "optax:NAME" with the ``arguments`` of that function apart from its
-    rate, given as a mapping or as pairs and stored sorted.
+    ``kind`` is "sgd" or "optax:NAME". ``arguments`` are the arguments of that optax function other
+    than its rate. They are given as a mapping or as pairs, and stored as sorted pairs.
 
     >>> Optimizer(0.1, kind="optax:adam", arguments={"b2": 0.99, "b1": 0.5}).arguments
     (('b1', 0.5), ('b2', 0.99))
@@ -96,7 +96,7 @@ class Optimizer:
         validate.probability(momentum=self.momentum)
         if self.momentum == 1:
             raise InvalidValue("momentum", self.momentum, "must be below 1")
-        if self.momentum == 0:  # means the same as none, so it is the same campaign
+        if self.momentum == 0:  # 0 and None must give the same seal
             object.__setattr__(self, "momentum", None)
             object.__setattr__(self, "nesterov", False)
         else:
@@ -115,32 +115,35 @@ class Optimizer:
 
     @property
     def optax(self) -> str | None:
-        """The NAME of "optax:NAME"; None for "sgd"."""
+        """The NAME of "optax:NAME". None for "sgd"."""
         named = _OPTAX.fullmatch(self.kind)
         return named and named[1]
 
 
 def require_optimizer_kind(kind: object) -> None:
-    """Refuse anything but "sgd" or "optax:NAME"."""
+    """Raise InvalidValue unless ``kind`` is "sgd" or "optax:NAME"."""
     known = isinstance(kind, str) and len(kind) <= validate.LONGEST_TEXT
     if not known or not (kind == SGD or _OPTAX.fullmatch(str(kind))):
         raise InvalidValue("kind", kind, KINDS)
 
 
 def optimizer_argument(name: object, value: object) -> Argument:
-    """Return one argument of an optimizer; an integer becomes a float: 1 and 1.0 are one seal."""
+    """Return one checked argument of an optimizer.
+
+    An integer becomes a float, so that 1 and 1.0 give the same seal.
+    """
     validate.text(arguments=name)
     if not _IDENTIFIER.fullmatch(str(name)):
         raise InvalidValue("arguments", name, "must be named by letters, digits and _")
     if name == "learning_rate":
-        raise InvalidValue("arguments", name, "is what rate and schedule say")
+        raise InvalidValue("arguments", name, "is set by rate and schedule")
     if isinstance(value, bool):
         return str(name), value
     if isinstance(value, int | float):
         try:
             number = float(value)
             validate.non_negative(arguments=abs(number))  # finite, of either sign
-            return str(name), number + 0.0  # no minus zero: it would have a seal of its own
+            return str(name), number + 0.0  # −0.0 becomes 0.0, so that the seal is the same
         except (InvalidValue, OverflowError):
             pass
     raise InvalidValue("arguments", name, "must be a finite number, true or false")
@@ -155,7 +158,7 @@ class DataSet(StrEnum):
 
 
 class Model(StrEnum):
-    """Models of the package; any other model is named as ``module:function``."""
+    """The package's own models. Any other model is named as ``module:function``."""
 
     LOGISTIC = "logistic"
     SOFTMAX = "softmax"
@@ -164,22 +167,23 @@ class Model(StrEnum):
 
 
 class Features(StrEnum):
-    """Public features that are computed from an example before anything is learned."""
+    """Features that are computed from each example separately, before anything is learned."""
 
     SCATTERING = "scattering"
 
 
-NOT_PICTURES = 'scattering is for pictures: it goes with data = "fashion-mnist"'
+NOT_PICTURES = 'scattering is for pictures, so it needs data = "fashion-mnist"'
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file: its column of clients, its column of labels, and its features.
+    """A data file: its column of clients, its column of labels, and its columns of features.
 
-    ``ranges`` holds one (low, high) for each feature, in the features' order: public constants that
-    a value is clipped to and scaled by. ``classes`` is the number of labels; if it is None, the
-    labels are 0, 1, ... up to some number. ``holdout`` is the share of clients, chosen by a public
-    hash of the id, that are public test data: nothing protects them.
+    ``ranges`` contains one (low, high) for each feature, in the order of ``features``. Values are
+    clipped to this range and scaled by it, so it must be a public constant. ``classes`` is the
+    number of labels. If it is None, the labels in the data must be 0, 1, ... up to the largest.
+    ``holdout`` is the share of clients whose data are used for testing, chosen by a public hash of
+    their ids. Their data are not protected.
     """
 
     file: str
@@ -213,7 +217,7 @@ class DataFile:
                 raise InvalidValue("classes", self.classes, "must be at least 2")
         validate.probability(holdout=self.holdout)
         if self.holdout == 1:
-            raise InvalidValue("holdout", self.holdout, "must be below 1: it leaves no clients")
+            raise InvalidValue("holdout", self.holdout, "must be below 1, or no clients are left")
         object.__setattr__(self, "holdout", float(self.holdout) + 0.0)
 
 
@@ -226,17 +230,18 @@ def _range(pair: tuple[float, float]) -> tuple[float, float]:
 
 def _finite(value: float) -> float:
     validate.non_negative(ranges=abs(value))  # finite, of either sign
-    return float(value) + 0.0  # no minus zero: it would have a seal of its own
+    return float(value) + 0.0  # −0.0 becomes 0.0, so that the seal is the same
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """The data, the model, and the training of a client and of the server.
 
-    With ``local_steps`` above 1 a client takes steps of its own of ``local_step_size`` s, from the
-    model it was given to where they end, and reports (start − end) / s, a sum of gradients. A
-    ``local_rate`` of 1 is the default, and stored as None. ``features`` are computed from an
-    example before learning; None are the data's own.
+    If ``local_steps`` is 1, a client reports one gradient. If it is larger, the client makes so
+    many training steps of size s = ``local_step_size``, and reports (start − end) / s, where start
+    and end are the models before and after its steps. This is a sum of gradients. A ``local_rate``
+    of 1 is the default, and stored as None. ``features`` are computed from each example before
+    learning. If it is None, the values of the data are used as they are.
 
     >>> Task("patients", "linear", Optimizer(rate=0.5))
     Traceback (most recent call last):
@@ -284,10 +289,10 @@ class Task:
 
     @property
     def local_step_size(self) -> float:
-        """The step of a client's own steps."""
+        """The size of a client's training steps."""
         return 1.0 if self.local_rate is None else self.local_rate
 
 
 def fits(features: Features | None, data: str | DataFile) -> bool:
-    """Whether these features can be computed from this data."""
+    """Return True if these features can be computed from this data."""
     return features is not Features.SCATTERING or data == DataSet.FASHION_MNIST

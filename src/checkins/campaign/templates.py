@@ -1,6 +1,7 @@
-"""Campaigns to start from, one for each kind of task.
+"""Templates of campaign files, one for each kind of task.
 
-Their values are examples, and must be chosen again for real people: the file says so.
+Their values are examples. A comment in the file says that they must be chosen before real people
+take part.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from checkins.campaign.task import DataFile, DataSet, Model, Optimizer, StepSize
 SCHEDULE = Schedule(datetime(2030, 1, 1, tzinfo=UTC), slot_s=1.0, choose_s=0.3)
 GAUSSIAN = RandomizerConfig(RandomizerKind.GAUSSIAN, clip=1.0, grid=1e-6)
 CHOOSE = (
-    "Nothing that privacy depends on has a default: every such value is in this file. Those marked",
-    "(choose) decide the privacy guarantee. The values below are a place to start and no advice:",
-    "choose them before anyone takes part. The epsilon of this file, and whether it is within its",
-    "budget: checkins check FILE",
+    "Every value that privacy depends on is in this file. The values marked (choose) decide the",
+    "privacy guarantee. They are examples, not advice. Choose them before anyone takes part.",
+    "To see the epsilon of this file, and whether it is within the budget:",
+    "checkins check FILE",
 )
 
 
 class Template(StrEnum):
-    """The kinds of task for which there is a campaign file to start from."""
+    """The kinds of task for which there is a template."""
 
     PATIENTS = "patients"
     FASHION_MNIST = "fashion-mnist"
@@ -42,7 +43,7 @@ class Template(StrEnum):
 
 
 def template_text(template: Template) -> str:
-    """Return the commented campaign file for a kind of task."""
+    """Return the text of a template, with comments."""
     first, campaign = {
         Template.PATIENTS: _patients,
         Template.FASHION_MNIST: _fashion_mnist,
@@ -57,14 +58,14 @@ def _patients() -> tuple[str, Campaign]:
         200, GaussianNoise(0.1, NoiseAt.CLIENT), capacity=176, population=Population(15_000, 20_000)
     )
     task = Task(DataSet.PATIENTS, Model.LOGISTIC, Optimizer(rate=5.0))
-    first = "One round of training on the records of a clinic's patients, one client each."
+    first = "One round of training on the records of a clinic. Each patient is one client."
     return first, _campaign("patients", design, task, population_id="clinic")
 
 
 def _fashion_mnist() -> tuple[str, Campaign]:
     design = _design(300, GaussianNoise(1.0, NoiseAt.SERVER))
     task = Task(DataSet.FASHION_MNIST, Model.SOFTMAX, Optimizer(rate=2.0, divide_by=200))
-    first = "Pictures of clothes, one for each of 60,000 clients; the server adds the noise."
+    first = "60,000 clients with one picture of clothes each. The server adds the noise."
     return first, _campaign("fashion-mnist", design, task)
 
 
@@ -77,7 +78,7 @@ def _synthetic() -> tuple[str, Campaign]:
         adjacency=Adjacency.REPLACE_ONE,
         randomizer=RandomizerConfig(RandomizerKind.LAPLACE, clip=1.0, grid=1e-5),
     )
-    return "A convex problem with a known optimum; each report is private by itself.", campaign
+    return "A convex problem with a known optimum. Each report is private by itself.", campaign
 
 
 def _file() -> tuple[str, Campaign]:
@@ -90,7 +91,7 @@ def _file() -> tuple[str, Campaign]:
     )
     design = _design(300, GaussianNoise(1.0, NoiseAt.SERVER))
     task = Task(data, Model.LOGISTIC, Optimizer(rate=0.5, divide_by=30))
-    first = "Your own table: say below whose row is whose, what to predict, and from what."
+    first = "Your own data file. Name its columns in [task.data] below."
     return first, _campaign("my-campaign", design, task, population_id="my-population")
 
 

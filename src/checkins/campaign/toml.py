@@ -1,11 +1,11 @@
-"""Read values of a TOML file by section and key; refuse them with file, line and key.
+"""Read values of a TOML file by section and key. Errors name the file, the line and the key.
 
-Limits on the text are checked in one pass before it is parsed: parsers of TOML take time that grows
-with the square of the number of parts of a dotted key, and stack that grows with the nesting of
-brackets. A text within these limits is parsed in a fraction of a second.
+Before a text is parsed, limits on its size and structure are checked in one pass, because a parser
+of TOML needs time that is quadratic in the number of parts of a dotted key, and stack that grows
+with the nesting of brackets. A text within these limits is parsed in a fraction of a second.
 
-A table inside a section, ``optimizer = { rate = 0.5 }`` or ``[task.optimizer]``, is the section
-``task.optimizer``; messages name a key of it as ``[task] optimizer.rate``.
+A table inside a section, ``optimizer = { rate = 0.5 }`` or ``[task.optimizer]``, is called the
+section ``task.optimizer`` here. Error messages name its keys as ``[task] optimizer.rate``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_NESTING = 16
 _KEY = re.compile(r"""^\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*(?:\.\s*([\w-]+)\s*)?=""")
 _NO_VALUE = re.compile(r"^[^=#]*=\s*(?:#.*)?$")
 
-# Strings and comments as the standard has them: what stands in one is neither key nor bracket.
+# Strings and comments of the TOML standard. Inside them, nothing is a key or a bracket.
 _TOKEN = re.compile(
     r"""
       (?P<blank> [ \t]++ | \#[^\n]*+ )
@@ -58,7 +58,7 @@ _TOKEN = re.compile(
 
 
 class InvalidCampaign(InvalidValue):
-    """A campaign file that cannot be run; the message names file, line and key."""
+    """A campaign file is invalid. The message names the file, the line and the key."""
 
     def __str__(self) -> str:
         value = "" if self.value is None else f" = {self.value}"
@@ -88,7 +88,10 @@ def line_numbers(text: str) -> dict[tuple[str, str], int]:
 
 @dataclass(frozen=True, slots=True)
 class TomlSource:
-    """The values of a file with its path and the lines of its keys; the top is section ``""``."""
+    """The values of a file, its path, and the lines of its keys.
+
+    The keys at the top of the file have the section ``""``.
+    """
 
     path: str
     values: Mapping[str, object]
@@ -99,7 +102,7 @@ class TomlSource:
         try:
             with Path(path).open("rb") as file:
                 content = file.read(MOST_BYTES + 1)
-            text = content.decode("utf-8-sig")  # some editors begin a file with a mark
+            text = content.decode("utf-8-sig")  # some editors write a byte order mark
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise InvalidCampaign(str(path), None, f"cannot be read: {reason}") from error
@@ -109,9 +112,9 @@ class TomlSource:
 
     @classmethod
     def parse(cls, text: str, *, path: str) -> TomlSource:
-        """Parse a text; ``path`` is for messages.
+        """Parse a text. ``path`` appears in error messages.
 
-        A text beyond the limits of this module is refused before it is parsed.
+        A text that exceeds the limits of this module is refused before it is parsed.
         """
         beyond = excess(text)
         if beyond is not None:
@@ -125,7 +128,7 @@ class TomlSource:
         return cls(path, values, line_numbers(text))
 
     def section(self, name: str) -> Mapping[str, object]:
-        """Return the values of a section; ``a.b`` is the table b of section a."""
+        """Return the values of a section. ``a.b`` is the table b of section a."""
         if name == "":
             return self.values
         outer, _, inner = name.rpartition(".")
@@ -141,7 +144,7 @@ class TomlSource:
         return section
 
     def has(self, name: str) -> bool:
-        """Whether the file has this section, or this key at its top."""
+        """Return True if the file has this section, or this key at its top."""
         return name in self.values
 
     def get(self, section: str, key: str) -> object:
@@ -149,7 +152,7 @@ class TomlSource:
         return self.section(section).get(key)
 
     def need(self, section: str, key: str) -> object:
-        """Return the value of a key; refuse a file without it."""
+        """Return the value of a key. Raise InvalidCampaign if the key is missing."""
         if key not in self.section(section):
             self.refuse(section, key, "is missing; it has no default")
         return self.section(section)[key]
@@ -203,7 +206,7 @@ class TomlSource:
         return str(value)
 
     def check_keys(self, section: str, known: Set[str]) -> None:
-        """Refuse an unknown key: a misspelt key must not pass for an absent one."""
+        """Raise InvalidCampaign for an unknown key, so that no misspelt key is ignored."""
         for key in self.section(section):
             if key not in known:
                 close = difflib.get_close_matches(key, sorted(known), n=1)
@@ -215,7 +218,7 @@ class TomlSource:
         raise self.refusal(section, key, expected)
 
     def refusal(self, section: str, key: str, expected: str) -> InvalidCampaign:
-        """Return a refusal that names file, line, section, key and value."""
+        """Return an error that names the file, line, section, key and value."""
         value = self.section(section).get(key)
         line = self._line(section, key)
         place = self.path if line is None else f"{self.path}:{line}"
@@ -230,7 +233,7 @@ class TomlSource:
         )
 
     def _line(self, section: str, key: str) -> int | None:
-        """Return the line of a key, or of the nearest table around it; None if unknown."""
+        """Return the line of a key, or of the nearest table around it. None if not known."""
         if (section, key) in self.lines:
             return self.lines[section, key]
         around = section or key
@@ -244,7 +247,7 @@ class TomlSource:
 
 
 def _what_is_wrong(error: ValueError, text: str) -> tuple[int, str]:
-    """Return the line of an error, and a clearer reason than the parser's for a missing value."""
+    """Return the line and the reason of a parser's error, in clearer words where possible."""
     reason, _, place = str(error).rpartition(" (at ")
     lines = text.rstrip().split("\n")
     found = re.match(r"line (\d+),", place)
@@ -254,12 +257,12 @@ def _what_is_wrong(error: ValueError, text: str) -> tuple[int, str]:
     if not found and reason.startswith(("Expected", "Invalid", "Unterminated", "Unclosed")):
         return line, "the file ends in the middle of a line"
     if reason == "Cannot overwrite a value":
-        return line, "this key stands twice"
+        return line, "this key appears twice"
     return line, reason or str(error)
 
 
 def as_written(value: object) -> str:
-    """Return a value on one line, as TOML writes it; a long value is shortened.
+    """Return a value on one line, as TOML writes it. A long value is shortened.
 
     >>> as_written("fixed"), as_written(True), as_written([1, 2])
     ('"fixed"', 'true', '[1, 2]')
@@ -269,7 +272,7 @@ def as_written(value: object) -> str:
 
 
 def _written(value: object) -> str:
-    """Return the value in TOML; only the beginning of a long list or table."""
+    """Return the value in TOML. Of a long list or table, return only the beginning."""
     match value:
         case bool():
             return str(value).lower()
@@ -288,7 +291,9 @@ def _written(value: object) -> str:
 
 
 def excess(text: str) -> tuple[int | None, str] | None:
-    """Return the line (None: the whole text) and the limit that a text exceeds; None if none.
+    """Return the limit that a text exceeds, with the line where it does. None if there is none.
+
+    The line is None if the text as a whole is too long.
 
     >>> excess("a.b.c = [[1.5], [2.5]]  # ....................")
     >>> excess("name = 'x'\\na.b.c.d.e.f.g.h.i = 1")
