@@ -1,7 +1,7 @@
 """Write files so that they survive a crash.
 
 After a crash, a replaced file has either its whole old content or its whole new content.
-``write_whole`` does not flush: its caller makes an append durable with ``os.fsync``.
+``write_whole`` does not flush. Its caller calls ``os.fsync`` to make an append durable.
 """
 
 from __future__ import annotations

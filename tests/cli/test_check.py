@@ -335,9 +335,9 @@ def test_runs_that_the_ledger_holds_are_not_run_again(checkins, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"population_id": "others"}, "population_id is 'others' where the ledger is for 'clinic'"),
-        ({"delta": 1e-5}, "delta is 1e-05 where the ledger is for 1e-06"),
-        ({"adjacency": Adjacency.ADD_REMOVE}, "adjacency is add-remove where the ledger is for"),
+        ({"population_id": "others"}, "population_id is 'others', but the ledger is for 'clinic'"),
+        ({"delta": 1e-5}, "delta is 1e-05, but the ledger is for 1e-06"),
+        ({"adjacency": Adjacency.ADD_REMOVE}, "adjacency is add-remove, but the ledger is for"),
         ({"grid": None}, "a campaign without [randomizer] grid can be certified, not run"),
     ],
 )

@@ -213,7 +213,7 @@ def at_address():
         (b"".join(WHOLE.lines[:3]) + b"\n", "ledger.jsonl:4: is not JSON"),
         (b"".join(WHOLE.lines).replace(b'"slot":3', b'"slot":2'), "ledger.jsonl:4: its hash"),
         (b"".join(WHOLE.lines).replace(b"{", b"{ ", 1), "ledger.jsonl:1: is not spelled as"),
-        (b"".join(WHOLE.lines[1:]), "ledger.jsonl:1: is entry 2 where entry 1 is next"),
+        (b"".join(WHOLE.lines[1:]), "ledger.jsonl:1: is entry 2, but entry 1 is next"),
         (b"".join(WHOLE.lines)[:-1], "ledger.jsonl:6: the last line is incomplete (crash?)"),
     ],
 )

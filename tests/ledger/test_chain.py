@@ -195,7 +195,7 @@ def test_a_total_stands_where_something_was_added_and_nowhere_else() -> None:
 
 def test_a_total_is_as_long_as_the_model() -> None:
     entry = SlotClosed.of(slot=1, total=np.ones(4, dtype=np.int64), model=MODEL)
-    with pytest.raises(InvalidLedger, match="the total has 4 numbers, the model 3"):
+    with pytest.raises(InvalidLedger, match="the total has 4 numbers, but the model has 3"):
         Book().open(FIXED).add(entry)
 
 
@@ -219,13 +219,13 @@ def test_a_randomizer_without_a_device_sampler_is_simulated_only() -> None:
 @pytest.mark.parametrize("first", [2, 4, 5])
 def test_slots_come_in_their_order_without_gaps(first: int) -> None:
     book = Book().open(FIXED)
-    with pytest.raises(InvalidLedger, match=f"is slot {first}, where slot 1 of 4 is next"):
+    with pytest.raises(InvalidLedger, match=f"is slot {first}, but slot 1 of 4 is next"):
         book.add(SlotClosed.of(slot=first, total=np.ones(3, dtype=np.int64), model=MODEL))
 
 
 def test_no_slot_follows_the_last() -> None:
     book = Book().run(FIXED)
-    with pytest.raises(InvalidLedger, match="is slot 5, where all 4 slots are over"):
+    with pytest.raises(InvalidLedger, match="is slot 5, but all 4 slots are over"):
         book.add(SlotClosed.of(slot=5, total=np.ones(3, dtype=np.int64), model=MODEL))
 
 
@@ -249,7 +249,7 @@ def test_a_campaign_is_completed_after_its_last_slot_and_stopped_before() -> Non
     [
         (campaign(name="b", population_id="ward"), "population_id is 'ward' where .* 'clinic'"),
         (campaign(name="b", population_id=None), "population_id is None"),
-        (campaign(name="b", delta=1e-7), "delta is 1e-07 where the ledger is for 1e-06"),
+        (campaign(name="b", delta=1e-7), "delta is 1e-07, but the ledger is for 1e-06"),
         (campaign(name="b", adjacency=Adjacency.ADD_REMOVE), "adjacency is add-remove"),
         (FIXED, "already ran 1 times"),
     ],
@@ -277,7 +277,7 @@ def test_a_campaign_runs_as_often_as_it_says() -> None:
     assert [run.number for run in book.ledger.closed] == [1, 2]
     with pytest.raises(InvalidLedger, match="already ran 2 times"):
         book.open(twice)
-    with pytest.raises(InvalidLedger, match="is run 2 of this campaign, where 1 is next"):
+    with pytest.raises(InvalidLedger, match="is run 2 of this campaign, but 1 is next"):
         Book().add(replace(Ledger().opening(twice, model=MODEL), run=2))
 
 

@@ -186,7 +186,7 @@ def test_after_a_failed_sync_nothing_is_appended_until_the_file_is_read_again(
 def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path: Path) -> None:
     with LedgerFile(tmp_path) as file:
         file.append(entries(0)[0])
-        with pytest.raises(LedgerBusy, match=r"ledger\.jsonl: another process is writing it"):
+        with pytest.raises(LedgerBusy, match=r"ledger\.jsonl: another process has it open"):
             LedgerFile(tmp_path)
         assert len(list(lines(file.path))) == 1
     LedgerFile(tmp_path).close()

@@ -43,7 +43,7 @@ def test_a_repeat_from_the_last_model_has_its_velocity(carried: bool) -> None:
     if carried:
         assert len(verify(book.lines, path="ledger").ledger.runs) == 2
     else:
-        with pytest.raises(InvalidLedger, match="is not the one that the totals give"):
+        with pytest.raises(InvalidLedger, match="does not follow from the totals"):
             verify(book.lines, path="ledger")
 
 

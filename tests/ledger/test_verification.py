@@ -229,7 +229,7 @@ def test_a_model_that_the_totals_do_not_give_is_refused() -> None:
         found = refusal(Book().open(FIXED).add(*forged).lines)
         assert found == (
             f"ledger.jsonl:{wrong + 2}: the model released after slot {wrong + 1}"
-            " is not the one that the totals give"
+            " does not follow from the totals"
         )
 
 

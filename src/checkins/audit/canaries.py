@@ -4,9 +4,10 @@ A certificate holds for any behaviour and any data of the other clients, so an a
 both. There are either no other clients, so that dummy reports (drawn by the server in place of
 missing reports) fill the slots, or every slot is full of clients with the opposite update.
 
-Theorem:     docs/theory/pure.md: two outcomes attain add/remove, and the extreme distributions of
-             replace-one are real randomizers. docs/theory/gaussian.md: a client alone among
-             dummies, one that displaces its opposite with w = K/(K+1), and two opposite updates.
+Theorem:     docs/theory/pure.md: a randomizer with two outcomes attains the epsilon of add/remove,
+             and the extreme distributions of replace-one belong to real randomizers.
+             docs/theory/gaussian.md: a client alone among dummies, a client that displaces one with
+             the opposite update with probability w = K/(K+1), and two opposite updates.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Canary(Interface):
 
 
 class _WorstCase:
-    """Properties of all worst-case canaries: likelihood ratio, any batch size, no warm-up."""
+    """Properties that all worst-case canaries share."""
 
     __slots__ = ()
     statistic = RATIO
@@ -211,7 +212,7 @@ def worst_case(
         noise = campaign.design.randomizer
         if not run.averaged:
             return tuple(_gaussian(campaign, run, noise, uses_population))
-        words = "update of norm clip or its opposite. All other clients send only noise"
+        words = "an update of the norm of the clip or its opposite. All others send only noise"
         return (AveragedCanary("averaged", words, run, noise.noise_multiplier),)
     local_epsilon = campaign.design.randomizer.local_epsilon
     replace_one = campaign.budget.adjacency is Adjacency.REPLACE_ONE
@@ -227,8 +228,8 @@ def _responses(local_epsilon: float, replace_one: bool) -> Iterator[tuple[str, s
     b = math.exp(local_epsilon)
     r = 1.0 / (1.0 + b)
     base = (r, 1.0 - r)
-    words = "worst randomizer with this local epsilon: {}. All other clients mostly report {}"
-    explained = words.format("a report is one of two outcomes", "the other outcome")
+    words = "the worst randomizer with this local epsilon. {}. All other clients mostly report {}"
+    explained = words.format("It has two outcomes", "the second one")
     yield "binary", explained, Response(first=(1.0 - r, r), other=base, base=base)
     if not replace_one:
         return
@@ -240,7 +241,7 @@ def _responses(local_epsilon: float, replace_one: bool) -> Iterator[tuple[str, s
             for side in (0, 1)
             for ratios in [(point.up, point.middle, point.down)]
         ]
-        explained = words.format("a report is one of three outcomes", "the third outcome")
+        explained = words.format("It has three outcomes", "the middle one")
         yield name, explained, Response(first=sides[0], other=sides[1], base=base3)
 
 
@@ -249,19 +250,19 @@ def _gaussian(
 ) -> Iterator[Canary]:
     noise_sum = GaussianSum(campaign.design.slot_noise(noise))
     other = -1.0 if campaign.budget.adjacency is Adjacency.REPLACE_ONE else None
-    against = "a missing client" if other is None else "the opposite update"
+    against = "a missing client" if other is None else "one with the opposite update"
     canary = partial(SumCanary, run=run, noise=noise_sum, other=other)
-    start = "update of norm clip"
-    yield canary("alone", f"{start}. No other client checks in. Compared with {against}")
+    start = "a client whose update has the norm of the clip"
+    yield canary("alone", f"{start}, without any other client, compared with {against}")
     if run.capacity is None:
         return
     population = campaign.design.population
     if not uses_population or population is None:
-        explained = f"{start}. All other clients have its opposite. Compared with {against}"
+        explained = f"{start}, in slots full of opposite updates, compared with {against}"
         yield canary("displacing", explained, others=run.capacity, level=-1.0)
     elif campaign.design.protocol is Protocol.FIXED and population.most > 1:
         crowd = population.most - 1
-        explained = f"{start}. {crowd:,} other clients have its opposite. Compared with {against}"
+        explained = f"{start}, among {crowd:,} opposite updates, compared with {against}"
         yield canary("in a crowd", explained, level=-1.0, crowd=crowd)
 
 
@@ -278,14 +279,14 @@ def _own(campaign: Campaign, run: RunParameters, dimension: int | None) -> Canar
     match campaign.mechanism(dimension or 1):
         case RandomizedResponse() as response:
             own = _own_response(response, replace_one=replace_one, averaged=run.averaged)
-            return ResponseCanary("own response", "client with one fixed category", own, run)
+            return ResponseCanary("own response", "a client with one fixed category", own, run)
         case Laplace() as laplace if not run.averaged:
-            explained = "update of norm clip in a single coordinate. No other client checks in"
+            explained = "an update with one coordinate, the clip. No other client checks in"
             noise = releases.LaplaceSum(laplace.scale / laplace.clip, run.capacity or 1)
             other = -1.0 if replace_one else None
             return SumCanary("own laplace", explained, run, noise, other=other)
         case PrivUnit() as unit if not run.averaged:
-            explained = "update of norm clip. The attack counts reports in the cap around it"
+            explained = "an update of the norm of the clip. The attack counts reports in its cap"
             return ResponseCanary("own cap", explained, _cap(unit, replace_one=replace_one), run)
     return None
 

@@ -13,15 +13,15 @@ Theorem:     [SNJ23, section 5 and Appendix D], arXiv:2305.08846v1. If the run i
                  Pr[at least v are right] <= β + 2 k δ α,
                  β = Pr[W >= v],   α = max over i = 1..v of Pr[v − i <= W < v] / i .
 
-             Proof of δ = 0: given the releases and the coins of the canaries before it, the odds of
-             a canary's coin are at most e^ε either way, by Bayes and ε-DP; so each guess is right
-             with probability at most e^ε/(1 + e^ε), whatever came before, and the number of right
-             ones is stochastically below W. For δ > 0 (a sketch; the paper has the whole proof):
-             two distributions that are (ε, δ)-close become ε-close once each is changed on an event
-             of probability δ. So the right guesses are at most W plus the number of canaries where
-             such an event came true, whose mean is at most 2 k δ; by Markov's inequality i or more
-             of them occur with probability at most 2 k δ / i, and they help only where
-             v − i <= W < v. α is the worst way to use that mean.
+             Proof for δ = 0. Given the releases and the coins of earlier canaries, the odds of a
+             canary's coin are at most e^ε in either direction, by Bayes and ε-DP. So each guess is
+             right with probability at most e^ε/(1 + e^ε), given all earlier guesses, and the number
+             of right guesses is stochastically below W. Sketch for δ > 0 (the whole proof is in the
+             paper). Two distributions that are (ε, δ)-close become ε-close if each is changed on an
+             event of probability δ. So the number of right guesses is at most W + N, where N is the
+             number of canaries for which such an event happens. The mean of N is at most 2 k δ. By
+             Markov's inequality, N >= i has probability at most 2 k δ / i, and i such canaries help
+             only if v − i <= W < v. α is the worst case over all N with this mean.
 Neighbours:  those of the certificate: a coin decides whether a canary is present (add/remove), or
              which of two data sets it has (replace-one). The other clients may be arbitrary.
 Rounding:    down.
@@ -173,7 +173,7 @@ class OneRun:
 
     @classmethod
     def of(cls, campaign: Campaign, *, dimension: int | None, canaries: int = CANARIES) -> OneRun:
-        """Choose the number of canaries: at most ``canaries``.
+        """Return the audit of a campaign with at most ``canaries`` canaries.
 
         There are fewer if the slots, the declared population or the memory do not allow as many. If
         ``dimension`` is None, every canary has its own axis.
@@ -199,7 +199,7 @@ class OneRun:
     @property
     def explained(self) -> str:
         choice = "is present" if not self._replace_one else "has an update or its opposite"
-        return f"one run with {self.canaries:,} canaries. A coin decides whether each {choice}"
+        return f"one run with {self.canaries:,} canaries. A coin decides whether a canary {choice}"
 
     @property
     def _replace_one(self) -> bool:

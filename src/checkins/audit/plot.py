@@ -77,7 +77,7 @@ def trade_off(audit: Audit) -> Figure:
     for axes in (errors, shown):
         axes.grid(visible=True, color="#e4e4e4", linewidth=0.8)
         axes.set_axisbelow(True)
-        axes.legend(  # below, where no curve can cross it
+        axes.legend(  # below the plot, where it hides no curve
             frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0.0, -0.12)
         )
         for side in ("top", "right"):

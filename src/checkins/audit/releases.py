@@ -17,8 +17,8 @@ density without it. Then
 
     f = 1 − p + (p/m) Σ_i [ (1 − w_i) + w_i L_i ] .
 
-Theorem:     docs/theory/one-likelihood-ratio.md, given what does not depend on the canary; [NP33]:
-             the best test of any size is whether f exceeds some threshold.
+Theorem:     docs/theory/one-likelihood-ratio.md, given everything that does not depend on the
+             canary. [NP33]: the best test of any size compares f with a threshold.
 Rounding:    to nearest. An inexact score gives a weaker test, but its bound is still valid.
 """
 
@@ -213,7 +213,7 @@ class SlotLoads:
         return np.minimum(1.0, capacity / (self.counts + 1.0))
 
     def displaced(self, capacity: int | None) -> FloatArray:
-        """Return the update that a chosen canary displaces in each slot: 0 if it is not full."""
+        """Return the update that a chosen canary displaces in each slot. 0 unless it is full."""
         if capacity is None:
             return np.zeros(self.counts.shape)
         return np.where(self.counts >= capacity, self.level, 0.0)

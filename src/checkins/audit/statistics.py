@@ -267,7 +267,7 @@ class TradeOffCurve:
         below = [
             np.searchsorted(half, places, side="right") / half.size for half in (present, missing)
         ]
-        least = 200.0 / min(present.size, missing.size)  # leave out rarer events: too uncertain
+        least = 200.0 / min(present.size, missing.size)  # rarer events are left out
         remove, add = above[1] >= least, below[0] >= least
         return (
             EventRates(Direction.REMOVE, above[0][remove], above[1][remove]),

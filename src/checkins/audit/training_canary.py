@@ -135,7 +135,7 @@ class TrainingCanary:
             for labelled in (data, replace(data, labels=_wrong(data)))
         ]
 
-        @jax.jit  # one compiled program: separate operations take seconds to compile
+        @jax.jit  # compiled at once, because separate operations take seconds to compile
         def farthest(tables: list[Any], flat: Array, some: Array) -> Array:
             right, wrong = (
                 method.clip.rows(found.function(table, flat, some))

@@ -142,11 +142,11 @@ class Campaign:
         if self.design.protocol is Protocol.AVERAGED:
             if optimizer.minibatch != 1:
                 raise InvalidValue(
-                    "minibatch", optimizer.minibatch, "averaged updates step in every slot: 1"
+                    "minibatch", optimizer.minibatch, "must be 1: averaged updates use each slot"
                 )
             if optimizer.divide_by is not None:
                 raise InvalidValue(
-                    "divide_by", optimizer.divide_by, "averaged updates divide by their reports"
+                    "divide_by", optimizer.divide_by, "averaged updates divide by the reports"
                 )
         elif optimizer.divide_by is None:
             filled = replace(optimizer, divide_by=self.design.capacity or 1)

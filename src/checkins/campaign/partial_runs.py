@@ -147,7 +147,7 @@ def shared_budget(runs: Sequence[PartialRun]) -> Budget:
         for name in ("delta", "adjacency"):
             ours, theirs = (getattr(one, name) for one in (first, run.campaign.budget))
             if ours != theirs:
-                raise InvalidValue(name, theirs, f"must be {ours} as in the first of the list")
+                raise InvalidValue(name, theirs, f"must be {ours}, as in the first campaign")
     return runs[-1].campaign.budget
 
 

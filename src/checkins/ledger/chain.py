@@ -108,7 +108,7 @@ class Ledger:
         line = Line.parse(written)
         if line.number != self.entries + 1:
             raise InvalidLedger(
-                f"is entry {line.number} where entry {self.entries + 1} is next:"
+                f"is entry {line.number}, but entry {self.entries + 1} is next:"
                 " a line was removed, added or moved"
             )
         if line.previous != self.head:
@@ -135,7 +135,7 @@ class Ledger:
         )
         expected = self._next(run.seal)
         if run.number != expected:
-            raise InvalidLedger(f"is run {run.number} of this campaign, where {expected} is next")
+            raise InvalidLedger(f"is run {run.number} of this campaign, but {expected} is next")
         if run.number > run.campaign.repeats:
             raise InvalidLedger(
                 f"this campaign already ran {run.campaign.repeats} times, and repeats is sealed"
@@ -160,8 +160,8 @@ class Ledger:
             return
         if run.filter != self.filter:
             raise InvalidLedger(
-                f"filter is {run.filter or 'absent'} where that of the population is {self.filter}:"
-                " it was fixed before the first release, and cannot be chosen after one"
+                f"filter is {run.filter or 'absent'}, but the population's filter is {self.filter}."
+                " It was fixed before the first release, and cannot be chosen after one"
             )
 
 
@@ -195,15 +195,15 @@ def _check_shared(before: Run, run: Run) -> None:
     ours, theirs = before.campaign, run.campaign
     if theirs.population_id != ours.population_id:
         raise InvalidLedger(
-            f"population_id is {theirs.population_id!r} where the ledger is"
-            f" for {ours.population_id!r}: another population has a ledger of its own"
+            f"population_id is {theirs.population_id!r}, but the ledger is"
+            f" for {ours.population_id!r}: another population needs another ledger"
         )
     if ours.population_id is None and run.seal != before.seal:
-        raise InvalidLedger("a second campaign needs a population_id, to say that they share it")
+        raise InvalidLedger("campaigns without a population_id cannot share a ledger")
     for name in ("delta", "adjacency"):
         if getattr(theirs.budget, name) != getattr(ours.budget, name):
             raise InvalidLedger(
-                f"{name} is {getattr(theirs.budget, name)} where the ledger is"
+                f"{name} is {getattr(theirs.budget, name)}, but the ledger is"
                 f" for {getattr(ours.budget, name)}: such campaigns cannot be composed"
             )
     if run.simulated != before.simulated:
@@ -223,7 +223,7 @@ def _check_slot(run: Run, entry: SlotClosed) -> None:
         expected = f"slot {run.slots_closed + 1} of {run.campaign.design.slots:,} is next"
         if run.slots_closed == run.campaign.design.slots:
             expected = f"all {run.slots_closed:,} slots are over"
-        raise InvalidLedger(f"is slot {entry.slot}, where {expected}")
+        raise InvalidLedger(f"is slot {entry.slot}, but {expected}")
     averaged = run.campaign.design.protocol is Protocol.AVERAGED
     if (entry.contributors is not None) != averaged:
         raise InvalidLedger(
@@ -242,10 +242,10 @@ def _check_slot(run: Run, entry: SlotClosed) -> None:
         )
     if entry.total is not None and len(entry.total) != 8 * run.dimension:
         raise InvalidLedger(
-            f"the total has {len(entry.total) // 8:,} numbers, the model {run.dimension:,}"
+            f"the total has {len(entry.total) // 8:,} numbers, but the model has {run.dimension:,}"
         )
     if entry.units is Units.FLOAT64 and not run.simulated:
-        raise InvalidLedger("a real campaign sums integer grid units: dtype must be int64")
+        raise InvalidLedger("dtype must be int64, because reports of a real campaign are integers")
 
 
 def _check_closed(run: Run, entry: Closed) -> None:
@@ -257,11 +257,11 @@ def _check_closed(run: Run, entry: Closed) -> None:
     expected = Reason.COMPLETED if run.slots_closed == slots else Reason.STOPPED
     if entry.reason is not expected:
         raise InvalidLedger(
-            f"the reason is {entry.reason}, where {run.slots_closed:,} of {slots:,} slots are over"
+            f"the reason is {entry.reason}, but {run.slots_closed:,} of {slots:,} slots are over"
         )
     for name in ("delta", "adjacency"):
         if entry.certificate[name] != getattr(run.campaign.budget, name):
             raise InvalidLedger(
                 f"the certificate is for {name} = {entry.certificate[name]},"
-                f" the budget for {getattr(run.campaign.budget, name)}"
+                f" but the budget is for {getattr(run.campaign.budget, name)}"
             )

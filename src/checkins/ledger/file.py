@@ -70,7 +70,7 @@ class LedgerFile:
     def append(self, entry: Entry) -> None:
         """Append an entry. It survives a crash that comes after the return (invariant 5)."""
         if self._broken:
-            raise InvalidLedger("an append failed: open it again to go on", place=str(self.path))
+            raise InvalidLedger("an append failed: open the ledger again", place=str(self.path))
         ledger, line = self.ledger.append(entry)
         if isinstance(entry, SlotClosed):
             self._refuse_overspending(entry.slot)
@@ -150,6 +150,6 @@ def _locked(path: Path) -> int:
     except OSError as error:
         os.close(descriptor)
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.ENOENT):
-            raise LedgerBusy(f"{path}: another process is writing it; only one may") from error
+            raise LedgerBusy(f"{path}: another process has it open for writing") from error
         raise
     return descriptor

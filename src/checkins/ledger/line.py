@@ -40,7 +40,7 @@ MOST_LINE_BYTES = 12 * MOST_NUMBERS
 LONGEST_VALUE = 60
 
 PLACING = frozenset({"kind", "entry", "previous", "hash"})
-"""The fields of every entry: its kind, its number, and its hash and that of the line before."""
+"""The fields of every entry: its kind, its number, the hash of the line before, and its hash."""
 FIELDS: Mapping[str, frozenset[str]] = {
     "opened": frozenset(
         {"schema", "campaign", "seal", "run", "model", "model_hash", "simulated", "filter"}
@@ -101,7 +101,7 @@ class Line:
             raise InvalidLedger("previous must be 64 hexadecimal digits")
         line = cls.of(entry, number=number, previous=previous)
         if found["hash"] != line.hash:
-            raise InvalidLedger("its hash is not that of its content: the line was changed")
+            raise InvalidLedger("its hash does not match its content: the line was changed")
         if line.written != written:
             raise InvalidLedger(
                 "is not spelled as it was written: with sorted keys, no spaces, shortest numbers"

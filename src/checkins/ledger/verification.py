@@ -200,7 +200,7 @@ class _State:
                 learner = update.apply(learner, entry.numbers(), entry.contributors)
         if hashed(learner.model) != entry.model_hash:
             raise InvalidLedger(
-                f"the model released after slot {entry.slot} is not the one that the totals give"
+                f"the model released after slot {entry.slot} does not follow from the totals"
             )
         self._learner = learner
 

@@ -119,7 +119,7 @@ class SlotNoise:
     reports: int
 
     def log_ratio(self, values: Iterable[float], shift: float) -> float:
-        """Return the log-likelihood ratio of the values: shifted by ``shift`` or not shifted."""
+        """Return the log-likelihood ratio of the values with the mean ``shift`` and the mean 0."""
         match self.randomizer:
             case Gaussian(noise_multiplier=sigma):
                 variance = self.reports * sigma**2

@@ -158,7 +158,7 @@ class MachineAudit:
         return adversary.Adversary(self.campaign, self.scenario, window, noise)
 
     def trials(self, runs: int = RUNS) -> Trials:
-        """Return the best attack's scores: of ``runs`` runs with the canary and without it each."""
+        """Return the best attack's scores of ``runs`` runs with the canary and ``runs`` without."""
         return best_attack(
             _both_halves(self, runs), delta=self.claim.delta, canary=self.scenario.name
         )
@@ -292,7 +292,7 @@ class DeviceAudit:
         }
 
     def trials(self, runs: int) -> Trials:
-        """Return the best attack's scores: of ``runs`` runs with each of the two updates."""
+        """Return the best attack's scores of ``runs`` runs with each of the two updates."""
         return best_attack(_both_halves(self, runs), delta=self.claim.delta, canary="one device")
 
 

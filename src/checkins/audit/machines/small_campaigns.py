@@ -45,8 +45,8 @@ class SmallCampaign:
 def made_small(campaign: Campaign, *, delta: float = DELTA) -> SmallCampaign:
     """Return a smaller campaign of the same kind, with its own certificate.
 
-    Raises NotCovered if no device can run the campaign: without a clip or a grid, or with
-    randomized response.
+    Raises NotCovered if the campaign has no clip or no grid, or uses randomized response, because
+    no device can run it.
     """
     validate.open_unit(delta=delta)
     randomizer = campaign.randomizer
