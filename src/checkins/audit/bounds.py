@@ -104,7 +104,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The event that the score is at least ``threshold``. For ``ADD``, it is at most that."""
+    """The event score >= ``threshold`` for ``REMOVE``, or score <= ``threshold`` for ``ADD``."""
 
     direction: Direction
     threshold: float

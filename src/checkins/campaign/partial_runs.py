@@ -30,7 +30,7 @@ MOST_IN_A_LIST = 1000
 
 @dataclass(frozen=True, slots=True)
 class PartialRun:
-    """``times`` runs of a campaign, of each of which ``slots`` slots are over.
+    """``times`` runs of a campaign. In each of them, ``slots`` slots are over.
 
     ``contributors`` is the number of reports under averaged updates. If it is None, the smallest
     declared population is used. ``stopped`` is True if fewer than ``slots`` slots were released.

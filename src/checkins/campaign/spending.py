@@ -145,8 +145,8 @@ def _declared(
 
     ``left`` is the number of the campaign's repeats that began in this block or not at all. The
     decision to open the next campaign may depend on the releases, and without it all of these
-    repeats could have been run. So all of them count that the budget allows. They may count for an
-    earlier block of the same campaign too.
+    repeats could have been run. So every repeat that the budget allows counts. It may also count
+    for an earlier block of the same campaign.
     """
     campaign = block[0].campaign
     done = sum(run.times for run in block)

@@ -291,7 +291,7 @@ def _written(value: object) -> str:
 
 
 def excess(text: str) -> tuple[int | None, str] | None:
-    """Return the limit that a text exceeds, with the line where it does. None if there is none.
+    """Return (line, limit) if a text exceeds a limit, else None.
 
     The line is None if the text as a whole is too long.
 

@@ -222,8 +222,8 @@ def run_trials(
 ) -> tuple[Trials, ...]:
     """Shrink a campaign with ``made_small``, and run the trials of every scenario that fits.
 
-    If ``seconds`` is a number, there are fewer runs if ``runs`` would take longer. Raises OutOfTime
-    if fewer than ``MIN_RUNS`` fit. If it is None, the time is not limited.
+    If ``runs`` runs would take longer than ``seconds``, fewer runs are made. Raises OutOfTime if
+    there is no time for ``MIN_RUNS`` runs. If ``seconds`` is None, the time is not limited.
     """
     began = clock()
     small = made_small(campaign, delta=delta)
