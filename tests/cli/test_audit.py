@@ -175,7 +175,7 @@ def test_a_campaign_that_no_machine_runs_says_so(checkins, tmp_path: Path) -> No
     path.write_text(text, encoding="utf-8")
     outcome = checkins("audit", str(path), "--engine", "machines", "--trials", "10")
     assert outcome.code == 2
-    assert "no device runs it" in outcome.err
+    assert "cannot run on a device" in outcome.err
     found = answer(checkins("audit", str(path), "--engine", "both", "--trials", "100", "--json"))
     assert found["machines"] is None
     assert "machines are skipped" in found["notes"][0]

@@ -180,7 +180,7 @@ def test_a_ledger_from_before_filters_verifies_at_its_price_with_a_note() -> Non
     assert any(line.endswith(BEFOREHAND) for line in found.certificate.assumptions)
     (note,) = found.notes
     assert "names no filter" in note
-    assert "more may have been spent" in note
+    assert "the true epsilon may be larger" in note
 
 
 def test_a_ledger_from_before_filters_goes_on_with_the_gaussian_one() -> None:

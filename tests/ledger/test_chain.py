@@ -262,7 +262,7 @@ def test_campaigns_share_a_ledger_only_where_they_compose(second, refusal: str) 
 def test_without_a_population_id_a_ledger_has_one_campaign() -> None:
     alone = campaign(population_id=None, repeats=2)
     book = closed(closed(Book().run(alone)).run(alone))
-    with pytest.raises(InvalidLedger, match="needs a population_id"):
+    with pytest.raises(InvalidLedger, match="campaigns without a population_id"):
         book.open(campaign(population_id=None, name="b"))
 
 

@@ -101,7 +101,7 @@ def test_two_torn_lines_are_not_a_crash(tmp_path: Path) -> None:
 def test_a_changed_ledger_is_not_continued(tmp_path: Path) -> None:
     content = b"".join(Book().run(SMALL, 2).lines).replace(b'"slot":1', b'"slot":3')
     path = file_with(tmp_path, content)
-    with pytest.raises(InvalidLedger, match=r"ledger\.jsonl:2: its hash is not that"):
+    with pytest.raises(InvalidLedger, match=r"ledger\.jsonl:2: its hash does not match"):
         LedgerFile(path)
     path.write_bytes(b"")
     LedgerFile(path).close()  # the lock was given back
@@ -177,7 +177,7 @@ def test_after_a_failed_sync_nothing_is_appended_until_the_file_is_read_again(
             broken.setattr(ledger_file.os, "fsync", fail)
             with pytest.raises(OSError, match="Input/output"):
                 file.append(entries(1)[1])
-        with pytest.raises(InvalidLedger, match="open it again"):
+        with pytest.raises(InvalidLedger, match="open the ledger again"):
             file.append(entries(1)[1])
     with LedgerFile(tmp_path) as file:
         file.append(entries(2)[file.ledger.entries])
@@ -196,7 +196,7 @@ def test_a_closed_file_takes_nothing(tmp_path: Path) -> None:
     file = LedgerFile(tmp_path)
     file.close()
     file.close()
-    with pytest.raises(InvalidLedger, match="open it again"):
+    with pytest.raises(InvalidLedger, match="open the ledger again"):
         file.append(entries(0)[0])
 
 
