@@ -1,12 +1,13 @@
-"""Simulate a campaign on a virtual clock, with seeded randomness: nothing simulated is private.
+"""Simulate a campaign on a virtual clock. A simulation is not private: its randomness is seeded.
 
-Where to read the paper's algorithm, in order:
+Dummy report: noise that is added in place of a missing report. These modules hold the paper's
+algorithm, in reading order:
 
-1. ``population``            who checks in to which slot: Algorithm 1, the client's side.
+1. ``population``            the check-ins of each slot (the client's side of Algorithm 1).
 2. ``engine.updates``        the sum of the clipped updates of a slot's clients.
-3. ``engine.mechanism``      the noise of that sum, and the divisor.
+3. ``engine.mechanism``      the noise that is added to the sum, and the divisor of the sum.
 4. ``engine.loop``           one slot: sum, noise, divisor, ModelUpdate; many slots in one ``scan``.
-5. ``engine.training``       runs one after another, in chunks of slots, from one seed.
+5. ``engine.training``       all runs of a campaign from one seed, in chunks of slots.
 6. ``engine.outcome``        ``simulate(campaign)``: train, evaluate, and save checkpoints.
 
 In pseudocode, with capacity K, noise multiplier σ and clip C:
@@ -15,10 +16,11 @@ In pseudocode, with capacity K, noise multiplier σ and clip C:
     for slot in 1..m:
         chosen = at most K of the clients that checked in to the slot, drawn uniformly
         total  = sum(clip(update(model, client), C) for client in chosen)
-        total += Gaussian noise of deviation √K σ C     # K reports, dummies included
+        total += Gaussian noise of deviation √K σ C     # the noise of K reports, real or dummy
         model  = optimizer(model, total / K)
 
-Around it: ``baselines`` are other mechanisms at the same epsilon; ``study`` runs campaigns and
-baselines from several seeds, as jobs in ``workers``; ``result`` holds what came out, and
-``report`` shows it. ``excess_risk`` and ``utility_sweep`` measure the paper's utility theorems.
+The other modules: ``baselines`` calibrates other mechanisms to the same epsilon. ``study`` runs
+campaigns and baselines from several seeds, as jobs in ``workers``. ``result`` holds the results,
+and ``report`` displays them. ``excess_risk`` and ``utility_sweep`` test the paper's utility
+theorems.
 """

@@ -1,9 +1,10 @@
 """Baselines: other mechanisms at the same epsilon and delta, and learning without privacy.
 
-Each private baseline is calibrated to the epsilon of the campaign's certificate at the same delta,
-and takes as many steps of the same size. None of them runs on devices.
+Each private baseline is calibrated to the epsilon and delta of the campaign's certificate. It takes
+as many steps as the campaign, with the same step size. The baselines are only simulated; the
+service cannot run them.
 
-Rounding:    noise up: no baseline spends more than the campaign.
+Rounding:    noise up, so that no baseline has a larger epsilon than the campaign.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from checkins.tasks.optional_import import package
 from checkins.tasks.tensors import unflatten
 
 _STEPS = 2**13
-"""Number of values between a noise multiplier and its double that the search distinguishes."""
+"""Number of noise multipliers that the search tries per doubling of the noise multiplier."""
 
 
 class Baseline(StrEnum):
@@ -80,12 +81,12 @@ def calibrate_baseline(
     clients: int,
     dimension: int,
 ) -> CalibratedBaseline:
-    """Return the baseline at the epsilon and delta of a campaign's certificate."""
+    """Return the baseline, calibrated to the epsilon and delta of a campaign's certificate."""
     if baseline is Baseline.NON_PRIVATE:
         return CalibratedBaseline(baseline, None, None, None)
     adjacency = certificate.adjacency
     if baseline is Baseline.SHUFFLING:
-        adjacency = Adjacency.REPLACE_ONE  # the relation of the shuffle model
+        adjacency = Adjacency.REPLACE_ONE  # the adjacency of the shuffle model
     found = CalibratedBaseline(baseline, certificate.epsilon, certificate.delta, adjacency)
     makers: dict[Baseline, Callable[[], Mechanism]] = {
         Baseline.POISSON: lambda: _poisson(mechanism, certificate),
@@ -99,7 +100,10 @@ def calibrate_baseline(
 
 
 def _poisson(mechanism: Mechanism, certificate: Certificate) -> Mechanism:
-    """Return DP-SGD: every client in each of m steps with probability p0/m, noise at the server."""
+    """Return DP-SGD: every client is in each of m steps with probability p0/m.
+
+    The server adds the noise.
+    """
     if certificate.adjacency is not Adjacency.ADD_REMOVE:
         why = "Poisson accountants cover add-remove only"
         raise NotCovered("adjacency", str(certificate.adjacency), why)
@@ -131,7 +135,7 @@ def _poisson(mechanism: Mechanism, certificate: Certificate) -> Mechanism:
 def _shuffling(
     mechanism: Mechanism, certificate: Certificate, clients: int, dimension: int
 ) -> Mechanism:
-    """Return shuffling: every client once, in random order; each report locally private."""
+    """Return shuffling: every client sends one locally private report, in random order."""
     if mechanism.runs > 1:
         why = "one report from each client is covered, not more"
         raise NotCovered("repeats", mechanism.runs, why)
@@ -139,7 +143,7 @@ def _shuffling(
     def spent(inverse: float) -> float:
         return shuffled(1.0 / inverse, clients=clients, delta=certificate.delta)
 
-    # Epsilon rises with the local epsilon: search the least inverse.
+    # Epsilon grows with the local epsilon, so it falls with the inverse, as ``_least`` requires.
     local_epsilon = 1.0 / _least(spent, certificate.epsilon, low=0.02, high=1e6)
     slots = min(mechanism.design.slots, clients)
     each = -(-clients // slots)
@@ -156,7 +160,10 @@ def _shuffling(
 
 
 def _pure(randomizer: Randomizer, local_epsilon: float, dimension: int) -> Randomizer:
-    """Return the campaign's own randomizer if it is pure, else PrivUnit of the same clip."""
+    """Return an ε-LDP randomizer: Laplace if ``randomizer`` is Laplace, else PrivUnit.
+
+    Raises NotCovered if the randomizer reports categories instead of model updates.
+    """
     if isinstance(randomizer, Laplace):
         return replace(randomizer, local_epsilon=local_epsilon)
     if isinstance(randomizer, Gaussian | PrivUnit):
@@ -168,8 +175,9 @@ def _pure(randomizer: Randomizer, local_epsilon: float, dimension: int) -> Rando
 def _known_slot(mechanism: Mechanism, certificate: Certificate, dimension: int) -> Mechanism:
     """Return the same check-ins with the noise of a slot whose clients are public.
 
-    Gaussian noise is added to the sum of all of them, without a capacity: with one, a client that
-    is known to be there would also show by the client that it displaces.
+    Gaussian noise is added to the sum of all clients of the slot, without a capacity. With a
+    capacity, a client whose slot is known would change the sum twice: by its own report, and by
+    the report of the client that it displaces.
     """
     gaussian = isinstance(mechanism.randomizer, Gaussian)
     randomizer = GaussianNoise(1.0, NoiseAt.SERVER) if gaussian else accounting.LocalRandomizer(1.0)
@@ -198,7 +206,10 @@ def _known_slot(mechanism: Mechanism, certificate: Certificate, dimension: int) 
 
 
 def _least(epsilon: Callable[[float], float], target: float, *, low: float, high: float) -> float:
-    """Return the smallest value at which a falling epsilon is at most ``target``; rounded up."""
+    """Return the smallest value with ``epsilon(value) <= target``, rounded up.
+
+    ``epsilon`` must be a decreasing function.
+    """
     if not target < MOST_EPSILON or epsilon(high) > target:
         raise NotCovered("epsilon", target, "no noise in the supported range is enough")
 
@@ -208,24 +219,24 @@ def _least(epsilon: Callable[[float], float], target: float, *, low: float, high
     def is_enough(step: int) -> bool:
         return epsilon(value(step)) <= target
 
-    # From below in doublings, so that epsilon is never computed far from the target.
+    # Start at ``low`` and double, so that epsilon is never computed far from the target.
     last = next(step for step in itertools.count(0, _STEPS) if is_enough(step))
     return value(first_true(is_enough, false=last - _STEPS, true=last) if last else 0)
 
 
 EPOCHS, BATCH, RATE = 20, 256, 0.01
 FEWEST_STEPS = 250
-"""Least number of steps of a pass: few rows are used more than once in it."""
+"""Least number of steps in a pass. If the data has few rows, a pass uses them more than once."""
 
 
 def train_pooled(
     loaded: LoadedTask, *, seed: int, watch: Callable[[int, Metrics], bool] | None = None
 ) -> Outcome:
-    """Learn without privacy: all rows in one place, neither clipped nor noised.
+    """Learn without privacy, from all rows in one place, without clipping and without noise.
 
-    Adam on minibatches of rows for ``EPOCHS`` passes, with a step size that falls to zero along a
-    cosine: it needs no tuning for the models that campaigns train. ``watch`` is called with the
-    number of passes that are over, and returns False to stop there.
+    The optimizer is Adam on minibatches of rows, for ``EPOCHS`` passes over the data. The step size
+    falls to zero along a cosine, which needs no tuning for the models that campaigns train.
+    ``watch`` is called with the number of finished passes. If it returns False, training stops.
     """
     began = time.perf_counter()
     optax = package("optax", extra="sim", wanted_by="non-private", setting="baselines")

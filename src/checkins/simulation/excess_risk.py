@@ -1,10 +1,9 @@
 """Measure the excess risk of the protocols on a convex problem with a known optimum.
 
-Many campaigns run side by side, each with independent clients and noise, so that their mean
-estimates the expectation that the utility theorems bound: over data, check-ins and noise. Clients
-are i.i.d. and come once: every check-in is a client that no campaign has used, and it does not
-matter which of a slot's check-ins the fixed window uses. The noise of S averaged reports is drawn
-as one Gaussian of deviation σ/√S, the distribution of their mean.
+The utility theorems bound the expected risk, over data, check-ins and noise. It is estimated by the
+mean over many simulated runs, each with independent clients and noise. Clients are i.i.d., and
+every check-in is by a new client, so it does not matter which of a slot's check-ins the fixed
+window uses. The mean of the noise of S reports is drawn as one Gaussian of deviation σ/√S.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from checkins.errors import InvalidValue
 from checkins.tasks.data.synthetic import Problem
 
 CONFIDENCE = 0.999
-"""Confidence of the upper end of a measured risk, one-sided, per trial."""
+"""One-sided confidence level of the upper limit of a measured risk, for each trial."""
 FEWEST_RUNS = 10
-"""Least number of runs: with fewer, Student's t is a poor fit for a skewed mean."""
+"""Least number of runs. With fewer runs, Student's t fits the mean of skewed values poorly."""
 MOST_RUNS = 100_000
 MOST_SLOTS = 2**20
 
-_ROWS = 1 << 18  # clients, or noisy_sum reports, that are held at a time
+_ROWS = 1 << 18  # largest number of clients' rows, or of reports, in memory at a time
 _Models = NDArray[np.float64]
 
 
@@ -47,16 +46,25 @@ class Scheme(StrEnum):
     """The model update of a slot, and the model that a run returns."""
 
     FIXED = "fixed"
-    """Algorithm 1: one check-in or a dummy, step κ/√i, the last model."""
+    """Algorithm 1. Slot i uses one report, real or dummy, with step size κ/√i.
+
+    The run returns the last model.
+    """
     AVERAGED = "averaged"
-    """Algorithm 2: the mean of all reports, or no step; step κ/√i, the last model."""
+    """Algorithm 2. Slot i uses the mean of all its reports, if there are any, with step size κ/√i.
+
+    The run returns the last model.
+    """
     SMOOTH = "averaged-smooth"
-    """Algorithm 2 on a smooth loss: a constant step, the mean of the models θ₁..θ_m."""
+    """Algorithm 2 on a smooth loss, with a constant step size.
+
+    The run returns the mean of the models θ₁..θ_m.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A problem, a protocol with the theorem's own step size, and the noise of a report."""
+    """A problem, a protocol and the noise of a report; the theorem determines the step size."""
 
     problem: Problem
     scheme: Scheme
@@ -96,8 +104,8 @@ class Trial:
         """The smallest proved bound on the expected excess risk at this step size.
 
         Theorem:     [BKMTT20, Thm 3.5 and 4.2], arXiv:2007.06605v2, as ``accounting.paper.utility``
-                     proves them; for the fixed window ``last_iterate_risk``.
-        Neighbours:  none; expectation over data, check-ins and noise.
+                     proves them. The fixed window uses ``last_iterate_risk``.
+        Neighbours:  none. The expectation is over data, check-ins and noise.
         Rounding:    up.
         """
         match self.scheme:
@@ -118,14 +126,17 @@ class Trial:
 
     @property
     def stated(self) -> float:
-        """The bound as the paper's theorem states it; only the fixed window's is larger."""
+        """The bound that the paper's theorem states.
+
+        For the fixed window it is larger than ``bound``; otherwise it is equal.
+        """
         if self.scheme is not Scheme.FIXED:
             return self.bound
         return utility.fixed_window_risk(participation=self.participation, **self._given)
 
     @property
     def worst(self) -> float:
-        """Excess risk of the ball's worst model: a bound above it is vacuous."""
+        """Excess risk of the worst model in the ball. A bound above it says nothing."""
         return worst_risk(self.problem)
 
     @property
@@ -161,12 +172,12 @@ class Measured:
 
     @property
     def share(self) -> float:
-        """``upper`` as a share of the bound: above 1 it would contradict the theorem."""
+        """``upper`` divided by the bound. A value above 1 would contradict the theorem."""
         return self.upper / self.trial.bound
 
 
 def measure(trial: Trial, *, runs: int, seed: int) -> Measured:
-    """Run the trial ``runs`` times; different seeds share no client and no randomness."""
+    """Run the trial ``runs`` times. Different seeds share no client and no randomness."""
     validate.one_of(Trial, trial=trial)
     validate.count(most=MOST_RUNS, runs=runs)
     if not runs >= FEWEST_RUNS:
@@ -177,7 +188,7 @@ def measure(trial: Trial, *, runs: int, seed: int) -> Measured:
 
 
 def learned(trial: Trial, *, runs: int, seed: int) -> _Models:
-    """Return the model of each run, one row for each."""
+    """Return the learned models, one row per run."""
     generator = np.random.default_rng([seed, 3])
     loads = check_ins(trial, generator, runs=runs)
     if trial.scheme is Scheme.FIXED:
@@ -211,9 +222,9 @@ def learned(trial: Trial, *, runs: int, seed: int) -> _Models:
 
 
 def check_ins(trial: Trial, generator: np.random.Generator, *, runs: int) -> NDArray[np.int64]:
-    """Draw the number of check-ins by slot and run.
+    """Draw the number of check-ins, one row per slot and one column per run.
 
-    Theorem:     Algorithm 1, client's side; a run's counts are multinomial.
+    Theorem:     Algorithm 1, client's side. The counts of a run are multinomial.
     """
     takers = generator.binomial(trial.clients, trial.participation, runs)
     return generator.multinomial(takers, np.full(trial.slots, 1.0 / trial.slots)).T
@@ -222,9 +233,10 @@ def check_ins(trial: Trial, generator: np.random.Generator, *, runs: int) -> NDA
 def worst_risk(problem: Problem) -> float:
     """Return the excess risk at the point of the ball that is farthest from the optimum.
 
-    No model is worse. Of all models of one length the worst points away from the optimum c: for
-    the first two losses by distance; for the third since E[log(1 + eˢ)] depends on the length alone
-    and E[yx] is a positive multiple of c. And along that ray a convex risk grows.
+    No model of the ball is worse. Among models of equal norm, the worst one points away from the
+    optimum c. For the first two losses this is so because the risk grows with the distance to c.
+    For the third, E[log(1 + eˢ)] depends only on the norm, and E[yx] is a positive multiple of c.
+    Along the ray away from c, a convex risk grows, so the worst model is on the sphere.
     """
     away = -problem.optimum / np.linalg.norm(problem.optimum)
     return problem.excess_risk(away * (problem.diameter / 2.0))
@@ -236,7 +248,10 @@ _Clients = tuple[NDArray[np.float64], NDArray[np.generic]]
 def _add_gradients(
     problem: Problem, reports: _Models, models: _Models, loads: NDArray[np.int64], clients: _Clients
 ) -> None:
-    """Add to each run's report the mean gradient of its clients, whose rows are ordered by run."""
+    """Add to each run's report the mean gradient of the run's clients, in place.
+
+    ``loads`` are the numbers of clients of the runs. The rows of ``clients`` are ordered by run.
+    """
     features, targets = clients
     if not len(features):
         return

@@ -1,8 +1,10 @@
 """Expected check-ins, reports and dummies of a run, from the distribution of a slot's check-ins.
 
-Theorem:     [BKMTT20, Prop 3.4 and 4.2] for one report a slot; the same binomial distributions for
-             any capacity, availability and dropout: each client that can reach a slot checks in to
-             it independently of the others, with the same probability.
+A dummy is noise that is added in place of a missing report.
+
+Theorem:     [BKMTT20, Prop 3.4 and 4.2] for one report per slot. The same binomial distributions
+             hold for any capacity, availability and dropout, because each client that can reach a
+             slot checks in to it independently of the others, with the same probability.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ MOST_BINOMIALS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Shares of slots by their check-ins: from ``edges[i]`` to below ``edges[i] + width``."""
+    """Shares of slots by number of check-ins, measured and expected.
+
+    Bar ``i`` counts the slots with at least ``edges[i]`` and fewer than ``edges[i] + width``
+    check-ins.
+    """
 
     edges: list[int]
     width: int
@@ -39,7 +45,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class _Binomials:
-    """The distinct binomial distributions of the slots, and the number of slots of each."""
+    """The distinct binomial distributions of check-ins, and how many slots have each of them."""
 
     trials: NDArray[np.int64]
     probabilities: Floats
@@ -47,7 +53,7 @@ class _Binomials:
 
 
 def occupancy(population: SimulatedPopulation, measured: NDArray[np.int64]) -> Histogram:
-    """Return the histogram of measured check-ins, with its expectation."""
+    """Return the histogram of the measured check-ins per slot, with the expected shares."""
     binomials = _thinned(_binomials(population))
     low = int(np.min(binom.ppf(1e-6, binomials.trials, binomials.probabilities)))
     high = int(np.max(binom.isf(1e-6, binomials.trials, binomials.probabilities)))
@@ -64,12 +70,12 @@ def occupancy(population: SimulatedPopulation, measured: NDArray[np.int64]) -> H
 
 
 def reports(population: SimulatedPopulation) -> float:
-    """Return the expected number of reports of a run that the server uses."""
+    """Return the expected number of reports that the server uses in a run."""
     binomials = _binomials(population, from_slot=population.design.window or 1)
     mean = binomials.trials * binomials.probabilities
     if population.design.capacity is not None:
         cap = population.design.capacity
-        # E min(B, K) = np P(B' ≤ K − 2) + K P(B ≥ K), with B' of one trial less.
+        # E min(B, K) = np P(B' ≤ K − 2) + K P(B ≥ K), where B' has n − 1 trials.
         inside = binom.cdf(cap - 2, np.maximum(binomials.trials - 1, 0), binomials.probabilities)
         full = binom.sf(cap - 1, binomials.trials, binomials.probabilities)
         mean = np.where(binomials.trials > 0, mean * inside + cap * full, 0.0)
@@ -97,14 +103,14 @@ def _binomials(population: SimulatedPopulation, *, from_slot: int = 1) -> _Binom
     probabilities = design.participation / design.choices * online
     if population.sampling is Sampling.SHUFFLED:
         reach, probabilities = Arrivals(design.slots).waking(population.clients)[slots - 1], online
-    # Pairs as complex numbers: columns of a matrix take ten times as long to sort.
+    # Pairs are complex numbers because columns of a matrix take ten times as long to sort.
     pairs, counted = np.unique(reach + 1j * probabilities, return_counts=True)
     binomials = np.stack([pairs.real, pairs.imag])
     return _Binomials(binomials[0].astype(np.int64), binomials[1], counted.astype(np.float64))
 
 
 def _thinned(binomials: _Binomials) -> _Binomials:
-    """Return at most ``MOST_BINOMIALS`` of them, each of which stands for equally many slots."""
+    """Return at most ``MOST_BINOMIALS`` distributions, each representing equally many slots."""
     if binomials.slots.size <= MOST_BINOMIALS:
         return binomials
     until = np.cumsum(binomials.slots)

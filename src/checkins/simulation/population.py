@@ -1,8 +1,8 @@
-"""The check-ins of a simulated population: their exact joint distribution, without rows of clients.
+"""Draw the check-ins of a simulated population from their exact joint distribution.
 
-Clients are exchangeable until one of them is used, so it is enough to draw how many check in to
-each slot; the clients that a slot uses are the next in a pseudorandom order of all clients. A
-hundred million clients take no more memory than their slots.
+Clients are exchangeable until they report, so it is enough to draw the number of check-ins to each
+slot. The clients of a slot are then the next ones in a pseudorandom order of all clients. Memory
+therefore grows with the number of slots, not with the number of clients.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Always:
 
 @dataclass(frozen=True, slots=True)
 class Diurnal:
-    """The share that is online rises and falls once in ``period`` slots, from ``least`` to 1."""
+    """The share of online clients varies between ``least`` and 1, with a period in slots."""
 
     period: int
     least: float
@@ -54,10 +54,11 @@ class Diurnal:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Clients enrol evenly over the first ``slots``, each in one of them at random.
+    """Each client enrols in one of the first ``slots`` slots, drawn uniformly.
 
-    A client that enrols after the slot it draws abstains. With a sliding window it wakes when it
-    enrols, and enrolment is as even as possible: the paper has one client wake in each slot.
+    A client abstains if it enrols after the slot that it drew. With a sliding window, a client
+    wakes when it enrols, and the same number of clients enrols in each slot, up to rounding. In the
+    paper, one client wakes in each slot.
     """
 
     slots: int
@@ -69,7 +70,7 @@ class Arrivals:
         return np.minimum(1.0, slots / self.slots)
 
     def waking(self, clients: int) -> NDArray[np.int64]:
-        """Return how many clients wake in slots 1, 2, ...; their sum is ``clients``."""
+        """Return how many clients wake in each of the slots. The sum is ``clients``."""
         edges = np.arange(self.slots + 1, dtype=object) * clients // self.slots
         return np.diff(edges).astype(np.int64)
 
@@ -104,13 +105,13 @@ def parse_availability(text: str) -> Availability:
 
 
 ROUNDS = 8
-"""Number of Feistel rounds; four make a pseudorandom permutation of a pseudorandom function."""
+"""Number of Feistel rounds. Four are enough if the round function is pseudorandom."""
 
 MOST_CLIENTS = 2**32 - 2**17
-"""Largest number of clients: positions must fit the 32-bit words of accelerators."""
+"""Largest number of clients. Positions must fit into the 32-bit integers of accelerators."""
 
 LEAST_DOMAIN = 64
-"""Least domain of the permutation: over fewer values eight rounds favour some orders."""
+"""Smallest domain of the Feistel network. On a smaller one, eight rounds favour some orders."""
 
 Words = NDArray[np.uint32]
 
@@ -119,8 +120,8 @@ Words = NDArray[np.uint32]
 class Permutation:
     """A pseudorandom bijection of 0..size−1, for simulation only.
 
-    A Feistel network over two digits of about √size values each, with cycle walking: values that
-    fall outside are mapped again until they fall inside. numpy and JAX compute the same.
+    It is a Feistel network over two digits, each with about √size values. With cycle walking, a
+    result that is not below ``size`` is mapped again until it is. numpy and JAX give equal results.
 
     >>> sorted(Permutation(5, seed=1)(np.arange(5)).tolist())
     [0, 1, 2, 3, 4]
@@ -134,7 +135,7 @@ class Permutation:
 
     @property
     def keys(self) -> Words:
-        """The keys of the rounds, drawn from the seed."""
+        """The round keys, drawn from the seed."""
         return keys_of(np.random.SeedSequence(self.seed), ())
 
     def __call__(self, positions: NDArray[Any]) -> NDArray[np.int64]:
@@ -149,20 +150,23 @@ class Permutation:
 
 
 def keys_of(seeds: np.random.SeedSequence, shape: tuple[int, ...]) -> Words:
-    """Return keys of ``shape`` permutations, along a new first axis of rounds."""
+    """Return the round keys of an array of permutations; the first axis is the round."""
     generator = np.random.Generator(np.random.SFC64(seeds))
     return generator.integers(0, 2**32, (ROUNDS, *shape), dtype=np.uint32)
 
 
 def digits(size: int) -> tuple[int, int]:
-    """Return the numbers of values of the two digits, whose product is at least ``size``."""
+    """Return how many values each of the two digits has. The product is at least ``size``."""
     domain = max(size, LEAST_DOMAIN)
     low = math.isqrt(domain - 1) + 1
     return -(-domain // low), low
 
 
 def mixed(words: Any, keys: Any, high: int, low: int) -> Any:
-    """Return one pass over words of 32 bits below high·low; arrays of numpy or of JAX."""
+    """Return the words after one pass through the Feistel network.
+
+    ``words`` is a numpy or JAX array of 32-bit integers below high·low.
+    """
     first, second = words // np.uint32(low), words % np.uint32(low)
     for turn in range(0, ROUNDS, 2):
         first = _turned(first, _scrambled(second + keys[turn]), np.uint32(high))
@@ -171,13 +175,16 @@ def mixed(words: Any, keys: Any, high: int, low: int) -> Any:
 
 
 def _turned(digit: Any, word: Any, values: Any) -> Any:
-    """Return the digit shifted by a share of its ``values``, given by the word's upper half."""
+    """Return the digit, cyclically shifted by an amount that the upper half of ``word`` gives.
+
+    A digit is an integer from 0 to ``values`` − 1.
+    """
     moved = digit + (((word >> np.uint32(16)) * values) >> np.uint32(16))
     return moved - values * (moved >= values)
 
 
 def _scrambled(words: Any) -> Any:
-    """Return a hash of words: every bit depends on every bit of the word."""
+    """Return a hash of each word. Every bit of the hash depends on every bit of the word."""
     with np.errstate(over="ignore"):
         words = (words ^ (words >> np.uint32(16))) * np.uint32(0x45D9F3B)
         words = (words ^ (words >> np.uint32(16))) * np.uint32(0x45D9F3B)
@@ -186,7 +193,7 @@ def _scrambled(words: Any) -> Any:
 
 Counts = NDArray[np.int64]
 ROWS = 1 << 22
-"""Largest number of draws in memory while the cohorts of a sliding window pick their slots."""
+"""Largest number of draws in memory at a time while the clients of a sliding window pick slots."""
 
 
 class Sampling(Enum):
@@ -201,8 +208,9 @@ class Sampling(Enum):
 class SlotCounts:
     """Counts of one run: check-ins and reports of slots 1..m.
 
-    A slot uses the clients from position ``first`` on in the pseudorandom order. ``keys`` are those
-    of the order: one for all slots, or with Poisson sampling one for each.
+    A slot uses the clients from position ``first`` on in the pseudorandom order. ``keys`` are the
+    round keys of the order. All slots share one order, except that with Poisson sampling each slot
+    has its own.
     """
 
     check_ins: Counts
@@ -215,8 +223,9 @@ class SlotCounts:
 class SimulatedPopulation:
     """A seeded population that takes part in runs of a design, for simulation only.
 
-    Theorem:     Algorithm 1, client's side: each client flips a p0-coin and picks uniformly in its
-                 window; counts of the slots are multinomial, for each cohort that wakes together.
+    Theorem:     Algorithm 1, client's side. Each client takes part with probability p0 and picks a
+                 slot of its window uniformly. The slot counts of the clients that wake in the same
+                 slot are therefore multinomial.
     """
 
     design: Design
@@ -233,7 +242,7 @@ class SimulatedPopulation:
         validate.probability(dropout=self.dropout)
 
     def run(self, number: int = 1) -> SlotCounts:
-        """Return the counts of run ``number`` (1, 2, ...), independent of other runs."""
+        """Return the counts of run ``number`` (1, 2, ...). Runs are independent."""
         seeds = np.random.SeedSequence([self.seed, number])
         check_ins = self.check_ins(np.random.default_rng(seeds.spawn(1)[0]))
         reports = check_ins
@@ -258,7 +267,7 @@ class SimulatedPopulation:
         elif self.design.protocol is Protocol.SLIDING:
             counts = self._sliding(generator)
             if isinstance(self.availability, Arrivals):
-                return counts  # arrivals decide when clients wake, not who is online
+                return counts  # arrivals determine when clients wake, not who is online
         else:
             takers = int(generator.binomial(self.clients, participation))
             counts = generator.multinomial(takers, np.full(slots, 1.0 / slots))
@@ -280,11 +289,14 @@ class SimulatedPopulation:
 
 
 def _slide(generator: np.random.Generator, waking: Counts, window: int) -> Counts:
-    """Spread each cohort over its own window; check-ins after the last slot are dropped."""
+    """Return the check-ins to each slot, given the number of clients that wake in each slot.
+
+    Every client picks a slot of its own window. Check-ins after the last slot are dropped.
+    """
     slots = waking.size
     counts = np.zeros(slots + window, dtype=np.int64)
     large = waking > max(1, window // 4)
-    few = np.where(large, 0, waking)  # drawn one by one
+    few = np.where(large, 0, waking)  # these clients pick their slots one by one
     length = max(1, ROWS // max(1, int(few.max())))
     for start in range(0, slots, length):
         cohorts = few[start : start + length]

@@ -1,7 +1,7 @@
-"""The result of a simulation: frozen types that the report, the command line and the JSON share.
+"""The result of a simulation, as frozen dataclasses for the report, the command line and the JSON.
 
-``as_json`` returns plain values: what ``checkins simulate --json`` prints and ``result.json``
-holds.
+``as_json`` returns plain values, which ``checkins simulate --json`` prints and ``result.json``
+contains. A dummy is a report that the server draws in place of a missing one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from checkins.simulation.expectation import Histogram
 
 MOST_RUNS_COUNTED = 20
-"""Largest number of runs of the first seed whose check-ins enter the histogram of occupancy."""
+"""The histogram of check-ins per slot counts at most so many runs, all of the first seed."""
 
 METRIC_ORDER = ("auc", "accuracy", "loss")
-"""Names of metrics by preference: the first one that a model has is its headline."""
+"""Names of metrics by preference. The first of them that a model has is its headline metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class BaselineResult:
 
     @property
     def unavailable(self) -> str | None:
-        """Why the baseline has no metrics; None if it has."""
+        """The reason why the baseline has no metrics; None if it has metrics."""
         if self.baseline.unavailable is None and not self.outcomes:
             return "interrupted before it"
         if any(outcome.diverged for outcome in self.outcomes):
@@ -110,36 +110,36 @@ class BaselineResult:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """One simulated campaign: what it learned, its certificate, and its baselines.
+    """One simulated campaign: its metrics, its certificate and its baselines.
 
-    Counts and slots are those of the first seed; metrics are means over the seeds.
+    Counts and slots are from the first seed. Metrics are means over the seeds.
     """
 
     campaign: Campaign
     certificate: Certificate
     complete: bool
-    """Whether every seed, also of the baselines, reached its last slot."""
+    """Whether every seed of the campaign and of its baselines reached the last slot."""
     seeds: tuple[Outcome, ...]
-    """Outcomes of the seeds that were started, at least one."""
+    """Outcomes of the seeds that were started. There is at least one."""
     scenario: Scenario
     data: DataSummary
     model: str
     dimension: int
     noise: str
     on_holdout: bool
-    """Whether metrics are measured on public rows; if not, on the clients' own."""
+    """True if metrics are measured on public held-out rows, False if on the clients' rows."""
     epsilon_by_slot: tuple[tuple[int, float], ...]
-    """(slots, epsilon spent after them)."""
+    """Pairs (number of slots, epsilon after these slots)."""
     occupancy: Histogram | None
-    """Check-ins per slot against their distribution; None if no slot was simulated."""
+    """Measured and expected check-ins per slot; None if no slot was simulated."""
     dummies_expected: float | None
-    """Expected number of dummies; None if the protocol has none."""
+    """Expected number of dummies; None if the protocol has no dummies."""
     baselines: tuple[BaselineResult, ...] = ()
     notes: tuple[str, ...] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
-    """Keys of the campaign file that a sweep replaced, with their values."""
+    """Keys of the campaign file that a sweep replaced, with their new values."""
     command: str | None = None
-    """The command that repeats the simulation; None if it was not run by one."""
+    """The command that repeats the simulation; None if no command started it."""
 
     @property
     def within_budget(self) -> bool:
@@ -175,7 +175,7 @@ class SimulationResult:
 
     @property
     def curves(self) -> list[Curve]:
-        """Learning curves of the seeds that completed; of all seeds if none did."""
+        """Learning curves of the completed seeds, or of all seeds if none completed."""
         started = [outcome for outcome in self.seeds if outcome.curve]
         done = [outcome for outcome in started if outcome.complete]
         return [outcome.curve for outcome in done or started]
@@ -198,12 +198,12 @@ class SimulationResult:
 
     @property
     def seconds(self) -> float:
-        """Time spent in slots, over all seeds."""
+        """Time that training took, summed over the seeds."""
         return sum(outcome.seconds for outcome in self.seeds)
 
     @property
     def updates_per_second(self) -> float:
-        """Client updates per second once the loop is compiled, mean over the seeds."""
+        """Client updates per second without compilation time, as a mean over the seeds."""
         return statistics.fmean(outcome.updates_per_second for outcome in self.seeds)
 
     @property
@@ -217,7 +217,7 @@ class SimulationResult:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of the packages that the numbers come from, as far as they are installed."""
+        """Versions of the packages that affect the numbers, if they are installed."""
         found = {}
         for name in ("checkins", "jax", "numpy", "optax"):
             try:
@@ -227,7 +227,7 @@ class SimulationResult:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values; an infinite epsilon of the certificate is None."""
+        """Return plain values. An infinite epsilon of the certificate becomes None."""
         budget = self.campaign.budget
         found: dict[str, Any] = {
             "simulated": True,
@@ -281,11 +281,11 @@ class SimulationResult:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """The results of several settings of one campaign file, in order."""
+    """The results of several settings of one campaign file, in the order of the settings."""
 
     runs: tuple[SimulationResult, ...]
     command: str | None = None
-    """The command that repeats the sweep; None if it was not run by one."""
+    """The command that repeats the sweep; None if no command started it."""
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"sweep": [run.as_json() for run in self.runs]}
@@ -302,7 +302,7 @@ def mean(found: Iterable[Metrics]) -> Metrics:
 def spread(every: Sequence[Metrics]) -> Metrics | None:
     """Return the standard deviation of each metric over seeds.
 
-    None with one seed, or if a model diverged.
+    Return None if there is only one seed or if a model diverged.
     """
     if len(every) < 2 or not all(every):
         return None
@@ -317,7 +317,11 @@ def _seed_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def against_theory(job: Job, outcome: Outcome) -> tuple[Histogram | None, float | None]:
-    """Return the occupancy of the first seed's slots, and the expected number of dummies."""
+    """Return the histogram of check-ins per slot, and the expected number of dummies.
+
+    ``outcome`` is the outcome of ``job``. Both are None if no slot was simulated, and the second is
+    None if the protocol has no dummies.
+    """
     if job.mechanism is None or not outcome.slots:
         return None, None
     from checkins.simulation import expectation  # imports scipy.stats, which takes a second

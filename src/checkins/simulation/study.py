@@ -1,7 +1,7 @@
 """A study: one or more campaigns with their baselines, each run from several seeds.
 
-``Study.prepared`` loads the data and calibrates the baselines; ``PreparedStudy.run`` runs the jobs,
-``PreparedStudy.result`` puts their outcomes together.
+``Study.prepared`` loads the data and calibrates the baselines. ``PreparedStudy.run`` runs the jobs.
+``PreparedStudy.result`` combines the outcomes of the jobs.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from checkins.simulation.sweep import label
 from checkins.simulation.workers import Job, load_task
 
 Setting = dict[str, object]
-"""Keys of a campaign file that a sweep replaced, with their values; empty without a sweep."""
+"""Keys of a campaign file that a sweep replaced, with their new values; empty without a sweep."""
 
 MOST_SLOTS = 50_000_000
-"""Largest number of slots of a run: counts of slots are held in memory, some fifty bytes each."""
+"""Largest number of slots of a run. Each slot takes about fifty bytes of memory."""
 
 FIXED_BEFOREHAND = "that it stops here was decided beforehand, not by what was released"
 
 _POINTS = 10
-"""Number of points of the curve of epsilon over slots."""
+"""Number of points at which the curve of epsilon over slots is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOptions:
-    """Assumptions about the clients that a campaign file does not make.
+    """Assumptions about the clients that are not in a campaign file.
 
-    ``clients`` None means as many as the data has; more than that needs ``reuse``.
+    If ``clients`` is None, there are as many clients as in the data. More clients than in the data
+    are allowed only with ``reuse``, because several of them then hold the same rows.
     """
 
     clients: int | None = None
@@ -59,7 +60,10 @@ class ScenarioOptions:
         validate.probability(dropout=self.dropout)
 
     def scenario(self, campaign: Campaign, in_data: int) -> Scenario:
-        """Return the scenario; refuse a population that the data or the campaign contradict."""
+        """Return the scenario for data with ``in_data`` clients.
+
+        Raises WrongPopulation if the number of clients contradicts the data or the campaign file.
+        """
         declared = campaign.design.population
         clients = self.clients
         if clients is None:
@@ -91,7 +95,10 @@ class ScenarioOptions:
 
 @dataclass(frozen=True, slots=True)
 class _JobGroup:
-    """The jobs of one mechanism, one per seed; ``baseline`` is None for the campaign itself."""
+    """The jobs of one mechanism, one job per seed.
+
+    ``baseline`` is None if the mechanism is the campaign's own.
+    """
 
     label: str
     jobs: tuple[Job, ...]
@@ -100,7 +107,7 @@ class _JobGroup:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One campaign of the study: its own jobs first, then those of its baselines."""
+    """One campaign of the study. ``groups`` starts with the campaign; its baselines follow."""
 
     setting: Setting
     campaign: Campaign
@@ -110,7 +117,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Campaigns with their settings, seeds and baselines; ``notes`` are added to every result."""
+    """Campaigns with their settings, seeds and baselines. Every result contains ``notes``."""
 
     campaigns: tuple[tuple[Setting, Campaign], ...]
     folder: str = "."
@@ -121,7 +128,7 @@ class Study:
     notes: tuple[str, ...] = ()
 
     def check(self, campaign: Campaign) -> None:
-        """Load the campaign's data and refuse a campaign that cannot be simulated."""
+        """Load the campaign's data, and raise an error if the campaign cannot be simulated."""
         task = task_of(campaign)
         loaded = load_task(task, self.folder)
         check_loss(loaded, task.model)
@@ -181,7 +188,7 @@ def _reports(mechanism: Mechanism, scenario: Scenario, seed: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class PreparedStudy:
-    """A study whose data are loaded and whose jobs are known."""
+    """A study with loaded data, calibrated baselines and a list of jobs."""
 
     study: Study
     entries: tuple[_Entry, ...]
@@ -203,9 +210,9 @@ class PreparedStudy:
         ]
 
     def epsilon_so_far(self, number: int, slots: int) -> float | None:
-        """Return an upper bound on the epsilon of a job's first slots.
+        """Return an upper bound on epsilon after the first ``slots`` slots of job ``number``.
 
-        None for baselines, and as long as the accounting has not come so far.
+        Return None if the job is a baseline or if the bound is not computed yet.
         """
         for entry in self.entries:
             for group in entry.groups:
@@ -222,11 +229,11 @@ class PreparedStudy:
         cache: Path | None = None,
         watch: Callable[[int, int, Metrics], None] | None = None,
     ) -> list[Outcome | None]:
-        """Run the jobs; outcomes that the folder ``cache`` holds are not computed again."""
+        """Run the jobs. Outcomes that are in the folder ``cache`` are not computed again."""
         return workers.run_jobs(self.jobs, workers=processes, ray=ray, cache=cache, watch=watch)
 
     def result(self, outcomes: Sequence[Outcome | None]) -> SimulationResult | SweepResult | None:
-        """Return the result of the outcomes, or None if no job of a campaign was started."""
+        """Combine the outcomes. Return None if no job of any campaign was started."""
         left = list(outcomes)
         found = []
         for entry in self.entries:
@@ -292,16 +299,16 @@ class PreparedStudy:
 
 
 class BackgroundAccounting:
-    """The certificate of a campaign, and epsilon over its slots, computed in a thread.
+    """Compute the certificate of a campaign, and epsilon over its slots, in a thread.
 
-    ``contributors`` are the numbers of reports in each run of each seed, on which the certificate
-    of averaged updates depends.
+    ``contributors[i][j]`` is the number of reports in run j of seed i. The certificate of averaged
+    updates depends on it.
     """
 
     def __init__(
         self, campaign: Campaign, pool: Executor, contributors: Sequence[Sequence[int]] = ()
     ) -> None:
-        """Start the certificate now; the curve over slots waits for ``begin_curve``."""
+        """Start to compute the certificate. The curve over slots waits for ``begin_curve``."""
         self._campaign = campaign
         self._pool = pool
         self._spending = Spending(campaign)
@@ -314,7 +321,7 @@ class BackgroundAccounting:
         self._curve: Future[None] | None = None
 
     def begin_curve(self) -> Future[None]:
-        """Queue the curve of epsilon over slots, after everything that was queued before."""
+        """Queue the computation of the curve of epsilon over slots, if it is not queued yet."""
         if self._curve is None:
             self._curve = self._pool.submit(self._compute_curve)
         return self._curve
@@ -324,9 +331,10 @@ class BackgroundAccounting:
         return self._campaign.design.protocol is Protocol.AVERAGED
 
     def _worst_runs(self, contributors: Sequence[Sequence[int]]) -> list[PartialRun]:
-        """Return runs whose epsilon is at least that of any seed: fewer reports, larger epsilon.
+        """Return runs whose epsilon is at least that of every seed.
 
-        Runs without any report release nothing and are left out.
+        They have the fewest reports of any run, because epsilon grows if there are fewer reports.
+        Runs without reports are not counted, because they release nothing.
         """
         slots = self._campaign.design.slots
         times = max((sum(count > 0 for count in runs) for runs in contributors), default=0)
@@ -337,7 +345,7 @@ class BackgroundAccounting:
 
     def _compute_curve(self) -> None:
         slots = self._spending.slots
-        if self._averaged:  # epsilon is the same after any slot
+        if self._averaged:  # epsilon does not depend on the number of slots
             self._known.append((slots, self.whole.epsilon))
             return
         for count in sorted({max(1, slots * part // _POINTS) for part in range(1, _POINTS + 1)}):
@@ -347,26 +355,29 @@ class BackgroundAccounting:
             self._known.append(point)
 
     def epsilon_so_far(self, slots: int) -> float | None:
-        """Return an upper bound on epsilon after so many slots; None if it is not computed yet."""
+        """Return an upper bound on epsilon after ``slots`` slots; None if not computed yet."""
         place = bisect.bisect_left(self._known, (slots, 0.0))
         return self._known[place][1] if place < len(self._known) else None
 
     @property
     def whole(self) -> Certificate:
-        """The certificate of all runs, each to its last slot."""
+        """The certificate of all runs, up to their last slots. Waits until it is computed."""
         return self._certificate.result()
 
     def curve(self) -> list[tuple[int, float]]:
-        """Return (slots, epsilon) up to the last slot; waits until it is computed."""
+        """Return pairs (slots, epsilon) up to the last slot. Waits until they are computed."""
         self.begin_curve().result()
         return list(self._known)
 
     def known(self, slots: int) -> list[tuple[int, float]]:
-        """Return the points of the curve up to ``slots`` that are computed by now."""
+        """Return those points of the curve up to ``slots`` that are already computed."""
         return [point for point in self._known if point[0] <= slots]
 
     def certificate(self, slots: int, contributors: Sequence[Sequence[int]]) -> Certificate:
-        """Return the certificate of so many slots; of averaged updates, by the fewest reports."""
+        """Return the certificate of the first ``slots`` slots, counted over all runs.
+
+        With averaged updates, the certificate is for the fewest reports of any run.
+        """
         if slots >= self._spending.slots:
             return self.whole
         if self._averaged:
@@ -377,5 +388,5 @@ class BackgroundAccounting:
         return replace(found, assumptions=(*found.assumptions, FIXED_BEFOREHAND))
 
     def close(self) -> None:
-        """Stop after the point that is being computed."""
+        """Stop computing the curve, after the current point."""
         self._stopping = True

@@ -1,4 +1,4 @@
-"""The settings of a sweep: every combination of values of some keys of a campaign file."""
+"""The settings of a sweep: all combinations of values for some keys of a campaign file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Axis:
 
     @classmethod
     def parse(cls, text: str) -> Axis:
-        """Parse ``SECTION.KEY=VALUE,VALUE,...``; values in TOML, quotes may be left out."""
+        """Parse ``SECTION.KEY=VALUE,VALUE,...``. Values are TOML; quotes may be omitted."""
         key, equals, values = text.partition("=")
         if not equals or not key.strip() or not values.strip():
             raise InvalidValue("sweep", text, "must be SECTION.KEY=VALUE,VALUE,...")
@@ -37,7 +37,7 @@ class Axis:
 
 
 def settings(axes: Iterable[Axis]) -> Iterator[dict[str, object]]:
-    """Yield every combination of the axes' values; one empty combination without axes."""
+    """Yield every combination of the axes' values. Without axes, yield one empty combination."""
     listed = list(axes)
     keys = [axis.key for axis in listed]
     for key in keys:
@@ -53,7 +53,7 @@ def settings(axes: Iterable[Axis]) -> Iterator[dict[str, object]]:
 
 
 def changed(campaign: Campaign, setting: dict[str, object]) -> Campaign:
-    """Return the campaign with these keys of its file replaced."""
+    """Return the campaign with the keys in ``setting`` replaced in its file."""
     if not setting:
         return campaign
     import tomlkit

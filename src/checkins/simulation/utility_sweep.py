@@ -1,17 +1,19 @@
-"""Test the utility theorems: risk against the bound, its decrease with m, fixed against averaged.
+"""Test the utility theorems by measuring the excess risk of simulated campaigns.
 
-Three groups of trials. *Ladders*: each loss and scheme at m, 4m, 16m and 64m slots with one or four
-clients for each slot. *Variations*: one thing changed at a time. *Comparisons*: both protocols on
-the same clients, with the same noise or with the same epsilon by the paper's orders.
+There are three groups of trials. A *ladder* measures one loss and scheme at m, 4m, 16m and 64m
+slots, with one or four clients per slot. A *variation* changes one parameter. A *comparison* runs
+the fixed window and the averaged protocol on equally many clients, either with the same noise or
+with the same epsilon. The latter uses the asymptotic orders of the paper.
 
-The paper compares at equal epsilon: fixed takes p₀ = m/n and σ ~ p₀/(ε√m), averaged p₀ = 1 and
-σ ~ 1/(ε√m), so the fixed window's noise is m/n of the other's. Its displays then are, with
-k = n/m and x = pσ²/L² of the averaged protocol, in units of LR/√m,
+The paper compares the protocols at equal epsilon. The fixed window takes p₀ = m/n and
+σ ~ p₀/(ε√m). The averaged protocol takes p₀ = 1 and σ ~ 1/(ε√m), so its noise is n/m times as
+large. Let k = n/m and x = pσ²/L², with the σ of the averaged protocol. In units of LR/√m, the
+paper's bounds then are
 
     fixed √(1 + x/k²),     averaged √(1 + x/k),     averaged, smooth √((1 + x)/k) + βR/(L√m).
 
-By these the fixed window does better for m ≪ n on losses that are not smooth; the paper's next
-sentence states the opposite. On smooth losses either protocol may do better.
+By these bounds the fixed window is better for m ≪ n if the loss is not smooth. The paper's next
+sentence states the opposite. On smooth losses either protocol may be better.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from checkins.tasks.data.synthetic import Loss, Problem
 
 FEWEST_SLOTS = 256
 STEPS = (64, 16, 4, 1)
-"""Divisors of the largest number of slots, for the rungs of a ladder."""
+"""A ladder has one rung for each divisor: the largest number of slots divided by it."""
 PER_SLOT = (1, 4)
 """Numbers of clients per slot on the ladders."""
 DIMENSION, DIAMETER, NOISE = 2, 2.0, 0.5
-"""Dimension and diameter of the problems; ``NOISE`` is √(pσ²)/L, the norm of a report's noise over
-that of the largest gradient."""
+"""Dimension and diameter of the problems. ``NOISE`` is √(pσ²)/L, the typical norm of a report's
+noise divided by the largest norm of a gradient."""
 
 OnFraction = Callable[[float], None]
 """Called with the finished fraction of the work."""
@@ -42,7 +44,7 @@ OnFraction = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """One loss, scheme and n/m, at growing m."""
+    """Measurements of one loss and scheme at one n/m, with growing m."""
 
     rungs: tuple[Measured, ...]
 
@@ -52,9 +54,10 @@ class Ladder:
 
     @property
     def slope(self) -> float:
-        """Slope of log risk in log m, weighted by inverse variances, without the first rung.
+        """Slope of log risk against log m, fitted with inverse-variance weights.
 
-        With few slots the projection onto the ball, not the noise, decides the risk.
+        The first rung is left out because, with few slots, the projection onto the ball determines
+        the risk rather than the noise.
         """
         x, y, weights = self._logs()
         return float(np.sum(weights * x * y) / np.sum(weights * x * x))
@@ -67,7 +70,10 @@ class Ladder:
 
     @property
     def bound_slope(self) -> float:
-        """Slope of the bound from the second rung to the last: log m/√m falls slower than 1/√m."""
+        """Slope of the bound from the second rung to the last.
+
+        It is above −1/2, because log m/√m falls more slowly than 1/√m.
+        """
         low, high = self.rungs[1].trial, self.top.trial
         return math.log(high.bound / low.bound) / math.log(high.slots / low.slots)
 
@@ -81,14 +87,17 @@ class Ladder:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The two protocols on the same clients; a ratio is the averaged one's risk by the fixed's."""
+    """Both protocols on equally many clients.
+
+    A ratio is the risk of the averaged protocol divided by the risk of the fixed window.
+    """
 
     same: str
-    """The quantity that is equal: "noise" or "epsilon"."""
+    """The quantity that is equal for both protocols: "noise" or "epsilon"."""
     fixed: Measured
     averaged: Measured
     stated_ratio: float
-    """The ratio by the paper's orders, without logarithms and constants."""
+    """The ratio of the paper's asymptotic orders, without logarithms and constants."""
 
     @property
     def ratio(self) -> float:
@@ -96,7 +105,7 @@ class Comparison:
 
     @property
     def ratio_error(self) -> float:
-        """Standard error of ``ratio``, to first order."""
+        """Standard error of ``ratio``, by first-order error propagation."""
         return self.ratio * math.hypot(
             self.averaged.error / self.averaged.risk, self.fixed.error / self.fixed.risk
         )
@@ -118,7 +127,7 @@ class UtilitySweep:
 
     @property
     def measured(self) -> tuple[tuple[str, Measured], ...]:
-        """All measured trials, each with its group."""
+        """All measured trials, each with the name of its group."""
         return (
             *(("ladder", rung) for ladder in self.ladders for rung in ladder.rungs),
             *self.variations,
@@ -131,26 +140,26 @@ class UtilitySweep:
 
     @property
     def nearest(self) -> Measured:
-        """The one whose upper end takes the largest share of its bound."""
+        """The measurement whose upper confidence limit comes closest to its bound."""
         return max((one for _, one in self.measured), key=lambda one: one.share)
 
     @property
     def telling(self) -> int:
-        """The number of bounds below the risk of the worst model, which are not vacuous."""
+        """The number of bounds that are not vacuous: they are below the risk of the worst model."""
         return sum(one.trial.bound < one.trial.worst for _, one in self.measured)
 
     @property
     def holds(self) -> bool:
-        """Every upper end lies under its bound."""
+        """Whether every upper confidence limit is at most its bound."""
         return all(one.share <= 1.0 for _, one in self.measured)
 
 
 def sweep(
     *, slots: int, runs: int, seed: int, watch: OnFraction = lambda share: None
 ) -> UtilitySweep:
-    """Run all trials at up to ``slots`` slots; ``watch`` is called with the finished fraction.
+    """Run all trials, with at most ``slots`` slots each.
 
-    No two trials share a client, a coin or a noise.
+    ``watch`` is called with the finished fraction. Trials share no clients and no randomness.
     """
     validate.count(most=MOST_SLOTS, slots=slots)
     if not slots >= FEWEST_SLOTS:
@@ -189,7 +198,7 @@ def _problem(loss: Loss, *, dimension: int = DIMENSION, diameter: float = DIAMET
 def _trial(
     problem: Problem, scheme: Scheme, *, slots: int, per_slot: int, noise: float, p0: float = 1.0
 ) -> Trial:
-    """Return a trial with participation ``p0``; ``noise`` is √(pσ²)/L."""
+    """Return a trial with participation ``p0`` and a noise of √(pσ²)/L = ``noise``."""
     noise_std = noise * problem.lipschitz / math.sqrt(problem.dimension)
     return Trial(problem, scheme, slots, per_slot * slots, noise_std, p0)
 
@@ -209,7 +218,7 @@ def _variations(slots: int) -> Iterator[tuple[str, Trial]]:
     few = slots // 8
     for loss in Loss:
         usual, line = _problem(loss), _problem(loss, dimension=1)
-        # On a long line, with many slots, even the last model's bounds lie below the worst risk.
+        # On a long line with many slots, the bounds for the last model are not vacuous.
         wide = _problem(loss, dimension=1, diameter=20.0)
         for scheme in (Scheme.FIXED, Scheme.AVERAGED):
             yield "long", _trial(wide, scheme, slots=slots, per_slot=4, noise=NOISE)
@@ -256,6 +265,6 @@ def _comparisons(slots: int) -> Iterator[tuple[str, Trial, Trial, float]]:
 
 
 def _work(trial: Trial) -> float:
-    """Return the approximate work of a trial, for a progress bar."""
+    """Return the approximate relative running time of a trial, for a progress bar."""
     used = trial.slots if trial.scheme is Scheme.FIXED else trial.clients
     return trial.slots + 0.2 * used

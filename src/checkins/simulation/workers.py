@@ -1,6 +1,6 @@
-"""Jobs, each one mechanism with one seed: run in this process, in several, or on a Ray cluster.
+"""Run jobs in this process, in several processes or on a Ray cluster, with the same outcomes.
 
-The outcomes are the same, and can be cached in a folder.
+A job trains one mechanism from one seed. Outcomes can be cached in a folder.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ from checkins.tasks.loaded_task import LoadedTask
 from checkins.tasks.optional_import import package
 
 OnJobProgress = Callable[[int, Metrics], bool]
-"""Called with the slots that are over and the latest metrics; returns False to stop the job."""
+"""Called with the number of finished slots and the latest metrics. False stops the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A task to learn by a mechanism from a seed; ``mechanism`` None means without privacy."""
+    """A task to learn by a mechanism from a seed.
+
+    If ``mechanism`` is None, the job learns without privacy.
+    """
 
     task: Task
     folder: str
@@ -46,11 +49,11 @@ class Job:
     seed: int
     evaluations: int
     allow_divergence: bool = False
-    """Whether a model that diverges is an outcome instead of an error."""
+    """If True, a diverging model gives an outcome instead of an error."""
 
     @property
     def key(self) -> str:
-        """The name of the job in a cache: equal for equal jobs on the same data and version."""
+        """The job's name in a cache. Equal jobs with equal data and version have equal keys."""
         everything = (self, _content(self.task, self.folder), __version__)
         return sha256(repr(everything).encode()).hexdigest()[:16]
 
@@ -61,7 +64,7 @@ class Job:
         return EPOCHS if mechanism is None else mechanism.runs * mechanism.design.slots
 
     def run(self, *, watch: OnJobProgress | None = None, cache: Path | None = None) -> Outcome:
-        """Run the job, or what is left of it according to the folder ``cache``."""
+        """Run the job. If the folder ``cache`` has a checkpoint of the job, continue from it."""
         try:
             return self._run(watch, cache)
         except Diverged:
@@ -90,7 +93,7 @@ class Job:
         return outcome
 
     def training(self, loaded: LoadedTask) -> Training:
-        """Return the training of a private job."""
+        """Return the training of the job, which must have a mechanism."""
         if self.mechanism is None:
             raise ValueError("a job without a mechanism has no training")
         described = (self.task, self.mechanism, loaded, self.scenario)
@@ -98,7 +101,7 @@ class Job:
 
 
 def _content(task: Task, folder: str) -> str:
-    """Return a digest of the data file of a task; empty if the task has none."""
+    """Return a digest of the task's data file; an empty string if there is no such file."""
     if not isinstance(task.data, DataFile):
         return ""
     path = Path(folder) / task.data.file
@@ -110,13 +113,13 @@ def _content(task: Task, folder: str) -> str:
 
 @lru_cache(maxsize=16)
 def _digest(path: Path, size: int, changed_ns: int) -> str:
-    """Return the digest of a file, cached until its size or date changes."""
+    """Return the SHA-256 digest of a file, cached until its size or modification time changes."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
 
 def load_task(task: Task, folder: str) -> LoadedTask:
-    """Load a task, cached from job to job: computing features takes longer than training."""
+    """Load a task. It is cached for the next job, because computing features takes long."""
     alone = replace(task, optimizer=Optimizer(1.0), local_steps=1, local_rate=None)
     return _load(alone, folder, _content(task, folder))
 
@@ -128,7 +131,7 @@ def _load(task: Task, folder: str, content: str) -> LoadedTask:
 
 @dataclass(frozen=True, slots=True)
 class JobCache:
-    """The files of one job in a cache folder: its outcome, or a checkpoint until it is done."""
+    """The files of one job in a cache folder: a checkpoint, replaced by the outcome at the end."""
 
     folder: Path
     key: str
@@ -155,7 +158,7 @@ class JobCache:
 
 
 OnStudyProgress = Callable[[int, int, Metrics], None]
-"""Called with (number of the job, slots that are over, latest metrics)."""
+"""Called with (number of the job, number of finished slots, latest metrics)."""
 
 _POLL_S, _STOP_S = 0.1, 10.0
 
@@ -168,9 +171,9 @@ def run_jobs(
     cache: Path | None = None,
     watch: OnStudyProgress | None = None,
 ) -> list[Outcome | None]:
-    """Run jobs; return their outcomes in order, None for a job that was not started.
+    """Run jobs and return their outcomes in order, with None for a job that was not started.
 
-    An interruption (Ctrl-C) stops every job after the chunk it is in.
+    An interruption (Ctrl-C) stops every job at the end of its current chunk of slots.
     """
     places: dict[str, list[int]] = {}  # a sweep may ask for the same job more than once
     for number, job in enumerate(jobs):
@@ -220,9 +223,10 @@ def _in_this_process(
 
 @contextmanager
 def _interruption() -> Iterator[Callable[[], bool]]:
-    """Make Ctrl-C set a flag that jobs poll; a second Ctrl-C has its former effect.
+    """Make the first Ctrl-C set a flag instead of raising, and yield a function that reads it.
 
-    If SIGINT is ignored, as in a background job, it stays ignored.
+    A second Ctrl-C has the effect that Ctrl-C had before. If SIGINT is ignored, as in a background
+    job, it stays ignored.
     """
     interrupts: list[bool] = []
     before = signal.getsignal(signal.SIGINT)
@@ -240,7 +244,7 @@ def _interruption() -> Iterator[Callable[[], bool]]:
 
     try:
         signal.signal(signal.SIGINT, note)
-    except ValueError:  # not the main thread, where no signal arrives
+    except ValueError:  # this is not the main thread, so no signal arrives here
         yield lambda: False
         return
     try:
@@ -253,7 +257,7 @@ _shared: dict[str, Any] = {}
 
 
 def _begin(stop: Any, messages: Any) -> None:
-    """Set up a new worker process: leave Ctrl-C to the parent."""
+    """Set up a new worker process. It ignores Ctrl-C, which the parent process handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shared.update(stop=stop, messages=messages)
 
@@ -273,7 +277,7 @@ def _run_in_worker(number: int, job: Job, cache: Path | None) -> Outcome | None:
 def _in_processes(
     jobs: Sequence[Job], workers: int, cache: Path | None, watch: OnStudyProgress
 ) -> list[Outcome | None]:
-    context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would lose
+    context = multiprocessing.get_context("spawn")  # a fork would lose the threads of JAX
     stop, messages = context.Event(), context.SimpleQueue()
     found: list[Outcome | None] = [None] * len(jobs)
     others = multiprocessing.active_children()
@@ -284,7 +288,7 @@ def _in_processes(
             workers, mp_context=context, initializer=_begin, initargs=(stop, messages)
         ) as pool,
     ):
-        with _interrupts_blocked():  # a worker is started when it is first needed
+        with _interrupts_blocked():  # ``submit`` starts the workers
             futures = {
                 pool.submit(_run_in_worker, place, job, cache): place
                 for place, job in enumerate(jobs)
@@ -307,7 +311,7 @@ def _in_processes(
                 raise ComputationFailed(
                     "a worker process died, perhaps of too little memory: try fewer --workers"
                 ) from error
-        except KeyboardInterrupt:  # do not wait for running slots
+        except KeyboardInterrupt:  # the second Ctrl-C: do not wait for running chunks
             for process in multiprocessing.active_children():
                 if process not in others:
                     process.kill()
@@ -322,7 +326,7 @@ def _in_processes(
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C in processes that are started meanwhile; this process gets it afterwards."""
+    """Block Ctrl-C in the processes that are started here; delay it in this process."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -339,12 +343,12 @@ SINGLE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
 }
-"""Environment of a worker: one thread each and no preallocated GPU memory."""
+"""Environment variables of a worker: one thread, and no preallocated GPU memory."""
 
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Set the environment of workers that are started meanwhile."""
+    """Set the environment variables ``SINGLE_THREAD``, unless they are set, for new processes."""
     before = {name: os.environ.get(name) for name in SINGLE_THREAD}
     os.environ.update(
         {name: value for name, value in SINGLE_THREAD.items() if before[name] is None}
@@ -360,7 +364,7 @@ def _one_thread_each() -> Iterator[None]:
 def _on_ray(
     jobs: Sequence[Job], cache: Path | None, watch: OnStudyProgress
 ) -> list[Outcome | None]:
-    """Run each job as one task of the cluster, or of this machine if there is none."""
+    """Run each job as one Ray task, on this machine if there is no cluster."""
     ray = require_ray()
     if not ray.is_initialized():
         ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
@@ -387,6 +391,6 @@ def _on_ray(
 
 
 def _run_on_ray(job: Job, cache: Path | None) -> Outcome:
-    """Run a job on Ray, where cancelling is an interruption that leaves the checkpoint."""
+    """Run a job in a Ray task. Cancelling is an interruption, so the checkpoint is kept."""
     with _interruption() as stopped:
         return job.run(watch=lambda slots, metrics: not stopped(), cache=cache)
