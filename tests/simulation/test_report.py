@@ -75,7 +75,7 @@ def test_a_page_has_its_four_numbers(light: None) -> None:
     assert result.spread is not None
     assert f"{result.metrics['auc']:.4f} ± {result.spread['auc']:.4f}" in text
     assert "≤ 0.2506 at δ = 10⁻⁶ add-remove, method exact-population, rounded up" in text
-    assert "17,549 in 200 slots 36.6 thousand client updates a second" in text
+    assert "17,549 in 200 slots 36.6 thousand client updates per second" in text
     assert f"Dummies {result.dummies:,} theory {result.dummies_expected:,.0f}" in text
 
 
@@ -94,7 +94,7 @@ def test_replace_one_neighbours_are_described_as_such(light: None) -> None:
     result = results.patients()
     other = replace(result.certificate, adjacency=Adjacency.REPLACE_ONE)
     result = replace(result, certificate=other)
-    assert "Changing all of any one client&#x27;s data makes nothing" in report_page(result)
+    assert "Changing all of any one client&#x27;s data makes no conclusion" in report_page(result)
 
 
 def test_a_page_says_how_to_repeat_it_and_holds_the_campaign(light: None) -> None:
@@ -138,10 +138,10 @@ def test_a_method_that_was_not_run_says_why(light: None) -> None:
 
 def test_methods_are_called_equal_in_epsilon_only_if_they_are(light: None) -> None:
     result = results.patients()
-    assert "the same ε and δ to spend" in report_page(result)
+    assert "the same ε and δ" in report_page(result)
     assert "At the same ε, DP-SGD" in report_page(result)
     result = with_baseline(1, epsilon=0.3)
-    assert "the same ε and δ to spend" not in report_page(result)
+    assert "the same ε and δ" not in report_page(result)
     assert "For an ε of 0.3, DP-SGD" in report_page(result)
 
 
@@ -232,7 +232,7 @@ def test_numbers_that_are_not_finite_are_left_out(light: None) -> None:
         )
     )
     assert "No ε could be bounded" in page
-    assert "The ε spent over slots could not be bounded." in page
+    assert "The ε after each slot could not be bounded." in page
     assert plots_of(page)["occupancy"]["data"][1]["y"][0] is None
 
 
@@ -284,11 +284,11 @@ def test_every_colour_of_a_figure_is_in_the_stylesheet(light: None) -> None:
 def test_a_campaign_over_its_budget_says_so_at_the_top(light: None) -> None:
     page = report_page(results.over_budget())
     said = (
-        "Over its budget: it spends ε ≤ 0.2506, its budget is 0.2;"
-        " a real campaign would stop before its end."
+        "Over its budget: it has ε ≤ 0.2506, and the budget is 0.2."
+        " A real campaign would stop before its end."
     )
     assert said in text_of(page.split("<h2>")[0] + "<footer>")
-    assert '<div class="marked"><dt>Privacy spent, ε</dt>' in page
+    assert '<div class="marked"><dt>Privacy loss, ε</dt>' in page
     assert "over budget; add-remove" in page
     within = report_page(results.patients())
     assert "Over its budget" not in within
@@ -298,7 +298,7 @@ def test_a_campaign_over_its_budget_says_so_at_the_top(light: None) -> None:
 def test_an_epsilon_without_a_bound_is_over_any_budget(light: None) -> None:
     result = results.over_budget()
     result = replace(result, certificate=replace(result.certificate, epsilon=math.inf))
-    assert "Over its budget: no ε could be bounded, its budget is 0.2;" in report_page(result)
+    assert "Over its budget: no ε could be bounded, and the budget is 0.2." in report_page(result)
 
 
 def test_a_campaign_that_spends_all_of_its_budget_is_not_over_it(light: None) -> None:
@@ -362,7 +362,7 @@ def test_a_setting_over_budget_is_marked_and_never_the_best(light: None) -> None
     assert "with slots 100;" in text_of(report_page(results.sweep()))
     page = report_page(results.sweep_over_budget(over=(1,)))
     text = text_of(page)
-    assert "Over budget: 1 of 4 settings spend more" in page.split("<h2>")[0]
+    assert "Over budget: 1 of 4 settings have a larger ε" in page.split("<h2>")[0]
     assert page.count('<span class="over">over budget</span>') == 1
     assert "Best AUC within budget" in text
     assert "with slots 100;" not in text
@@ -372,7 +372,7 @@ def test_a_setting_over_budget_is_marked_and_never_the_best(light: None) -> None
 
 def test_a_sweep_without_a_setting_in_budget_says_so(light: None) -> None:
     text = text_of(report_page(results.sweep_over_budget(over=(0, 1, 2, 3))))
-    assert "No setting is within its budget;" in text
+    assert "No setting is within its budget." in text
     assert "Best AUC, over budget" in text
     assert "no setting is within its budget; with slots 100;" in text
 
@@ -385,7 +385,7 @@ def test_a_setting_over_budget_is_not_the_best_if_the_others_diverged(light: Non
 
 def test_a_sweep_whose_models_all_diverged_says_so(light: None) -> None:
     page = report_page(results.sweep_over_budget(over=(), without=(0, 1, 2, 3)))
-    assert "No setting has a metric: their models diverged." in page
+    assert "No setting has a metric, because their models diverged." in page
     assert page.count("(diverged)") == 4
 
 

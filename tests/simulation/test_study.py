@@ -190,7 +190,7 @@ def test_a_baseline_that_was_not_reached_says_so(prepare: Prepare) -> None:
     assert found["seeds"][0]["complete"] is True
     [baseline] = found["baselines"]
     assert (baseline["metrics"], baseline["curves"]) == ({}, [])
-    assert baseline["unavailable"] == "interrupted before it"
+    assert baseline["unavailable"] == "the simulation was interrupted before it"
     whole = certify_runs([PartialRun.whole(tiny.campaign())])
     assert found["certificate"]["epsilon"] == whole.epsilon
 

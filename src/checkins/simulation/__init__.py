@@ -1,7 +1,7 @@
 """Simulate a campaign on a virtual clock. A simulation is not private: its randomness is seeded.
 
-Dummy report: noise that is added in place of a missing report. These modules hold the paper's
-algorithm, in reading order:
+A dummy is a report without data, which the server draws in place of a missing report. These modules
+hold the paper's algorithm, in reading order:
 
 1. ``population``            the check-ins of each slot (the client's side of Algorithm 1).
 2. ``engine.updates``        the sum of the clipped updates of a slot's clients.

@@ -1,6 +1,6 @@
 """Expected check-ins, reports and dummies of a run, from the distribution of a slot's check-ins.
 
-A dummy is noise that is added in place of a missing report.
+A dummy is a report without data, which the server draws in place of a missing report.
 
 Theorem:     [BKMTT20, Prop 3.4 and 4.2] for one report per slot. The same binomial distributions
              hold for any capacity, availability and dropout, because each client that can reach a

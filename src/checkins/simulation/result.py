@@ -1,7 +1,7 @@
 """The result of a simulation, as frozen dataclasses for the report, the command line and the JSON.
 
 ``as_json`` returns plain values, which ``checkins simulate --json`` prints and ``result.json``
-contains. A dummy is a report that the server draws in place of a missing one.
+contains. A dummy is a report without data, which the server draws in place of a missing report.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class BaselineResult:
     def unavailable(self) -> str | None:
         """The reason why the baseline has no metrics; None if it has metrics."""
         if self.baseline.unavailable is None and not self.outcomes:
-            return "interrupted before it"
+            return "the simulation was interrupted before it"
         if any(outcome.diverged for outcome in self.outcomes):
-            return "its model diverged: the noise is too much for this rate"
+            return "its model diverged, because the rate is too large for this noise"
         return self.baseline.unavailable
 
     def as_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Metrics of a model on the public holdout or, without one, on the clients' own rows."""
+"""Metrics of a model on the public held-out rows or, if there are none, on the clients' rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from checkins.tasks.tensors import unflatten
 
 Metrics = dict[str, float]
 MOST_ROWS = 20_000
-"""Largest number of the clients' own rows to evaluate on, evenly among all, without a holdout."""
+"""Largest number of clients' rows to evaluate on. If there are more, they are evenly spaced."""
 
 
 class Diverged(InvalidValue):
@@ -27,7 +27,7 @@ class Diverged(InvalidValue):
 
 
 def check_loss(loaded: LoadedTask, name: str) -> None:
-    """Refuse a model whose loss fails at a row of the data, or is not a scalar."""
+    """Raise InvalidValue if the loss fails at the first row of the data or is not a scalar."""
     model, data = loaded.model, loaded.data
 
     def loss(flat: Any) -> Any:
@@ -47,7 +47,7 @@ def check_loss(loaded: LoadedTask, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The metrics of the model after so many slots."""
+    """The metrics of the model after the first ``slots`` slots."""
 
     slots: int
     metrics: Metrics
@@ -55,7 +55,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Computes metrics of models of a loaded task; never part of a device."""
+    """Compute metrics of models of a loaded task. Devices do not use it."""
 
     loaded: LoadedTask
 
@@ -75,10 +75,13 @@ class Evaluation:
         return data.features[some], data.labels[some]
 
     def __call__(self, flat: NDArray[Any]) -> Metrics:
-        """Return the loss, and accuracy and AUC if the data and the model have them."""
+        """Return the loss, and also accuracy and AUC if they are defined.
+
+        Raises Diverged if the model or its loss is not finite.
+        """
         found = {"loss": np.inf}
         if np.all(np.isfinite(flat)):
-            with np.errstate(over="ignore", invalid="ignore"):  # then the loss is not finite
+            with np.errstate(over="ignore", invalid="ignore"):  # the loss is checked below
                 found = self._found(np.asarray(flat, np.float32))
         if not np.isfinite(found["loss"]):
             raise Diverged("rate", "too large", "the model has diverged: lower the rate")

@@ -1,8 +1,10 @@
-"""The compiled loop: a chunk of slots as one ``lax.scan``, with noise drawn on the host.
+"""The compiled loop: a chunk of slots is one ``lax.scan``, and its noise is drawn before.
 
-A slot is: the sum of the clipped updates of the clients it uses, plus noise, divided by a public
-count, through the server's optimizer. Only PrivUnit reports are drawn one by one; all other noise
-is drawn once for the sum (``checkins.simulation.engine.mechanism``).
+In each slot, the clipped updates of its clients are summed, noise is added, the sum is divided by a
+public count, and the server's optimizer makes a step. With PrivUnit, reports are drawn one by one.
+Otherwise noise is drawn once for the sum (``checkins.simulation.engine.mechanism``).
+
+The clients of a slot are an array of fixed width. An element of −1 is an empty place.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from checkins.simulation.population import digits, mixed
 from checkins.tasks.optional_import import package
 
 SKIPPED, IGNORED = 0.0, -1.0
-"""Values in place of a slot's count: a slot that makes no step; a row that is not counted as a slot
-(warm-up slots of the server, and the padding of a chunk)."""
+"""Special values of a slot's count. In a skipped slot the server makes no step. An ignored row is
+not counted as a slot: it is a warm-up slot of the server, or pads a chunk."""
 
 UNROLLED, UNROLLED_ON_HOST = 8, 2
-"""Slots per iteration of the scan: an accelerator takes longer to launch a slot than to run it."""
+"""Slots per iteration of the scan, on an accelerator and on a CPU. An accelerator needs more,
+because launching a slot takes longer than running it."""
 
 
 class State(NamedTuple):
@@ -37,23 +40,23 @@ class State(NamedTuple):
 
     model: Array
     gradient: Array
-    """The accumulator g of ModelUpdate; empty when a step is made in every slot."""
+    """The accumulator g of ModelUpdate; empty if the server makes a step in every slot."""
     optimizer: Any
     slots: Array
-    """Number of slots of this run that are over."""
+    """Number of finished slots of this run."""
 
 
 class SlotChunk(NamedTuple):
-    """The inputs of some consecutive slots, one row for each."""
+    """The inputs of consecutive slots, one row per slot."""
 
     clients: Array
-    """Clients whose updates are used, as rows of the data; −1 for an empty place."""
+    """Numbers of the clients whose updates are used; −1 for an empty place."""
     noise: Array
-    """The noise of the sum; or a random key, if each report is drawn separately."""
+    """The noise of the sum, or a random key if each report is drawn separately."""
     scales: Array
     """Factor of the noise."""
     counts: Array
-    """The count that divides the sum of a slot; or ``SKIPPED``, or ``IGNORED``."""
+    """The number that the sum of a slot is divided by, or ``SKIPPED`` or ``IGNORED``."""
 
 
 Total = Callable[[Any, Array, SlotChunk], Array]
@@ -61,7 +64,7 @@ Total = Callable[[Any, Array, SlotChunk], Array]
 
 
 class StepDirection(NamedTuple):
-    """An optimizer at step size 1: state and direction of a step, as an optax transformation."""
+    """An optimizer with step size 1, with the two functions of an optax transformation."""
 
     init: Callable[[Array], Any]
     update: Callable[[Array, Any, Array], tuple[Array, Any]]
@@ -82,13 +85,16 @@ class Server:
         return State(model, empty, self.optimizer.init(model), jnp.zeros((), jnp.int32))
 
     def next_run(self, state: State) -> State:
-        """Keep the model and the optimizer's state; reset slots and accumulator."""
+        """Return the state at the start of the next run.
+
+        The model and the optimizer's state are kept. Slots and accumulator are reset.
+        """
         return state._replace(
             gradient=jnp.zeros_like(state.gradient), slots=jnp.zeros((), jnp.int32)
         )
 
     def apply_slot(self, state: State, total: Array, count: Array) -> State:
-        """Apply the sum of one slot."""
+        """Return the state after a slot with this noisy sum and count."""
         skipped = count <= SKIPPED
         slots = state.slots + (count > IGNORED).astype(jnp.int32)
         mean = total / jnp.maximum(count, 1.0)
@@ -129,9 +135,9 @@ def noisy_sum(updates: Updates) -> Total:
 
 
 def sum_of_reports(updates: Updates, randomizer: Randomizer, dimension: int) -> Total:
-    """Return the function that sums reports drawn one by one, with dummies in empty places.
+    """Return the function that draws the reports of a slot one by one and returns their sum.
 
-    ``updates`` returns the unclipped update of each client.
+    Empty places are filled with dummies. ``updates`` returns each client's unclipped update.
     """
     private = compiled_reports(randomizer, dimension)
 
@@ -150,9 +156,10 @@ Advance = Callable[[State, SlotChunk, Any], tuple[State, Array]]
 
 
 def compiled(total: Total, server: Server) -> Advance:
-    """Compile a chunk of slots: (state before, inputs, table of the data) → state after, a token.
+    """Compile a chunk of slots: (state before, inputs, table of the data) → (state after, token).
 
-    The state before is donated. The token is ready once the chunk is over, and is not donated.
+    The state before is donated to JAX, so it must not be used again. The token can be waited for:
+    it is ready when the chunk is finished.
     """
 
     def chunk(state: State, inputs: SlotChunk, table: Any) -> tuple[State, Array]:
@@ -167,20 +174,20 @@ def compiled(total: Total, server: Server) -> Advance:
 
 
 def on_host() -> bool:
-    """Return whether the loop runs on a CPU."""
+    """Return True if the loop runs on a CPU, False if on an accelerator."""
     return bool(jax.default_backend() == "cpu")
 
 
 def slot_clients(clients: int, rows: int, width: int) -> Callable[[Array, Array, Array], Array]:
-    """Compile (keys, first positions, reports of slots) → (slots, ``width``) clients, as rows.
+    """Compile (keys, first positions, numbers of reports) → clients, one row per slot.
 
-    Clients are in the order of ``Permutation``; client j holds row j mod ``rows`` of the data. An
-    empty place is −1.
+    A row has ``width`` places; an empty place is −1. Clients are in the order of ``Permutation``.
+    Client j is returned as j mod ``rows``, where ``rows`` is the number of clients in the data.
     """
     high, low = digits(clients)
 
     def seated(keys: Array, first: Array, reports: Array) -> Array:
-        most = jnp.uint32(clients)  # a Python integer above 2^31 would not fit
+        most = jnp.uint32(clients)  # JAX makes Python integers signed, and some would not fit
         places = jnp.arange(width, dtype=jnp.uint32)
         used = places[None, :] < reports.astype(jnp.uint32)[:, None]
         found = mixed(first.astype(jnp.uint32)[:, None] + places[None, :], keys, high, low)
@@ -192,7 +199,7 @@ def slot_clients(clients: int, rows: int, width: int) -> Callable[[Array, Array,
             sent: Array = mixed(words, keys, high, low)
             return jnp.where(words >= most, sent, words)
 
-        # A position past the last client is empty, and may lie outside the digits.
+        # Empty places become 0 here: their positions may be too large for the Feistel network.
         found = jax.lax.while_loop(outside, again, jnp.where(used, found, 0))
         return jnp.where(used, (found % jnp.uint32(rows)).astype(jnp.int32), -1)
 
@@ -205,7 +212,7 @@ def _where(condition: Array, first: Any, second: Any) -> Any:
 
 @lru_cache(maxsize=8)
 def server_of(choice: Optimizer) -> Server:
-    """Return the server of a campaign's optimizer; equal optimizers share one object."""
+    """Return the server for a campaign's optimizer. Equal optimizers share one object."""
     return Server(
         optimizer=_direction(choice),
         rate=choice.rate,
@@ -232,7 +239,7 @@ def _direction(choice: Optimizer) -> StepDirection:
 
 
 def _from_optax(choice: Optimizer) -> StepDirection:
-    """Return an optimizer of optax at rate 1; the rate and its schedule multiply its step."""
+    """Return an optax optimizer with rate 1. ``Server`` multiplies its steps by the rate."""
     optax = package("optax", extra="sim", wanted_by=choice.kind, setting="optimizer")
     maker = getattr(optax, choice.optax or "", None)
     if not callable(maker):

@@ -1,14 +1,14 @@
-"""The mechanism of a campaign or baseline: sampling, noise of a slot's sum, and its divisor.
+"""The mechanism of a campaign or baseline: sampling, noise of a slot's sum, and divisor of the sum.
 
 Only the sum of a slot's reports is released, so only the distribution of the sum's noise matters:
 
-    Gaussian    K noises of deviation σ add up to one of deviation √K σ
-    Laplace     K noises of scale b add up to b (G − G′), with G and G′ Gamma variables of shape K
+    Gaussian    the sum of K noises of deviation σ has deviation √K σ
+    Laplace     the sum of K noises of scale b is b (G − G′), where G and G′ are Gamma of shape K
 
-A Laplace variable is the difference of two exponential ones, and K of those add up to a Gamma.
-Noise is drawn for many slots at a time, ahead of the loop that uses it. Random bits made inside a
-compiled loop on a CPU would take most of its time: the host makes them in separate threads. An
-accelerator draws its own, all at once.
+The second line holds because a Laplace variable is the difference of two exponential variables,
+and the sum of K exponential variables is a Gamma variable. Noise is drawn for many slots at a time,
+before the loop that uses it. On a CPU, separate threads draw it, because drawing inside the
+compiled loop would take most of the loop's time. An accelerator draws Gaussian noise itself.
 
 Theorem:     Algorithms 1 and 2, and section 4.2: the noise of a slot's sum, and its divisor.
 """
@@ -40,10 +40,10 @@ from checkins.simulation.population import Counts, Sampling
 Rows = NDArray[Any]
 
 BLOCK = 1 << 17
-"""Approximate count of numbers that share a stream of random bits."""
+"""Approximate number of values that are drawn from one random generator."""
 
 THREADS = 2
-"""Number of threads that draw noise: for small models the loop waits for it."""
+"""Number of threads that draw noise. With small models, the loop is faster than one thread."""
 
 _LINE = 64  # bytes
 
@@ -57,10 +57,10 @@ class NoiseKind(Enum):
 
 
 class BufferRing:
-    """A few arrays used in turn, each aligned so that JAX on a CPU reads it without a copy.
+    """A few arrays that are used in turn. JAX on a CPU reads them without a copy.
 
-    Allocating memory for every chunk is measurably slower. With ``prefetched`` at most
-    ``THREADS`` + 2 arrays are in use.
+    Allocating memory for every chunk is measurably slower. With ``prefetched``, at most
+    ``THREADS`` + 2 arrays are in use at a time.
     """
 
     SIZE = THREADS + 3
@@ -71,7 +71,7 @@ class BufferRing:
         self._lock = Lock()
 
     def take(self, shape: tuple[int, int], dtype: Any) -> Rows:
-        """Return the next array; its former content is overwritten."""
+        """Return the next array of the ring, for the caller to overwrite."""
         size = math.prod(shape)
         with self._lock:
             if not self._arrays or self._arrays[0].dtype != dtype or self._arrays[0].size < size:
@@ -88,7 +88,7 @@ def _aligned(size: int, dtype: Any) -> Rows:
 
 
 def block_slots(dimension: int) -> int:
-    """Return the number of slots that share a stream of random bits."""
+    """Return the number of slots in a block, whose noise is drawn from one random generator."""
     return max(1, BLOCK // dimension)
 
 
@@ -105,13 +105,13 @@ def draw_noise(
 ) -> Any:
     """Return one row of noise for each of ``rows`` slots of a run, from slot ``first`` on.
 
-    A row is the sum of the noise of the slot's ``reports``, in units of one report's scale. A
-    slot has the same noise whichever rows are requested; rows past the last slot hold any finite
-    values.
+    A row is the sum of the noise of the slot's ``reports``, in units of one report's scale. The
+    noise of a slot does not depend on ``first`` and ``rows``. Rows after the last slot hold
+    arbitrary finite values.
 
-    For Gaussian noise the unit is the sum's own deviation: the caller multiplies by √K. In
-    float32 it is the inverse of the distribution function at the middle of one of 2^23 equal
-    parts, as JAX draws it: no draw is beyond 5.3 deviations.
+    Gaussian noise has deviation 1, and the caller multiplies it by √K. In float32 it is the
+    inverse of the normal distribution function at the middle of one of 2^23 equal parts of (0, 1),
+    as JAX draws it. Its absolute value is therefore never above 5.3.
     """
     size = block_slots(dimension)
     fast = kind is NoiseKind.GAUSSIAN and dtype == np.float32
@@ -138,7 +138,7 @@ def _block(
     generator: np.random.Generator,
     dtype: Any,
 ) -> Rows:
-    """Draw slot after slot: the first slots are the same however many are requested."""
+    """Draw the noise slot by slot, so that a slot's noise does not depend on later slots."""
     shape = (len(reports), dimension)
     if kind is NoiseKind.GAUSSIAN and dtype == np.float32:
         raw = generator.bit_generator.random_raw(-(-math.prod(shape) // 2))
@@ -154,13 +154,13 @@ def _block(
 
 @jax.jit
 def _normals(words: Any) -> Any:
-    """Return normal variables from random words, twice as fast as numpy draws them."""
+    """Return a normal variable for each random 32-bit word. This is twice as fast as numpy."""
     middles = ((words >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-22) - 1.0
     return jnp.float32(math.sqrt(2.0)) * jax.lax.erf_inv(middles)
 
 
 def prefetched(tasks: Iterator[Any], work: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield (task, work(task)) in order, while threads work on the next tasks."""
+    """Yield (task, work(task)) in order, while threads already work on the next tasks."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="noise") as pool:
         pending: deque[tuple[Any, Future[Any]]] = deque()
         try:
@@ -185,7 +185,7 @@ class Mechanism:
     randomizer: Randomizer
     noise_at: NoiseAt
     divide_by: int | None
-    """The public count that a slot's sum is divided by; None if reports are averaged."""
+    """The public number that a slot's sum is divided by; None if reports are averaged."""
     sampling: Sampling = Sampling.CHECK_INS
 
     def __post_init__(self) -> None:
@@ -211,7 +211,7 @@ class Mechanism:
 
     @property
     def noise_kind(self) -> NoiseKind:
-        """The distribution of a sum's noise; PrivUnit draws whole reports instead."""
+        """The distribution of the noise of a sum, or ``PER_REPORT`` with PrivUnit."""
         if isinstance(self.randomizer, Gaussian):
             return NoiseKind.GAUSSIAN
         return NoiseKind.LAPLACE if isinstance(self.randomizer, Laplace) else NoiseKind.PER_REPORT
@@ -221,11 +221,11 @@ class Mechanism:
         return Clip(self.randomizer.clip, l1=isinstance(self.randomizer, Laplace))  # type: ignore[union-attr]
 
     def noises(self, reports: Counts) -> Counts:
-        """Return the number of reports, dummies included, whose noise is in each slot's sum."""
+        """Return the number of reports, real or dummy, whose noise is in each slot's sum."""
         return reports if self.averaged else np.full_like(reports, self.design.capacity or 1)
 
     def scales(self, reports: Counts) -> NDArray[np.float64]:
-        """Return the factor of each slot's noise."""
+        """Return the factor that each slot's noise is multiplied by."""
         if isinstance(self.randomizer, Gaussian):
             scale = self.randomizer.clip * self.randomizer.noise_multiplier
             if self.noise_at is NoiseAt.SERVER:
@@ -233,19 +233,22 @@ class Mechanism:
             return scale * np.sqrt(self.noises(reports))
         if isinstance(self.randomizer, Laplace):
             return np.full(reports.shape, self.randomizer.scale)
-        return np.full(reports.shape, 0.0 if self.averaged else 1.0)  # of the dummies
+        return np.full(reports.shape, 0.0 if self.averaged else 1.0)  # the factor of the dummies
 
     def counts(self, reports: Counts) -> NDArray[np.float64]:
-        """Return the divisor of each slot's sum, or ``SKIPPED``, or ``IGNORED``."""
+        """Return the divisor of each slot's sum, or ``SKIPPED`` or ``IGNORED`` (see ``loop``)."""
         if self.averaged:
             return np.where(reports > 0, reports, SKIPPED)
         counts = np.full(reports.shape, float(self.divide_by or 1))
         if self.design.window is not None:
-            counts[: self.design.window - 1] = IGNORED  # the server warms up: no step is counted
+            counts[: self.design.window - 1] = IGNORED  # warm-up slots, without a step
         return counts
 
     def dummies(self, reports: Counts) -> int:
-        """Return the number of dummies that the server made in a run."""
+        """Return the number of dummies in a run.
+
+        A dummy is a report without data, which the server draws in place of a missing report.
+        """
         if self.averaged or self.noise_at is NoiseAt.SERVER or self.sampling is Sampling.POISSON:
             return 0
         missing = (self.design.capacity or 1) - reports

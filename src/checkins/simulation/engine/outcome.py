@@ -25,7 +25,7 @@ from checkins.simulation.engine.training import Position, Progress, Scenario, Tr
 from checkins.tasks.loaded_task import LoadedTask
 
 Curve = tuple[Point, ...]
-"""A learning curve: the metrics after numbers of slots, in order."""
+"""A learning curve: metrics of the model, in order of the number of slots."""
 
 SAVE_EVERY_S = 20.0
 """Seconds between two checkpoints."""
@@ -46,14 +46,14 @@ class Outcome:
     curve: Curve
     """The learning curve; empty if the model diverged."""
     seconds: float
-    """Time spent in slots, the compilation in the first chunk included."""
+    """Time of the training, including compilation."""
     updates_per_second: float
-    """Client updates per second once the loop is compiled."""
+    """Client updates per second, without compilation."""
     model: NDArray[np.float32] = field(repr=False)
 
     @classmethod
     def of_divergence(cls, seed: int) -> Outcome:
-        """Return the outcome of a seed whose model did not stay finite."""
+        """Return the outcome of a seed whose model diverged."""
         nothing = np.zeros(0, np.float32)
         return cls(seed, True, 0, 0, 0, 0, (), (), 0.0, 0.0, nothing)
 
@@ -80,7 +80,7 @@ class Outcome:
 
 
 OnProgress = Callable[[Progress, Metrics], bool]
-"""Called after every chunk with the latest metrics; returns False to stop the campaign there."""
+"""Called after every chunk with the latest metrics. If it returns False, the training stops."""
 
 
 def simulate(
@@ -91,10 +91,10 @@ def simulate(
     seed: int = 1,
     evaluations: int = 50,
 ) -> Outcome:
-    """Run all slots of a campaign on a virtual clock, whatever its budget.
+    """Run all slots of a campaign on a virtual clock, even if they exceed its budget.
 
-    ``loaded`` None loads the campaign's own data; ``scenario`` None means one client for each in
-    the data, always online.
+    If ``loaded`` is None, the campaign's own data are loaded. If ``scenario`` is None, every client
+    of the data takes part and is always online.
     """
     return train(
         training_of(campaign, loaded=loaded, scenario=scenario, seed=seed, evaluations=evaluations)
@@ -102,7 +102,7 @@ def simulate(
 
 
 def task_of(campaign: Campaign) -> Task:
-    """Return the task of a campaign; refuse a campaign without one."""
+    """Return the task of a campaign. Raises InvalidValue if the campaign has no task."""
     if campaign.task is None:
         raise InvalidValue("task", None, "a campaign that learns needs a [task]")
     return campaign.task
@@ -127,7 +127,10 @@ def training_of(
 def train(
     training: Training, *, watch: OnProgress | None = None, checkpoint: Checkpoint | None = None
 ) -> Outcome:
-    """Run to the end or until ``watch`` returns False, from the checkpoint if there is one."""
+    """Run a training to its end, or until ``watch`` returns False.
+
+    If ``checkpoint`` exists, the training continues from it.
+    """
     saved = None if checkpoint is None else checkpoint.read(training.start())
     position = training.start() if saved is None else saved.position
     curve = [Point(0, training.measured(position))] if saved is None else list(saved.curve)
@@ -176,7 +179,7 @@ def train(
 
 @contextmanager
 def arrays_of(path: Path) -> Iterator[Any]:
-    """Open the arrays of a file by name; refuse a damaged file."""
+    """Yield the arrays in a file by name. Raises InvalidValue if the file is damaged."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             yield arrays
@@ -187,7 +190,7 @@ def arrays_of(path: Path) -> Iterator[Any]:
 
 
 def write_arrays(path: Path, about: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Replace the file atomically: a crash leaves the old file or the new one."""
+    """Write the file atomically, so that a crash leaves either the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with durable_file.replacing(path) as file:
         np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
@@ -217,7 +220,10 @@ class Checkpoint:
         write_arrays(self.path, about, arrays)
 
     def read(self, like: Position) -> SavedTraining | None:
-        """Return the saved training, in the shape of ``like``; None if there is no file."""
+        """Return the saved training; None if there is no file.
+
+        ``like`` is a position of the same training, which gives the structure of the state.
+        """
         if not self.path.exists():
             return None
         leaves, shape = jax.tree.flatten(like.state)

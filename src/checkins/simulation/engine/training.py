@@ -1,7 +1,7 @@
 """Train a model by one mechanism from one seed, in chunks of compiled slots.
 
-The same seed gives the same campaign however it is cut into chunks, by an interruption or by
-evaluations: every slot has its own noise, every run its own draw of check-ins.
+A seed determines the noise of every slot and the check-ins of every run. The model therefore does
+not depend on how interruptions and evaluations divide the slots into chunks.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ from checkins.simulation.population import Always, Availability, SimulatedPopula
 from checkins.tasks.loaded_task import LoadedTask
 
 HOST_BYTES, DEVICE_BYTES = 1 << 24, 1 << 28
-"""Size of a chunk's inputs: small enough for a CPU's cache, large enough to keep a GPU busy."""
+"""Largest size of a chunk's inputs. A CPU needs small inputs because of its cache; a GPU needs
+large inputs to be busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Assumptions about the clients that no campaign file seals: number, availability, dropout.
+    """Assumptions about the clients that are not in a campaign file.
 
-    ``clients`` may be more than the data has: client j then holds the rows of client j mod n of
-    the data. If they are fewer, each seed draws its own among those of the data.
+    If ``clients`` is larger than the number n of clients in the data, client j holds the rows of
+    client j mod n of the data. If it is smaller, each seed draws its own clients from the data.
     """
 
     clients: int
@@ -64,7 +65,7 @@ class Scenario:
 
 
 class Position(NamedTuple):
-    """The position of a training: ``slots`` slots of run ``run`` are over. It can be saved."""
+    """The position of a training: ``slots`` slots of run ``run`` are finished."""
 
     run: int
     slots: int
@@ -73,14 +74,14 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of the slots so far."""
+    """Counts over the finished slots."""
 
     slots: int = 0
     check_ins: int = 0
     reports: int = 0
     dummies: int = 0
     contributors: tuple[int, ...] = ()
-    """Number of reports in each run; the certificate of averaged updates depends on them."""
+    """Number of reports in each run. The certificate of averaged updates depends on it."""
 
     def plus(self, slot_counts: SlotCounts, mechanism: Mechanism) -> Tally:
         """Return the counts with one more run."""
@@ -96,7 +97,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The position after a chunk; ``metrics`` is None if the model was not evaluated there."""
+    """The position after a chunk. ``metrics`` is None if the model was not evaluated."""
 
     position: Position
     slots: int
@@ -105,7 +106,7 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A mechanism, a loaded task, a scenario and a seed: everything that decides a simulation."""
+    """Everything that determines a simulation: mechanism, task, scenario, seed and optimizer."""
 
     mechanism: Mechanism
     loaded: LoadedTask
@@ -114,7 +115,7 @@ class Training:
     seed: int
     work: LocalWork = field(default_factory=LocalWork)
     evaluations: int = 50
-    """Number of evaluations of the model along the way; 0 means only at the end."""
+    """Number of evaluations of the model, evenly spaced; 0 means only at the end."""
     dtype: Any = np.float32
 
     @classmethod
@@ -128,7 +129,7 @@ class Training:
         seed: int,
         evaluations: int,
     ) -> Training:
-        """Return the training with the optimizer and the local work of a task."""
+        """Return the training, with the optimizer and the local steps of the task."""
         work = LocalWork(task.local_steps, task.local_step_size)
         server = server_of(task.optimizer)
         return cls(mechanism, loaded, server, scenario, seed, work, evaluations)
@@ -156,7 +157,7 @@ class Training:
         return np.asarray(self._updates.unpack(position.state.model))
 
     def tally(self, position: Position) -> Tally:
-        """Return the counts up to a position: whole runs, and the slots of the current one."""
+        """Return the counts over all slots before ``position``."""
         found = Tally()
         for run in range(1, position.run + 1):
             slot_counts = self.population.run(run)
@@ -181,7 +182,10 @@ class Training:
             raise Diverged("rate", self.server.rate, error.expected) from error
 
     def steps(self, start: Position | None = None) -> Iterator[Progress]:
-        """Every chunk from there on. A position is good until the next one is asked for."""
+        """Run the chunks after ``start`` and yield the progress after each of them.
+
+        A yielded position must not be used after the next one is requested.
+        """
         position = self.start() if start is None else start
         state, updates = position.state, self._updates
         before: Array | None = None
@@ -192,8 +196,8 @@ class Training:
             if spec.first == 0 and spec.run > 1:
                 state = self.server.next_run(state)
             state, token = self._advance(state, inputs, updates.table)
-            # The first chunk is waited for: it compiles, and what follows is timed from its end.
-            # From then on one chunk runs while the next is prepared.
+            # Wait for the first chunk, which compiles, because timing starts after it. Afterwards
+            # wait for the previous chunk only, so that one runs while the next is prepared.
             (token if before is None else before).block_until_ready()
             before = token
             done += spec.slots
@@ -205,7 +209,7 @@ class Training:
 
     @cached_property
     def _present(self) -> Array | None:
-        """Clients of the data that take part; None if all do."""
+        """Numbers of the clients of the data that take part; None if all take part."""
         in_data, wanted = self.loaded.data.clients, self.scenario.clients
         if wanted >= in_data:
             return None
@@ -241,20 +245,26 @@ class Training:
                 )
 
     def _width(self, slot_counts: SlotCounts) -> int:
-        """Return the number of places of a slot: enough for all, and mostly equal between runs."""
+        """Return the number of places of a slot, enough for every slot of the run.
+
+        It is rounded up, so that most runs have the same width and share a compiled program.
+        """
         capacity, most = self.mechanism.design.capacity, max(1, int(slot_counts.reports.max()))
         per_report = self.mechanism.noise_kind is NoiseKind.PER_REPORT
         if per_report and capacity and not self.mechanism.averaged:
-            return capacity  # dummies take places too
+            return capacity  # every place has a report, real or dummy
         step = 1 << max(0, most.bit_length() - 4)
         wide = -(-most // step) * step
         return wide if capacity is None else min(wide, capacity)
 
     def _length(self, width: int) -> int:
-        """Return the slots of a chunk: as memory allows, at most those between two evaluations."""
+        """Return the number of slots of a chunk.
+
+        It is limited by memory and by the number of slots between two evaluations.
+        """
         room = HOST_BYTES if on_host() else DEVICE_BYTES
         slots = self.mechanism.design.slots
-        # An accelerator derives the noise of each slot from its number and needs no full blocks.
+        # An accelerator draws Gaussian noise from the slot's number, so blocks do not matter.
         drawn_in_blocks = on_host() or self.mechanism.noise_kind is not NoiseKind.GAUSSIAN
         block = block_slots(self.loaded.model.dimension) if drawn_in_blocks else 1
         most = max(1, room // (4 * max(self.loaded.model.dimension, width)))
@@ -263,7 +273,7 @@ class Training:
             most = min(most, max(1, -(-self.slots // self.evaluations)))
         if most >= slots:
             return slots
-        even = -(-slots // -(-slots // most))  # chunks of equal length, if blocks allow it
+        even = -(-slots // -(-slots // most))  # the length of the longest of equal chunks
         return even if even % block == 0 or most < block else most
 
     def _inputs(self, spec: _ChunkSpec) -> SlotChunk:
@@ -271,7 +281,7 @@ class Training:
             return spec.inputs(self._noise(spec), self)
 
     def _noise(self, spec: _ChunkSpec) -> Any:
-        """Draw the noise of a chunk on the host; an accelerator draws Gaussian noise itself."""
+        """Return the noise of a chunk. An accelerator draws Gaussian noise; else the CPU draws."""
         seeds = (self.seed, spec.run, 2)
         dimension = self.loaded.model.dimension
         if self.mechanism.noise_kind is NoiseKind.GAUSSIAN and not on_host():
@@ -291,7 +301,7 @@ class Training:
 
 
 class _ChunkSpec(NamedTuple):
-    """A chunk: ``slots`` slots of a run from ``first`` on, padded to ``length`` rows."""
+    """A chunk: ``slots`` slots of a run, from slot ``first`` on, padded to ``length`` rows."""
 
     run: int
     first: int
@@ -311,7 +321,7 @@ class _ChunkSpec(NamedTuple):
     def inputs(self, noise: Any, training: Training) -> SlotChunk:
         slot_counts = self.slot_counts
         keys = slot_counts.keys
-        if keys.shape[1] > 1:  # each slot has its own order
+        if keys.shape[1] > 1:  # each slot has its own order of clients
             keys = np.stack([self.padded(row, 0) for row in keys])
         seated = _seating(training.scenario.clients, training.loaded.data.clients, self.width)
         first, reports = (self.padded(each, 0) for each in (slot_counts.first, slot_counts.reports))
@@ -320,7 +330,7 @@ class _ChunkSpec(NamedTuple):
             clients = jnp.where(clients >= 0, present[jnp.maximum(clients, 0)], -1)
         return SlotChunk(
             clients,
-            jax.device_put(noise),  # read without a copy
+            jax.device_put(noise),  # without a copy on a CPU
             jnp.asarray(self.padded(self.scales, 0.0), training.dtype),
             jnp.asarray(self.padded(self.counts, loop.IGNORED), training.dtype),
         )
@@ -328,7 +338,7 @@ class _ChunkSpec(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _updates_of(loaded: LoadedTask, clip: Clip | None, work: LocalWork, dtype: Any) -> Updates:
-    """Cached from seed to seed, with the data on the device."""
+    """Return the update function, cached so that all seeds share the data on the device."""
     if clip is None:
         return client_updates(loaded.model, loaded.data, work=work, dtype=dtype)
     return summed_updates(loaded.model, loaded.data, clip=clip, work=work, dtype=dtype)
@@ -336,9 +346,9 @@ def _updates_of(loaded: LoadedTask, clip: Clip | None, work: LocalWork, dtype: A
 
 @lru_cache(maxsize=4)
 def _compiled_of(updates: Updates, server: Server, alone: Randomizer | None, dimension: int) -> Any:
-    """Cached from seed to seed, with the compiled program.
+    """Return the compiled loop, cached so that all seeds share it.
 
-    ``alone`` draws each report separately; None means noise is drawn once for the sum.
+    ``alone`` draws each report separately. If it is None, noise is drawn once for the sum.
     """
     total: Total = loop.noisy_sum(updates)
     if alone is not None:
@@ -351,7 +361,7 @@ _seating: Any = lru_cache(maxsize=16)(loop.slot_clients)
 
 @partial(jax.jit, static_argnums=(2, 3))
 def _normal(words: Any, first: Any, shape: tuple[int, int], dtype: str) -> Any:
-    """Return rows of noise for the slots from ``first`` on, each from its own key."""
+    """Return one row of noise per slot, from slot ``first`` on, each from its own key."""
     key = jax.random.wrap_key_data(words)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(shape[0]))
     return jax.vmap(lambda own: jax.random.normal(own, shape[1:], dtype))(keys)

@@ -1,8 +1,9 @@
 """The sum of the clipped updates of the clients that a slot uses.
 
-Linear models never materialise a client's gradient: it is an outer product, its norm the product
-of two norms, so clipping scales a row and the sum is one matrix product. Any other loss needs a
-gradient for each client, some clients at a time.
+With a linear model, a client's gradient is an outer product, and its norm is the product of two
+norms. Clipping therefore scales a row, and the sum is one matrix product, without computing the
+gradient of any client. With other models, the gradient of every client is computed, in blocks of
+clients. A client of −1 is an empty place, which adds nothing.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ Function = Callable[[Any, Array, Array], Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Updates:
-    """A function of (table, model, clients (K,)), and the table: the data on the device.
+    """A function (table, model, clients) → update, and its table, which is the data on the device.
 
-    The table is an argument of the compiled loop, since a constant would be compiled into it. An
-    empty place is client −1. The model is an array in the order and shape that computes fastest:
-    ``pack`` makes it from the flat vector, ``unpack`` undoes that. Noise has no order.
+    The table is an argument because a constant would be compiled into the loop. ``pack`` turns a
+    flat model into the array that computes fastest, and ``unpack`` is its inverse. Noise can be
+    added to either form, because its coordinates are i.i.d.
     """
 
     table: Any
@@ -44,23 +45,23 @@ class Updates:
     unpack: Callable[[Array], Array] = _identity
 
     def __call__(self, flat: Array, clients: Array) -> Array:
-        """Return the update as a flat vector, from a flat model."""
+        """Return the update as a flat vector, given a flat model."""
         return self.unpack(self.function(self.table, self.pack(flat), clients))
 
 
 BLOCK_BYTES, ROW_BYTES = 1 << 26, 1 << 28
-"""Memory for gradients in ``general``, and for clients' rows in ``linear``."""
+"""Largest memory of the gradients in ``general`` and of the clients' rows in ``linear``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """The largest norm of an update: L2, or for Laplace noise L1."""
+    """The largest norm of an update. It is the L2 norm, or the L1 norm with Laplace noise."""
 
     bound: float
     l1: bool = False
 
     def rows(self, updates: Array) -> Array:
-        """Scale each row down to the bound."""
+        """Scale each row down to a norm of at most the bound."""
         return clip_l1(updates, self.bound) if self.l1 else clip_l2(updates, self.bound)
 
     def norms(self, rows: Array) -> Array:
@@ -70,10 +71,10 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class LocalWork:
-    """The local work of a client: one gradient, or several local steps (FedAvg).
+    """What a client computes: one gradient, or several local steps (FedAvg).
 
-    With several steps the update is the change of the client's model over the local rate: a sum of
-    gradients, so that the server's rate keeps its meaning.
+    With several steps, the update is the change of the client's model divided by the local rate.
+    This is a sum of gradients, so the server's rate means the same in both cases.
     """
 
     steps: int = 1
@@ -88,7 +89,7 @@ def summed_updates(
     work: LocalWork | None = None,
     dtype: Any = np.float32,
 ) -> Updates:
-    """Return the sum of clipped updates, the fastest way for this model and these data."""
+    """Return the function that sums clipped updates, in the fastest form for model and data."""
     work = work or LocalWork()
     if data.most_rows == 1 and work.steps == 1 and isinstance(model, LinearModel):
         return linear(model, data, clip=clip, dtype=dtype)
@@ -96,10 +97,10 @@ def summed_updates(
 
 
 def linear(model: LinearModel, data: Dataset, *, clip: Clip, dtype: Any = np.float32) -> Updates:
-    """Return the sum of clipped updates of a linear model with one row for each client.
+    """Return the function that sums clipped updates of a linear model, with one row per client.
 
-    The model is one row for each class, its bias last, and every client's row ends in a 1: the sum
-    is then one product of two matrices, ten times faster for a single client.
+    The packed model has one row per class, with the bias last, and every client's row ends in a 1.
+    The sum is then one matrix product, which is ten times faster for a single client.
     """
     shapes = model.shapes
     [features, *_], one_score = shapes["weights"], len(shapes["weights"]) == 1
@@ -141,9 +142,9 @@ def general(
     work: LocalWork | None = None,
     dtype: Any = np.float32,
 ) -> Updates:
-    """Return the sum of clipped updates of any loss, any rows per client, any local work."""
+    """Return the function that sums clipped updates, for any loss, rows and local work."""
     found = client_updates(model, data, work=work or LocalWork(), dtype=dtype)
-    # A client takes as much as its gradient, or as its rows where they are more.
+    # The memory of a client is that of its gradient or of its rows, whichever is larger.
     numbers = max(model.dimension, data.most_rows * data.dimension)
 
     def summed(table: Any, flat: Array, clients: Array) -> Array:
@@ -156,7 +157,7 @@ def general(
 
 
 def _in_blocks(summed: Function, most: int) -> Function:
-    """Return the same sum, over at most ``most`` clients at a time, to bound memory."""
+    """Return a function with the same sum that processes at most ``most`` clients at a time."""
     most = max(1, most)
 
     def updates(table: Any, model: Array, clients: Array) -> Array:
@@ -177,7 +178,7 @@ def _in_blocks(summed: Function, most: int) -> Function:
 def client_updates(
     model: Model, data: Dataset, *, work: LocalWork, dtype: Any = np.float32
 ) -> Updates:
-    """Return the unclipped update of every client: (K, dimension)."""
+    """Return the function that computes unclipped updates, one row per client."""
     table = (
         jnp.asarray(data.features, dtype),
         jnp.asarray(data.labels),

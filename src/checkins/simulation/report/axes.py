@@ -1,7 +1,7 @@
 """Layout of figures: axes, annotations, reference lines, and labels that do not overlap.
 
-A colour is a name of the stylesheet (``@blue``); ``page.js`` puts the colour of light, dark or
-paper in its place. Every text is escaped: plotly reads tags in labels.
+A colour is a name in the stylesheet (``@blue``). ``page.js`` replaces the name by its colour in
+light mode, in dark mode or in print. Every text is escaped, because plotly interprets tags.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, s
 LABEL_PX, LETTER_PX = 18, 7.6
 """Height of a label and largest width of a letter, in pixels."""
 WIDE, NARROW = "wide", "narrow"
-"""Names of annotations of wide and of narrow plots only; ``meta.narrow`` has their margins."""
+"""Names of annotations that only wide or only narrow plots show.
+
+``layout["meta"]["narrow"]`` has the margins of narrow plots.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure with its title and its text for screen readers (``spoken``)."""
+    """A figure with its title (``above``) and its text for screen readers (``spoken``)."""
 
     name: str
     above: str
@@ -36,7 +39,7 @@ class Plot:
 
 
 def escaped(text: object) -> str:
-    """Return text that plotly shows literally."""
+    """Escape the text, so that plotly shows it literally."""
     return html.escape(str(text), quote=False)
 
 
@@ -61,12 +64,12 @@ def plain_layout(height: int, *, x_title: str, y_format: str = "") -> dict[str, 
 
 
 def scatter(mode: str, x: Sequence[Any], y: Sequence[Any], **more: Any) -> dict[str, Any]:
-    """Return a trace of points: ``mode`` is lines or markers."""
+    """Return a plotly trace of points. ``mode`` is "lines" or "markers"."""
     return dict(type="scatter", mode=mode, x=x, y=y, **more)
 
 
 def bars(ends: Iterable[tuple[list[float], list[float], str]]) -> list[dict[str, Any]]:
-    """Return error bars, each from the x and the y of its two ends and its colour."""
+    """Return error bars, from tuples (x of both ends, y of both ends, colour)."""
     return [
         scatter("lines", x, y, line={"color": colour, "width": 2.5}, hoverinfo="skip")
         for x, y, colour in ends
@@ -79,7 +82,7 @@ def note(text: str, *, colour: str = "@ink", **place: Any) -> dict[str, Any]:
 
 
 def label_anchor(x: float, low: float, high: float) -> dict[str, Any]:
-    """Return the anchor of a vertical line's label that keeps it inside the plot.
+    """Return the anchor that keeps the label of a vertical line inside the plot.
 
     >>> label_anchor(99.0, 0.0, 100.0)["xanchor"], label_anchor(50.0, 0.0, 100.0)["xanchor"]
     ('right', 'center')
@@ -100,7 +103,7 @@ def upright(x: float, *, colour: str = "@soft", dash: str = "dot") -> dict[str, 
 
 
 def label_room(labels: Iterable[str]) -> int:
-    """Return the width of the longest label, in pixels."""
+    """Return the room for the longest label, in pixels, at most 230."""
     return min(230, 20 + round(LETTER_PX * max(map(len, labels))))
 
 
@@ -116,7 +119,9 @@ def axis_range(values: Sequence[float], *, logarithmic: bool) -> list[float]:
 
 
 def round_ticks(low: float, high: float) -> dict[str, Any]:
-    """Return ticks of a logarithmic axis from 10^low to 10^high: 1, 2, 5, or powers of ten only.
+    """Return the ticks of a logarithmic axis from 10^low to 10^high.
+
+    They are 1, 2 and 5 times powers of ten, or only powers of ten on a long axis.
 
     >>> round_ticks(-0.5, 1.0)["ticktext"]
     ['0.5', '1', '2', '5', '10']
@@ -129,7 +134,9 @@ def round_ticks(low: float, high: float) -> dict[str, Any]:
 
 
 def apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Return positions near the wanted ones, in the same order, at least ``gap`` apart if possible.
+    """Move the wanted positions so that they are at least ``gap`` apart, if there is room.
+
+    Their order does not change.
 
     >>> apart([1.0, 1.1, 3.0], gap=0.5, low=0.0, high=4.0)
     [1.0, 1.5, 3.0]

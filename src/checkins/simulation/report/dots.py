@@ -13,13 +13,16 @@ from checkins.simulation.report.plots import COLOURS, per_cent
 from checkins.simulation.result import BaselineResult, SimulationResult
 
 MOST_TICKS = 6
-"""Largest number of values that are written under an axis one by one."""
+"""If there are at most so many values, each of them has a tick on the axis."""
 
 Row = tuple[str, float, float | None, str]
 
 
 def dots_plot(name: str, metric: str, rows: Sequence[Row], *, where: str) -> Plot:
-    """Return a row for each model, from (name, value, spread, colour), the best at the top."""
+    """Return a plot with one row per model, with the best model at the top.
+
+    ``rows`` are tuples (name, value, spread, colour).
+    """
     ordered = sorted(rows, key=lambda row: row[1], reverse=metric == "loss")
     values = [value for _, value, _, _ in ordered]
     spreads = [spread or 0.0 for _, _, spread, _ in ordered]
@@ -68,11 +71,14 @@ class SettingPoint:
     spread: float | None
     colour: str
     ring: bool = False
-    """Drawn hollow."""
+    """Whether the point is drawn as a ring."""
 
 
 def against(metric: str, points: Sequence[SettingPoint], *, title: str, where: str) -> Plot:
-    """Return the metric against a number that was varied, on a log axis if it spans decades."""
+    """Plot the metric against a varied number.
+
+    The axis is logarithmic if the largest number is at least ten times the smallest.
+    """
     ordered = sorted(points, key=lambda point: point.place)
     places, values = [p.place for p in ordered], [p.value for p in ordered]
     path_line = {"color": "@rule", "width": 2}
@@ -108,7 +114,7 @@ def against(metric: str, points: Sequence[SettingPoint], *, title: str, where: s
 
 
 def methods(result: SimulationResult, metric: str) -> Plot | None:
-    """The metric of every method, this campaign in blue; None if there is no other."""
+    """Plot the metric of every method. Return None if there is no method to compare with."""
     rows = [
         _row(words.THIS, result, metric, "@blue"),
         *(

@@ -1,7 +1,7 @@
-"""HTML of a report: templates that escape everything from a result.
+"""HTML of a report: templates that escape all text.
 
-The page is one file and loads nothing: style, scripts and data are inline, and its content security
-policy forbids the rest. Plotly's script comes from the installed package when the page is made.
+The page is one file and loads nothing. Style, scripts and data are inline, and the page's content
+security policy forbids everything else. Plotly's script is copied from the installed package.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 def text(value: object) -> str:
-    """Return any value as text of a page or of an attribute.
+    """Return any value as escaped text for a page or for an attribute.
 
     >>> text('<script>"')
     '&lt;script&gt;&quot;'
@@ -31,7 +31,7 @@ def text(value: object) -> str:
 
 
 def whole_page(*, title: str, body: str, footer: str) -> str:
-    """Return a page with its style and scripts."""
+    """Return a complete page, with style and scripts."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -60,7 +60,7 @@ def whole_page(*, title: str, body: str, footer: str) -> str:
 
 
 def joined(*parts: str) -> str:
-    """Parts of a page on lines of their own; empty ones are left out."""
+    """Join the parts of a page by newlines, without the empty parts."""
     return "\n".join(part for part in parts if part)
 
 
@@ -69,22 +69,22 @@ def section(name: str, title: str, *parts: str) -> str:
 
 
 def repeat_section(result: SimulationResult, *, command: str | None, how: str, file: str) -> str:
-    """How to repeat a simulation, with the command and the campaign file."""
+    """Return the section on how to repeat a simulation, with the command and the campaign file."""
     seeds = len(result.seeds)
     return section(
         "again",
         "Repeat it",
-        paragraph(f"{how}; on the same versions the same seeds give the same numbers."),
+        paragraph(f"{how}. With the same versions, the same seeds give the same numbers."),
         listing(command or f"checkins simulate campaign.toml --seeds {seeds}"),
         folded(file, listing(campaign_text(result.campaign))),
     )
 
 
 def footer(result: SimulationResult) -> str:
-    """The seal of the campaign and the versions that made the page."""
+    """Return the footer, with the campaign's seal and the versions of packages."""
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     return paragraph(
-        f"Made by checkins simulate. Campaign sealed as {result.campaign.seal}. Versions:"
+        f"Made by checkins simulate. Seal of the campaign: {result.campaign.seal}. Versions:"
         f" {versions}. This page is one file and loads nothing."
     )
 
@@ -106,7 +106,10 @@ def bullets(lines: Sequence[str]) -> str:
 
 
 def big_figures(figures: Sequence[tuple[str, str, str, str]], *, marked: Sequence[str] = ()) -> str:
-    """Return big numbers: label, number, smaller text and note of each; some labels marked."""
+    """Return large numbers, from tuples (label, number, smaller text, note).
+
+    Figures whose labels are in ``marked`` are highlighted.
+    """
 
     def kind(label: str) -> str:
         return ' class="marked"' if label in marked else ""
@@ -120,7 +123,7 @@ def big_figures(figures: Sequence[tuple[str, str, str, str]], *, marked: Sequenc
 
 
 def figure(plot: Plot | None, caption: str = "") -> str:
-    """Return a plot with its title, legend and data; empty without a plot."""
+    """Return a plot with its title, legend and data; empty if ``plot`` is None."""
     if plot is None:
         return ""
     name = f"plot-{text(plot.name)}"
@@ -153,7 +156,7 @@ def table(
     numeric: Sequence[int] = (),
     kind: str = "plain",
 ) -> str:
-    """Return a table of cells that are HTML already."""
+    """Return a table. The cells in ``rows`` must be escaped HTML."""
 
     def cell_kind(place: int) -> str:
         return ' class="number"' if place in numeric else ""
@@ -183,7 +186,7 @@ def listing(words: str) -> str:
 
 
 def _style_colour(token: str) -> str:
-    """Return a figure's colour as CSS.
+    """Return a figure's colour (see ``page.js``) as CSS.
 
     >>> _style_colour("@blue"), _style_colour("@blue~orange~0.25")
     ('var(--blue)', 'color-mix(in srgb, var(--blue), var(--orange) 25%)')
@@ -209,7 +212,7 @@ def _file(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return values that JSON allows: a number that is not finite becomes null."""
+    """Return a copy that JSON allows. Numbers that are not finite become None."""
     if isinstance(value, dict):
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Numbers of a report: few digits, bounds rounded to claim less, a dash if not finite."""
+"""Numbers of a report as text. Bounds are rounded to the safe side; infinite numbers are a dash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def finite_values(values: Iterable[object]) -> list[float]:
 
 
 def count(value: object) -> str:
-    """Return an integer with thousands separators; an expected count is rounded.
+    """Return a count, rounded to an integer, with thousands separators.
 
     >>> count(17549), count(20311.4), count(None)
     ('17,549', '20,311', '–')
@@ -25,7 +25,7 @@ def count(value: object) -> str:
 
 
 def short_count(value: object) -> str:
-    """Return a large count in three digits.
+    """Return a large count with three digits.
 
     >>> short_count(335_210), short_count(1_200_000), short_count(999_600), short_count(812)
     ('335 thousand', '1.2 million', '1 million', '812')

@@ -1,6 +1,6 @@
-// Draws each figure of the page. A colour of a figure names a colour of the stylesheet:
-// "@blue", "@blue/0.2" (see-through), "@blue~orange~0.3" (between two). So a plot follows the page
-// from light to dark and onto paper.
+// Draws each figure of the page. Colours in a figure are names of the stylesheet's colours, so that
+// they change between light mode, dark mode and print: "@blue", "@blue/0.2" (with opacity 0.2) or
+// "@blue~orange~0.3" (a mixture of two colours).
 (() => {
   "use strict";
   const NARROW = 560;
@@ -36,7 +36,7 @@
     const width = print.matches ? Math.min(box.clientWidth, PAPER) : box.clientWidth;
     const narrow = width < NARROW;
     box.closest("figure").classList.toggle("narrow", narrow);
-    const other = narrow ? "wide" : "narrow";  // without room beside it, the key names the lines
+    const other = narrow ? "wide" : "narrow";  // a narrow plot has a legend instead of labels
     layout.annotations = (layout.annotations || []).filter((note) => note.name !== other);
     if (narrow) Object.assign(layout.margin, layout.meta.narrow);
     return Plotly.react(box, data, { ...layout, width }, QUIET);

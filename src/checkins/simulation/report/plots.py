@@ -1,4 +1,7 @@
-"""Line and bar plots of a report, as plain values for plotly's script."""
+"""Line and bar plots of a report, as plain values for plotly's script.
+
+A dummy is a report without data, which the server draws in place of a missing report.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Mean, smallest and largest value of some learning curves, at the slots that all have."""
+    """Mean, smallest and largest value of some learning curves, at the slots common to all."""
 
     slots: tuple[int, ...]
     mean: tuple[float, ...]
@@ -34,10 +37,9 @@ class Band:
 
 
 def band(curves: Sequence[Curve], metric: str) -> Band | None:
-    """Return the band of a metric over some curves; None if none of them has the metric.
+    """Return the band of a metric over some curves; None if no curve has the metric.
 
-    Slots that a curve misses are left out. If no slot is common to all, the longest curve is the
-    band.
+    Only slots that all curves have are used. If there are none, only the longest curve is used.
     """
     points = [
         {point.slots: point.metrics[metric] for point in curve if metric in point.metrics}
@@ -62,7 +64,7 @@ def band(curves: Sequence[Curve], metric: str) -> Band | None:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A named line, with a shaded band around it if seeds differ."""
+    """A named line, with a band around it if ``shaded``."""
 
     name: str
     colour: str
@@ -73,12 +75,15 @@ class Line:
 
     @property
     def reach(self) -> tuple[float, ...]:
-        """All values that are drawn."""
+        """All values that must fit into the plot."""
         return (*self.band.low, *self.band.high) if self.shaded else self.band.mean
 
 
 def learning(result: SimulationResult, metric: str, *, small: bool = False) -> Plot | None:
-    """The metric over slots: mean and band of the seeds, and a thin line for each baseline."""
+    """Plot the metric over slots. Return None if no curve has the metric.
+
+    The plot has the mean and the band of the seeds, and a thin line for each baseline.
+    """
     own = band(result.curves, metric)
     if own is None:
         return None
@@ -92,7 +97,7 @@ def learning(result: SimulationResult, metric: str, *, small: bool = False) -> P
 
 
 def lines_plot(metric: str, lines: Sequence[Line], *, where: str, small: bool = False) -> Plot:
-    """Lines of one metric, each named at its end."""
+    """Plot lines of one metric, each with its name at its end if there is room."""
     height = 230 if small else 380
     values = [value for line in lines for value in line.reach]
     logarithmic = metric == "loss" and min(values) > 0.0 and max(values) > 20.0 * min(values)
@@ -122,7 +127,7 @@ def lines_plot(metric: str, lines: Sequence[Line], *, where: str, small: bool = 
 
 
 def spent(result: SimulationResult) -> Plot | None:
-    """Epsilon over slots, and the budget; None if no epsilon was bounded."""
+    """Plot epsilon over slots, and the budget. Return None if no epsilon could be bounded."""
     slots = [slots for slots, _ in result.epsilon_by_slot]
     epsilons = [numbers.finite(epsilon) for _, epsilon in result.epsilon_by_slot]
     known = numbers.finite_values(epsilons)
@@ -152,12 +157,15 @@ def spent(result: SimulationResult) -> Plot | None:
         note(f"budget {limit}", x=0, xref="paper", y=budget)
         | {"font": {"color": "@orange"}, "yanchor": "bottom"},
     ]
-    spoken = f"Privacy spent over slots; at the end {last}, of a budget of {limit}."
-    return Plot("spent", "ε spent after each slot", spoken, [line], layout)
+    spoken = f"Privacy loss over slots. At the end, {last}; the budget is {limit}."
+    return Plot("spent", "ε after each slot", spoken, [line], layout)
 
 
 def occupancy(result: SimulationResult) -> Plot | None:
-    """Check-ins per slot: measured bars, their distribution as a line, the capacity dotted."""
+    """Plot the check-ins per slot. Return None if they were not recorded.
+
+    Bars are measured, the line is the distribution by theory, and a dotted line is the capacity.
+    """
     found = result.occupancy
     if found is None:
         return None
@@ -203,7 +211,7 @@ def occupancy(result: SimulationResult) -> Plot | None:
 
 
 def capacity_in_view(result: SimulationResult) -> bool:
-    """Whether the capacity lies near the numbers of check-ins that slots have."""
+    """Return True if the capacity is close enough to the numbers of check-ins to be drawn."""
     capacity, found = result.campaign.design.capacity, result.occupancy
     if capacity is None or found is None:
         return False
@@ -212,14 +220,17 @@ def capacity_in_view(result: SimulationResult) -> bool:
 
 
 def capacity_beyond_view(result: SimulationResult) -> bool:
-    """Whether the capacity is too large to be drawn: dummies fill up every slot."""
+    """Return True if the capacity is too large to be drawn. Every slot then has dummies."""
     capacity, found = result.campaign.design.capacity, result.occupancy
     above = capacity is not None and found is not None and capacity > found.edges[-1]
     return above and not capacity_in_view(result)
 
 
 def dummies(result: SimulationResult) -> Plot | None:
-    """Dummies of each seed as dots, and their expected number as a line."""
+    """Plot the dummies of each seed as dots, and the expected number as a line.
+
+    Return None if there is no expected number or no complete seed.
+    """
     expected = result.dummies_expected
     measured = [seed.dummies for seed in result.seeds if seed.complete]
     if expected is None or not measured:
@@ -251,7 +262,7 @@ def dummies(result: SimulationResult) -> Plot | None:
 
 
 def _baseline_line(one: BaselineResult, found: Band, own: Band) -> Line:
-    """The line of a baseline; a level if it was measured at its end only."""
+    """Return the line of a baseline. It is horizontal if it was measured only at its end."""
     name, colour = words.METHOD_NAMES[one.kind], COLOURS[one.kind]
     if len(found.slots) > 1 or len(own.slots) == 1:
         return Line(name, colour, found)
@@ -261,7 +272,7 @@ def _baseline_line(one: BaselineResult, found: Band, own: Band) -> Line:
 
 
 def per_cent(metric: str, values: Sequence[float]) -> str:
-    """Return the format of ticks: accuracy in per cent, with a decimal if values are close."""
+    """Return the format of ticks. Accuracy is in per cent, with a decimal if values are close."""
     if metric != "accuracy":
         return ""
     return ".1%" if max(values) - min(values) < 0.05 else ".0%"
@@ -294,7 +305,7 @@ def _name_ends(
     *,
     logarithmic: bool,
 ) -> None:
-    """Write each line's name at its end, without overlaps."""
+    """Add each line's name at its end, without overlaps."""
     gap = LABEL_PX * (axis[1] - axis[0]) / height
     ends = [line.band.mean[-1] for line in lines]
     wanted = [math.log10(end) if logarithmic else end for end in ends]

@@ -1,6 +1,6 @@
-"""``report.html``: one page about a simulated campaign, or about a sweep.
+"""``report.html``: one page about a simulated campaign or a sweep.
 
-The page is one file that loads nothing; every section states what is missing from it.
+The page is one file that loads nothing. If a section lacks data, the section says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from checkins.simulation.report import dots, numbers, plots, sweep, words
 from checkins.simulation.report import html as page
 from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult
 
-EPSILON = "Privacy spent, ε"
+EPSILON = "Privacy loss, ε"
 
 
 def report_page(result: SimulationResult | SweepResult) -> str:
@@ -49,7 +49,7 @@ def _top(result: SimulationResult) -> str:
 
 
 def _figures(result: SimulationResult) -> list[tuple[str, str, str, str]]:
-    """The four numbers in big type: label, number, a smaller text next to it, a note."""
+    """Return the four large numbers, as tuples (label, number, smaller text, note)."""
     certificate, expected = result.certificate, result.dummies_expected
     epsilon = numbers.finite(certificate.epsilon)
     over = "" if result.within_budget else "over budget; "
@@ -57,9 +57,9 @@ def _figures(result: SimulationResult) -> list[tuple[str, str, str, str]]:
     at = f"at δ = {numbers.nearest(certificate.delta)}"
     how = f"{over}{certificate.adjacency}, method {certificate.method}, rounded up"
     slots = f"in {numbers.count(result.slots)} slots"
-    rate = f"{numbers.short_count(result.updates_per_second)} client updates a second"
+    rate = f"{numbers.short_count(result.updates_per_second)} client updates per second"
     theory = "" if expected is None else f"theory {numbers.count(expected)}"
-    dummies = "reports of the server in place of clients that did not come"
+    dummies = "reports that the server draws in place of missing ones"
     return [
         _quality(result),
         (EPSILON, bound, at, how),
@@ -94,12 +94,12 @@ def _learning(result: SimulationResult) -> str:
         missing = "The model diverged, so there is no learning curve to show."
         return page.section("learning", title, page.paragraph(missing))
     counted = len(result.curves)
-    caption = f"Line: mean of {counted} seeds; band: from the worst to the best of them."
+    caption = f"Line: mean of {counted} seeds. Band: from the worst to the best seed."
     if counted == 1:
-        caption = "One seed, so there is no band: run more to see how much they differ."
+        caption = "One seed, so there is no band. Run more seeds to see how much they differ."
     if result.available_baselines:
         caption += (
-            " Thin lines: the other methods, mean over their seeds; dotted: measured at the end."
+            " Thin lines: means of the other methods. Dotted lines: measured only at the end."
         )
     others = [plots.learning(result, name, small=True) for name in result.metric_names[1:]]
     return page.section(
@@ -112,21 +112,24 @@ def _learning(result: SimulationResult) -> str:
 
 def _privacy(result: SimulationResult) -> str:
     content = page.figure(plots.spent(result), words.spent(result))
-    missing = page.paragraph("The ε spent over slots could not be bounded.")
-    return page.section("privacy", "Privacy spent", content or missing)
+    missing = page.paragraph("The ε after each slot could not be bounded.")
+    return page.section("privacy", "Privacy loss", content or missing)
 
 
 def _occupancy(result: SimulationResult) -> str:
     plot, title = plots.occupancy(result), "Check-ins and dummies"
     if plot is None:
-        missing = f"Occupancy was not recorded. {words.dummies(result)}"
+        missing = f"The check-ins per slot were not recorded. {words.dummies(result)}"
         return page.section("occupancy", title, page.paragraph(missing))
-    caption = "Bars: slots of the simulation. Line: the distribution that the protocol implies."
+    caption = "Bars: measured in the simulation. Line: the distribution by theory."
     if plots.capacity_in_view(result):
-        caption += " Left of the capacity dummies fill up; right of it some clients are sent home."
+        caption += (
+            " Slots below the capacity are filled with dummies. Slots above it do not use the"
+            " reports of some clients."
+        )
     elif plots.capacity_beyond_view(result):
         capacity = numbers.count(result.campaign.design.capacity)
-        caption += f" The capacity, {capacity}, is beyond all of them."
+        caption += f" The capacity, {capacity}, is larger than any of these numbers."
     return page.section(
         "occupancy",
         title,
@@ -137,7 +140,7 @@ def _occupancy(result: SimulationResult) -> str:
 
 
 def _methods(result: SimulationResult) -> str:
-    title, metric = "Against other methods", result.headline
+    title, metric = "Comparison with other methods", result.headline
     if not result.baselines:
         missing = "No other method was run for comparison."
         return page.section("methods", title, page.paragraph(missing))
@@ -154,7 +157,7 @@ def _methods(result: SimulationResult) -> str:
         "methods",
         title,
         page.paragraph(words.comparison(result)),
-        page.figure(plot, "Dot: mean over seeds; line: one standard deviation to either side."),
+        page.figure(plot, "Dot: mean over seeds. Line: one standard deviation to either side."),
         page.table(heads, rows, numeric=(1, 3)),
     )
 
@@ -198,7 +201,7 @@ def _certificate(result: SimulationResult) -> str:
         page.heading("What is not guaranteed"),
         page.bullets(words.not_guaranteed(result)),
         page.folded(
-            "The same design by other methods",
+            "Epsilon of the same design by other methods",
             page.table(["Method", "Kind", "ε, rounded up"], others, numeric=(2,)),
         )
         if others
@@ -207,5 +210,5 @@ def _certificate(result: SimulationResult) -> str:
 
 
 def _repeat(result: SimulationResult) -> str:
-    how, file = "Save the campaign's file and run it again", "The campaign's file"
+    how, file = "Save the campaign file and simulate it again", "The campaign file"
     return page.repeat_section(result, command=result.command, how=how, file=file)

@@ -1,4 +1,4 @@
-"""The page of a sweep: a table, the metric by setting, and the learning curves of all settings."""
+"""The page of a sweep: a table, a plot of the metric by setting, and all learning curves."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from checkins.simulation.report.axes import Plot
 from checkins.simulation.result import SimulationResult, SweepResult
 
 OVER = "over budget"
-EPSILON = "Privacy spent, ε ≤"
+EPSILON = "Privacy loss, ε ≤"
 STEPS = ("blue", "purple", "orange")
-"""Colours of the settings, from the first to the last."""
+"""Colours of the first, the middle and the last setting."""
 
 
 def sweep_page(result: SweepResult) -> str:
@@ -20,8 +20,8 @@ def sweep_page(result: SweepResult) -> str:
     runs, first = result.runs, result.runs[0]
     metric = next((found for run in runs if (found := run.headline)), None)
     varied = _varied(runs)
-    how = "Save the campaign's file, give it a row of the table above, and run it"
-    file = f"The campaign's file, with {_label(first, varied)}"
+    how = "Save the campaign file, set the values of a row of the table above, and simulate it"
+    file = f"The campaign file, with {_label(first, varied)}"
     parts = [
         *(section(runs, metric, varied) for section in (_top, _settings, _curves)),
         _certificates(runs, varied),
@@ -32,7 +32,7 @@ def sweep_page(result: SweepResult) -> str:
 
 
 def _varied(runs: Sequence[SimulationResult]) -> list[str]:
-    """Keys whose values differ between settings; all keys if none does."""
+    """Return the keys whose values differ between settings, or all keys if no key differs."""
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
     differ = [key for key in keys if len({str(run.settings.get(key)) for run in runs}) > 1]
     return differ or keys
@@ -43,7 +43,7 @@ def _label(run: SimulationResult, varied: Sequence[str]) -> str:
 
 
 def _marked_label(run: SimulationResult, varied: Sequence[str]) -> str:
-    """The setting, marked if it is over its budget."""
+    """Return the label of a setting, with a remark if it is over its budget."""
     return _label(run, varied) + ("" if run.within_budget else f" ({OVER})")
 
 
@@ -52,7 +52,7 @@ def _value(value: object) -> str:
 
 
 def _colours(runs: Sequence[SimulationResult]) -> list[str]:
-    """From the first setting to the last, blue through purple to orange."""
+    """Return a colour for each setting, on a scale from blue through purple to orange."""
     last = max(1, len(runs) - 1)
     pieces = len(STEPS) - 1
     colours = []
@@ -82,14 +82,14 @@ def _top(runs: Sequence[SimulationResult], metric: str | None, varied: Sequence[
 
 
 def _over_budget(runs: Sequence[SimulationResult]) -> str:
-    """How many settings are over their budget; empty if none is."""
+    """State how many settings are over their budget; empty if no setting is."""
     over = sum(not run.within_budget for run in runs)
     if not over:
         return ""
     start = "No setting is within its budget"
     if over < len(runs):
-        start = f"Over budget: {over} of {len(runs)} settings spend more than their budget"
-    return f"{start}; a real campaign at such a setting would stop before its end."
+        start = f"Over budget: {over} of {len(runs)} settings have a larger ε than their budget"
+    return f"{start}. A real campaign with such a setting would stop before its end."
 
 
 def _figures(
@@ -103,7 +103,7 @@ def _figures(
     above = sum(not run.within_budget for run in runs)
     over = f"{above} of {len(runs)} {OVER}; " if above else ""
     certificate = runs[0].certificate
-    each = f"{seeds} seed{'' if seeds == 1 else 's'} each, run side by side"
+    each = f"{seeds} seed{'' if seeds == 1 else 's'} each"
     at = f"at δ = {numbers.nearest(certificate.delta)}"
     return [
         *([_best(runs, metric, varied)] if metric else []),
@@ -115,7 +115,7 @@ def _figures(
 def _best(
     runs: Sequence[SimulationResult], metric: str, varied: Sequence[str]
 ) -> tuple[str, str, str, str]:
-    """The best of the settings within their budget; of all settings only if none is."""
+    """Describe the best setting within its budget, or the best of all if none is within it."""
     within = [run for run in runs if run.within_budget]
     title, among = f"Best {numbers.metric_name(metric)}", ""
     if not within:
@@ -130,7 +130,7 @@ def _best(
         title,
         numbers.metric(metric, best.metrics[metric]),
         words.spread(best, metric),
-        f"{among}with {_label(best, varied)}; choosing it by clients' data would not be covered",
+        f"{among}with {_label(best, varied)}; the ε does not cover a choice by clients' data",
     )
 
 
@@ -151,14 +151,14 @@ def _settings(runs: Sequence[SimulationResult], metric: str | None, varied: Sequ
         if not run.complete:
             cells[0] += " (partial)"
         rows.append(cells)
-    missing = "No setting has a metric: their models diverged."
-    caption = "Dot: mean over seeds; line: one standard deviation to either side."
+    missing = "No setting has a metric, because their models diverged."
+    caption = "Dot: mean over seeds. Line: one standard deviation to either side."
     ringed = plot is not None and "symbol" in plot.data[-1]["marker"]
     if ringed and not all(run.within_budget for run in runs):
         caption += f" Ring: {OVER}."
     return page.section(
         "settings",
-        "Setting by setting",
+        "Results by setting",
         page.paragraph("" if metric else missing),
         page.figure(plot, caption),
         page.table(heads, rows, numeric=range(len(varied), len(heads)), kind="named"),
@@ -168,7 +168,7 @@ def _settings(runs: Sequence[SimulationResult], metric: str | None, varied: Sequ
 def _by_setting(
     runs: Sequence[SimulationResult], metric: str, varied: Sequence[str]
 ) -> Plot | None:
-    """Against the value if one number varies, else one dot for each setting."""
+    """Plot the metric against the varied value if one number varies, else one row per setting."""
     known = [
         (run, run.metrics[metric], colour)
         for run, colour in zip(runs, _colours(runs), strict=True)
@@ -193,7 +193,7 @@ def _by_setting(
 
 
 def _curves(runs: Sequence[SimulationResult], metric: str | None, varied: Sequence[str]) -> str:
-    title = "How well each learns"
+    title = "How well each setting learns"
     lines = [
         plots.Line(_marked_label(run, varied), colour, found, 2.0, False)
         for run, colour in zip(runs, _colours(runs), strict=True)
@@ -210,8 +210,8 @@ def _certificates(runs: Sequence[SimulationResult], varied: Sequence[str]) -> st
         "certificate",
         "The certificates in words",
         page.paragraph(
-            "Each setting is a campaign of its own, with a certificate of its own; running several"
-            " on the same people spends more than any one, and the ledger composes them."
+            "Each setting is a separate campaign with its own certificate. Running several of them"
+            " on the same people gives a larger ε than any one of them. The ledger computes it."
         ),
         *(
             page.folded(

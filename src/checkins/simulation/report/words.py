@@ -1,6 +1,7 @@
-"""Sentences of a report: what a campaign learned, what its certificate states, and what not.
+"""Sentences of a report about the metrics, the certificate and the limits of a simulation.
 
-Plain text; the functions that put it on a page escape it.
+The functions return plain text, which ``report.html`` escapes. A dummy is a report without data,
+which the server draws in place of a missing report.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from checkins.simulation.report import numbers
 from checkins.simulation.result import BaselineResult, SimulationResult
 
 THIS = "random check-ins"
-"""Name of the simulated campaign among the methods it is compared with."""
+"""Name of the simulated campaign in a comparison with other methods."""
 METHOD_NAMES = {
     Baseline.NON_PRIVATE: "non-private",
     Baseline.POISSON: "Poisson DP-SGD",
@@ -22,12 +23,12 @@ METHOD_NAMES = {
     Baseline.NO_AMPLIFICATION: "no amplification",
 }
 CHANGE = {
-    Adjacency.ADD_REMOVE: "Adding any one client, or taking one away,",
+    Adjacency.ADD_REMOVE: "Adding or removing any one client",
     Adjacency.REPLACE_ONE: "Changing all of any one client's data",
 }
 CERTIFICATE_METHODS = {
-    "exact": "computed exactly from the releases' distributions, whoever else takes part",
-    "exact-population": "computed exactly, with the number of clients as an assumption",
+    "exact": "computed exactly from the releases' distributions, for any number of clients",
+    "exact-population": "computed exactly, assuming the stated number of clients",
     "paper": "by the paper's theorem",
     "no-amplification": "the epsilon of one report, without amplification by random slots",
 }
@@ -35,28 +36,28 @@ SPACE = "\N{NO-BREAK SPACE}"
 
 
 def measured_on(result: SimulationResult) -> str:
-    """The rows that the metrics are measured on."""
+    """Name the rows that the metrics are measured on."""
     return "the public holdout" if result.on_holdout else "the clients' own rows"
 
 
 def spread(one: SimulationResult | BaselineResult, metric: str) -> str:
-    """The standard deviation of a metric over seeds; empty with one seed."""
+    """Return the standard deviation of a metric over seeds; empty with one seed."""
     return numbers.spread(metric, (one.spread or {}).get(metric))
 
 
 def measured(one: SimulationResult | BaselineResult, metric: str) -> str:
-    """The mean of a metric over seeds, and its standard deviation if there are several."""
+    """Return the mean of a metric over seeds, with its standard deviation if there are several."""
     return f"{numbers.metric(metric, one.metrics.get(metric))} {spread(one, metric)}".strip()
 
 
 def same_epsilon(result: SimulationResult, one: BaselineResult) -> bool:
-    """Whether a baseline has this campaign's epsilon, to within a hundredth of it."""
+    """Return True if the epsilons of campaign and baseline differ by at most one per cent."""
     own, other = numbers.finite(result.certificate.epsilon), numbers.finite(one.baseline.epsilon)
     return own is not None and other is not None and abs(own - other) <= 0.01 * own
 
 
 def subtitle(result: SimulationResult) -> str:
-    """One line under the title: how many clients, which data, model and protocol."""
+    """Return the line under the title, which names clients, data, model and protocol."""
     return (
         "Simulated on a computer: no device took part."
         f" {numbers.count(result.scenario.clients)} clients on {result.data.name},"
@@ -66,19 +67,19 @@ def subtitle(result: SimulationResult) -> str:
 
 
 def scenario(result: SimulationResult) -> str:
-    """The assumptions about clients; empty if each of the data takes part and is always online."""
+    """Return the assumptions about clients; empty if all clients of the data are always online."""
     found, lines = result.scenario, []
     if result.reused:
-        lines.append("clients of the data stand for several each, to reach the population")
+        lines.append("several simulated clients hold the same rows, because the data has too few")
     if str(found.availability) != "always":
         lines.append(f"availability is {found.availability}")
     if found.dropout:
-        lines.append(f"{numbers.nearest(100 * found.dropout)} % drop out after being chosen")
+        lines.append(f"{numbers.nearest(100 * found.dropout)} % of chosen clients drop out")
     return f"In this run, {'; '.join(lines)}." if lines else ""
 
 
 def partial(result: SimulationResult) -> str:
-    """How far a simulation came that was stopped; empty for a complete one."""
+    """Return how many slots a stopped simulation reached; empty if it is complete."""
     if result.complete:
         return ""
     ended = sum(seed.complete for seed in result.seeds)
@@ -88,25 +89,26 @@ def partial(result: SimulationResult) -> str:
         planned = result.campaign.design.slots * result.campaign.repeats
         reached = f"; another reached slot {max(stopped_at):,} of {planned:,}"
     return (
-        f"Partial result: the simulation was stopped. {ended} of {len(result.seeds)} seeds came to"
-        f" their end{reached}. The certificate covers the slots of the longest seed."
+        f"Partial result: the simulation was stopped. {ended} of {len(result.seeds)} seeds are"
+        f" complete{reached}. The certificate covers the slots of the longest seed."
     )
 
 
 def over_budget(result: SimulationResult) -> str:
-    """A warning that epsilon exceeds the budget; empty if it does not."""
+    """Return a warning that epsilon exceeds the budget; empty if it does not."""
     if result.within_budget:
         return ""
     epsilon = numbers.finite(result.certificate.epsilon)
-    bound = "no ε could be bounded" if epsilon is None else f"it spends {_epsilon(epsilon)}"
+    bound = "no ε could be bounded" if epsilon is None else f"it has {_epsilon(epsilon)}"
     return (
-        f"Over its budget: {bound}, its budget is {numbers.down(result.campaign.budget.epsilon)};"
-        " a real campaign would stop before its end."
+        f"Over its budget: {bound}, and the budget is"
+        f" {numbers.down(result.campaign.budget.epsilon)}."
+        " A real campaign would stop before its end."
     )
 
 
 def summary(result: SimulationResult) -> list[str]:
-    """Three sentences: what was learned, the guarantee, the comparison."""
+    """Return three sentences: on the metric, on the guarantee and on the comparison."""
     return [_learned(result), guarantee(result.certificate), _compared(result)]
 
 
@@ -114,32 +116,32 @@ def _learned(result: SimulationResult) -> str:
     metric, who = result.headline, numbers.count(result.scenario.clients)
     if metric is None:
         return (
-            f"{who} simulated clients each chose their own moment, but the model they trained"
-            " diverged: its rate is too large for this noise."
+            f"{who} simulated clients each chose a random slot, but the model they trained"
+            " diverged, because its rate is too large for this noise."
         )
-    rows = f"{numbers.count(result.data.holdout_rows)} public rows it never saw"
+    rows = f"{numbers.count(result.data.holdout_rows)} public rows that were not used in training"
     if not result.on_holdout:
         rows = "the clients' own rows, which it was trained on"
     sentence = (
-        f"{who} simulated clients each chose their own moment, and the model they trained reaches"
+        f"{who} simulated clients each chose a random slot, and the model they trained reaches"
         f" {_article(metric)} {numbers.metric(metric, result.metrics[metric])} on {rows}"
     )
     non_private = result.baseline(Baseline.NON_PRIVATE)
     if non_private is None:
         return f"{sentence}."
     best = numbers.metric(metric, non_private.metrics.get(metric))
-    return f"{sentence}; the same model reaches {best} without any privacy."
+    return f"{sentence}. Without privacy, the same model reaches {best}."
 
 
 def guarantee(certificate: Certificate) -> str:
-    """The guarantee of a certificate in one sentence, with e^epsilon rounded up."""
+    """State the guarantee of a certificate in one sentence, with e^epsilon rounded up."""
     epsilon = numbers.finite(certificate.epsilon)
     if epsilon is None:
         return "No ε could be bounded for this campaign, so nothing is guaranteed to its clients."
     factor = numbers.up(math.exp(epsilon)) if epsilon < 700.0 else "any number of"
     delta = numbers.nearest(certificate.delta)
     return (
-        f"{CHANGE[certificate.adjacency]} makes nothing that someone could conclude from all the"
+        f"{CHANGE[certificate.adjacency]} makes no conclusion from all the"
         f" released models more than {factor} times as likely, apart from a probability of {delta}"
         f" ({_epsilon(epsilon)}, {_delta(certificate)})."
     )
@@ -154,49 +156,49 @@ def _compared(result: SimulationResult) -> str:
     if same_epsilon(result, poisson):
         start = "At the same ε"
     return (
-        f"{start}, DP-SGD with Poisson sampling reaches {value}, but needs a server"
-        " that can call any client at any time; here no client is ever called."
+        f"{start}, DP-SGD with Poisson sampling reaches {value}, but its server must be able to"
+        " reach any client at any time. With random check-ins, clients contact the server."
     )
 
 
 def dummies(result: SimulationResult) -> str:
-    """How many dummy reports were needed, compared with their expected number."""
+    """State the number of check-ins and of dummies, and the expected number of dummies."""
     came = f"{numbers.count(result.check_ins)} clients checked in"
     if result.dummies_expected is None:
         return (
-            f"{came}, in {numbers.count(result.slots)} slots; theory has no number of dummies for"
-            " this protocol."
+            f"{came}, in {numbers.count(result.slots)} slots. In this design the server draws no"
+            " dummies."
         )
     return (
         f"{came}, and {numbers.count(result.dummies)} dummies filled the slots that had too few"
-        f" (theory expects {numbers.count(result.dummies_expected)}), so that no outsider can tell"
-        " how many came."
+        f" (theory expects {numbers.count(result.dummies_expected)}), so that the releases do not"
+        " reveal how many clients came."
     )
 
 
 def comparison(result: SimulationResult) -> str:
-    """What the compared methods have in common."""
+    """State what the compared methods have in common."""
     private = [one for one in result.available_baselines if one.kind is not Baseline.NON_PRIVATE]
-    budget = "each private method at the ε of the table"
+    budget = "Each private method has the ε that the table shows"
     if all(same_epsilon(result, one) for one in private):
-        budget = "every private method has the same ε and δ to spend, so the noise differs"
-    return f"The same model and data; {budget}."
+        budget = "Every private method has the same ε and δ, and therefore different noise"
+    return f"All methods have the same model and data. {budget}."
 
 
 def spent(result: SimulationResult) -> str:
-    """The epsilon of the certificate compared with the budget."""
+    """Compare the epsilon of the certificate with the budget."""
     epsilon, budget = numbers.finite(result.certificate.epsilon), result.campaign.budget.epsilon
-    start = "Each release adds to ε; a campaign that stops early has spent this much."
+    start = "Each release adds to ε. The curve shows ε if the campaign stops after a slot."
     if epsilon is None:
         return start
     if not epsilon <= budget:
-        return f"{start} The whole exceeds its budget of {numbers.nearest(budget)}."
+        return f"{start} The whole campaign exceeds its budget of {numbers.nearest(budget)}."
     share = numbers.up(100.0 * epsilon / budget, 2)
-    return f"{start} The whole takes {share} % of the budget of {numbers.nearest(budget)}."
+    return f"{start} The whole campaign uses {share} % of its budget of {numbers.nearest(budget)}."
 
 
 def certificate_lines(certificate: Certificate) -> list[str]:
-    """The statements of a certificate, line by line."""
+    """Return the statements of a certificate, one per line."""
     name = certificate.method
     described = f"{name}: {CERTIFICATE_METHODS[name]}" if name in CERTIFICATE_METHODS else name
     lines = [
@@ -212,7 +214,7 @@ def certificate_lines(certificate: Certificate) -> list[str]:
 
 
 def _interval(certificate: Certificate) -> str:
-    """Which epsilon is proven and which is disproven, each with its rounding."""
+    """State the proven upper bound on epsilon and, if there is one, the lower bound."""
     upper = f"{_epsilon(certificate.epsilon)} is proven (rounded up)"
     lower = numbers.finite(certificate.epsilon_lower)
     if lower is None or lower == 0.0:
@@ -222,7 +224,7 @@ def _interval(certificate: Certificate) -> str:
 
 
 def _against_server(certificate: Certificate) -> str:
-    """The guarantee if the server itself is the adversary."""
+    """State the guarantee if the server itself is the adversary."""
     local = certificate.against_server
     if local is None:
         return "Against the server itself: not stated."
@@ -235,22 +237,22 @@ def _against_server(certificate: Certificate) -> str:
 
 
 def not_guaranteed(result: SimulationResult) -> list[str]:
-    """Conclusions that the page does not support."""
-    measured = "The holdout is public by declaration. Rows in it are not protected."
+    """Return statements about what the certificate does not cover."""
+    measured = "The holdout is public by declaration. Its rows are not protected."
     if not result.on_holdout:
         measured = (
             "Every metric on this page is measured on the clients' own rows, and is neither"
-            " protected nor a test of the model. Declare a public holdout to have one."
+            " protected nor a test of the model. Declare a public holdout to test the model."
         )
     return [
-        "This is a simulation from a seed: its noise can be drawn again by anyone who knows the"
-        " seed, so it protects nobody. The certificate is that of the campaign run on devices,"
-        " whose noise comes from the operating system.",
+        "This is a simulation from a seed. Anyone who knows the seed can compute its noise, so"
+        " it protects nobody. The certificate applies to the campaign on devices, where the"
+        " operating system provides the randomness.",
         measured,
-        "Choices made by looking at clients' data, such as tuning on this page, are not covered:"
-        " each try would have to be accounted for.",
-        "The occupancy, the dummies and every other count on this page are known to a simulation"
-        " only. A real campaign publishes its models, and none of these.",
+        "Choices made by looking at clients' data, such as tuning on this page, are not covered."
+        " The accounting would have to include every attempt.",
+        "Only a simulation knows the check-ins per slot, the dummies and the other counts on this"
+        " page. A real campaign publishes its models, but no counts.",
     ]
 
 
