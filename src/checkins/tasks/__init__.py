@@ -1,7 +1,7 @@
 """Tasks: data scaled by public constants, features, models and their gradients.
 
-Importing this loads neither JAX nor pandas: a device needs numpy alone to read a table and compute
-its update.
+Importing this package loads neither JAX nor pandas, because a device that reads a table and
+computes its update needs only numpy.
 """
 
 from checkins.tasks.data.dataset import Dataset

@@ -1,4 +1,4 @@
-"""The task of a campaign, loaded: its data with their features, and its model."""
+"""Load the task of a campaign: its data, their features and its model."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from checkins.tasks.models.own_model import model_by_name
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedTask:
-    """Data and a model that fits them."""
+    """The data of a task, and a model for rows of these data."""
 
     data: Dataset
     model: Model
 
     @classmethod
     def of(cls, task: Task, *, folder: str | os.PathLike[str] = ".") -> LoadedTask:
-        """Load the data of a task; a relative file name counts from ``folder``."""
+        """Load the data of a task. A relative file name is relative to ``folder``."""
         data = featured(_loaded(task.data, folder), task.features)
         return cls(data, model_by_name(task.model, data.shape, data.classes, folder=folder))
 
 
 def featured(data: Dataset, features: Features | None) -> Dataset:
-    """Return the data set with scattering features if ``features`` asks for them, else itself."""
+    """Return the data set with scattering features, or unchanged if ``features`` is None."""
     if features is not Features.SCATTERING:
         return data
     if len(data.shape) != 2 or data.shape[0] != data.shape[1]:
@@ -59,11 +59,11 @@ SYNTHETIC_DIMENSION = 10
 """Default dimension of ``synthetic.load``."""
 
 START_SEED = 0
-"""Seed of a model's initial weights, if they are random: public, like the model itself."""
+"""Seed of a model's initial weights, if they are random. The seed is public."""
 
 
 def model_of(task: Task, *, folder: str | os.PathLike[str] = ".") -> Model:
-    """Return the model that a sealed task names; modules of own models are searched in ``folder``.
+    """Return the model that a task names. ``folder`` is searched for the module of an own model.
 
     >>> from checkins.campaign import Optimizer
     >>> model_of(Task("patients", "logistic", Optimizer(rate=1.0))).dimension

@@ -1,6 +1,7 @@
 """Metrics of predictions, from scores and labels, in numpy.
 
-Scores are those of ``Model.scores``: for each row the log-odds of class 1, or one score a class.
+Scores are the result of ``Model.scores``. A row has either the log-odds of class 1, or one score
+per class.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ Labels = NDArray[Any]
 
 
 def accuracy(scores: Scores, labels: Labels) -> float:
-    """Return the share of rows whose most probable class is the label; ties go to the lower class.
+    """Return the share of rows whose class with the highest score is the label.
+
+    If scores are equal, the lower class is predicted.
 
     >>> accuracy(np.array([[2.0, 1.0], [0.0, 0.0]]), np.array([0, 1]))
     0.5
@@ -28,9 +31,11 @@ def accuracy(scores: Scores, labels: Labels) -> float:
 
 
 def auc(scores: Scores, labels: Labels) -> float:
-    """Return the share of pairs whose row of class 1 scores above that of class 0; ties are half.
+    """Return the area under the ROC curve.
 
-    Exact: pairs are counted as integers and divided once. Both classes must occur.
+    It is the share of pairs (row of class 1, row of class 0) in which the first row has the higher
+    score; equal scores count one half. Pairs are counted as integers, so only the final division
+    rounds. Both classes must occur.
 
     >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 0, 1, 1]))
     0.875
@@ -47,7 +52,8 @@ def auc(scores: Scores, labels: Labels) -> float:
         raise InvalidValue("labels", int(labels[0]), "must hold both classes for an AUC")
     order = np.argsort(scores, kind="stable")
     ranked = scores[order]
-    # Rows of equal score form a group: each counts all lower rows, and half of its own group.
+    # Rows with equal scores are a group. A row of class 1 counts all rows of class 0 in lower
+    # groups, and half of those in its own group.
     first = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
     above = np.add.reduceat(true[order].astype(np.int64), first)
     below = np.diff(np.append(first, len(ranked))) - above
@@ -57,7 +63,7 @@ def auc(scores: Scores, labels: Labels) -> float:
 
 
 def mean_loss(scores: Scores, labels: Labels) -> float:
-    """Return the mean of −log P(label), the loss of logistic and softmax models.
+    """Return the mean of −log P(label), which is the loss of logistic and softmax models.
 
     >>> round(mean_loss(np.array([0.0, 0.0]), np.array([0, 1])), 4)
     0.6931

@@ -1,4 +1,4 @@
-"""Import optional packages where they are used, with an error that says how to install them."""
+"""Import optional packages when they are used, with an error that says how to install them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from checkins.errors import InvalidValue
 def package(name: str, *, extra: str, wanted_by: str, setting: str = "data") -> Any:
     """Return the module ``name``, or raise an error that says how to install it.
 
-    ``setting`` is the name of the setting that needs it.
+    ``setting`` is the name of the setting that needs the package, and ``wanted_by`` its value.
 
     >>> package("no_such_package", extra="data", wanted_by="patients")
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
-"""Named tensors and the one flat vector that protocol, noise and clipping see.
+"""Convert between named tensors and the flat vector that protocol, noise and clipping use.
 
-The order is that in which ``shapes`` names the tensors, each in row-major order; it never depends
-on the values, so every device and the server cut a vector in the same way.
+The vector holds the tensors in the order of ``shapes``, each in row-major order. The order does not
+depend on the values, so all devices and the server split a vector in the same way.
 
 >>> shapes = {"weights": (2, 2), "bias": ()}
 >>> flat = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
@@ -31,7 +31,7 @@ def size(shapes: Shapes) -> int:
 
 
 def flatten(tensors: Mapping[str, NDArray[Any]], shapes: Shapes) -> NDArray[Any]:
-    """Return the tensors as one numpy vector of their common type; refuse other shapes."""
+    """Return the tensors as one numpy vector. Raises InvalidValue if their shapes are wrong."""
     if set(tensors) != set(shapes):
         raise InvalidValue("tensors", sorted(tensors), f"must be {', '.join(sorted(shapes))}")
     for name, shape in shapes.items():
@@ -41,7 +41,7 @@ def flatten(tensors: Mapping[str, NDArray[Any]], shapes: Shapes) -> NDArray[Any]
 
 
 def unflatten(flat: Any, shapes: Shapes) -> dict[str, Any]:
-    """Return the tensors of a vector: views of it in numpy, slices of it under JAX's jit."""
+    """Return the tensors of a vector. With numpy they are views of the vector."""
     if flat.shape != (size(shapes),):
         raise InvalidValue("flat", flat.shape, f"must be a vector of {size(shapes):,} numbers")
     tensors, start = {}, 0

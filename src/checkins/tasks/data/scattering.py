@@ -1,8 +1,9 @@
 """Scattering features of pictures: two layers of wavelets, pooled to a coarse grid.
 
-Nothing here is fitted. The filters are public constants, and a picture is normalised by itself
-alone, so features of one client never depend on another's data and reveal nothing. [TB21] found
-linear models on these features to learn small pictures privately better than deep ones.
+Nothing is fitted to data. The filters are public constants, and each picture is normalised by its
+own values only. The features of one client therefore do not depend on other clients' data. [TB21]
+found that, with privacy, linear models on these features classify small pictures better than deep
+models.
 
 For a picture x, wavelets ψ of two sizes (0, 1) and L angles, and a Gaussian window φ,
 
@@ -30,23 +31,25 @@ from checkins.errors import InvalidValue
 Images = NDArray[np.float32]
 Spectra = NDArray[np.complex64]
 
-STRIDE = 4  # pixels from one sample to the next
-MARGIN = 4  # pixels of mirrored border, so that opposite edges do not meet
+STRIDE = 4  # distance of samples, in pixels
+MARGIN = 4  # width of the mirrored border in pixels, so that opposite edges do not interact
 WIDTH = 0.8  # standard deviation of the smallest wavelet's envelope, in pixels
-FREQUENCY = 0.75 * np.pi  # of the smallest wavelet
-FLOOR = 1e-5  # of variances, as in [TB21]
-ROOT_FLOOR = 5e-3  # of variances of roots
-FAINT = 0.01  # added to responses of order 1, of values in [0, 1], before dividing by them
-SLANT = 0.5  # how much longer a wavelet is across its direction: 1 / SLANT
-_BATCH = 16  # pictures at once: their order-2 responses then fit a processor's cache
+FREQUENCY = 0.75 * np.pi  # frequency of the smallest wavelet
+FLOOR = 1e-5  # added to variances, as in [TB21]
+ROOT_FLOOR = 5e-3  # added to variances of square roots
+FAINT = 0.01  # added to responses of order 1 before dividing by them
+SLANT = 0.5  # width of a wavelet along its direction, divided by its width across
+_BATCH = 16  # pictures per batch, so that their order-2 responses fit into the cache
 
 
 @dataclass(frozen=True)
 class Scattering:
-    """The transform of square pictures of ``size`` pixels a side, a multiple of four from 8.
+    """The transform of square pictures with ``size`` pixels per side.
 
-    Bound:       non-expansive: with E the sum of squares of the picture with its mirrored border,
-                 the features before normalisation have a sum of squares of at most E.
+    ``size`` must be a multiple of four and at least 8.
+
+    Bound:       the transform is non-expansive. Before normalisation, the sum of squares of the
+                 features is at most that of the picture with its mirrored border.
 
     >>> Scattering(28).shape
     (81, 7, 7)
@@ -63,20 +66,28 @@ class Scattering:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels (order 0; order 1 by size, angle; order 2 by both angles), rows, columns."""
+        """The shape (channels, rows, columns) of a transformed picture.
+
+        The first channel has order 0. Channels of order 1 follow, by size and angle, and then
+        channels of order 2, by both angles.
+        """
         side = self.size // STRIDE
         return 1 + 2 * self.angles + self.angles**2, side, side
 
     def transform(self, images: NDArray[np.floating], *, workers: int = 2) -> Images:
-        """Orders 0 to 2 of pictures (rows, size, size): (rows, *shape), float32."""
+        """Return the responses of orders 0 to 2, in an array of shape (pictures, *shape).
+
+        ``images`` has the shape (pictures, size, size).
+        """
         return self._each(images, self.shape, self._batch, workers)
 
     def features(self, images: NDArray[np.floating], *, workers: int = 2) -> Images:
         """Return flat, normalised features for linear models, of pictures with values in [0, 1].
 
-        Order 2 is divided by the response of order 1 that it comes from, as in [BM13]: it describes
-        how edges are arranged, independently of their strength. Then the square root, so that one
-        bright spot does not outweigh the rest; and each channel is normalised separately.
+        Each response of order 2 is divided by the response of order 1 that it is computed from, as
+        in [BM13]. The quotient describes how edges are arranged, independently of their strength.
+        Then square roots are taken, so that one bright spot does not outweigh the rest. Finally,
+        each channel is normalised separately.
         """
         if len(images) and not (images.min() >= 0.0 and images.max() <= 1.0):
             raise InvalidValue("images", "values", "must lie in [0, 1]")
@@ -111,7 +122,7 @@ class Scattering:
 
         with ThreadPoolExecutor(workers) as pool:
             for _ in pool.map(fill, range(0, len(images), _BATCH)):
-                pass  # raise errors of the threads
+                pass  # iterating raises the errors of the threads
         return filled
 
     def _batch(self, images: Images) -> Images:
@@ -133,9 +144,9 @@ class Scattering:
 
     @cached_property
     def _wavelets(self) -> tuple[Images, Images]:
-        """Fourier transforms (real) of the small and the large wavelets, (angles, side, side).
+        """Real Fourier transforms of the small and the large wavelets, by (angle, row, column).
 
-        Scaled so that with the window no frequency is amplified: Σ|ψ̂|² + |φ̂|² ≤ 1.
+        They are scaled so that, with the window, no frequency is amplified: Σ|ψ̂|² + |φ̂|² ≤ 1.
         """
         side = self.size + 2 * MARGIN
         small, large = (
@@ -144,7 +155,7 @@ class Scattering:
         )
         window = np.abs(fft.fft(_gaussian(side, np.arange(side), centre=0.0)))
         room = 1.0 - np.multiply.outer(window, window) ** 2
-        # A wavelet's response to a real picture shows its spectrum at ω and at -ω.
+        # A real picture has the same energy at ω and at -ω, so the mean of both is bounded.
         both = np.sum(small**2 + large**2, axis=0)
         both = 0.5 * (both + np.roll(both[::-1, ::-1], 1, axis=(0, 1)))
         most = np.max(both.flat[1:] / room.flat[1:])
@@ -152,7 +163,10 @@ class Scattering:
 
     @cached_property
     def _windows(self) -> tuple[Images, Images]:
-        """Matrices that pool a row of all pixels, and of every second, at the samples."""
+        """Matrices that pool a line of pixels to samples.
+
+        The first matrix is for lines of all pixels, the second for lines of every second pixel.
+        """
         side = self.size + 2 * MARGIN
         centres = MARGIN + (STRIDE - 1) / 2 + STRIDE * np.arange(self.size // STRIDE)
 
@@ -164,12 +178,12 @@ class Scattering:
 
 
 def _single(constants: NDArray[np.float64]) -> Images:
-    """Return constants in float32, with 0 for tails below 1e-12: subnormal numbers are slow."""
+    """Return constants as float32. Values below 1e-12 become 0, as subnormal numbers are slow."""
     return np.ascontiguousarray(np.where(np.abs(constants) < 1e-12, 0.0, constants), np.float32)
 
 
 def _gaussian(side: int, pixels: NDArray[np.int64], *, centre: float) -> NDArray[np.float64]:
-    """The window φ of the coarsest scale around ``centre``, periodic, of sum 1."""
+    """Return the periodic window φ around ``centre``, with sum 1."""
     away = pixels - centre
     away -= side * np.round(away / side)
     weights: NDArray[np.float64] = np.exp(-0.5 * (away / (2 * WIDTH)) ** 2)
@@ -178,9 +192,9 @@ def _gaussian(side: int, pixels: NDArray[np.int64], *, centre: float) -> NDArray
 
 
 def _morlet(side: int, scale: int, angle: float) -> NDArray[np.float64]:
-    """Fourier transform of a wave under a Gaussian envelope, less what would make its mean not 0.
+    """Return the Fourier transform of a wave with a Gaussian envelope, corrected to mean 0.
 
-    The grid repeats the spectrum every 2π: the repetitions within reach are added up.
+    On a grid the spectrum is periodic with period 2π, so the nearest periods are added.
     """
     omega = 2 * np.pi * fft.fftfreq(side)
     turns = 2 * np.pi * np.arange(-2, 3)
@@ -199,7 +213,7 @@ def _morlet(side: int, scale: int, angle: float) -> NDArray[np.float64]:
 
 
 def _halved(spectra: Spectra, wavelets: Images) -> Images:
-    """|x ∗ ψ| at every second pixel: to leave out pixels is to fold the spectrum."""
+    """Return |x ∗ ψ| at every second pixel, by folding the spectrum."""
     half = wavelets.shape[-1] // 2
     low, high = slice(half), slice(half, None)
     folded = spectra[..., low, low] * wavelets[..., low, low]
@@ -210,7 +224,7 @@ def _halved(spectra: Spectra, wavelets: Images) -> Images:
 
 
 def _forward(pictures: Images) -> Spectra:
-    return cast(Spectra, fft.fft2(pictures))  # its type stubs cover double precision only
+    return cast(Spectra, fft.fft2(pictures))  # the type stubs cover only double precision
 
 
 def _inverse(spectra: Spectra) -> Spectra:
@@ -218,17 +232,17 @@ def _inverse(spectra: Spectra) -> Spectra:
 
 
 def _pooled(responses: Images, window: Images) -> Images:
-    """Rows and columns in turn: many small products, which no library spreads over threads."""
+    """Pool rows, then columns. The products are small, so numpy computes them in one thread."""
     pooled: Images = np.matmul(np.matmul(window, responses), window.T)
     return pooled
 
 
 def group_normalised(features: Images, groups: int, *, floor: float = FLOOR) -> Images:
-    """Each row's channels in ``groups`` of neighbours, each brought to mean 0 and variance 1.
+    """Divide each row's channels into ``groups``, and scale each group to mean 0 and variance 1.
 
-    A row is normalised by its own values alone, so no statistic of the data is released. Rows come
-    back flat, ready for a linear model. ``floor`` is added to variances, so that a group of nearly
-    constant values stays small.
+    A group has consecutive channels. A row is normalised by its own values only, so no statistic of
+    the data is released. Returned rows are flat, for a linear model. ``floor`` is added to
+    variances, so that nearly constant groups stay small.
     """
     validate.count(groups=groups)
     validate.positive(floor=floor)

@@ -1,23 +1,25 @@
-"""Synthetic data, drawn from a seed for any number of clients: nothing in it needs protection.
+"""Synthetic data for any number of clients, drawn from a seed, so they need no protection.
 
-``Problem`` is convex, with a known optimum and the exact excess risk of any model. ``load`` returns
-a data set of two classes, the logistic problem, or of several: x uniform on the unit sphere, label
-k with probability proportional to exp⟨x, wₖ⟩.
+``Problem`` is a convex problem with a known optimum; it computes the exact excess risk of a model.
+``load`` returns a data set for classification. With two classes it is the logistic problem below.
+With more classes, x is uniform on the unit sphere, and label k has probability proportional to
+exp⟨x, wₖ⟩.
 
-A client holds x, uniform on the unit sphere of p dimensions, and a target y that depends on x
-through ⟨x, c⟩, where c is the optimum. With s = ⟨x, θ⟩, on the ball ‖θ‖ ≤ R/2,
+A client of a ``Problem`` holds x, uniform on the unit sphere in p dimensions, and a target y that
+depends on ⟨x, c⟩, where c is the optimum. Models θ are in the ball ‖θ‖ ≤ R/2. With s = ⟨x, θ⟩,
+loss ℓ, Lipschitz constant L and smoothness β, the problems are
 
-    absolute   ℓ = |s − y|, y = ⟨x, c⟩, for a quarter of the clients ±R/2 instead;
+    absolute   ℓ = |s − y|, y = ⟨x, c⟩, except that y = ±R/2 for a quarter of the clients;
                F(θ) − F(c) = ¾ κ ‖θ − c‖, L = 1, not smooth
     squared    ℓ = (s − y)²/2, y = ⟨x, c⟩ ± R/10;
                F(θ) − F(c) = ‖θ − c‖²/(2p), L = R, β = 1
     logistic   ℓ = log(1 + eˢ) − ys, y = 1 with probability 1/(1 + e^−⟨x, c⟩), else 0;
                F(θ) − F(c) = an integral over a disc, L = 1, β = 1/4
 
-with κ = E|x₁| = Γ(p/2)/(√π Γ((p + 1)/2)). Signs are fair coins. An outlier ±R/2 is out of every
-model's reach, so that its two signs add R/2 to the loss on average for every θ. E[xxᵀ] = I/p gives
-the second risk. The third is the mean divergence of two coins whose log-odds are ⟨x, c⟩ and ⟨x, θ⟩:
-only the plane of c and θ matters.
+with κ = E|x₁| = Γ(p/2)/(√π Γ((p + 1)/2)). Both signs have probability 1/2. In the first problem
+|s| ≤ R/2, so an outlier's mean loss over both signs is R/2 for every θ. The second risk follows
+from E[xxᵀ] = I/p. The third risk is the mean Kullback-Leibler divergence of two Bernoulli
+distributions with log-odds ⟨x, c⟩ and ⟨x, θ⟩, which depends only on the plane of c and θ.
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ from checkins.tasks.data.dataset import REAL_TARGETS, Dataset
 MOST_DIMENSIONS = 1000
 MOST_DIAMETER = 200.0
 OPTIMUM_SHARE = 0.8
-"""Norm of the optimum, as a share of the ball's radius."""
+"""Norm of the optimum, divided by the radius of the ball."""
 
 _OUTLIERS = 0.25
-_SQUARED_NOISE = 0.1  # of R: with the optimum's 0.8 · R/2, |s − y| ≤ R/2 + 0.4 R + 0.1 R = R
+_SQUARED_NOISE = 0.1  # in units of R, so that |s − y| ≤ R/2 + 0.8 · R/2 + 0.1 R = R
 _WEIGHTS = "weights"
 
 
@@ -57,9 +59,9 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One of the problems above, in its ball of ``diameter`` R; ``seed`` turns the optimum.
+    """One of the problems above, on a ball of ``diameter`` R. ``seed`` draws the optimum.
 
-    It is also the linear model that it asks for: no intercept, one tensor of p weights.
+    It is also the linear model of the problem, with one tensor of p weights and no intercept.
 
     >>> problem = Problem(Loss.SQUARED, dimension=4, diameter=2.0, seed=1)
     >>> problem.lipschitz, problem.smoothness
@@ -83,36 +85,39 @@ class Problem:
 
     @property
     def lipschitz(self) -> float:
-        """L: no gradient of one client is longer, for any θ in the ball."""
+        """L, an upper bound on the norm of one client's gradient, for any θ in the ball."""
         return self.diameter if self.loss_kind is Loss.SQUARED else 1.0
 
     @property
     def smoothness(self) -> float | None:
-        """β; the absolute loss has a kink and none."""
+        """β; None for the absolute loss, which is not smooth."""
         return {Loss.ABSOLUTE: None, Loss.SQUARED: 1.0, Loss.LOGISTIC: 0.25}[self.loss_kind]
 
     @property
     def optimum(self) -> NDArray[np.float64]:
-        """The c that minimises the population risk, inside the ball."""
+        """The minimiser c of the population risk, which is inside the ball."""
         direction = on_sphere(self.seed, "optimum", np.zeros(1, np.int64), self.dimension)[0]
         return np.asarray(direction * (OPTIMUM_SHARE * self.diameter / 2.0))
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The model's tensors."""
+        """The shapes of the model's tensors."""
         return {_WEIGHTS: (self.dimension,)}
 
     def start(self, seed: int = 0) -> NDArray[np.float64]:
-        """Return θ₁ = 0; the seed has no effect."""
+        """Return θ₁ = 0. The seed has no effect."""
         return np.zeros(self.dimension)
 
     def loss(self, parameters: dict[str, Any], features: Any, label: Any) -> Any:
-        """ℓ of one example; pure, in numpy or JAX, whichever made the weights."""
+        """Return ℓ at one example, in numpy or JAX, depending on the type of the weights."""
         weights = parameters[_WEIGHTS]
         return _loss(self.loss_kind, features @ weights, label, weights.__array_namespace__())
 
     def slope(self, scores: Any, labels: Any) -> Any:
-        """∂ℓ/∂s: a client's gradient is this times its features. 0 at the kink."""
+        """Return ∂ℓ/∂s, or 0 where |s − y| has its kink.
+
+        A client's gradient is ∂ℓ/∂s times its features.
+        """
         match self.loss_kind:
             case Loss.ABSOLUTE:
                 return scores.__array_namespace__().sign(scores - labels)
@@ -122,13 +127,13 @@ class Problem:
                 return 1.0 / (1.0 + scores.__array_namespace__().exp(-scores)) - labels
 
     def scores(self, flat: NDArray[Any], features: NDArray[Any]) -> NDArray[np.float64]:
-        """⟨x, θ⟩ for each row."""
+        """Return ⟨x, θ⟩ for each row."""
         return np.asarray(features, np.float64) @ np.asarray(flat, np.float64)
 
     def gradient(
         self, flat: NDArray[Any], features: NDArray[Any], labels: NDArray[Any]
     ) -> NDArray[np.float64]:
-        """The mean gradient over the rows."""
+        """Return the mean gradient over the rows."""
         rows = np.asarray(features, np.float64)
         slopes = np.asarray(self.slope(self.scores(flat, rows), labels), np.float64)
         return slopes @ rows / len(rows)
@@ -136,7 +141,7 @@ class Problem:
     def clients(
         self, indices: NDArray[np.int64], *, stream: str = "clients"
     ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        """Return x and y of the clients of these numbers, without storing any."""
+        """Return x and y of the clients with these numbers. Nothing is stored."""
         features = on_sphere(self.seed, stream, indices, self.dimension)
         coins = uniforms(self.seed, f"{stream}:targets", indices, 2)
         clean = features @ self.optimum
@@ -152,15 +157,15 @@ class Problem:
                 return features, (coins[:, 0] < expit(clean)).astype(np.int64)
 
     def dataset(self, *, clients: int, holdout: int = 0) -> Dataset:
-        """Return the first ``clients`` clients, one row each, and a holdout like them."""
+        """Return the first ``clients`` clients, one row each, and a holdout drawn the same way."""
         validate.count(most=10**9, clients=clients)
         classes = 2 if self.loss_kind is Loss.LOGISTIC else REAL_TARGETS
         return _dataset(f"synthetic-{self.loss_kind}", self, classes, clients, holdout)
 
     def excess_risk(self, model: NDArray[np.float64]) -> float:
-        """F(θ) − F(c) ≥ 0 for a θ of the ball.
+        """Return F(θ) − F(c) ≥ 0 for a model θ in the ball.
 
-        Rounding:    to nearest; the logistic integral is within 1e-12.
+        Rounding:    to nearest. The error of the logistic integral is at most 1e-12.
         """
         theta = np.asarray(model, dtype=np.float64)
         if theta.shape != (self.dimension,) or not np.all(np.isfinite(theta)):
@@ -193,23 +198,24 @@ def _loss(kind: Loss, scores: Any, labels: Any, xp: Any) -> Any:
 def on_sphere(
     seed: int, stream: str, indices: NDArray[np.int64], dimension: int
 ) -> NDArray[np.float64]:
-    """Points uniform on the unit sphere, one for each client; ±1 in one dimension."""
+    """Return points uniform on the unit sphere, one per client. In one dimension they are ±1."""
     normals = np.asarray(ndtri(uniforms(seed, stream, indices, dimension)), np.float64)
     return np.asarray(normals / np.linalg.norm(normals, axis=1, keepdims=True))
 
 
 def _mean_coordinate(dimension: int) -> float:
-    """κ = E|x₁| on the unit sphere."""
+    """Return κ = E|x₁| on the unit sphere."""
     halves = float(gammaln(dimension / 2.0) - gammaln((dimension + 1) / 2.0))
     return math.exp(halves) / math.sqrt(math.pi)
 
 
 def _coin_divergence(true: NDArray[np.float64], model: NDArray[np.float64]) -> float:
-    """E[B(⟨x, model⟩, ⟨x, true⟩)] with B the Bregman divergence of log(1 + eˢ).
+    """Return E[B(⟨x, model⟩, ⟨x, true⟩)], where B is the Bregman divergence of log(1 + eˢ).
 
-    In the plane of the two vectors x has the length √t, t ~ Beta(1, (p − 2)/2), and a uniform
-    angle: Gauss-Jacobi in t and the trapezium rule in the angle, both of exponential accuracy as
-    the integrand is analytic; its poles, log-odds of ±iπ, come near as the vectors grow.
+    Projected onto the plane of the two vectors, x has the length √t with t ~ Beta(1, (p − 2)/2),
+    and a uniform angle. The integral uses Gauss-Jacobi quadrature in t and the trapezoidal rule in
+    the angle. Both converge exponentially, because the integrand is analytic. Long vectors need
+    more nodes, because the poles of the integrand, at log-odds of ±iπ, are then closer.
     """
     dimension, size = len(true), float(np.linalg.norm(true))
     lengths, weights = _lengths(dimension, max(size, float(np.linalg.norm(model))))
@@ -217,7 +223,7 @@ def _coin_divergence(true: NDArray[np.float64], model: NDArray[np.float64]) -> f
     along = float(model @ axis)
     across = float(np.linalg.norm(model - along * axis))
     count = 64 + 16 * math.ceil(max(size, float(np.linalg.norm(model))))
-    # In one dimension x is ±1: two angles, and ``across`` is a rounding error.
+    # In one dimension x is ±1, so there are two angles, and ``across`` is a rounding error.
     angles = np.arange(2 if dimension == 1 else count) * (
         math.pi if dimension == 1 else 2.0 * math.pi / count
     )
@@ -229,9 +235,10 @@ def _coin_divergence(true: NDArray[np.float64], model: NDArray[np.float64]) -> f
 
 
 def _lengths(dimension: int, size: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Gauss-Jacobi nodes √t and their probabilities, for t ~ Beta(1, (p − 2)/2).
+    """Return Gauss-Jacobi nodes √t and their probabilities, for t ~ Beta(1, (p − 2)/2).
 
-    From the eigenvectors of the Jacobi matrix [GW69]: polynomials of these degrees overflow.
+    They are computed from the eigenvectors of the Jacobi matrix [GW69], because polynomials of
+    such degrees overflow.
     """
     if dimension <= 2:
         return np.ones(1), np.ones(1)
@@ -247,21 +254,21 @@ def _lengths(dimension: int, size: float) -> tuple[NDArray[np.float64], NDArray[
 
 MOST_CLIENTS = 2**48
 MOST_DRAWS = 2**16
-"""Largest number of draws of one client; a client and a draw number together fill 64 bits."""
+"""Largest number of draws of one client. A client's and a draw's number together fill 64 bits."""
 
-_BLOCK = 2**15  # words at once: they stay in a processor's cache
+_BLOCK = 2**15  # words computed at a time, so that they fit into the cache
 
-# The odd constant and the finalizer of SplitMix64 [SLF14]: a bijection of 64-bit words.
+# The odd constant and the finalizer of SplitMix64 [SLF14], a bijection of 64-bit words.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
 
 
 def uniforms(seed: int, stream: str, clients: NDArray[np.int64], draws: int) -> NDArray[np.float64]:
-    """Return numbers in (0, 1), one row per client, from (seed, stream, client, draw).
+    """Return pseudorandom numbers in (0, 1), one row of ``draws`` numbers per client.
 
-    A row is the same whichever clients are requested together, so that a hundred million clients
-    take no memory. Different (seed, stream) give unrelated numbers. For simulated data only: the
-    noise of a report never comes from here.
+    A number depends only on (seed, stream, client, draw). Clients can therefore be drawn again when
+    they are needed, and need not be stored. Different pairs (seed, stream) give unrelated numbers.
+    These numbers are only for simulated data, never for the noise of a report.
 
     >>> rows = uniforms(7, "example", np.array([3, 10**12]), 2)
     >>> bool(np.all(rows[1] == uniforms(7, "example", np.array([10**12]), 2)))
@@ -291,7 +298,7 @@ def _block(
     numbers = np.arange(draws, dtype=np.uint64)
     words: NDArray[np.uint64] = np.add(clients[:, None] * np.uint64(MOST_DRAWS), numbers)
     words *= _STEP
-    for key in keys:  # twice: one pass is weak where counters differ in few bits
+    for key in keys:  # two passes, because one is weak if counters differ in few bits
         words += key
         for shift, factor in _MIX:
             words ^= words >> np.uint64(shift)
@@ -308,10 +315,10 @@ def _keys(seed: int, stream: str) -> tuple[np.uint64, np.uint64]:
 
 NAME = "synthetic"
 DIAMETER = 10.0
-"""Diameter of the ball that holds the optimum of two classes, at 0.8 of its radius."""
+"""Diameter of the ball of the logistic problem with two classes."""
 
 SIGNAL = 10.0
-"""Length of the weights of each of several classes."""
+"""Norm of the weights of each class, if there are more than two classes."""
 
 MOST_CLASSES = 1000
 
@@ -324,7 +331,7 @@ def load(
     dimension: int = 10,
     seed: int = 0,
 ) -> Dataset:
-    """Return a classification problem; the same arguments give the same bytes.
+    """Return a data set for classification. The same arguments give exactly the same data.
 
     >>> data = load(clients=100, holdout=10, classes=3)
     >>> data.clients, data.shape, len(data.holdout_labels), data.classes
@@ -350,13 +357,13 @@ def _dataset(
 
 
 def logistic(*, dimension: int = 10, seed: int = 0) -> Problem:
-    """Return the problem behind ``load`` with two classes."""
+    """Return the problem that ``load`` uses for two classes."""
     return Problem(Loss.LOGISTIC, dimension, DIAMETER, seed)
 
 
 @dataclass(frozen=True, slots=True)
 class SeveralClasses:
-    """The distribution of features and labels with several classes, and its optimal weights."""
+    """The distribution of features and labels with any number of classes, and its weights."""
 
     dimension: int
     classes: int
@@ -371,16 +378,16 @@ class SeveralClasses:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Weights of the softmax that drew the labels: one column for each class."""
+        """Weights of the softmax that draws the labels, one column per class."""
         rows = on_sphere(self.seed, "weights", np.arange(self.classes), self.dimension)
         return SIGNAL * rows.T
 
     def clients(
         self, indices: NDArray[np.int64], *, stream: str = "clients"
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return features and labels of the clients of these numbers, without storing any."""
+        """Return features and labels of the clients with these numbers. Nothing is stored."""
         features = on_sphere(self.seed, stream, indices, self.dimension)
         probabilities = np.cumsum(softmax(features @ self.weights, axis=1), axis=1)
         draws = uniforms(self.seed, f"{stream}:labels", indices, 1)
-        # The last sum may round below 1 and below a draw: it counts as 1.
+        # The last sum is left out: it is 1, but may be rounded to a value below a draw.
         return features, np.sum(draws > probabilities[:, :-1], axis=1, dtype=np.int64)

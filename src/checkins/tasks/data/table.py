@@ -1,8 +1,8 @@
 """A user's table: its client column, label column, and features with public ranges.
 
 A feature is clipped to its range and scaled so that the range becomes [−1, 1]. A range is a public
-constant, chosen without looking at the clients' data: a range computed from the data would reveal
-their extremes, and no certificate covers that.
+constant, which must be chosen without looking at the clients' data. A range computed from the data
+would reveal their extremes, and the certificate does not cover that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from checkins.tasks.data.dataset import MOST_CLASSES, Dataset, in_holdout
 from checkins.tasks.data.table_file import bad_cell
 
 PURPOSE = "checkins table"
-"""Prefix of a client's id in the public hash that decides the holdout."""
+"""Prefix of a client's id in the hash that determines the public holdout."""
 
 
 def describe(
@@ -33,10 +33,10 @@ def describe(
     features: Sequence[str] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
 ) -> DataFile:
-    """Return the sealed description of a table from its column names and ranges.
+    """Return the description of a table for a campaign file, from column names and ranges.
 
-    ``features`` None means the columns that have a range. With neither, an error lists the columns
-    that need a range.
+    If ``features`` is None, the features are the columns in ``ranges``. If ``ranges`` is None too,
+    an error lists the columns that need a range.
     """
     path = Path(file)
     given = dict(ranges or {})
@@ -67,11 +67,11 @@ def described(
     like: str | DataFile,
     holdout: float = 0.0,
 ) -> tuple[DataFile, bool]:
-    """Return the description of a table to simulate, and whether ranges were taken from its data.
+    """Return the description of a table for a simulation, and whether ranges come from its data.
 
-    Ranges are those of ``like`` if it is a table that has all its features here; other columns
-    range from their lowest to their highest value, which a simulation may use and a campaign may
-    not.
+    If ``like`` is a table and all its features are columns of this table, its features and ranges
+    are used. Otherwise all columns are features, with ranges from their lowest to their highest
+    value. A real campaign must not use such ranges.
     """
     path = Path(file)
     names = table_file.header(path)
@@ -104,12 +104,12 @@ def load(
     classes: int | None = None,
     holdout: float = 0.0,
 ) -> Dataset:
-    """Read a table; a relative file name counts from ``folder``.
+    """Read a table. A relative file name is relative to ``folder``.
 
-    Clients come in the order of their ids as texts, their rows in the order of the file.
-    ``holdout`` is the share of clients that a public hash of the id (``dataset.in_holdout``) makes
-    public: nothing protects those. ``classes`` is a public constant; without it the labels must be
-    exactly 0, 1, ... up to some number, and that number is taken as known to everyone.
+    Clients are sorted by their ids as text, and their rows are in the order of the file.
+    ``holdout`` is the share of clients in the public holdout, whom nothing protects; a hash of the
+    id selects them (``dataset.in_holdout``). ``classes`` is a public constant. If it is None, the
+    labels must be 0, 1, ... without gaps, and their number is assumed to be public.
     """
     path = Path(folder) / source.file
     cells = table_file.read(
@@ -146,7 +146,7 @@ def scaled(
     [-1.0, -0.5, 1.0]
     """
     low, high = np.array(ranges, dtype=np.float64).T
-    # By a power of two, which rounds nothing, so that no difference overflows or vanishes.
+    # Divide by a power of two, which is exact, so that no difference overflows or underflows.
     _, power = np.frexp(np.maximum(np.abs(low), np.abs(high)))
     inside = np.ldexp(np.clip(values, low, high), -power)
     low, high = np.ldexp(low, -power), np.ldexp(high, -power)

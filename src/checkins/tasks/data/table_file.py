@@ -1,6 +1,6 @@
-"""Read columns of a CSV or Parquet file; errors name the column, the row and the value.
+"""Read columns of a CSV or Parquet file. Errors name the column, the row and the value.
 
-CSV needs this package alone, so that a device can read its own table; Parquet needs pyarrow.
+Reading CSV needs no other package, so that a device can read its own table. Parquet needs pyarrow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from checkins.errors import InvalidCell, InvalidData, InvalidValue
 from checkins.tasks.optional_import import package
 
 CSV, PARQUET = ".csv", ".parquet"
-_BLOCK = 65_536  # rows turned into numbers at once: text takes ten times the memory
+_BLOCK = 65_536  # rows converted at a time, because text takes ten times the memory of numbers
 _SHOWN = 12
 _MARKS = {";": "; ", "\t": "tabs", "|": "| "}
 _FILL = "fill it in with a public constant or leave the row out"
@@ -48,10 +48,7 @@ def header(path: Path) -> tuple[str, ...]:
 
 
 def read(path: Path, *, client: str, label: str, features: tuple[str, ...]) -> Cells:
-    """Return the requested columns; every error names the column, the row and the value.
-
-    Rows are counted from 1, without the header.
-    """
+    """Return the requested columns. Errors count rows from 1, without the header."""
     names = header(path)
     columns = {"client_column": client, "label_column": label}
     for kind, column in [*columns.items(), *(("features", feature) for feature in features)]:
@@ -105,7 +102,7 @@ def _check_column(path: Path, kind: str, column: str, names: tuple[str, ...]) ->
 
 
 def _separated(path: Path) -> str:
-    """Return a hint if the header has more of another separator than commas, else nothing."""
+    """Return a hint if the header seems to use another separator than commas, else ''."""
     if path.suffix.lower() != CSV:
         return ""
     with path.open(encoding="utf-8-sig", errors="replace") as text:
@@ -124,7 +121,7 @@ def _nearest(name: str, names: tuple[str, ...] | list[str]) -> str:
 
 @contextmanager
 def _rows(path: Path) -> Iterator[tuple[tuple[str, ...], Iterator[list[str]]]]:
-    """Return the header and an iterator over the rows, without blank lines."""
+    """Yield the header and an iterator over the rows, without blank lines."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as text:
             reader = (row for row in csv.reader(text, strict=True) if row)
@@ -186,7 +183,7 @@ def _check_number(cell: str, column: str, number: int, *, remedy: str) -> None:
 
 
 def _client(cell: str, column: str, number: int) -> str:
-    """Return an id without surrounding blanks, so that one person has one id."""
+    """Return an id without surrounding blanks. Raises InvalidCell if it is empty."""
     stripped = cell.strip()
     if not stripped:
         raise bad_cell(column, number, cell, "is empty: every row must belong to a client")
@@ -217,7 +214,7 @@ def _parquet(path: Path) -> Iterator[Any]:
 def _read_parquet(
     path: Path, names: tuple[str, ...], client: str, numeric: tuple[str, ...]
 ) -> tuple[list[str], NDArray[np.float64]]:
-    # Opened as one file: a data set of files refuses a name that stands twice, used or not.
+    # ParquetFile allows duplicate column names that are not used; pyarrow's data sets do not.
     with _parquet(path) as parquet, parquet.ParquetFile(path) as file:
         columns = file.read(columns=[client, *numeric])
     clients = _arrow_clients(columns.column(client), client) if len(columns) else []

@@ -1,1 +1,1 @@
-"""Models of tasks: losses for JAX and gradients for numpy, and models that users bring."""
+"""Models of tasks, with losses for JAX and gradients for numpy, and models of users."""

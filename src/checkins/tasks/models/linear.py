@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Linear:
-    """The parts that are equal in all linear models; a convex problem starts from zeros."""
+    """The parts that all linear models share."""
 
     __slots__ = ()
     features: int
@@ -31,11 +31,11 @@ class _Linear:
         return size(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
-        """Return zeros: the problem is convex."""
+        """Return zeros. The seed has no effect, because the problem is convex."""
         return np.zeros(self.dimension)
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
-        """Return x·W + b: the log-odds of class 1, or one score for each class."""
+        """Return x·W + b for each row: the log-odds of class 1, or one score per class."""
         tensors = unflatten(flat, self.shapes)
         x = flat_rows(features, self.features, flat.dtype)
         scores: Rows = x @ tensors["weights"] + tensors["bias"]
@@ -44,7 +44,9 @@ class _Linear:
 
 @dataclass(frozen=True, slots=True)
 class Softmax(_Linear):
-    """P(class k) in proportion to exp(z_k), z = x·W + b; the loss is −log P(label).
+    """Softmax regression: P(class k) is proportional to exp(z_k), where z = x·W + b.
+
+    The loss is −log P(label).
 
     >>> Softmax(features=784, classes=10).dimension
     7850
@@ -59,21 +61,21 @@ class Softmax(_Linear):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Weights (features, classes), then a bias for each class."""
+        """The shapes of the weights, (features, classes), and of the biases, (classes,)."""
         return {"weights": (self.features, self.classes), "bias": (self.classes,)}
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
-        """−log P(label) at one example."""
+        """Return −log P(label) at one example."""
         return cross_entropy(
             features.reshape(-1) @ parameters["weights"] + parameters["bias"], label
         )
 
     def residuals(self, scores: Any, labels: Any) -> Any:
-        """P − (1 at the label), from scores along the last axis."""
+        """Return the class probabilities minus the one-hot label. Classes are the last axis."""
         return class_residuals(scores, labels)
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        """The mean over rows of (x, 1) times the residuals, as one matrix product."""
+        """Return the mean over rows of the outer product of (x, 1) and the residuals."""
         x = flat_rows(features, self.features, flat.dtype)
         check_labels(labels, rows=len(x), classes=self.classes)
         residuals = class_residuals(self.scores(flat, features), labels) / len(x)
@@ -81,7 +83,7 @@ class Softmax(_Linear):
 
 
 def cross_entropy(scores: jax.Array, label: Any) -> jax.Array:
-    """−log of the label's probability, for JAX: log Σ exp(z) − z_label, without overflow."""
+    """Return −log P(label) = log Σ exp(z) − z_label in JAX, without overflow."""
     import jax
 
     return jax.nn.logsumexp(scores) - scores[label]
@@ -100,7 +102,9 @@ def class_residuals(scores: Any, labels: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Logistic(_Linear):
-    """P(label 1) = 1 / (1 + exp(−z)), z = x·w + b; the loss is log(1 + exp(z)) − label × z.
+    """Logistic regression: P(label 1) = 1 / (1 + exp(−z)), where z = x·w + b.
+
+    The loss is log(1 + exp(z)) − label × z.
 
     >>> model = Logistic(features=2)
     >>> model.gradient(model.start(seed=0), np.array([[1.0, -3.0]]), np.array([1])).tolist()
@@ -114,11 +118,11 @@ class Logistic(_Linear):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Weights, then the bias."""
+        """The shapes of the weights and of the bias."""
         return {"weights": (self.features,), "bias": ()}
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
-        """log(1 + exp(z)) − label × z at one example, without overflow."""
+        """Return log(1 + exp(z)) − label × z at one example, without overflow."""
         import jax.numpy as jnp
 
         z = features.reshape(-1) @ parameters["weights"] + parameters["bias"]
@@ -126,7 +130,7 @@ class Logistic(_Linear):
         return loss
 
     def residuals(self, scores: Any, labels: Any) -> Any:
-        """P(label 1) − label, from log-odds of any shape."""
+        """Return P(label 1) − label. ``scores`` are log-odds, in an array of any shape."""
         if isinstance(scores, np.ndarray):
             return expit(scores) - labels
         import jax
@@ -134,7 +138,7 @@ class Logistic(_Linear):
         return jax.nn.sigmoid(scores) - labels
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        """The mean over rows of (P(label 1) − label) × (x, 1)."""
+        """Return the mean over rows of (P(label 1) − label) × (x, 1)."""
         x = flat_rows(features, self.features, flat.dtype)
         check_labels(labels, rows=len(x), classes=2)
         residuals = self.residuals(self.scores(flat, features), labels).astype(flat.dtype)

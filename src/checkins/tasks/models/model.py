@@ -1,7 +1,7 @@
 """The interface of a model: pure functions of its tensors and of rows of data.
 
-A device computes ``gradient`` with numpy alone; the simulator differentiates ``loss`` with JAX.
-Tests hold the two equal. No model has state, and none is fitted to data when it is made.
+A device computes ``gradient`` with numpy only. The simulator differentiates ``loss`` with JAX.
+Tests check that both give the same gradient. A model has no state and is not fitted to data.
 """
 
 from __future__ import annotations
@@ -29,58 +29,57 @@ MOST_NUMBERS = 10**8
 
 @runtime_checkable
 class Model(Protocol):
-    """A model as named tensors, sent as float32, and as one flat vector."""
+    """A model. Its parameters are named tensors, or one flat vector; float32 is sent."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The tensors by name, in the order of the flat vector."""
+        """The shapes of the tensors by name, in the order of the flat vector."""
 
     @property
     def dimension(self) -> int:
         """The length of the flat vector."""
 
     def start(self, seed: int) -> NDArray[np.float64]:
-        """Public initial weights: they are drawn from the seed alone and fit float32."""
+        """Return public initial weights, which depend only on the seed and fit into float32."""
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
-        """The loss at one example, for JAX to differentiate, vmap and compile."""
+        """Return the loss at one example. JAX must be able to differentiate and compile it."""
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        """The mean over rows of the gradients, in numpy, in the vector's own precision."""
+        """Return the mean gradient over rows, in numpy, with the dtype of ``flat``."""
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
-        """For each row the log-odds of class 1, or one score for each class."""
+        """Return for each row the log-odds of class 1, or one score per class."""
 
 
 @runtime_checkable
 class LinearModel(Model, Protocol):
-    """A model whose scores are x·W + b: the gradient at a row is the outer product of (x, 1) with
-    its residuals.
+    """A model whose scores are x·W + b.
 
-    Its norm is therefore |(x, 1)| × |residuals|, and a sum of clipped gradients is one matrix
-    product, without a gradient for each row.
+    The gradient at a row is the outer product of (x, 1) and the residuals. Its norm is therefore
+    |(x, 1)| × |residuals|, and a sum of clipped gradients is one matrix product.
     """
 
     def residuals(self, scores: Any, labels: Any) -> Any:
-        """The derivative of the loss by each score, in numpy or JAX, like ``scores``."""
+        """Return the derivative of the loss with respect to each score, in numpy or JAX."""
 
 
 def check_classes(classes: int, *, most: int = 10**6) -> None:
-    """Refuse to predict fewer than two classes, or more than ``most``."""
+    """Raise InvalidValue if there are fewer than two classes, or more than ``most``."""
     validate.count(most=most, classes=classes)
     if classes < 2:
         raise InvalidValue("classes", classes, f"must be an integer from 2 to {most:,}")
 
 
 def flat_rows(features: Rows, count: int, dtype: Any) -> Rows:
-    """Rows of any shape as a matrix of ``count`` columns, in the precision of the weights."""
+    """Return rows of any shape as a matrix with ``count`` columns and this dtype."""
     if features.ndim < 2 or math.prod(features.shape[1:]) != count:
         raise InvalidValue("features", features.shape, f"must be rows of {count:,} numbers")
     return features.reshape(len(features), count).astype(dtype, copy=False)
 
 
 def check_labels(labels: Rows, *, rows: int, classes: int) -> None:
-    """Refuse labels that are not one class for each of at least one row."""
+    """Raise InvalidValue unless there is a valid class for each row, and at least one row."""
     if not rows or labels.shape != (rows,):
         raise InvalidValue("labels", labels.shape, "must be one label for each of 1 or more rows")
     fits = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < classes
@@ -93,9 +92,10 @@ def check_labels(labels: Rows, *, rows: int, classes: int) -> None:
 def random_start(
     shapes: dict[str, tuple[int, ...]], weights: Iterable[str], seed: int
 ) -> NDArray[np.float64]:
-    """Return normal ``weights`` of variance 1 / inputs, and biases of zero.
+    """Return random initial parameters, drawn from the seed.
 
-    The variance preserves the scale of activations.
+    The tensors named in ``weights`` are normal with variance 1 / inputs, which preserves the scale
+    of activations. The other tensors are zero.
     """
     generator = np.random.default_rng(seed)
     tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}

@@ -1,8 +1,8 @@
 """Neural networks: a perceptron with one hidden layer, and a small convolutional network.
 
-The convolutional network has two layers of 5 x 5 filters, tanh and the mean of each 2 x 2 square,
-then a linear layer to the classes. With means and tanh instead of maxima and kinks every gradient
-exists, and numpy's and JAX's agree.
+The convolutional network has two layers, each with 5 x 5 filters, tanh and the mean of each 2 x 2
+square, and then a linear layer. Means and tanh are differentiable everywhere, unlike maxima and
+ReLU, so the gradients of numpy and JAX agree.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MLP:
-    """z = tanh(x·W₁ + b₁)·W₂ + b₂, then as softmax regression.
+    """A perceptron: softmax regression with the scores z = tanh(x·W₁ + b₁)·W₂ + b₂.
 
-    tanh, because bounded units have small gradients, which clipping distorts less ([PTSCE21]).
+    It uses tanh because bounded units have small gradients, which clipping distorts less
+    ([PTSCE21]).
 
     >>> MLP(features=4, classes=3, width=8).dimension
     67
@@ -46,7 +47,7 @@ class MLP:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The hidden layer, then the output."""
+        """The shapes of the hidden layer's tensors, then of the output layer's."""
         return {
             "hidden_weights": (self.features, self.width),
             "hidden_bias": (self.width,),
@@ -60,18 +61,18 @@ class MLP:
         return size(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
-        """Random weights of variance 1 / inputs, and biases of zero."""
+        """Return random weights of variance 1 / inputs, and biases of zero."""
         return model.random_start(self.shapes, ("hidden_weights", "weights"), seed)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
-        """−log P(label) at one example."""
+        """Return −log P(label) at one example."""
         import jax.numpy as jnp
 
         inputs = features.reshape(-1) @ parameters["hidden_weights"] + parameters["hidden_bias"]
         return cross_entropy(jnp.tanh(inputs) @ parameters["weights"] + parameters["bias"], label)
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        """The mean gradient over rows, by the chain rule."""
+        """Return the mean gradient over rows."""
         tensors = unflatten(flat, self.shapes)
         x = flat_rows(features, self.features, flat.dtype)
         check_labels(labels, rows=len(x), classes=self.classes)
@@ -87,7 +88,7 @@ class MLP:
         return flatten(slopes, self.shapes)
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
-        """One score for each class and row."""
+        """Return the scores, one row per example and one column per class."""
         tensors = unflatten(flat, self.shapes)
         x = flat_rows(features, self.features, flat.dtype)
         hidden = np.tanh(x @ tensors["hidden_weights"] + tensors["hidden_bias"])
@@ -101,7 +102,9 @@ _LAYERS = ("first", "second")
 
 @dataclass(frozen=True, slots=True)
 class CNN:
-    """Pictures of ``height`` x ``width`` pixels, each a multiple of 4 from 16, with ``channels``.
+    """A convolutional network for pictures.
+
+    ``height`` and ``width`` are in pixels and must be multiples of 4, at least 16.
 
     >>> CNN(height=28, width=28, classes=10).dimension
     5994
@@ -126,7 +129,10 @@ class CNN:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Filters as (rows, columns, channels in, channels out), each with biases; the output."""
+        """The shapes of the filters and biases of each layer, then of the output layer.
+
+        Filters have the axes (row, column, input channel, output channel).
+        """
         first, second = self.filters
         return {
             "first_filters": (FILTER, FILTER, self.channels, first),
@@ -139,19 +145,19 @@ class CNN:
 
     @property
     def dimension(self) -> int:
-        """All filters, weights and biases."""
+        """The number of all parameters."""
         return size(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
-        """Random weights of variance 1 / inputs, and biases of zero."""
+        """Return random weights of variance 1 / inputs, and biases of zero."""
         weights = ("first_filters", "second_filters", "weights")
         return model.random_start(self.shapes, weights, seed)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
-        """−log P(label) at one example.
+        """Return −log P(label) at one example.
 
-        Convolutions are written as products with patches: JAX's own become grouped convolutions
-        when one gradient for each example is asked for, and those are slow.
+        Convolutions are matrix products with patches of the picture. JAX's own convolutions would
+        be slow for one gradient per example, because they become grouped convolutions.
         """
         import jax.numpy as jnp
 
@@ -175,7 +181,7 @@ class CNN:
         )
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        """The mean gradient over rows, by the chain rule, layer by layer from the end."""
+        """Return the mean gradient over rows, by backpropagation."""
         tensors = unflatten(flat, self.shapes)
         pictures = self._pictures(features, flat.dtype)
         check_labels(labels, rows=len(pictures), classes=self.classes)
@@ -199,7 +205,7 @@ class CNN:
         return flatten(slopes, self.shapes)
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
-        """One score for each class and row."""
+        """Return the scores, one row per example and one column per class."""
         tensors = unflatten(flat, self.shapes)
         _, activations = _forward(tensors, self._pictures(features, flat.dtype))
         last = _halved(activations[-1])
@@ -213,7 +219,7 @@ class CNN:
 
 
 def _forward(tensors: dict[str, Rows], pictures: Rows) -> tuple[list[Rows], list[Rows]]:
-    """Return the inputs of each layer, and its activations before pooling."""
+    """Return the inputs of the layers, and their activations before pooling."""
     inputs, activations = [pictures], []
     for layer in _LAYERS:
         filters = tensors[f"{layer}_filters"]
@@ -224,7 +230,7 @@ def _forward(tensors: dict[str, Rows], pictures: Rows) -> tuple[list[Rows], list
 
 
 def _patches(pictures: Rows) -> Rows:
-    """(rows, y, x, channels, FILTER, FILTER): a view."""
+    """Return a view with the axes (picture, y, x, channel, row in filter, column in filter)."""
     return sliding_window_view(pictures, (FILTER, FILTER), axis=(1, 2))
 
 
@@ -236,12 +242,12 @@ def _halved(pictures: Rows) -> Rows:
 
 
 def _doubled(slopes: Rows) -> Rows:
-    """Return the gradient before pooling: a quarter of each mean's."""
+    """Return the gradient before pooling: each pixel has a quarter of the gradient of its mean."""
     return np.repeat(np.repeat(slopes, 2, axis=1), 2, axis=2) / 4.0
 
 
 def _spread(slopes: Rows, filters: Rows) -> Rows:
-    """Return the gradient of a layer's inputs from that of its sums."""
+    """Return the gradient with respect to a layer's inputs, given that of its convolution."""
     edge = (FILTER - 1, FILTER - 1)
     padded = np.pad(slopes, ((0, 0), edge, edge, (0, 0)))
     return np.tensordot(_patches(padded), filters[::-1, ::-1], ((3, 4, 5), (3, 0, 1)))

@@ -1,6 +1,4 @@
-"""Models by name, and users' own models: initial weights and a loss, a pure function of parameters
-and example.
-"""
+"""Models by name, and users' own models, which consist of initial weights and a loss."""
 
 from __future__ import annotations
 
@@ -35,10 +33,11 @@ ExampleScores = Callable[[dict[str, Any], Any], Any]
 class OwnModel:
     """The return value of a function that a campaign names as ``module:function``.
 
-    ``initial`` names the tensors and gives their public initial weights. ``example_loss`` takes
-    (parameters, features, label) of one example, in JAX. The rest is optional: ``row_gradient`` is
-    the same loss's mean gradient by (parameters, rows, labels) in numpy, for devices without JAX;
-    ``example_scores`` takes (parameters, features) of one example, in JAX, and predicts.
+    ``initial`` names the tensors and holds their public initial weights. ``example_loss`` takes
+    (parameters, features, label) of one example, and returns its loss in JAX. It must be pure.
+    Two functions are optional. ``row_gradient`` takes (parameters, rows, labels) and returns the
+    mean gradient of the loss in numpy, for devices without JAX. ``example_scores`` takes
+    (parameters, features) of one example, and returns its scores in JAX.
 
     >>> model = OwnModel({"centre": np.zeros(2)}, lambda own, x, _: abs(x - own["centre"]).sum())
     >>> model.shapes, model.dimension
@@ -66,7 +65,7 @@ class OwnModel:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the initial weights, in their order."""
+        """The shapes of the tensors, in the order of ``initial``."""
         return {name: tuple(np.shape(tensor)) for name, tensor in self.initial.items()}
 
     @property
@@ -75,7 +74,7 @@ class OwnModel:
         return size(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
-        """Return the initial weights, rounded to float32; the seed has no effect."""
+        """Return the initial weights, rounded to float32. The seed has no effect."""
         tensors = {name: np.asarray(tensor, np.float32) for name, tensor in self.initial.items()}
         return flatten(tensors, self.shapes).astype(np.float64)
 
@@ -85,14 +84,14 @@ class OwnModel:
         return value
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        """Return the mean gradient over rows: ``row_gradient`` if given, else by JAX."""
+        """Return the mean gradient over rows, from ``row_gradient`` if given, else from JAX."""
         if self.row_gradient is not None:
             slopes = self.row_gradient(unflatten(flat, self.shapes), features, labels)
             return flatten(slopes, self.shapes).astype(flat.dtype)
         return np.asarray(self._compiled_gradient(flat, features, labels), flat.dtype)
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
-        """Return ``example_scores`` of each row; refused if the model has none."""
+        """Return ``example_scores`` of each row. Raises InvalidValue if the model has none."""
         return np.asarray(self._compiled_scores(flat, features))
 
     @cached_property
@@ -126,11 +125,11 @@ def model_by_name(
     *,
     folder: str | os.PathLike[str] = ".",
 ) -> Model:
-    """Return the model of this name for rows of this shape; ``module:function`` is called.
+    """Return the model of this name for rows of this shape.
 
-    Such a function takes (features_shape, classes) and returns an ``OwnModel``, or anything that
-    implements ``Model``. Its module is searched as by ``import``, then in ``folder`` and in the
-    current folder.
+    If the name is ``module:function``, the function is called with (features_shape, classes). It
+    returns an ``OwnModel``, or another object that implements ``Model``. Its module is searched for
+    in Python's import path, then in ``folder`` and in the current folder.
 
     >>> model_by_name("softmax", (28, 28), 10)
     Softmax(features=784, classes=10)
