@@ -1,7 +1,7 @@
-"""How a report is made private: descriptions, and the samplers of each environment.
+"""Randomizers, which make a report private: descriptions, and samplers for each environment.
 
-The samplers of the compiled loop are in ``checkins.randomizers.compiled``, the only module that
-imports jax; it is imported where it is used.
+The samplers of the compiled loop are in ``checkins.randomizers.compiled``. Only that module imports
+jax, so this package does not import it.
 """
 
 from checkins.randomizers.clipping import clip_l1, clip_l2

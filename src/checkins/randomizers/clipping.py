@@ -1,16 +1,18 @@
-"""Exact clipping of float vectors: no input leaves with a norm above the clip.
+"""Exact clipping of float vectors: no result has a norm above the clip.
 
-The norm is the true one, in real arithmetic on the floats returned. The steps, for a row
-x of d coordinates with largest absolute value in [2^e, 2^(e+1)):
+The norm is that of the returned floats in real arithmetic, without rounding. Let x be a row of d
+coordinates whose largest absolute value is in [2^e, 2^(e+1)). The steps are:
 
-1. y = x / 2^e is computed (nothing overflows; what underflows is smaller than any rounding error).
-2. N = ‖y‖ (1 + (d + 8) 2^-52), in floats, is at least the true norm of y: a sum of d non-negative
-   terms in any order errs by a relative (d - 1) 2^-53 at most, the other operations by less than 8.
-3. Where N 2^e, rounded up, is at most the clip, the row is returned bit for bit.
-4. Otherwise it becomes y t rounded toward zero, with t <= clip / N: its norm is at most t N, and
-   so at most the clip. t is below clip / N by a few such margins: clipping twice changes nothing.
+1. Compute y = x / 2^e. Nothing overflows, and underflow is smaller than any rounding error.
+2. Compute N = ‖y‖ (1 + (d + 8) 2^-52) in floats. It is at least the true norm of y, because a sum
+   of d non-negative terms has a relative error of at most (d - 1) 2^-53 in any order, and the other
+   operations add less than 8 such errors.
+3. If N 2^e, rounded up, is at most the clip, return the row unchanged.
+4. Otherwise return y t, rounded toward zero, with t <= clip / N. Its norm is at most t N and
+   therefore at most the clip. t is smaller than clip / N by a few margins of step 2, so that
+   clipping the result again does not change it.
 
-A row that holds a NaN or an infinity has no direction: it becomes zero.
+A row that contains a NaN or an infinity becomes zero.
 """
 
 from __future__ import annotations
@@ -28,15 +30,16 @@ from checkins.errors import InvalidValue
 Float = TypeVar("Float", np.float32, np.float64)
 
 MARGIN_ULPS = 8
-"""Roundings beyond those of the sum that step 2 allows for, each counted as a whole 2^-52."""
+"""Number of roundings, besides those of the sum, that step 2 allows for."""
 
 
 def clip_l2(update: npt.NDArray[Float], clip: float) -> npt.NDArray[Float]:
-    """Shrink each row (last axis) to an L2 norm of at most ``clip``; a new array, of the same type.
+    """Return a new array in which each row (last axis) has an L2 norm of at most ``clip``.
 
     Theorem:     the steps at the head of this file.
-    Rounding:    the true norm is never above ``clip``; below it by a relative (d + 8) 2^-49 at most
-                 where a row is shrunk (float32 rows: and one rounding toward zero per coordinate).
+    Rounding:    the true norm is never above ``clip``. If a row is shrunk, its norm is below
+                 ``clip`` by a relative (d + 8) 2^-49 at most and, with float32, by one rounding
+                 toward zero per coordinate.
 
     >>> clip_l2(np.array([3.0, 4.0]), 10.0)
     array([3., 4.])
@@ -48,7 +51,7 @@ def clip_l2(update: npt.NDArray[Float], clip: float) -> npt.NDArray[Float]:
 
 
 def clip_l1(update: npt.NDArray[Float], clip: float) -> npt.NDArray[Float]:
-    """Shrink each row (last axis) to an L1 norm of at most ``clip``; a new array, of the same type.
+    """Return a new array in which each row (last axis) has an L1 norm of at most ``clip``.
 
     Theorem:     the steps at the head of this file.
     Rounding:    as ``clip_l2``.
@@ -86,7 +89,7 @@ def _clip(
     if inside.all():
         return x.astype(given.dtype)
     reach = np.where(inside, 1.0, above * (1.0 + 4.0 * margin))
-    # Where a row is outside, clip / reach is below 2^1023; elsewhere the quotient is not used.
+    # If a row is shrunk, clip / reach is below 2^1023. Otherwise the quotient is not used.
     factor = np.nextafter(np.where(inside, 0.0, clip) / reach, 0.0)
     shrunk = _toward_zero(np.nextafter(y * factor, 0.0), given.dtype)
     return np.where(inside, x.astype(given.dtype), shrunk)
@@ -102,7 +105,7 @@ def _checked(update: npt.NDArray[Float]) -> npt.NDArray[Float]:
 
 
 def _toward_zero(values: FloatArray, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The nearest values of ``dtype`` that are not larger in size."""
+    """Return the values rounded toward zero to ``dtype``."""
     with np.errstate(over="ignore"):
         nearest = values.astype(dtype)
     grown = np.abs(nearest.astype(np.float64)) > np.abs(values)

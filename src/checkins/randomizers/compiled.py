@@ -1,8 +1,9 @@
 """Samplers for the compiled simulation: pure functions of a JAX key, for jit, vmap and scan.
 
-The distributions are those of ``simulated``; the draws are not. The type of the updates decides
-the type of the reports: float32, or float64 where the caller has enabled it. Constants that do not
-fit are refused while tracing. This is the only module of the package that imports jax.
+The distributions are the same as in ``simulated``, but the drawn values differ. Reports have the
+type of the updates: float32, or float64 if the caller has enabled it. If a constant does not fit
+the type, tracing raises InvalidValue. Only this module of the package imports jax. A dummy is a
+report without data, which the server draws in place of a missing report.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _DEEP = 40.0  # e^-40 is less than any positive uniform double of jax.random
 
 
 def compiled_reports(randomizer: Randomizer, dimension: int) -> Reports:
-    """Return a function from (key, updates) to one report per row, last axis ``dimension``.
+    """Return a function from (key, updates) to reports, one per row of ``dimension`` numbers.
 
-    For randomized response the updates are integer categories from 0 (others are moved to the
-    nearest), any shape, and each becomes a vector along a new last axis.
+    With randomized response, the updates are categories: integers from 0, in an array of any shape.
+    Invalid integers become the nearest category. Each report is a vector along a new last axis.
 
     >>> report = compiled_reports(Gaussian(1.0, noise_multiplier=0.1), 2)
     >>> jax.jit(report)(jax.random.key(7), jnp.array([[3.0, 4.0]])).values.shape
@@ -64,7 +65,7 @@ def compiled_reports(randomizer: Randomizer, dimension: int) -> Reports:
 def compiled_dummies(
     randomizer: Randomizer, dimension: int, *, count: int, dtype: jax.typing.DTypeLike
 ) -> Dummies:
-    """Return a function from a key to ``count`` dummies, distributed as the description says."""
+    """Return a function from a key to ``count`` dummies of ``randomizer``."""
     validate.count(count=count, dimension=dimension)
     require_dimension(randomizer, dimension)
     shape, kind = (count, dimension), jnp.dtype(dtype)
@@ -84,18 +85,20 @@ def compiled_dummies(
 
 
 def clip_l2(updates: jax.Array, clip: float) -> jax.Array:
-    """Shrink each row (last axis) to an L2 norm of at most ``clip``; NaN and infinities give zero.
+    """Shrink each row (last axis) to an L2 norm of at most ``clip``.
 
-    Rounding:    the true norm is never above ``clip``. A shrunk row is below it by a relative
-                 4 (32 l + 16) ulps at most, l = log_32 of the dimension, rounded up: 7e-5 at a
-                 dimension of a million in float32. Rows inside by that margin are unchanged,
-                 rows of subnormal numbers become zero.
+    A row that contains a NaN or an infinity becomes zero.
+
+    Rounding:    the true norm is never above ``clip``. The norm of a shrunk row is below it by a
+                 relative 4 (32 l + 16) ulps at most, where l is log_32 of the dimension, rounded
+                 up. In float32, with a dimension of a million, this is 7e-5. A row whose norm is
+                 below ``clip`` by that margin is unchanged. Rows of subnormal numbers become zero.
     """
     return _clip(updates, clip, lambda rows: jnp.sqrt(_sum(rows * rows)))
 
 
 def clip_l1(updates: jax.Array, clip: float) -> jax.Array:
-    """Shrink each row (last axis) to an L1 norm of at most ``clip``; rounding as ``clip_l2``."""
+    """Shrink each row (last axis) to an L1 norm of at most ``clip``, as ``clip_l2`` does for L2."""
     return _clip(updates, clip, lambda rows: _sum(jnp.abs(rows)))
 
 
@@ -106,8 +109,8 @@ def _clip(updates: jax.Array, clip: float, norm: Callable[[jax.Array], jax.Array
     finite = jnp.all(jnp.isfinite(updates), axis=-1, keepdims=True)
     x = jnp.where(finite, updates, 0.0)
     peak = jnp.max(jnp.abs(x), axis=-1, keepdims=True, initial=0.0)
-    x = jnp.where(peak >= limits.tiny, x, 0.0)  # below it devices differ in rounding
-    # XLA may divide by multiplying with a reciprocal, which must neither overflow nor vanish.
+    x = jnp.where(peak >= limits.tiny, x, 0.0)  # devices round subnormal numbers differently
+    # XLA may replace a division by a reciprocal, which must neither overflow nor underflow.
     smaller = jnp.where(peak > 1.0, 2.0 ** (-limits.maxexp // 2), 1.0).astype(x.dtype)
     y = (x * smaller) / jnp.where(peak >= limits.tiny, peak * smaller, 1.0)
     margin = _margin(updates.shape[-1], updates.dtype)
@@ -124,26 +127,30 @@ def _levels(dimension: int) -> int:
 
 
 def _margin(dimension: int, dtype: jax.typing.DTypeLike) -> float:
-    """More than the relative error of ``_sum`` and of the few operations around it."""
+    """Return an upper bound on the relative error of ``_sum`` and the operations around it."""
     return (_BLOCK * _levels(dimension) + 16) * float(np.finfo(dtype).eps)
 
 
 def _sum(terms: jax.Array) -> jax.Array:
-    """Sum along the last axis in blocks, so that whatever the order in a block, few terms add up.
+    """Sum along the last axis in blocks, and then the sums of blocks, and so on.
 
-    In float32 a plain sum of a million terms could err by several per cent.
+    Every partial sum has few terms, so the error is small in any order of summation. In float32,
+    a plain sum of a million terms could be wrong by several per cent.
     """
     for _ in range(_levels(terms.shape[-1])):
         blocks = -(-terms.shape[-1] // _BLOCK)
         padding = [(0, 0)] * (terms.ndim - 1) + [(0, blocks * _BLOCK - terms.shape[-1])]
         padded = jnp.pad(terms, padding).reshape(*terms.shape[:-1], blocks, _BLOCK)
-        # Without a barrier XLA may merge the sums into one.
+        # Without a barrier, XLA may merge the sums into one.
         terms = jax.lax.optimization_barrier(padded.sum(axis=-1))  # type: ignore[no-untyped-call]
     return terms
 
 
 def _fitting(value: float, dtype: jax.typing.DTypeLike, *, name: str) -> float:
-    """``value`` in the given type, rounded toward zero; refused outside its normal range."""
+    """Return ``value`` rounded toward zero to ``dtype``.
+
+    Raises InvalidValue if it is outside the range of normal numbers of ``dtype``.
+    """
     kind = np.dtype(dtype)
     if kind not in (np.float32, np.float64):
         raise InvalidValue("updates", kind.name, "must be of float32 or float64")
@@ -180,7 +187,7 @@ def _responses(response: RandomizedResponse) -> Reports:
         true = jnp.clip(updates, 0, k - 1)
         lies = jax.random.uniform(lie_key, true.shape) < response.lie
         other = jax.random.randint(step_key, true.shape, 0, k - 1)
-        other = other + (other >= true)  # one of the others, uniformly
+        other = other + (other >= true)  # uniform among the other categories
         return Simulated(_vectors(response, jnp.where(lies, other, true), jnp.result_type(float)))
 
     return reports
@@ -226,7 +233,10 @@ def _privunit_reports(unit: PrivUnit) -> Reports:
 def _directions(
     unit: PrivUnit, updates: jax.Array, *, coins: jax.Array, uniform: jax.Array
 ) -> jax.Array:
-    """Each update of the ball as a direction, without bias; zero as a uniform one."""
+    """Map each clipped update to a random direction whose mean is the update / clip.
+
+    A zero update is mapped to ``uniform``.
+    """
     clipped = clip_l2(updates, unit.clip)
     peak = jnp.max(jnp.abs(clipped), axis=-1, keepdims=True)
     scaled = clipped / jnp.where(peak > 0.0, peak, 1.0)
@@ -236,7 +246,11 @@ def _directions(
 
 
 def _cosines(unit: PrivUnit) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Components of drawn points along the direction, from coins in [0, 1) and shares in (0, 1]."""
+    """Return a function that draws the component of a PrivUnit report along its direction.
+
+    It takes uniform numbers: coins in [0, 1), which decide between inside and outside of the cap,
+    and shares in (0, 1].
+    """
     cap = unit.cap
     if unit.dimension == 1:
         return lambda coins, shares: jnp.where(coins < cap.outside, -1.0, 1.0).astype(shares.dtype)
@@ -244,7 +258,7 @@ def _cosines(unit: PrivUnit) -> Callable[[jax.Array, jax.Array], jax.Array]:
     component = _component(unit.dimension, reach=cap.cap_epsilon + _DEEP)
 
     def cosines(coins: jax.Array, shares: jax.Array) -> jax.Array:
-        log_above = log_mass + jnp.log(shares)  # the mass itself may not fit float32
+        log_above = log_mass + jnp.log(shares)  # in logarithms, as the mass may not fit float32
         in_cap = jnp.log1p(-jnp.exp(log_above)) - log_above
         below = (1.0 - cap.mass) * shares
         beyond = jnp.log(below) - jnp.log((1.0 - shares) + cap.mass * shares)
@@ -255,10 +269,11 @@ def _cosines(unit: PrivUnit) -> Callable[[jax.Array, jax.Array], jax.Array]:
 
 
 def _component(d: int, *, reach: float) -> Callable[[jax.Array], jax.Array]:
-    """The component of a uniform direction below which a mass of given logit lies.
+    """Return the quantile function of one component of a uniform direction.
 
-    Cubics between equally spaced logits, odd about 0; they err by less than 1e-8 of a standard
-    deviation, where float32 allows it.
+    Its argument is the logit of a probability. It is an odd function, interpolated by cubics
+    between equally spaced logits. Besides the rounding of float32, its error is below 1e-8 standard
+    deviations.
     """
     logits = np.linspace(0.0, reach, _KNOTS)
     step = float(logits[1])
@@ -278,7 +293,7 @@ def _component(d: int, *, reach: float) -> Callable[[jax.Array], jax.Array]:
 
 
 def _components(d: int, logits: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Components, and their slopes, where the mass below has these logits, none below 0."""
+    """Return the quantiles at these logits, which are at least 0, and their derivatives."""
     half = (d - 1) / 2
     above = 1.0 / (1.0 + np.exp(logits))
     values = np.sqrt(betainccinv(0.5, half, 2 * above))

@@ -1,12 +1,13 @@
-"""The device sampler: the only way to make a report of a real campaign.
+"""The device sampler, which makes every report of a real campaign.
 
-Randomness is the operating system's and is never seeded, stored or repeated; after the clip all
-arithmetic is on integers. Simulations use the samplers of ``simulated`` and ``compiled``.
+Its randomness comes from the operating system, without a seed, and is never stored or used twice.
+After clipping, all arithmetic is on integers. Simulations use ``simulated`` and ``compiled``.
 
-``NormBound`` is a norm that no honest report exceeds, tested exactly on the integers of a report.
-Without noise the bound is the clip, and holds always. With noise it fails with probability at most
-``REFUSED``, which ``checkins.randomizers.grid.variation`` charges to delta (docs/theory/grid.md,
-"Reports that are too long").
+``NormBound`` is an upper bound on the norm of honest reports, tested exactly on integers. For
+reports without noise it is the clip, and always holds. For reports with noise it fails with
+probability at most ``REFUSED``, which ``checkins.randomizers.grid.variation`` adds to delta
+(docs/theory/grid.md, "Reports that are too long"). A dummy is a report without data, which the
+server draws in place of a missing report.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from checkins.randomizers.laplace import Laplace
 from checkins.randomizers.randomized_response import RandomizedResponse
 from checkins.randomizers.randomizer import Randomizer, require_dimension
 
-_SLACK = 1.0 + 1e-9  # more than all roundings of the floats below
+_SLACK = 1.0 + 1e-9  # larger than the rounding errors of the floats below
 
 
 @dataclass(frozen=True, slots=True)
 class NormBound:
-    """The sum of sizes (``order`` 1) or of squares (``order`` 2) is at most ``most``.
+    """A bound on reports: the sum of |entry|^``order`` is at most ``most``; the order is 1 or 2.
 
     >>> import numpy as np
     >>> bound = NormBound(order=2, most=25)
@@ -60,15 +61,15 @@ class NormBound:
     most: int
 
     def holds(self, units: Units) -> bool:
-        """Whether a report is short enough, computed exactly."""
+        """Return True if the bound holds for a report, computed exactly."""
         return sum_of_powers(units, self.order) <= self.most
 
 
 def clipped_bound(randomizer: Randomizer, grid: Grid) -> NormBound:
-    """Return the bound on reports without noise, to which the server adds noise: the clip.
+    """Return the bound on reports without noise, which is the clip. The server adds the noise.
 
-    Theorem:     docs/theory/grid.md, "Clipping": no honest report exceeds it.
-    Rounding:    none: integers are compared.
+    Theorem:     docs/theory/grid.md, "Clipping": no honest report exceeds the bound.
+    Rounding:    none, because integers are compared.
 
     >>> clipped_bound(Gaussian(clip=1.0, noise_multiplier=2.0), Grid(0.25))
     NormBound(order=2, most=16)
@@ -82,18 +83,18 @@ def clipped_bound(randomizer: Randomizer, grid: Grid) -> NormBound:
 
 
 def report_bound(randomizer: Randomizer, grid: Grid, *, dimension: int) -> NormBound:
-    r"""Return the bound on reports with noise added by the client.
+    r"""Return the bound on reports to which the client has added noise.
 
-    With C/g the clip and s or b the deviation or scale of the noise, all in grid units, d the
-    dimension and t = ``REFUSED_EXPONENT``:
+    Let d be the dimension, t = ``REFUSED_EXPONENT``, C/g the clip, s the deviation of Gaussian
+    noise and b the scale of Laplace noise, the last three in grid units. Then
 
         Gaussian:  |report|_2 <= C/g + s sqrt(d + 2 sqrt(d t) + 2 t) + sqrt(d)/2
         Laplace:   |report|_1 <= C/g + b (d + sqrt(2 d t) + t) + d/2 .
 
-    Randomized response reports a single 1, always.
+    With randomized response, every report has a single 1.
 
-    Theorem:     docs/theory/grid.md, "Reports that are too long": an honest report is longer with
-                 probability at most exp(-t), plus the total variation of its noise.
+    Theorem:     docs/theory/grid.md, "Reports that are too long": the probability that an honest
+                 report exceeds the bound is at most exp(-t) plus the total variation of its noise.
     Rounding:    up.
 
     >>> bound = report_bound(Gaussian(clip=1.0, noise_multiplier=1.0), Grid(1e-3), dimension=100)
@@ -123,7 +124,7 @@ _RANDOMNESS = OperatingSystem()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceReport:
-    """A vector of integer multiples of a grid's step; immutable, compared by value."""
+    """A report: a vector of integer multiples of a grid's step. It is immutable."""
 
     units: Units
     grid: Grid
@@ -133,7 +134,7 @@ class DeviceReport:
         units = self.units
         if type(units) is not np.ndarray or units.dtype != np.int32 or units.ndim != 1:
             raise InvalidValue("units", type(units).__name__, "must be a vector of type int32")
-        # An array on top of bytes can never be made writable again.
+        # An array that is based on bytes cannot be made writable.
         object.__setattr__(self, "units", np.frombuffer(units.tobytes(), dtype=np.int32))
 
     def __eq__(self, other: object) -> bool:
@@ -145,21 +146,22 @@ class DeviceReport:
         return hash((self.grid, self.units.tobytes()))
 
     def __reduce__(self) -> tuple[type[DeviceReport], tuple[Units, Grid]]:
-        """Construct copies anew, since numpy does not copy that an array is read-only."""
+        """Copy by calling the constructor, because numpy's copies of arrays are writable."""
         return DeviceReport, (self.units, self.grid)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSampler:
-    """Makes reports of ``dimension`` integers with a randomizer on a grid.
+    """Make reports of ``dimension`` integers with a randomizer on a grid.
 
-    Gaussian and Laplace: the update is clipped, rounded toward zero, and gets noise. Randomized
-    response: the category of an update is the index of its largest entry; a report is 1 at the
-    reported category and 0 elsewhere. Removing its bias is post-processing.
+    With Gaussian and Laplace noise, the update is clipped and rounded toward zero, and noise is
+    added. With randomized response, the category of an update is the index of its largest entry. A
+    report is 1 at the reported category and 0 elsewhere; its bias is removed later, by
+    post-processing.
 
     Theorem:     docs/theory/grid.md.
     Neighbours:  any two updates of one client.
-    Rounding:    exact but for ``checkins.randomizers.grid.variation``.
+    Rounding:    exact except for the total variation ``checkins.randomizers.grid.variation``.
 
     >>> sampler = DeviceSampler(Gaussian(clip=1.0, noise_multiplier=0.1), Grid(2**-10), dimension=2)
     >>> sampler.encode(np.array([0.5, -0.25])).units
@@ -198,13 +200,13 @@ class DeviceSampler:
         return 1
 
     def bound(self, *, noise_at_server: bool) -> NormBound:
-        """Return the norm that honest reports do not exceed; the clip if the server adds noise."""
+        """Return the bound on honest reports. It is the clip if the server adds the noise."""
         if noise_at_server:
             return clipped_bound(self.randomizer, self.grid)
         return report_bound(self.randomizer, self.grid, dimension=self.dimension)
 
     def privatize(self, update: npt.ArrayLike) -> DeviceReport:
-        """Return a report of the update; call it once and store the bytes (invariant 3)."""
+        """Return a private report of the update. Call this once and store it (invariant 3)."""
         if isinstance(self._noise, RoundedResponse):
             return self._one_hot(self._noise.draw(self._category(update), _RANDOMNESS))
         units = self._clipped(update)
@@ -212,19 +214,19 @@ class DeviceSampler:
         return self._report(units)
 
     def encode(self, update: npt.ArrayLike) -> DeviceReport:
-        """Return the update clipped and rounded, without noise, if the server adds the noise."""
+        """Return the clipped and rounded update without noise. The server must add the noise."""
         if isinstance(self._noise, RoundedResponse):
             raise self._no_noise()
         return self._report(self._clipped(update))
 
     def dummy(self) -> DeviceReport:
-        """Return A_ldp(0): noise alone; for randomized response a uniform category."""
+        """Return a dummy, A_ldp(0): only noise or, with randomized response, a uniform category."""
         if isinstance(self._noise, RoundedResponse):
             return self._one_hot(uniform(self._noise.categories, _RANDOMNESS))
         return self._report(self._noise.draw(self.dimension, _RANDOMNESS))
 
     def noise(self) -> npt.NDArray[np.int64]:
-        """Return the noise of one report, for the server to add to the sum of a slot."""
+        """Return the noise of one report, which the server adds to the sum of a slot."""
         if isinstance(self._noise, RoundedResponse):
             raise self._no_noise()
         return self._noise.draw(self.dimension, _RANDOMNESS).astype(np.int64)

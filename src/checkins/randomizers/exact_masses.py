@@ -1,10 +1,10 @@
-"""Exponentials and masses of the rounded normal distribution, in integer arithmetic.
+"""Exponentials and probabilities of the rounded normal distribution, in integer arithmetic.
 
-A real x in [0, 1] is held as the integer nearest below or above 2**BITS * x; its last digit is one
-*unit*. No float takes part, so tables of thresholds are the same on every machine.
+A real number x in [0, 1] is represented by 2**BITS * x, rounded to an integer below or above. One
+*unit* is 2**-BITS. No floats are used, so tables of thresholds are the same on every machine.
 
-Y is normal with mean 0 and deviation ``scale``; P(round(Y) = k) is the integral of its density over
-[k - 1/2, k + 1/2]. With x = k/scale, r = 1/(2 scale) and He the Hermite polynomials,
+Let Y be normal with mean 0 and deviation ``scale``. The mass P(round(Y) = k) is the integral of its
+density over [k - 1/2, k + 1/2]. With x = k/scale, r = 1/(2 scale) and Hermite polynomials He,
 
     P(round(Y) = k) = 2r phi(x) * sum over i of He_2i(x) r^2i / (2i + 1)! .
 """
@@ -17,9 +17,9 @@ from functools import lru_cache
 from math import isqrt
 
 BITS = 288
-"""Fixed-point digits after the binary point."""
+"""Number of binary digits after the point."""
 DECAY_ERROR = 1 << 24
-"""No value of ``decay`` is wrong by more units than this."""
+"""Largest error of ``decay``, in units."""
 
 _SMALL = 8  # the series is summed for arguments below 2**-8
 _NOTHING = 1 << 10  # exp(-1024) is far below one unit
@@ -28,8 +28,8 @@ _NOTHING = 1 << 10  # exp(-1024) is far below one unit
 def decay(numerator: int, denominator: int) -> int:
     """Return exp(-numerator / denominator) in units, for a non-negative fraction.
 
-    Theorem:     docs/theory/grid.md, "Exponentials": halve the argument until it is below 2^-8,
-                 sum the alternating series, square as often.
+    Theorem:     docs/theory/grid.md, "Exponentials": halve the argument until it is below 2^-8, sum
+                 the alternating series, and square the result once for each halving.
     Rounding:    within DECAY_ERROR units on either side, and never above 1.
 
     >>> abs(decay(1, 1) / 2**BITS - 0.36787944117144233) < 1e-16
@@ -56,21 +56,21 @@ def at_most_decay(loss: Fraction) -> Fraction:
 
 
 LEAST_SCALE = 3
-"""Smallest scale at which a sum of rounded normals is close to a rounded normal."""
+"""Smallest scale at which a sum of rounded normals is close enough to a rounded normal."""
 REACH = 14
-"""Masses are proved for |k| up to this many deviations."""
+"""``MASS_ERROR`` is proved for |k| up to this many deviations."""
 MASS_ERROR = 1 << 26
-"""No mass is wrong by more units of 2**-BITS than this."""
+"""Largest error of a mass, in units of 2**-BITS."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundedNormal:
-    """round(N(0, scale^2)) for a scale of at least LEAST_SCALE."""
+    """The distribution of round(N(0, scale^2)), for a scale of at least LEAST_SCALE."""
 
     scale: Fraction
 
     def mass(self, k: int) -> int:
-        """P(round(Y) = k) in units of 2**-BITS, for |k| <= REACH * scale.
+        """Return P(round(Y) = k) in units of 2**-BITS, for |k| <= REACH * scale.
 
         Theorem:     docs/theory/grid.md, "Masses of the rounded normal".
         Rounding:    within MASS_ERROR units on either side.
@@ -94,12 +94,13 @@ class RoundedNormal:
 
 @lru_cache(maxsize=1024)
 def terms(scale: int) -> int:
-    """Return how many terms of the series leave less than a unit, for scales of at least ``scale``.
+    """Return how many terms of the series are enough, for scales of at least ``scale``.
 
-    Cramér's inequality bounds |He_n(x)| phi(x) by sqrt(n!)/2, so the n-th term by
-    (2 scale)^-n / sqrt(n!); successive even terms shrink at least 36 times.
+    The terms that are left out add up to less than a unit. Cramér's inequality bounds
+    |He_n(x)| phi(x) by sqrt(n!)/2, so the n-th term is at most (2 scale)^-n / sqrt(n!), and each
+    even term is at most 1/36 of the one before.
     """
-    n, square = 0, 1  # the square of the bound's inverse
+    n, square = 0, 1  # the inverse square of the bound on the n-th term
     while square >> (2 * BITS + 2) == 0:
         n += 1
         square *= n * 4 * scale * scale
@@ -108,7 +109,10 @@ def terms(scale: int) -> int:
 
 @lru_cache(maxsize=1)
 def _inverse_root_two_pi() -> int:
-    """1/sqrt(2 pi) in units, within 2; pi by Machin's formula with 32 guarding digits."""
+    """Return 1/sqrt(2 pi) in units, with an error of at most 2.
+
+    pi is computed by Machin's formula, with 32 additional digits.
+    """
     guarded = BITS + 32
     pi = 4 * (4 * _arctangent_of_inverse(5, guarded) - _arctangent_of_inverse(239, guarded))
     return isqrt((1 << (2 * BITS + guarded)) // (2 * pi))

@@ -1,27 +1,29 @@
 """Sample finite distributions exactly, by comparing random words with thresholds of 128 bits.
 
-The probabilities are multiples of 2**-WEIGHT_BITS. They are laid out in 4,096 columns of equal
-probability that hold at most two entries each (Walker's alias method [Walker77]), so a draw is one
-column and one comparison:
+A distribution has at most 4,096 entries, whose probabilities are multiples of 2**-WEIGHT_BITS; the
+multiple is the *weight* of an entry. Walker's alias method [Walker77] arranges the entries in 4,096
+columns of equal probability, each with at most two entries. A draw needs one column and one
+comparison with a uniform number U in [0, 1) of 128 binary digits:
 
     word of 32 random bits = 12 bits: the column | 20 bits: the first digits of U
     the column's own entry if U < its threshold, else its other entry
 
-U has 128 digits. Its last 108 are drawn only where the first 20 equal the threshold's, once in a
-million draws; the comparison is exact all the same, and nothing here is a float.
+The last 108 digits of U are drawn only if the first 20 equal those of the threshold, which happens
+once in a million draws. The comparison is exact, and no floats are used.
 
-The size of wide rounded Gaussian noise (``Staircase``) takes 4,096 thresholds too. One threshold
-for each integer would take millions, so the sizes 1, 2, ... are cut into cells of ``width`` =
-2**low_bits sizes:
+``Staircase`` samples the size, that is the absolute value, of wide rounded Gaussian noise. One
+entry per size would need millions of entries. Therefore the sizes 1, 2, ... are divided into cells
+of ``width`` = 2**low_bits sizes, and each cell has two entries:
 
-    weight of a size    |▒▒__                        flat    the part below the cell's last size:
-                        |████▒▒__                            uniform, so it is taken always
-                        |████████▒▒__                wedge   the rest (one draw in a hundred): taken
-                        |████████████▒▒__                    with its exact probability
+    weight of a size    |▒▒__                        flat    the part below the weight of the cell's
+                        |████▒▒__                            last size; a uniform size of the cell
+                        |████████▒▒__                wedge   the part above; a uniform size that is
+                        |████████████▒▒__                    accepted with its exact probability
                         +----cell----cell----
 
-A wedge is decided by two bounds, 2**-32 fine, that a straight line gives; where these differ, one
-wedge in hundreds, the mass is computed to 2**-260 and compared with 128 random digits.
+About one draw in a hundred is a wedge. A straight line gives two bounds on the probability of
+acceptance, which decide almost all wedges with 32 random digits. In the other cases, one wedge in
+hundreds, the mass is computed to 2**-260 and compared with 128 random digits.
 """
 
 from __future__ import annotations
@@ -51,13 +53,13 @@ _LAST_BYTES, _LAST = (_LAST_BITS + 7) // 8, (1 << _LAST_BITS) - 1
 
 
 class ByteSource(Protocol):
-    """Where random bytes come from; tests write their own to reach rare branches."""
+    """A source of random bytes. Tests have their own, to reach rare branches."""
 
     def bytes(self, count: int) -> bytes: ...
 
 
 class OperatingSystem:
-    """The operating system's cryptographic generator: no seed, no state of ours, safe to fork."""
+    """The operating system's cryptographic generator. It has no state in this process."""
 
     def bytes(self, count: int) -> bytes:
         return os.urandom(count)
@@ -76,27 +78,27 @@ def low_bits_of(source: ByteSource, count: int, bits: int) -> Words:
 
 
 def fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Make an array read-only: tables are shared by every sampler of a process."""
+    """Make an array read-only, because all samplers of a process share the tables."""
     array.flags.writeable = False
     return array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Thresholds:
-    """A distribution on at most 4,096 entries 0, 1, ..., each with a multiple of 2**-140.
+    """A distribution on entries 0, 1, ..., at most 4,096, whose weights are in units of 2**-140.
 
     Theorem:     docs/theory/grid.md, "Columns".
-    Rounding:    none: ``weights`` gives back exactly what was laid out.
+    Rounding:    none. ``weights`` returns exactly the weights that ``of`` was given.
     """
 
     thresholds: tuple[int, ...]
     others: npt.NDArray[np.uint32]
     firsts: Words
-    """The column and the first digits of its threshold, as in a word."""
+    """For each column, a word with its number and the first 20 digits of its threshold."""
 
     @classmethod
     def of(cls, weights: Sequence[int]) -> Thresholds:
-        """Lay out weights whose sum is WHOLE.
+        """Return the table of a distribution with these weights, whose sum must be WHOLE.
 
         >>> table = Thresholds.of([WHOLE // 4, WHOLE - WHOLE // 4])
         >>> table.weights()[:3] == [WHOLE // 4, WHOLE - WHOLE // 4, 0]
@@ -115,7 +117,7 @@ class Thresholds:
             left[donor] -= column - left[entry]
             if left[donor] < column:
                 small.append(large.pop())
-        # What remains fills its column alone: threshold 0, and the other entry is itself.
+        # The remaining entries fill a column alone: its threshold is 0, its other entry is itself.
         firsts = [
             entry << _FIRST_BITS | threshold >> _LAST_BITS
             for entry, threshold in enumerate(thresholds)
@@ -124,7 +126,7 @@ class Thresholds:
         return cls(tuple(thresholds), *map(fixed, columns))
 
     def weights(self) -> list[int]:
-        """Return the distribution of ``draw``, read back from the columns."""
+        """Return the weights of the entries in ``draw``, computed from the columns."""
         weights = [0] * COLUMNS
         for entry, threshold in enumerate(self.thresholds):
             weights[entry] += threshold
@@ -153,24 +155,25 @@ _HIGH_BITS, _LOW_BITS = 32, 96
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Staircase:
-    """|round(N(0, scale^2))| up to ``most``, for a scale of at least 76.
+    """The distribution of |round(N(0, scale^2))| up to ``most``, for a scale of at least 76.
 
     The entries of ``table`` are the flats of the cells, their wedges, zero, and "draw again".
 
     Theorem:     docs/theory/grid.md, "Flats and wedges".
-    Rounding:    within the total variation ``variation`` of the distribution cut at ``most``.
+    Rounding:    the total variation to the distribution truncated at ``most`` is at most
+                 ``variation``.
     """
 
     normal: RoundedNormal
     low_bits: int
     share: int
-    """Weights are this many 2**-32 of the probabilities, so that flats and wedges fit in WHOLE."""
+    """Probabilities are multiplied by share * 2**-32, so that flats and wedges sum to WHOLE."""
     floors: tuple[int, ...]
-    """For each cell, the weight that every size in it reaches."""
+    """For each cell, a lower bound on the weights of its sizes."""
     rises: tuple[int, ...]
-    """For each cell, what no size in it has above the floor."""
+    """For each cell, an upper bound on the weights of its sizes, minus the lower bound."""
     margins: npt.NDArray[np.uint64]
-    """For each cell, how far from a straight line the wedge may be, in 2**-32 of its rise."""
+    """For each cell, the largest distance of the weights from a straight line, in 2**-32 rises."""
     table: Thresholds
 
     @classmethod
@@ -179,7 +182,7 @@ class Staircase:
         masses = [normal.mass(cell * width) for cell in range(cells + 1)]
         share = 1 << _SHARE_BITS
         floors, tops = _weights(masses, share)
-        # Flats and wedges together are the area under the tops; zero has half a top.
+        # Flats and wedges together have the weight width * sum(tops), and zero half a top.
         share = (WHOLE << _SHARE_BITS) // (width * sum(tops) + tops[0] // 2 + 1) - 1
         floors, tops = _weights(masses, share)
         rises = [top - floor for top, floor in zip(tops, floors, strict=True)]
@@ -210,7 +213,7 @@ class Staircase:
 
     @property
     def variation(self) -> Fraction:
-        """Every size's weight is within 2 units, but for what 128 digits of a wedge leave open."""
+        """The total variation, from rounded weights and from the 128 digits of wedges."""
         whole = Fraction(self.share * WHOLE, 1 << _SHARE_BITS) / 2
         undecided = Fraction(sum(self.rises) << self.low_bits, 1 << (_HIGH_BITS + _LOW_BITS))
         computed = Fraction(4 * MASS_ERROR * self.share * self.most, 1 << _SHIFT)
@@ -228,7 +231,7 @@ class Staircase:
         return sizes
 
     def _settle(self, entries: Words, low: Words, source: ByteSource) -> Words:
-        """Return the sizes of draws of a wedge, zero, or "draw again"."""
+        """Return the sizes of draws whose entry is a wedge, zero or "draw again"."""
         sizes = np.zeros(entries.size, dtype=np.uint32)
         again = entries == 2 * self.cells + 1
         wedges = np.flatnonzero(entries < 2 * self.cells)
@@ -243,7 +246,7 @@ class Staircase:
         return sizes
 
     def _keep(self, cell: Words, offset: Words, source: ByteSource) -> npt.NDArray[np.bool_]:
-        """Whether each wedge is taken: U below (weight - floor) / rise."""
+        """Return for each wedge whether it is accepted: U is below (weight - floor) / rise."""
         first = words(source, cell.size)
         width = np.uint64(1 << self.low_bits)
         line = (width - np.uint64(1) - offset) << np.uint64(_HIGH_BITS)
@@ -255,7 +258,7 @@ class Staircase:
         return kept
 
     def keeps(self, cell: int, offset: int, first: int, source: ByteSource) -> bool:
-        """Return whether a wedge is taken, from the mass itself and 96 more digits of U."""
+        """Return whether a wedge is accepted, by its mass and 96 more digits of U."""
         last = int.from_bytes(source.bytes(_LOW_BITS // 8), "little")
         mass = self.normal.mass((cell << self.low_bits) + offset + 1)
         due = 2 * (mass - MASS_ERROR) * self.share - (self.floors[cell] << _SHIFT)
@@ -264,14 +267,17 @@ class Staircase:
 
 
 def _weights(masses: list[int], share: int) -> tuple[list[int], list[int]]:
-    """Return the smallest and largest weight of a size in each cell, both signs together."""
+    """Return a lower and an upper bound on the weights of each cell's sizes, for both signs."""
     floors = [max(0, 2 * (mass - MASS_ERROR) * share >> _SHIFT) for mass in masses[1:]]
     tops = [-(-2 * (mass + MASS_ERROR) * share >> _SHIFT) for mass in masses[:-1]]
     return floors, tops
 
 
 def _margin(scale: Fraction, *, width: int, cell: int, top: int, rise: int) -> int:
-    """How far the weights in a cell may be from a line: width^2/8 of their second derivative."""
+    """Return an upper bound on the distance of a cell's weights from a straight line.
+
+    The distance is at most width^2/8 times the second derivative.
+    """
     full = 1 << _HIGH_BITS
     furthest = ((cell + 1) * width + Fraction(1, 2)) / scale
     curve = Fraction(5 * width * width, 32) / scale**2 * max(Fraction(1), furthest**2) * top

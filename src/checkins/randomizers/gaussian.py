@@ -15,20 +15,20 @@ from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.errors import InvalidValue
 
 ROUND_OFF = 1e-9
-"""Relative slack of ``Gaussian.delta``; its floating point errs by less than a tenth of it."""
+"""Relative amount that is added to ``Gaussian.delta``, ten times its largest rounding error."""
 LEAST_DELTA = sys.float_info.min
-"""Smallest delta that is distinguished from 0."""
-_FAR = -37.6  # Φ of it is below LEAST_DELTA
-_NO_NOISE = 1e150  # a shift of so many deviations hides nothing
+"""Smallest delta that is returned."""
+_FAR = -37.6  # Φ(_FAR) is below LEAST_DELTA
+_NO_NOISE = 1e150  # if updates are so many deviations apart, noise hides nothing
 _SHORT = 0.1
 _NODES, _WEIGHTS = roots_legendre(10)
 
 
 @dataclass(frozen=True, slots=True)
 class Gaussian:
-    """An update clipped to L2 norm ``clip``, plus N(0, (noise_multiplier clip)²) per coordinate.
+    """Clip an update to L2 norm ``clip`` and add N(0, (noise_multiplier clip)²) per coordinate.
 
-    The dummy is noise alone: the report of a zero update.
+    A dummy, which the server draws in place of a missing report, is the report of a zero update.
 
     >>> Gaussian(clip=2.0, noise_multiplier=0.5).std
     1.0
@@ -52,7 +52,7 @@ class Gaussian:
 
     @property
     def privacy_spec(self) -> GaussianNoise:
-        """The noise of a report, as the accountant takes it."""
+        """The noise of a report, as the accountant expects it."""
         return GaussianNoise(self.noise_multiplier, NoiseAt.CLIENT)
 
     def variance(self, *, dimension: int, norm: float = 0.0) -> float:
@@ -62,17 +62,17 @@ class Gaussian:
         return dimension * self.std**2
 
     def delta(self, *, epsilon: float) -> float:
-        r"""Smallest δ for which one report is (ε, δ)-DP, whatever the two updates.
+        r"""Return the smallest δ for which one report is (ε, δ)-DP, for any two updates.
 
         Two clipped updates are at most 2C apart, which is s = 2/σ standard deviations. With
-        a = s/2 − ε/s, φ the normal density and R(x) = Φ(−x)/φ(x),
+        a = s/2 − ε/s, the normal density φ and R(x) = Φ(−x)/φ(x),
 
             δ(ε) = Φ(a) − exp(ε) Φ(a − s) = φ(a) (R(−a) − R(s − a)).
 
         Theorem:     [BW18, Thm 8], arXiv:1805.06530v2, at sensitivity 2C. Necessary and sufficient.
         Neighbours:  any two updates of one client (the local model).
         Rounding:    up, by the relative ROUND_OFF (more if the noise is below a ten-thousandth of
-                     the clip), and to LEAST_DELTA at least.
+                     the clip). The result is at least LEAST_DELTA.
 
         >>> round(Gaussian(clip=1.0, noise_multiplier=2.0).delta(epsilon=1.0), 4)
         0.1269
@@ -85,17 +85,17 @@ class Gaussian:
         if a < _FAR:
             return LEAST_DELTA
         density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
-        if s < _SHORT:  # the two terms nearly cancel: integrate -R' = 1 - y R(y) instead
+        if s < _SHORT:  # the terms nearly cancel, so integrate -R' = 1 - y R(y) instead
             y = s / 2 * (_NODES + 1.0) - a
             lost = density * s / 2 * float(_WEIGHTS @ (1.0 - y * _mills(y)))
         elif a > 0.0:  # R(-a) may overflow
             lost = float(ndtr(a)) - density * float(_mills(s - a))
         else:
             lost = density * float(_mills(-a) - _mills(s - a))
-        slack = ROUND_OFF + (abs(a) + 1.0) * s * 2.0**-50  # a loses the digits that s has
+        slack = ROUND_OFF + (abs(a) + 1.0) * s * 2.0**-50  # the rounding error of a grows with s
         return min(1.0, max(LEAST_DELTA, lost * (1 + slack)))
 
 
 def _mills(x: FloatArray | float) -> FloatArray:
-    """R(x) = Φ(−x)/φ(x), without underflow."""
+    """Return R(x) = Φ(−x)/φ(x), without underflow."""
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)))

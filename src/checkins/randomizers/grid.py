@@ -1,14 +1,12 @@
 """The grid of reports in real campaigns, and the total variation to the continuous mechanism.
 
-A clipped update is rounded toward zero onto the grid and gets integer noise distributed as the
-rounding of the continuous noise. Rounding commutes with integer shifts, so a report is exactly a
-post-processing of the continuous mechanism (docs/theory/grid.md): only the total variation that
-``variation`` bounds is charged to delta.
+A clipped update is rounded toward zero to integer multiples of the grid's step. Then integer noise
+is added, whose distribution is that of the rounded continuous noise. Rounding commutes with
+integer shifts, so a report is a post-processing of the continuous mechanism
+(docs/theory/grid.md). Only the total variation that ``variation`` bounds is added to delta.
 
-An update becomes integer multiples of the step, rounded toward zero (``clipped``). Floats only
-decide how much a vector that is too long is shrunk. Whether it is short enough is decided on the
-integers that are returned, so no input can leave with a norm above the bound
-(docs/theory/grid.md, "Clipping").
+``clipped`` uses floats only to decide how much a long vector is shrunk. The norm itself is checked
+on the returned integers, so it never exceeds the bound (docs/theory/grid.md, "Clipping").
 """
 
 from __future__ import annotations
@@ -41,26 +39,26 @@ from checkins.randomizers.randomizer import Randomizer
 MOST_UNITS = 2**31 - 1
 """Largest entry of a report, which is a vector of 32-bit integers."""
 MOST_CLIP = 2**30
-"""Largest clip in grid units; the other half of the range is for the noise."""
+"""Largest clip in grid units. The other half of the 32-bit range is for the noise."""
 MOST_DIMENSION = 10**9
 REFUSED_EXPONENT = 91
 """An honest report is refused as too long with probability at most exp(-91)."""
 REFUSED = Fraction(1, 2**131)
-"""An upper bound on exp(-91): 91 is above 131 log(2)."""
+"""An upper bound on exp(-91), because 91 > 131 log(2)."""
 _PI_SQUARED = Fraction(98696, 10000)  # rounded down
 
 
 class NoDeviceSampler(InvalidValue):
-    """The randomizer has no sampler that is exact on a grid, so no real report is made with it."""
+    """The randomizer has no exact sampler on a grid, so real campaigns cannot use it."""
 
 
 class GridTooFine(InvalidValue):
-    """A grid on which reports outgrow 32-bit integers: a coarser one is needed."""
+    """The grid is so fine that reports do not fit into 32-bit integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Reports are integer multiples of ``step``; the float given is meant exactly.
+    """A grid: reports are integer multiples of ``step``, which is exactly the given float.
 
     >>> import numpy as np
     >>> Grid(0.25).clip_l2(np.array([0.6, -0.8]), 1.0)
@@ -80,7 +78,10 @@ class Grid:
         return Fraction(length) / Fraction(self.step)
 
     def clip_units(self, clip: float) -> Fraction:
-        """Return the clip in units of the step; refuse a step that is too coarse or too fine."""
+        """Return the clip in units of the step.
+
+        Raises InvalidValue if the step is too coarse or too fine.
+        """
         validate.positive(clip=clip)
         units = self.units(float(clip))
         if units < 1:
@@ -93,30 +94,34 @@ class Grid:
         return units
 
     def clip_l2(self, update: npt.ArrayLike, clip: float) -> Units:
-        """Round an update toward zero on the grid; shrink it first if its L2 norm exceeds ``clip``.
+        """Shrink an update to an L2 norm of at most ``clip``, and round it toward zero.
+
+        An update within the norm is only rounded. An update that contains a NaN or an infinity
+        becomes zero.
 
         Theorem:     docs/theory/grid.md, "Clipping".
-        Rounding:    the sum of squares is at most (clip/step)^2, checked as integers; no
-                     coordinate grows. An update within the norm is rounded only. A NaN or an
-                     infinity anywhere makes the whole update zero.
+        Rounding:    the sum of squares is at most (clip/step)^2, compared as integers. No
+                     coordinate becomes larger.
         """
         bound = math.floor(self.clip_units(clip) ** 2)
         return clipped(vector(update), clip=clip, step=self.step, order=2, bound=bound)
 
     def clip_l1(self, update: npt.ArrayLike, clip: float) -> Units:
-        """Round and clip as ``clip_l2``, for the L1 norm: the sum of sizes is at most clip/step."""
+        """Shrink an update to an L1 norm of at most ``clip``, and round it, like ``clip_l2``."""
         bound = math.floor(self.clip_units(clip))
         return clipped(vector(update), clip=clip, step=self.step, order=1, bound=bound)
 
     def noise(self, randomizer: Gaussian | Laplace) -> SymmetricNoise:
-        """Return the noise of one coordinate."""
+        """Return the distribution of the noise of one coordinate."""
         scale = self.noise_scale(randomizer)
         if isinstance(randomizer, Gaussian):
             return rounded_gaussian(scale)
         return rounded_laplace(scale)
 
     def noise_scale(self, randomizer: Gaussian | Laplace) -> Fraction:
-        """Return the scale of the noise in grid units; refuse noise that does not suit the grid.
+        """Return the scale of the noise in grid units.
+
+        Raises InvalidValue if the grid is too coarse or too fine for the noise.
 
         >>> Grid(0.5).noise_scale(Gaussian(clip=1.0, noise_multiplier=1.0))
         Traceback (most recent call last):
@@ -137,9 +142,9 @@ class Grid:
         return scale
 
     def _refuse_overflow(self, clip: Fraction, reach: Fraction) -> None:
-        """Refuse a grid on which reports need more than 32 bits.
+        """Raise GridTooFine if reports need more than 32 bits.
 
-        The largest draw is at most a 512th and 2 above ``reach``.
+        The largest noise is at most (1 + 1/512) ``reach`` + 2.
         """
         most = clip + reach * Fraction(513, 512) + 2
         if most > MOST_UNITS:
@@ -151,17 +156,18 @@ class Grid:
 def variation(
     randomizer: Randomizer, grid: Grid, *, reports: int, capacity: int | None, dimension: int
 ) -> float:
-    """Total variation between all that devices draw in a campaign and its design.
+    """Bound the total variation between all noise of a campaign and the noise of its design.
 
-    ``reports`` counts every draw of a whole vector: reports and dummies alike, or one per slot with
-    noise at the server. ``capacity`` is how many of them make up a sum that is accounted as one
-    Gaussian (capacity of a slot, noise at the client); ``None`` where every report is accounted by
-    itself, as with local randomizers and with noise at the server. That a report may be refused as
-    too long (``checkins.randomizers.device``) is charged too.
+    ``reports`` is the number of noise vectors that are drawn: one per report, dummies included, or
+    one per slot if the server adds the noise. If the noise of all reports in a slot is accounted
+    for as one Gaussian, ``capacity`` is the number of reports in a slot. If every noise vector is
+    accounted for separately, as with local randomizers and with noise at the server, it is None.
+    The result includes the probability that a report is rejected as too long
+    (``checkins.randomizers.device``).
 
     Theorem:     docs/theory/grid.md, "Sums of rounded Gaussians" and "Reports that are
                  too long".
-    Neighbours:  any: it bounds the distance for every input.
+    Neighbours:  any, because the bound holds for every input.
     Rounding:    up.
 
     >>> noise = Gaussian(clip=1.0, noise_multiplier=0.1)
@@ -171,7 +177,7 @@ def variation(
     validate.count(reports=reports)
     validate.count(most=MOST_DIMENSION, dimension=dimension)
     if isinstance(randomizer, RandomizedResponse):
-        return 0.0  # its sampler is exact
+        return 0.0  # the sampler of randomized response is exact
     if isinstance(randomizer, PrivUnit):
         raise no_device_sampler(randomizer)
     noise = grid.noise(randomizer)
@@ -185,12 +191,14 @@ def variation(
 
 
 def variation_of_sum(scale: Fraction, count: int) -> Fraction:
-    """Total variation of a sum of ``count`` rounded N(0, scale^2) to one post-processed Gaussian.
+    """Bound the total variation between a sum of rounded Gaussians and one Gaussian.
 
-    sum over j = 2..count, n = 1, 2, ... of exp(-2 pi^2 n^2 scale^2 (1 - 1/j)).
+    The sum has ``count`` independent terms, distributed as round(N(0, scale^2)). The one Gaussian
+    is post-processed. The bound is the sum over j = 2..count and n = 1, 2, ... of
+    exp(-2 pi^2 n^2 scale^2 (1 - 1/j)).
 
     Theorem:     docs/theory/grid.md, "Sums of rounded Gaussians".
-    Rounding:    up: j above 3 is counted as 3.
+    Rounding:    up, because every j above 3 is replaced by 3.
     """
     if count == 1:
         return Fraction(0)
@@ -207,7 +215,7 @@ def no_device_sampler(randomizer: Randomizer) -> NoDeviceSampler:
 
 
 def _series(loss: Fraction) -> Fraction:
-    """At least the sum over n = 1, 2, ... of exp(-n^2 loss)."""
+    """Return an upper bound on the sum over n = 1, 2, ... of exp(-n^2 loss)."""
     first = at_most_decay(loss)
     return first / (1 - first)
 
@@ -221,12 +229,12 @@ Units = npt.NDArray[np.int32]
 Vector = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float64]
 
-_CHUNK = 1 << 15  # coordinates at a time: what they need stays in the cache
+_CHUNK = 1 << 15  # coordinates per chunk, which then fits into the cache
 _MOST_SHRINKS = 52
 
 
 def vector(update: npt.ArrayLike) -> Vector:
-    """Return the update as an array; refuse anything but a vector of real numbers."""
+    """Return the update as an array. Raises InvalidValue unless it is a vector of real numbers."""
     values = np.asarray(update)
     if values.ndim != 1 or values.dtype.kind not in "fiub":
         found = f"{values.dtype.name} of shape {values.shape}"
@@ -235,10 +243,10 @@ def vector(update: npt.ArrayLike) -> Vector:
 
 
 def clipped(update: Vector, *, clip: float, step: float, order: int, bound: int) -> Units:
-    """Return integers k with sum |k|^order <= bound and |k| step at most the size of the update.
+    """Return integers k with sum |k|^order <= bound, where |k| step <= |update| per coordinate.
 
-    ``bound`` is (clip/step)^order rounded down, and clip/step at most 2^30. An update that fits is
-    rounded toward zero only; an update with a NaN or an infinity becomes zero.
+    ``bound`` is (clip/step)^order, rounded down, and clip/step is at most 2^30. An update within
+    the bound is only rounded toward zero. An update with a NaN or an infinity becomes zero.
     """
     units = np.zeros(update.size, dtype=np.int32)
     with np.errstate(all="ignore"):
@@ -246,8 +254,8 @@ def clipped(update: Vector, *, clip: float, step: float, order: int, bound: int)
         if not 0.0 < largest < np.inf:
             return units
         powers = sum(float(np.sum(np.abs(x / largest) ** order)) for _, x in _chunks(update))
-        reach = clip / powers ** (1.0 / order)  # what the largest coordinate may be
-        if largest <= np.nextafter(reach * (1.0 + 2.0**-20), np.inf):  # it may fit as it is
+        reach = clip / powers ** (1.0 / order)  # the largest coordinate after shrinking
+        if largest <= np.nextafter(reach * (1.0 + 2.0**-20), np.inf):  # try without shrinking
             total = 0
             for place, chunk in _chunks(update):
                 units[place] = toward_zero(chunk, step)
@@ -269,10 +277,10 @@ def clipped(update: Vector, *, clip: float, step: float, order: int, bound: int)
 
 
 def toward_zero(values: FloatArray, step: float) -> FloatArray:
-    """Return the integer part of values / step, exactly, where it is below 2^50.
+    """Return values / step, rounded toward zero. The result is exact if it is below 2^50.
 
-    A correctly rounded quotient never passes an integer, but may be raised onto one. There the
-    remainder, which has no rounding error, decides.
+    A rounded quotient never skips an integer, but rounding may turn a smaller value into an
+    integer. In that case the remainder, which is exact, decides.
 
     >>> toward_zero(np.array([0.3, -0.75]), 0.1), 0.3 / 0.1, 0.9 / 0.1
     (array([ 2., -7.]), 2.9999999999999996, 9.0)
@@ -289,7 +297,7 @@ def toward_zero(values: FloatArray, step: float) -> FloatArray:
 
 
 def _largest(update: Vector) -> float:
-    """Return the largest size, or a NaN or infinity of the update."""
+    """Return the largest absolute value, or a NaN or infinity if the update contains one."""
     largest = 0.0
     for _, chunk in _chunks(update):
         peak = float(np.max(np.abs(chunk)))
@@ -300,7 +308,7 @@ def _largest(update: Vector) -> float:
 
 
 def sum_of_powers(units: Units, order: int) -> int:
-    """Return the exact sum of sizes or of squares of 32-bit integers."""
+    """Return the exact sum of absolute values (order 1) or of squares (order 2)."""
     sizes = np.abs(units.astype(np.int64))
     if order == 1:
         return int(sizes.sum())
@@ -311,7 +319,7 @@ def sum_of_powers(units: Units, order: int) -> int:
 
 
 def _chunks(update: Vector) -> Iterator[tuple[slice, FloatArray]]:
-    """Yield slices and their values as doubles; a value too large for a double is infinite."""
+    """Yield slices with their values as doubles. A value too large for a double is infinite."""
     for start in range(0, update.size, _CHUNK):
         place = slice(start, start + _CHUNK)
         yield place, update[place].astype(np.float64, copy=False)

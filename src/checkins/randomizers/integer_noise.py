@@ -1,6 +1,7 @@
 """Integer noise: rounded Gaussian noise, rounded Laplace noise, and randomized response.
 
-Each distribution is symmetric: a size and a sign. Scales are exact fractions, in units of the grid.
+Noise is drawn as a size, that is its absolute value, and an independent sign. Scales are exact
+fractions, in units of the grid.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from checkins.randomizers.exact_sampling import (
 )
 
 GAUSSIAN_CUT = Fraction(27, 2)
-"""Deviations beyond which Gaussian noise is not drawn: a mass below 2**-131."""
+"""Gaussian noise is truncated at so many deviations, with a tail probability below 2**-131."""
 LAPLACE_CUT = 91
-"""Scales beyond which Laplace noise is not drawn: a mass below 2**-131."""
-_CHUNK = 1 << 15  # draws at a time: what they need stays in the cache
+"""Laplace noise is truncated at so many scales, with a tail probability below 2**-131."""
+_CHUNK = 1 << 15  # draws per chunk, which then fits into the cache
 
 
 class Sizes(Protocol):
@@ -47,10 +48,10 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SymmetricNoise:
-    """A size with a fair sign.
+    """Noise with a size and a uniform sign.
 
-    ``variation`` bounds the total variation between one draw and the rounding of the continuous
-    noise; ``most`` is the largest size that is ever drawn.
+    ``variation`` bounds the total variation between one draw and the rounded continuous noise.
+    ``most`` is the largest possible size.
     """
 
     sizes: Sizes
@@ -67,7 +68,7 @@ class SymmetricNoise:
         return noise
 
     def add_to(self, units: npt.NDArray[np.int32], source: ByteSource) -> None:
-        """Add one independent draw to each entry; the caller ensures that the sums fit 32 bits."""
+        """Add an independent draw to each entry. The caller ensures that the sums fit 32 bits."""
         for start in range(0, units.size, _CHUNK):
             chunk = units[start : start + _CHUNK]
             noise = self.sizes.draw(chunk.size, source).view(np.int32)
@@ -80,16 +81,17 @@ class SymmetricNoise:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digits:
-    """Sizes by independent digits; in place of the first digit stands "zero" where the size is 0.
+    """A distribution of sizes whose digits are independent.
 
-    Without other digits this is one entry for each size.
+    The size is 0 if the first digit has the additional value ``count``. Otherwise it is 1 plus the
+    number that the digits form. Without other digits, the first digit has one value for each size.
     """
 
     first: Thresholds
     count: int
-    """How many values the first digit has; the entry after them is zero."""
+    """The number of ordinary values of the first digit."""
     others: tuple[tuple[int, Thresholds], ...]
-    """The bits of each later digit, and its distribution."""
+    """For each later digit, its number of bits and its distribution."""
 
     @property
     def most(self) -> int:
@@ -97,7 +99,7 @@ class Digits:
 
     @property
     def variation(self) -> Fraction:
-        """Each weight is within 2 units; what they leave went to one entry of the table."""
+        """The total variation: each weight has an error of at most 2 units of 1/WHOLE."""
         entries = self.count + 1 + sum(1 << bits for bits, _ in self.others)
         return Fraction(2 * entries, WHOLE)
 
@@ -114,10 +116,11 @@ class Digits:
 
 @lru_cache(maxsize=32)
 def rounded_gaussian(scale: Fraction) -> SymmetricNoise:
-    """round(N(0, scale^2)), for a scale of at least 3.
+    """Return the distribution of round(N(0, scale^2)), for a scale of at least 3.
 
     Theorem:     docs/theory/grid.md, "One threshold for each size" and "Flats and wedges".
-    Rounding:    ``variation`` covers the cut tail, every rounded weight and the last digit.
+    Rounding:    ``variation`` covers the truncated tail, the rounded weights and the finite number
+                 of random digits.
 
     >>> float(rounded_gaussian(Fraction(100_000)).variation) < 2**-128
     True
@@ -138,7 +141,7 @@ def rounded_gaussian(scale: Fraction) -> SymmetricNoise:
 
 @lru_cache(maxsize=32)
 def rounded_laplace(scale: Fraction) -> SymmetricNoise:
-    """round(Laplace(scale)): zero, or a sign and a geometric size.
+    """Return the distribution of round(Laplace(scale)): zero, or a sign and a geometric size.
 
     Theorem:     docs/theory/grid.md, "Laplace digits".
     Rounding:    as for ``rounded_gaussian``.
@@ -164,7 +167,9 @@ def rounded_laplace(scale: Fraction) -> SymmetricNoise:
 
 
 def cells_for(reach: int, *, most: int) -> tuple[int, int]:
-    """Cut 1..reach into at most ``most`` cells of 2**low_bits sizes: low_bits and their number.
+    """Divide 1..reach into at most ``most`` cells of 2**low_bits sizes.
+
+    Return low_bits, which is the smallest possible, and the number of cells.
 
     >>> cells_for(1_350_000, most=2047)
     (10, 1319)
@@ -174,7 +179,7 @@ def cells_for(reach: int, *, most: int) -> tuple[int, int]:
 
 
 def _geometric(loss: Fraction, count: int, *, whole: int) -> list[int]:
-    """Split ``whole`` in proportion to exp(-digit * loss), each share rounded down."""
+    """Split ``whole`` into ``count`` integers proportional to exp(-digit * loss), rounded down."""
     terms = [decay(digit * loss.numerator, loss.denominator) for digit in range(count)]
     total = sum(terms)
     return [whole * term // total for term in terms]
@@ -182,11 +187,11 @@ def _geometric(loss: Fraction, count: int, *, whole: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class RoundedResponse:
-    """One of k categories kept with probability ``threshold`` / 2**128, else another, uniformly.
+    """Keep a category with probability ``threshold`` / 2**128, else return another one uniformly.
 
-    Theorem:     docs/theory/grid.md, "Randomized response": the odds are at most exp(epsilon), so
-                 it is epsilon-DP without any total variation.
-    Rounding:    the probability of keeping is rounded down.
+    Theorem:     docs/theory/grid.md, "Randomized response": the ratio of probabilities is at most
+                 exp(epsilon), so the response is epsilon-DP, without any total variation.
+    Rounding:    the probability of keeping the category is rounded down.
     """
 
     categories: int
@@ -200,13 +205,17 @@ class RoundedResponse:
 
 
 def rounded_response(categories: int, local_epsilon: float) -> RoundedResponse:
-    """Keep with probability 1 / (1 + (categories - 1) exp(-local_epsilon)), rounded down."""
+    """Return the randomized response of ``local_epsilon``.
+
+    A category is kept with probability 1 / (1 + (categories - 1) exp(-local_epsilon)), rounded
+    down.
+    """
     odds = 1 + (categories - 1) * at_most_decay(Fraction(local_epsilon))
     return RoundedResponse(categories, int((1 << THRESHOLD_BITS) / odds))
 
 
 def uniform(count: int, source: ByteSource) -> int:
-    """Return an integer below ``count``, uniform exactly."""
+    """Return an exactly uniform integer below ``count``."""
     bits = (count - 1).bit_length()
     while True:
         drawn = int.from_bytes(source.bytes(-(-bits // 8)), "little") & ((1 << bits) - 1)

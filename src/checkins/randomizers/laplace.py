@@ -1,4 +1,4 @@
-"""Laplace noise on an update clipped in L1: pure local privacy."""
+"""Laplace noise on an update clipped in L1 norm, which gives pure local privacy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from checkins.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True)
 class Laplace:
-    """An update clipped to L1 norm ``clip``, plus independent Laplace noise per coordinate.
+    """Clip an update to L1 norm ``clip`` and add independent Laplace noise per coordinate.
 
-    Any two clipped updates are at most 2 ``clip`` apart in L1, so the densities of their reports
-    differ by a factor of at most exp(2 clip / scale) = exp(local_epsilon), and attain it.
-    The dummy is noise alone: the report of a zero update, within half of ``local_epsilon``.
+    Any two clipped updates are at most 2 ``clip`` apart in L1 norm. The densities of their reports
+    therefore differ by a factor of at most exp(2 clip / scale) = exp(local_epsilon), which is
+    attained. A dummy, which the server draws in place of a missing report, is the report of a zero
+    update. Its privacy loss against any report is at most half of ``local_epsilon``.
 
     Theorem:     [DR14, Thm 3.6], at L1 sensitivity 2C.
     Neighbours:  any two updates of one client (the local model).
@@ -40,12 +41,12 @@ class Laplace:
 
     @property
     def scale(self) -> float:
-        """2 C / ε₀, rounded up: the mean size of the noise of one coordinate."""
+        """2 C / ε₀, rounded up. It is the mean absolute value of the noise of one coordinate."""
         return math.nextafter(2.0 * (self.clip / self.local_epsilon), math.inf)
 
     @property
     def privacy_spec(self) -> LocalRandomizer:
-        """The epsilon of a report, as the accountant takes it."""
+        """The epsilon of a report, as the accountant expects it."""
         return LocalRandomizer(self.local_epsilon)
 
     def variance(self, *, dimension: int, norm: float = 0.0) -> float:

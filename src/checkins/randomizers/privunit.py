@@ -1,8 +1,8 @@
-"""PrivUnit: a direction, reported from a cap around it or else from outside, at optimal odds.
+"""PrivUnit: report a random point of a sphere, mostly from a cap around the update's direction.
 
-Notation: d dimension, b = exp(ε₀), U one coordinate of a uniform point of the unit sphere of R^d
-(U² ~ Beta(1/2, (d−1)/2)), γ the cap's threshold, q = Pr[U ≥ γ] its mass, p the probability that a
-report lies in the cap around the reported direction, M = E[U; U ≥ γ].
+Notation: d is the dimension, b = exp(ε₀), and U is one coordinate of a uniform point on the unit
+sphere of R^d, so that U² ~ Beta(1/2, (d−1)/2). γ is the threshold of the cap, q = Pr[U ≥ γ] its
+mass, and M = E[U; U ≥ γ]. p is the probability that a report is in the cap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from checkins.errors import ComputationFailed, InvalidValue
 
 MOST_DIMENSION = 10**8
 LEAST_LOCAL_EPSILON = 1e-6
-"""Smallest local epsilon: below it, doubles do not separate the two densities well."""
+"""Smallest local epsilon. Below it, the two densities are too close for floating point."""
 _HALF_ULP = 2.0**-53
 _MOST_STEPS = 5000
 
@@ -28,51 +28,52 @@ _MOST_STEPS = 5000
 class Cap:
     """The cap of PrivUnit: its size, and the probability that a report lies in it.
 
-    ``mass`` and ``outside`` define the mechanism and its privacy; ``threshold`` and ``mean``
-    describe it to floating-point accuracy.
+    ``mass`` and ``outside`` define the mechanism and its privacy. ``threshold`` and ``mean`` are
+    computed from them, with floating-point accuracy.
     """
 
     threshold: float
-    """γ: a direction is in the cap if its component along the reported one is at least this."""
+    """γ. A point is in the cap if its component along the update's direction is at least γ."""
     mass: float
-    """q: share of the sphere that the cap covers."""
+    """q, the share of the sphere that the cap covers."""
     outside: float
-    """1 − p: probability that the report is drawn outside the cap; rounded up."""
+    """1 − p, the probability that the report is outside the cap, rounded up."""
     mean: float
-    """Mean component of the drawn direction along the reported one."""
+    """Mean component of the drawn point along the update's direction."""
 
     @property
     def inside(self) -> float:
-        """p: probability that the report is drawn in the cap."""
+        """p, the probability that the report is in the cap."""
         return 1.0 - self.outside
 
     @property
     def cap_epsilon(self) -> float:
-        """log((1 − q)/q): the part of the budget that makes the cap small."""
+        """log((1 − q)/q), the part of ε₀ that is used to make the cap small."""
         return math.log1p(-self.mass) - math.log(self.mass)
 
     @property
     def membership_epsilon(self) -> float:
-        """log(p/(1 − p)): the part of the budget that keeps the report in the cap."""
+        """log(p/(1 − p)), the part of ε₀ that is used to keep the report in the cap."""
         return math.log1p(-self.outside) - math.log(self.outside)
 
 
 @dataclass(frozen=True, slots=True)
 class PrivUnit:
-    """An update in the L2 ball of radius ``clip``, reported as a point of one sphere.
+    """Report an update in the L2 ball of radius ``clip`` as a random point of a sphere.
 
-    The ball is mapped onto the sphere without bias: u = update / clip becomes the direction u/|u|
-    with probability (1 + |u|)/2, else its opposite; zero becomes a uniform direction. The
-    direction then is reported as a uniform point of a cap around it with probability p, else as a
-    uniform point outside of it, and scaled so that the mean is the update. Relative to the
-    uniform distribution of the sphere, the density of a report takes the two values p/q and
-    (1 − p)/(1 − q) only, whose ratio is exp(ε₀); mixtures over directions stay between them.
+    First the update is mapped to a direction without bias: u = update / clip becomes u/|u| with
+    probability (1 + |u|)/2, else −u/|u|. A zero update becomes a uniform direction. Then the report
+    is, with probability p, a uniform point of the cap around the direction, else a uniform point
+    outside of the cap. It is scaled so that its mean is the update. Given the direction, the
+    density of a report, relative to the uniform distribution on the sphere, is p/q or
+    (1 − p)/(1 − q). Their ratio is exp(ε₀), and mixtures over directions stay between them.
 
-    The dummy is the report of a uniform direction: a uniform point of the same sphere, with
-    density 1. Since (1 − p)/(1 − q) ≤ 1 ≤ p/q, it is within ε₀ of every report.
+    A dummy, which the server draws in place of a missing report, is a uniform point of the same
+    sphere, with density 1. Because (1 − p)/(1 − q) ≤ 1 ≤ p/q, the privacy loss between a dummy and
+    any report is at most ε₀.
 
     Theorem:     docs/theory/randomizers.md, "PrivUnit"; [BDFKR18], arXiv:1812.00984v2. With the
-                 best parameters no unbiased randomizer of a direction errs less: [AFT22],
+                 best parameters, no unbiased randomizer of a direction has a smaller error [AFT22],
                  arXiv:2205.02466v1.
     Neighbours:  any two updates of one client (the local model).
     Rounding:    p is rounded down, so that the log-ratio of the two densities is at most ε₀.
@@ -100,21 +101,21 @@ class PrivUnit:
 
     @property
     def cap(self) -> Cap:
-        """The best split of the budget."""
+        """The cap with the best split of ε₀."""
         return best_cap(local_epsilon=float(self.local_epsilon), dimension=int(self.dimension))
 
     @property
     def report_norm(self) -> float:
-        """L2 norm of every report and every dummy: clip over the mean component."""
+        """L2 norm of every report and every dummy: the clip divided by the mean component."""
         return self.clip / self.cap.mean
 
     @property
     def privacy_spec(self) -> LocalRandomizer:
-        """The epsilon of a report, as the accountant takes it."""
+        """The epsilon of a report, as the accountant expects it."""
         return LocalRandomizer(self.local_epsilon)
 
     def variance(self, *, dimension: int, norm: float = 0.0) -> float:
-        """Expected squared distance of a report from the clipped update, whose norm is given."""
+        """Return the expected squared distance of a report from an update with this norm."""
         if dimension != self.dimension:
             raise InvalidValue("dimension", dimension, f"must be {self.dimension} as described")
         validate.non_negative(norm=norm)
@@ -123,17 +124,18 @@ class PrivUnit:
 
 @lru_cache(maxsize=1024)
 def best_cap(*, local_epsilon: float, dimension: int) -> Cap:
-    r"""The cap whose report has the largest mean component, at odds exp(ε₀).
+    r"""Return the cap whose report has the largest mean component for this ε₀.
 
-    At fixed odds p(1−q)/(q(1−p)) = b the mean component is
+    If p(1−q)/(q(1−p)) = b, the mean component is
 
         mean(γ) = M / (q + 1/(b − 1)),      and its derivative has the sign of h(γ) = mean(γ) − γ .
 
-    (q + 1/(b−1)) h = E(U − γ)₊ − γ/(b − 1) falls and is convex, so there is one best threshold,
-    where mean(γ) = γ, and Newton's method on it is the iteration γ ← mean(γ), rising from 0.
+    (q + 1/(b−1)) h = E(U − γ)₊ − γ/(b − 1) is decreasing and convex in γ. Therefore there is one
+    best threshold, with mean(γ) = γ. Newton's method is the iteration γ ← mean(γ), which increases
+    from 0.
 
     Theorem:     docs/theory/randomizers.md, "The best split".
-    Rounding:    ``outside`` up; mass and mean to nearest.
+    Rounding:    ``outside`` is rounded up, mass and mean to nearest.
     """
     if dimension == 1:
         return at_odds(local_epsilon=local_epsilon, threshold=0.0, dimension=1)
@@ -151,27 +153,27 @@ def best_cap(*, local_epsilon: float, dimension: int) -> Cap:
 
 
 def at_odds(*, local_epsilon: float, threshold: float, dimension: int) -> Cap:
-    """The cap with this threshold, its membership at the odds that ε₀ allows."""
+    """Return the cap with this threshold and the largest p that ε₀ allows."""
     mass, moment = tail(threshold, dimension)
     log_mass, log_rest = math.log(mass), math.log1p(-mass)
     membership = local_epsilon + log_mass - log_rest
     outside = 1.0 / (1.0 + math.exp(membership))
-    slack = 8 * _HALF_ULP * (1.0 + local_epsilon - log_mass)  # more than the line above can lose
+    slack = 8 * _HALF_ULP * (1.0 + local_epsilon - log_mass)  # above the error of ``outside``
     outside = min(outside * (1.0 + slack), 1.0)
     mean = moment * ((1.0 - mass - outside) / (mass * (1.0 - mass)))
     return Cap(threshold, mass, outside, min(mean, 1.0))
 
 
 def tail(threshold: float, dimension: int) -> tuple[float, float]:
-    """q = Pr[U ≥ γ] and M = E[U; U ≥ γ] for 0 ≤ γ < 1, to a relative 1e-12.
+    """Return q = Pr[U ≥ γ] and M = E[U; U ≥ γ] for 0 ≤ γ < 1, with a relative error of 1e-12.
 
-    In dimension 1, U is a sign.
+    In dimension 1, U is 1 or −1.
     """
     if dimension == 1:
         return 0.5, 0.5
     half = (dimension - 1) / 2
     square, rest = threshold * threshold, (1.0 - threshold) * (1.0 + threshold)
-    if square < 0.5:  # the smaller argument is the one known to full relative accuracy
+    if square < 0.5:  # of γ² and 1 − γ², the smaller one is more accurate
         mass = 0.5 * float(betaincc(0.5, half, square))
         power = math.exp(half * math.log1p(-square))
     else:
@@ -181,7 +183,7 @@ def tail(threshold: float, dimension: int) -> tuple[float, float]:
 
 
 def _gamma_ratio(x: float) -> float:
-    """Γ(x + 1/2)/Γ(x), without the cancellation of two large logarithms."""
+    """Return Γ(x + 1/2)/Γ(x). For large x a series avoids a difference of large logarithms."""
     if x < 100.0:
         return math.gamma(x + 0.5) / math.gamma(x)
     y = 1.0 / x

@@ -1,4 +1,4 @@
-"""k-ary randomized response: a category is reported truthfully, or else another one."""
+"""k-ary randomized response: the true category is reported with some probability, else another."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from checkins.errors import InvalidValue
 
 MOST_CATEGORIES = 2**31 - 1
 LEAST_LOCAL_EPSILON = 1e-6
-"""Smallest local epsilon: below it, doubles do not separate the two probabilities well."""
+"""Smallest local epsilon. Below it, the two probabilities are too close for floating point."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomizedResponse:
-    """One of ``categories`` categories: kept with probability b/(b + k − 1), b = exp(ε₀).
+    """Report the true one of k ``categories`` with probability b/(b + k − 1), where b = exp(ε₀).
 
-    Otherwise one of the others, uniformly. A report is read as the vector with
+    Otherwise report one of the other categories, uniformly. A report is interpreted as the vector
 
         (b + k − 2)/(b − 1) at the reported category,    −1/(b − 1) elsewhere,
 
-    whose mean is the one-hot vector of the true category, and whose entries sum to 1. The dummy
-    is a uniform category: of every category it has probability 1/k, between the two that a report
-    has, so it is within ε₀ of every report. As a vector its mean is 1/k everywhere.
+    whose mean is the one-hot vector of the true category, and whose entries sum to 1. A dummy,
+    which the server draws in place of a missing report, is a uniform category. Its probability 1/k
+    is between the two probabilities of a report, so the privacy loss between a dummy and any report
+    is at most ε₀. As a vector, its mean is 1/k everywhere.
 
     Theorem:     docs/theory/randomizers.md, "Randomized response"; ε₀ is attained.
     Neighbours:  any two categories of one client (the local model).
@@ -52,10 +53,10 @@ class RandomizedResponse:
 
     @property
     def lie(self) -> float:
-        """Probability that the reported category is another: (k − 1)/(b + k − 1), rounded up.
+        """Probability that the reported category is not the true one, rounded up.
 
-        The smaller of the two probabilities is computed and the other follows, so neither loses
-        its digits.
+        It is (k − 1)/(b + k − 1). Of ``lie`` and ``keep``, the smaller one is computed first, for
+        accuracy.
         """
         odds = math.exp(self.local_epsilon) / (self.categories - 1)
         if odds >= 1.0:
@@ -80,14 +81,14 @@ class RandomizedResponse:
 
     @property
     def privacy_spec(self) -> LocalRandomizer:
-        """The epsilon of a report, as the accountant takes it."""
+        """The epsilon of a report, as the accountant expects it."""
         return LocalRandomizer(self.local_epsilon)
 
     def variance(self, *, dimension: int, norm: float = 1.0) -> float:
-        """Expected squared distance of a report's vector from the true one-hot vector.
+        """Return the expected squared distance of a report's vector from the true one-hot vector.
 
-        It is (k − 1)(2b + k − 2)/(b − 1)²; ``dimension`` is k, and the norm is that of a one-hot
-        vector.
+        It is (k − 1)(2b + k − 2)/(b − 1)². ``dimension`` must be k, and ``norm`` must be 1, the
+        norm of a one-hot vector.
         """
         if dimension != self.categories:
             raise InvalidValue("dimension", dimension, f"must be categories = {self.categories}")

@@ -1,4 +1,4 @@
-"""The type of all descriptions of a randomizer, and the check of their dimension."""
+"""The type of all descriptions of randomizers, and a check of their dimension."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ Randomizer = Gaussian | Laplace | PrivUnit | RandomizedResponse
 
 
 def require_dimension(randomizer: Randomizer, dimension: int) -> None:
-    """Refuse a dimension other than the one described; additive noise describes none.
+    """Raise InvalidValue if the randomizer has another dimension.
+
+    Gaussian and Laplace noise have no fixed dimension.
 
     >>> require_dimension(RandomizedResponse(categories=3, local_epsilon=1.0), 4)
     Traceback (most recent call last):

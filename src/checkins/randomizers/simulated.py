@@ -1,7 +1,8 @@
-"""Samplers for simulation only: seeded, in floating point, and marked so.
+"""Samplers for simulation only, with a seed and in floating point.
 
-Nothing here may privatize a real client's data: a seed can be guessed, and floating-point noise
-leaks through its last digits. Real reports come from ``checkins.randomizers.device``.
+They must not be used with a real client's data, because a seed can be guessed, and because the last
+digits of floating-point noise reveal information. ``checkins.randomizers.device`` makes real
+reports. The results have the type ``Simulated``, so that they cannot be mistaken for real reports.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Array = TypeVar("Array")
 
 
 class Simulated(NamedTuple, Generic[Array]):
-    """Reports, one per row, that simulate privacy and give none. A pytree of JAX as well."""
+    """Simulated reports, one per row. They are not private. The type is a pytree of JAX."""
 
     values: Array
 
@@ -38,10 +39,10 @@ class Simulated(NamedTuple, Generic[Array]):
 def simulate_reports(
     randomizer: Randomizer, updates: npt.ArrayLike, generator: np.random.Generator
 ) -> Simulated[FloatArray]:
-    """Return one report per row of ``updates``: clipped, then randomized.
+    """Clip and randomize each row of ``updates``, and return one report per row.
 
-    ``updates`` is (n, d); for randomized response it is n categories from 0, and the reports are
-    their (n, k) vectors.
+    ``updates`` has the shape (n, d). With randomized response, it has n categories from 0, and the
+    reports are vectors in an array of shape (n, k).
 
     >>> seeded = np.random.default_rng(7)
     >>> simulate_reports(Gaussian(1.0, noise_multiplier=0.1), [[3.0, 4.0]], seeded).simulated
@@ -66,7 +67,10 @@ def simulate_reports(
 def simulate_dummies(
     randomizer: Randomizer, *, count: int, dimension: int, generator: np.random.Generator
 ) -> Simulated[FloatArray]:
-    """Return ``count`` dummies, distributed as the description says."""
+    """Return ``count`` dummies of ``randomizer``.
+
+    A dummy is a report without data, which the server draws in place of a missing report.
+    """
     validate.count(count=count, dimension=dimension)
     validate.one_of(np.random.Generator, generator=generator)
     shape = (count, dimension)
@@ -100,7 +104,7 @@ def _responses(
     if true.size and not (true.min() >= 0 and true.max() < response.categories):
         raise InvalidValue("updates", true, f"must lie from 0 to {response.categories - 1}")
     lies = generator.random(true.shape) < response.lie
-    steps = generator.integers(1, response.categories, size=true.shape)  # to one of the others
+    steps = generator.integers(1, response.categories, size=true.shape)  # to another category
     return _vectors(response, np.where(lies, (true + steps) % response.categories, true))
 
 
@@ -120,11 +124,14 @@ def _normalised(rows: FloatArray) -> FloatArray:
 
 
 def _directions(unit: PrivUnit, rows: FloatArray, generator: np.random.Generator) -> FloatArray:
-    """Each update of the ball as a direction, without bias; zero as a uniform one."""
+    """Map each clipped update to a random direction whose mean is the update / clip.
+
+    A zero update is mapped to a uniform direction.
+    """
     require_dimension(unit, rows.shape[1])
     clipped = clip_l2(rows, unit.clip)
     peak = np.max(np.abs(clipped), axis=1, keepdims=True, initial=0.0)
-    scaled = clipped / np.where(peak > 0.0, peak, 1.0)  # tiny updates have a direction too
+    scaled = clipped / np.where(peak > 0.0, peak, 1.0)  # so that tiny updates do not underflow
     length = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, np.newaxis] * (peak / unit.clip)
     same = generator.random(length.shape) < (1.0 + length) / 2
     directions = _normalised(scaled) * np.where(same, 1.0, -1.0)
@@ -134,7 +141,7 @@ def _directions(unit: PrivUnit, rows: FloatArray, generator: np.random.Generator
 
 
 def _around(unit: PrivUnit, directions: FloatArray, generator: np.random.Generator) -> FloatArray:
-    """A point of the sphere drawn from the cap around each direction, or from outside of it."""
+    """Draw for each direction a point of the sphere, from the cap around it or from outside."""
     cosine, sine = _components(unit, directions.shape[0], generator)
     across = generator.standard_normal(directions.shape)
     across -= np.einsum("ij,ij->i", across, directions)[:, np.newaxis] * directions
@@ -145,14 +152,14 @@ def _around(unit: PrivUnit, directions: FloatArray, generator: np.random.Generat
 def _components(
     unit: PrivUnit, count: int, generator: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """Components of drawn points along the direction and across it, by inverting the beta CDF."""
+    """Draw the components of points along the direction and across it, by inverting the CDF."""
     cap, half = unit.cap, (unit.dimension - 1) / 2
     outside = generator.random(count) < cap.outside
     if unit.dimension == 1:
         return np.where(outside, -1.0, 1.0), np.zeros(count)
     share = 1.0 - generator.random(count)  # in (0, 1]
     above = np.where(outside, (1.0 - share) + cap.mass * share, cap.mass * share)
-    below = np.where(outside, (1.0 - cap.mass) * share, 1.0)  # not needed, and far, in the cap
+    below = np.where(outside, (1.0 - cap.mass) * share, 1.0)  # inside the cap it is not used
     tails = np.minimum(1.0, 2.0 * np.minimum(above, below))  # Pr[|U| >= |component|]
     side = np.where(above < below, 1.0, -1.0)
     return side * np.sqrt(betainccinv(0.5, half, tails)), np.sqrt(betaincinv(half, 0.5, tails))
