@@ -188,7 +188,7 @@ BAD_TABLES: dict[str, tuple[list[tuple[str, ...]], str]] = {
     "one class": ([("p1", "1", "1", "1"), ("p2", "2", "1", "1")], "--label-column y: is 1 in eve"),
     "one client": ([("p", "1", "1", "1"), ("p", "2", "1", "0")], "--client-column who: is 'p' in"),
     "short": ([("p1", "1", "1")], "row 1 = 3: must have 4 cells"),
-    "no rows": ([], "has a header and no rows"),
+    "no rows": ([], "has a header but no rows"),
 }
 
 
@@ -222,7 +222,10 @@ def test_an_unknown_label_is_refused_where_the_classes_are_declared(
         ("--data none.csv --client-column who --label-column y", "--data none.csv: does not exi"),
         ("--data tiny.toml --client-column who --label-column y", "--data tiny.toml: must end in"),
         ("--data rows.csv --client-column wo --label-column y", "--client-column wo: is no colum"),
-        ("--data rows.csv --client-column who --label-column z", "--label-column z: is no column"),
+        (
+            "--data rows.csv --client-column who --label-column z",
+            "z: is not a column",
+        ),
         ("--data rows.csv --client-column who --label-column who", "--label-column who: cannot b"),
         ("--data rows.csv --client-column who", "--label-column is missing"),
         ("--data rows.csv --label-column y", "--client-column is missing"),
@@ -230,9 +233,9 @@ def test_an_unknown_label_is_refused_where_the_classes_are_declared(
         ("--holdout 0.5", "--holdout 0.5: needs --data FILE"),
         ("--data rows.csv --client-column who --label-column y --holdout 1", "--holdout 1: must b"),
         ("--data rows.csv --client-column who --label-column y --holdout x", "--holdout x: must l"),
-        ("--clients 61", "--clients 61: the data has 60: say --reuse-clients"),
+        ("--clients 61", "--clients 61: the data has 60: use --reuse-clients"),
         ("--clients 0", "--clients 0: must be an integer from 1"),
-        ("--clients 1e3", "--clients 1e3: the data has 60: say --reuse-clients"),
+        ("--clients 1e3", "--clients 1e3: the data has 60: use --reuse-clients"),
         ("--clients 1.5", "--clients 1.5: must be an integer"),
         ("--clients 1e999999999", "--clients 1e999999999: must be an integer"),
         ("--seeds 1e6", "--seeds 1e6: must be an integer from 1 to 10,000"),
@@ -288,7 +291,7 @@ def test_a_mistake_is_one_line_that_names_the_option(
         (VARIANTS["mlp"].replace('"mlp"', '"cnn"'), '[task] model = "cnn": needs pictures'),
         (VARIANTS["mlp"].replace('"mlp"', '"no.such:thing"'), "cannot be imported"),
         (tiny.text().replace("rows.csv", "gone.csv"), "gone.csv: does not exist"),
-        (with_population(tiny.text(), 100, 200), "the data has 60 clients: change it, or say --re"),
+        (with_population(tiny.text(), 100, 200), "the data has 60 clients: change it, or use --re"),
     ],
     ids=["task", "categories", "optax", "clip", "cnn", "module", "file", "population"],
 )
@@ -308,7 +311,7 @@ def test_three_classes_are_too_many_for_logistic_and_not_for_softmax(
     tiny.write_rows(folder / "rows.csv", tiny.rows(each=3, classes=3))
     done = checkins("simulate tiny.toml")
     assert done.code == 2
-    assert '[task] model = "logistic": is for two classes, and the data has 3' in done.err
+    assert '[task] model = "logistic": is for two classes, but the data has 3' in done.err
     (folder / "soft.toml").write_text(tiny.text().replace('"logistic"', '"softmax"'))
     found = only_object(checkins("simulate soft.toml --json --evaluations 0").out)
     assert set(found["metrics"]) == {"accuracy", "loss"}

@@ -228,7 +228,7 @@ def test_a_dummy_response_is_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_randomized_response_has_no_noise_for_a_server() -> None:
     sampler = DeviceSampler(RESPONSE, Grid(1.0), 4)
     for refused in (sampler.noise, lambda: sampler.encode(np.zeros(4))):
-        with pytest.raises(InvalidValue, match="adds no noise"):
+        with pytest.raises(InvalidValue, match="has no noise"):
             refused()
 
 

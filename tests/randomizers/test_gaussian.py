@@ -104,7 +104,7 @@ def test_a_value_outside_its_range_is_refused_by_name(name: str, bad: object) ->
 
 @pytest.mark.parametrize(("clip", "noise_multiplier"), [(1e-200, 1e-200), (1e200, 1e200)])
 def test_noise_that_no_double_holds_is_refused(clip: float, noise_multiplier: float) -> None:
-    with pytest.raises(InvalidValue, match="not a usable noise"):
+    with pytest.raises(InvalidValue, match="clip × noise_multiplier, would be"):
         Gaussian(clip=clip, noise_multiplier=noise_multiplier)
 
 

@@ -67,7 +67,7 @@ def test_an_own_model_is_found_in_the_folder_of_the_campaign_file(tmp_path: Path
     [
         ("failing", "failing failed: KeyError: 'x'"),
         ("misnamed", "its loss fails at the first row: KeyError: 'zz'"),
-        ("long", "its loss must be one number, and has the shape (2,)"),
+        ("long", "its loss must be one number, but has the shape (2,)"),
         ("absent", "absent does not exist"),
     ],
 )

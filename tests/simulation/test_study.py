@@ -92,7 +92,7 @@ def test_there_are_as_many_clients_as_said_or_as_in_the_data(
         (
             tiny.campaign(),
             ScenarioOptions(61),
-            "clients = 61: the data has 60: say --reuse-clients",
+            "clients = 61: the data has 60: use --reuse-clients",
         ),
         (promised(100, 200), ScenarioOptions(), "the data has 60 clients.*--reuse-clients"),
         (promised(10, 20), ScenarioOptions(), "the data has 60 clients.*--reuse-clients"),
@@ -101,7 +101,7 @@ def test_there_are_as_many_clients_as_said_or_as_in_the_data(
             ScenarioOptions(50),
             "clients = 50: the file's population is 100 to 200",
         ),
-        (promised(100, 200), ScenarioOptions(150), "the data has 60: say --reuse-clients"),
+        (promised(100, 200), ScenarioOptions(150), "the data has 60: use --reuse-clients"),
     ],
 )
 def test_a_population_that_data_or_file_contradict_is_refused(
@@ -258,7 +258,7 @@ def test_a_sweep_is_a_list_in_order_and_the_same_job_is_run_once(prepare: Prepar
 
 def test_a_grid_too_coarse_for_delta_is_refused_before_anything_is_run(prepare: Prepare) -> None:
     coarse = tiny.GAUSSIAN + "grid = 0.16\n"
-    with pytest.raises(InvalidValue, match="too coarse for so small a delta"):
+    with pytest.raises(InvalidValue, match="must be less than delta: use a finer grid"):
         prepare(tiny.campaign(tiny.text(randomizer=coarse).replace("1e-6", "1e-80")))
 
 

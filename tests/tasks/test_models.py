@@ -308,7 +308,7 @@ def test_a_given_row_gradient_is_used() -> None:
     )
     x = np.array([[1.0, 2.0], [3.0, 4.0]])
     assert model.gradient(np.zeros(2), x, np.zeros(2)).tolist() == [-2.0, -3.0]
-    with pytest.raises(InvalidValue, match="must give its scores"):
+    with pytest.raises(InvalidValue, match="must be given if the model predicts"):
         model.scores(np.zeros(2), x)
 
 

@@ -147,10 +147,10 @@ def test_the_widest_range_there_is_does_not_overflow() -> None:
         ("age", None, "column 'age', row 2 = .*: is empty: fill it in with a public constant"),
         ("person", None, "column 'person', row 2 = '': is empty"),
         ("outcome", None, "column 'outcome', row 2 = .*: is empty"),
-        ("outcome", 0.5, r"column 'outcome', row 2 = 0.5: is no label"),
-        ("outcome", -1, r"column 'outcome', row 2 = -1.0: is no label"),
+        ("outcome", 0.5, r"column 'outcome', row 2 = 0.5: is not a label"),
+        ("outcome", -1, r"column 'outcome', row 2 = -1.0: is not a label"),
         ("outcome", float("nan"), "column 'outcome', row 2 = nan: must be finite"),
-        ("outcome", 1e15, r"is no label"),
+        ("outcome", 1e15, r"is not a label"),
     ],
 )
 def test_a_cell_at_fault_is_named(
@@ -199,7 +199,7 @@ def test_a_missing_column_is_guessed(tmp_path: Path, kind: str) -> None:
 def test_a_duplicated_column_is_refused_where_it_is_used(tmp_path: Path, kind: str) -> None:
     header = [*HEADER, "age"]
     rows = [[*row, 1] for row in ROWS]
-    assert "stands 2 times" in refused(tmp_path, write(tmp_path, rows, kind, header))
+    assert "occurs 2 times" in refused(tmp_path, write(tmp_path, rows, kind, header))
     unused = write(tmp_path, [[*row, 1] for row in rows], kind, [*HEADER, "x", "x"])
     assert load(unused, folder=tmp_path).clients == 3
 
@@ -246,7 +246,7 @@ def test_a_column_of_words_can_be_left_out_unless_it_is_the_label(
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_an_empty_table_is_refused(tmp_path: Path, kind: str) -> None:
-    assert "has a header and no rows" in refused(tmp_path, write(tmp_path, [], kind))
+    assert "has a header but no rows" in refused(tmp_path, write(tmp_path, [], kind))
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     assert "is not a file" in refused(tmp_path, replace(SOURCE, file="folder.csv"))
     pytest.importorskip("pyarrow")
     (tmp_path / "bad.parquet").write_bytes(b"not parquet")
-    assert "is not a sound Parquet file" in refused(tmp_path, replace(SOURCE, file="bad.parquet"))
+    assert "is not a valid Parquet file" in refused(tmp_path, replace(SOURCE, file="bad.parquet"))
 
 
 def test_parquet_ids_must_be_texts_or_integers(tmp_path: Path) -> None:

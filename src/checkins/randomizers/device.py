@@ -259,5 +259,5 @@ class DeviceSampler:
 
     def _no_noise(self) -> InvalidValue:
         return InvalidValue(
-            "randomizer", type(self.randomizer).__name__, "adds no noise that a server could add"
+            "randomizer", type(self.randomizer).__name__, "has no noise that a server could add"
         )

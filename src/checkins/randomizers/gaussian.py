@@ -42,7 +42,7 @@ class Gaussian:
         validate.make_floats(self, "clip", "noise_multiplier")
         if not 0.0 < self.std < math.inf:
             raise InvalidValue(
-                "clip", self.clip, f"times noise_multiplier it is {self.std!r}, not a usable noise"
+                "clip", self.clip, f"the noise, clip × noise_multiplier, would be {self.std!r}"
             )
 
     @property

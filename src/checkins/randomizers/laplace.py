@@ -36,7 +36,7 @@ class Laplace:
         validate.make_floats(self, "clip", "local_epsilon")
         if not 0.0 < self.scale < math.inf:
             raise InvalidValue(
-                "clip", self.clip, f"over local_epsilon it is {self.scale!r}, not a usable noise"
+                "clip", self.clip, f"the noise, 2 clip / local_epsilon, would be {self.scale!r}"
             )
 
     @property

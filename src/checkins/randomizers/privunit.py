@@ -97,7 +97,7 @@ class PrivUnit:
                 "local_epsilon", self.local_epsilon, f"must be at least {LEAST_LOCAL_EPSILON:g}"
             )
         if not self.report_norm < math.inf:
-            raise InvalidValue("clip", self.clip, "scaled to a report it is no finite number")
+            raise InvalidValue("clip", self.clip, "is so large that reports are not finite")
 
     @property
     def cap(self) -> Cap:

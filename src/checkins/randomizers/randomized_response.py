@@ -93,7 +93,7 @@ class RandomizedResponse:
         if dimension != self.categories:
             raise InvalidValue("dimension", dimension, f"must be categories = {self.categories}")
         if norm != 1.0:
-            raise InvalidValue("norm", norm, "must be 1, that of a one-hot vector")
+            raise InvalidValue("norm", norm, "must be 1, the norm of a one-hot vector")
         b, k = math.exp(self.local_epsilon), float(self.categories)
         gain = math.expm1(self.local_epsilon)
         return (k - 1) / gain * ((2 * b + k - 2) / gain)

@@ -137,7 +137,7 @@ def _shuffling(
 ) -> Mechanism:
     """Return shuffling: every client sends one locally private report, in random order."""
     if mechanism.runs > 1:
-        why = "one report from each client is covered, not more"
+        why = "the shuffling accountant covers only one report from each client"
         raise NotCovered("repeats", mechanism.runs, why)
 
     def spent(inverse: float) -> float:

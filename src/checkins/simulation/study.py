@@ -35,7 +35,7 @@ Setting = dict[str, object]
 MOST_SLOTS = 50_000_000
 """Largest number of slots of a run. Each slot takes about fifty bytes of memory."""
 
-FIXED_BEFOREHAND = "that it stops here was decided beforehand, not by what was released"
+FIXED_BEFOREHAND = "the last slot was fixed beforehand and does not depend on the releases"
 
 _POINTS = 10
 """Number of points at which the curve of epsilon over slots is computed."""
@@ -73,7 +73,7 @@ class ScenarioOptions:
                     raise WrongPopulation(
                         "population",
                         [declared.fewest, declared.most],
-                        f"the data has {in_data:,} clients: change it, or say --reuse-clients"
+                        f"the data has {in_data:,} clients: change it, or use --reuse-clients"
                         " to let several clients hold the same rows",
                     )
                 clients = declared.fewest if in_data < declared.fewest else declared.most
@@ -88,7 +88,7 @@ class ScenarioOptions:
             raise WrongPopulation(
                 "clients",
                 clients,
-                f"the data has {in_data:,}: say --reuse-clients to let several hold the same rows",
+                f"the data has {in_data:,}: use --reuse-clients to let several hold the same rows",
             )
         return Scenario(clients, self.availability, self.dropout)
 
@@ -140,7 +140,7 @@ class Study:
         Mechanism.of(campaign, loaded.model.dimension)
         server_of(task.optimizer)
         if not (variation := PartialRun.whole(campaign).variation) < campaign.budget.delta:
-            raise InvalidValue("variation", variation, "is too coarse for so small a delta")
+            raise InvalidValue("variation", variation, "must be less than delta: use a finer grid")
 
     def prepared(self) -> PreparedStudy:
         """Load the data, start the accounting, calibrate the baselines and list the jobs."""
@@ -263,7 +263,7 @@ class PreparedStudy:
         averaged = entry.campaign.design.protocol is Protocol.AVERAGED
         if averaged and certificate.adjacency is Adjacency.REPLACE_ONE:
             fewest = "the fewest reports of any run of any seed"
-            notes.append(f"averaged updates are accounted for by {fewest}")
+            notes.append(f"the certificate of averaged updates is for {fewest}")
         complete = [outcome is not None and outcome.complete for own in done for outcome in own]
         own_complete, accounted = all(complete[: len(done[0])]), entry.accounting
         loaded = load_task(job.task, job.folder)

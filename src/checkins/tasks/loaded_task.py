@@ -81,7 +81,7 @@ def _rows(task: Task) -> tuple[tuple[int, ...], int]:
             classes = 2
         if classes is None:
             raise InvalidValue(
-                "classes", None, "say in [task.data] how many there are: devices cannot count them"
+                "classes", None, "must be in [task.data], because devices cannot count the classes"
             )
         return (len(task.data.features),), classes
     match DataSet(task.data):

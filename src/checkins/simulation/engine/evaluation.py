@@ -42,7 +42,7 @@ def check_loss(loaded: LoadedTask, name: str) -> None:
             "model", name, f"its loss fails at the first row: {first_line(error)}"
         ) from error
     if shape != ():
-        raise InvalidValue("model", name, f"its loss must be one number, and has the shape {shape}")
+        raise InvalidValue("model", name, f"its loss must be one number, but has the shape {shape}")
 
 
 @dataclass(frozen=True, slots=True)

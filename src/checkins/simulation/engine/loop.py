@@ -254,5 +254,5 @@ def _from_optax(choice: Optimizer) -> StepDirection:
             "optimizer", choice.kind, f"cannot be used as an optimizer: {first_line(error)}"
         ) from error
     if getattr(change, "shape", None) != (2,):
-        raise InvalidValue("optimizer", choice.kind, "is no optimizer of optax")
+        raise InvalidValue("optimizer", choice.kind, "is not an optimizer of optax")
     return StepDirection(found.init, found.update)

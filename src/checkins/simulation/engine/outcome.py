@@ -185,7 +185,7 @@ def arrays_of(path: Path) -> Iterator[Any]:
             yield arrays
     except (ValueError, KeyError, BadZipFile, EOFError) as error:
         raise InvalidValue(
-            "resume", str(path), "is damaged: remove it, and its slots are simulated again"
+            "resume", str(path), "is damaged: remove it to simulate its slots again"
         ) from error
 
 

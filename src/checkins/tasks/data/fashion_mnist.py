@@ -86,7 +86,7 @@ def _place(folder: str | os.PathLike[str] | None) -> Path:
     given = folder if folder is not None else os.environ.get(VARIABLE) or None
     place = PACKAGED if given is None else Path(given)
     if not place.is_dir():
-        raise InvalidValue("folder", str(place), f"is no folder: {_REMEDY}")
+        raise InvalidValue("folder", str(place), f"is not a folder: {_REMEDY}")
     return place
 
 
@@ -105,4 +105,4 @@ def _file(place: Path, name: str) -> Path:
     for path in (place / name, place / f"{name}.gz"):
         if path.is_file():
             return path
-    raise InvalidValue("folder", str(place), f"holds no {name} and no {name}.gz: {_REMEDY}")
+    raise InvalidValue("folder", str(place), f"has neither {name} nor {name}.gz: {_REMEDY}")

@@ -48,8 +48,8 @@ def describe(
     missing = [feature for feature in features if feature not in given]
     if missing:
         why = (
-            f"must say the lowest and highest value of {', '.join(missing[:12])}"
-            f"{', ...' if len(missing) > 12 else ''}: public constants, never read off the data"
+            f"must have the lowest and highest value of {', '.join(missing[:12])}"
+            f"{', ...' if len(missing) > 12 else ''}: use public constants, not the data"
         )
         raise InvalidValue("ranges", sorted(given), why)
     unused = [name for name in given if name not in features]
@@ -118,7 +118,7 @@ def load(
     labels, classes = _labels(cells.labels, source.label_column, classes)
     ids, owner = np.unique(np.array(cells.clients, dtype=object), return_inverse=True)
     if len(ids) == 1:
-        why = f"is {ids[0]!r} in every row: must say whose a row is, and that is not one person"
+        why = f"is {ids[0]!r} in every row: it must name the client of each row"
         raise InvalidValue("client_column", source.client_column, why)
     held = in_holdout(ids.tolist(), share=holdout, purpose=PURPOSE)
     if held.all():
@@ -162,7 +162,7 @@ def _labels(
     if not whole.all():
         row = int(np.argmin(whole))
         raise bad_cell(
-            column, row + 1, float(raw[row]), "is no label: must be an integer 0, 1, 2, ..."
+            column, row + 1, float(raw[row]), "is not a label: must be an integer 0, 1, 2, ..."
         )
     labels = raw.astype(np.int64)
     if classes is not None and not np.max(labels) < classes:

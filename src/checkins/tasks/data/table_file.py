@@ -57,7 +57,7 @@ def read(path: Path, *, client: str, label: str, features: tuple[str, ...]) -> C
     found = _read_csv if path.suffix.lower() == CSV else _read_parquet
     clients, numbers = found(path, names, client, numeric)
     if not clients:
-        raise InvalidData("file", str(path), "has a header and no rows")
+        raise InvalidData("file", str(path), "has a header but no rows")
     _check_finite(numbers, numeric)
     return Cells(clients, numbers[:, 0], numbers[:, 1:])
 
@@ -91,11 +91,11 @@ def _check_column(path: Path, kind: str, column: str, names: tuple[str, ...]) ->
         near = _nearest(column, names)
         hint = _separated(path)
         raise InvalidValue(
-            kind, column, f"is no column of {path.name} ({shown or 'none'}){near}{hint}"
+            kind, column, f"is not a column of {path.name} ({shown or 'none'}){near}{hint}"
         )
     if names.count(column) > 1:
         why = (
-            f"stands {names.count(column)} times in the header of {path.name}: "
+            f"occurs {names.count(column)} times in the header of {path.name}: "
             "rename or remove all but one"
         )
         raise InvalidValue(kind, column, why)
@@ -206,7 +206,7 @@ def _parquet(path: Path) -> Iterator[Any]:
         yield parquet
     except arrow.ArrowException as error:
         why = str(error).partition("\n")[0]
-        raise InvalidData("file", str(path), f"is not a sound Parquet file: {why}") from error
+        raise InvalidData("file", str(path), f"is not a valid Parquet file: {why}") from error
     except OSError as error:
         raise InvalidData("file", str(path), f"cannot be read: {error}") from error
 

@@ -110,7 +110,7 @@ class OwnModel:
         import jax
 
         if self.example_scores is None:
-            raise InvalidValue("example_scores", None, "a model that predicts must give its scores")
+            raise InvalidValue("example_scores", None, "must be given if the model predicts")
         scores = jax.vmap(self.example_scores, in_axes=(None, 0))
         return jax.jit(lambda flat, features: scores(unflatten(flat, self.shapes), features))
 
@@ -138,7 +138,7 @@ def model_by_name(
     if name == "logistic":
         if classes != 2:
             raise InvalidValue(
-                "model", name, f"is for two classes, and the data has {classes}: use softmax"
+                "model", name, f"is for two classes, but the data has {classes}: use softmax"
             )
         return Logistic(math.prod(shape))
     if name == "softmax":
@@ -148,7 +148,7 @@ def model_by_name(
     if name == "cnn":
         if len(shape) not in (2, 3):
             raise InvalidValue(
-                "model", name, f"needs pictures, and a row of the data has the shape {shape}"
+                "model", name, f"needs pictures, but a row of the data has the shape {shape}"
             )
         height, width, channels = (*shape, 1)[:3]
         return CNN(height=height, width=width, classes=classes, channels=channels)
