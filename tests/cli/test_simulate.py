@@ -221,7 +221,7 @@ def test_an_unknown_label_is_refused_where_the_classes_are_declared(
     [
         ("--data none.csv --client-column who --label-column y", "--data none.csv: does not exi"),
         ("--data tiny.toml --client-column who --label-column y", "--data tiny.toml: must end in"),
-        ("--data rows.csv --client-column wo --label-column y", "--client-column wo: is no colum"),
+        ("--data rows.csv --client-column wo --label-column y", "--client-column wo: is not a c"),
         (
             "--data rows.csv --client-column who --label-column z",
             "z: is not a column",
