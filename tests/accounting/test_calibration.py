@@ -281,7 +281,7 @@ def test_a_generous_target_gets_the_loosest_value(
 def test_a_target_beyond_our_own_limits_is_refused_and_not_clamped(
     design: Design, parameter: Parameter, epsilon: float
 ) -> None:
-    with pytest.raises(InvalidValue, match=f"epsilon = {epsilon}: even .* spends less"):
+    with pytest.raises(InvalidValue, match=f"epsilon = {epsilon}: even .* gives a smaller epsilon"):
         solve(design, parameter, epsilon)
 
 

@@ -350,7 +350,7 @@ def test_a_certificate_says_that_a_filter_was_used_and_which() -> None:
     proved = [other.method for other in found.alternatives if other.proves]
     assert proved == ["filter-gaussian"]
     (fixed,) = (other for other in found.alternatives if other.method == "exact")
-    assert fixed.note == f"if {BEFOREHAND}"
+    assert fixed.note == f"with {BEFOREHAND}"
     assert found.epsilon_lower <= fixed.epsilon <= found.epsilon
 
 
@@ -360,7 +360,7 @@ def test_the_variation_is_charged_to_its_own_share() -> None:
     without = certify_adaptive(blocks, GAUSSIAN, **terms)  # type: ignore[arg-type]
     little = certify_adaptive(blocks, GAUSSIAN, variation=1e-9, **terms)  # type: ignore[arg-type]
     assert little.epsilon == without.epsilon
-    assert any("of delta is charged for it" in line for line in little.assumptions)
+    assert any("is charged to delta" in line for line in little.assumptions)
     with pytest.raises(InvalidValue, match="variation"):
         certify_adaptive(blocks, GAUSSIAN, variation=1e-8, **terms)  # type: ignore[arg-type]
 
@@ -381,7 +381,7 @@ def test_what_holds_against_the_server_says_that_no_filter_holds_it() -> None:
     one, other = Block((local(1.0, 100),)), Block((local(0.5, 50),))
     both = certify_adaptive([one, other], GAUSSIAN, delta=DELTA, adjacency=ADD_REMOVE)
     assert both.against_server is not None
-    assert both.against_server.note.endswith(f"; if {BEFOREHAND}")
+    assert both.against_server.note.endswith(f"; with {BEFOREHAND}")
     alone = certify_adaptive([one], GAUSSIAN, delta=DELTA, adjacency=ADD_REMOVE)
     assert alone.against_server is not None
     assert BEFOREHAND not in alone.against_server.note

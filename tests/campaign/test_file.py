@@ -121,7 +121,11 @@ def test_what_does_not_change_the_price_may_be_left_out() -> None:
         ("participation", "participation = 2", "c.toml:20: [protocol] participation = 2: must lie"),
         ("participation", "", "c.toml:17: [protocol] participation: is missing"),
         ("capacity", 'capacity = "all"', 'c.toml:21: [protocol] capacity = "all": goes with'),
-        ("capacity", "", "c.toml:17: [protocol] capacity: Gaussian noise at the client needs it"),
+        (
+            "capacity",
+            "",
+            "c.toml:17: [protocol] capacity: Gaussian noise at the client needs a capacity",
+        ),
         ("repeats", "repeats = 0", "c.toml:22: [protocol] repeats = 0: must be an integer"),
         ("repeats", "window = 5", "c.toml:22: [protocol] window = 5: goes with the sliding"),
         ("noise_at", "", "c.toml:24: [randomizer] noise_at: is missing; it has no default"),

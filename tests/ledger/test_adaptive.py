@@ -59,7 +59,7 @@ def test_another_campaign_is_charged_by_the_filter_and_the_certificate_says_so()
     assert found.certificate.method == rule.method
     assert found.rule == f"chosen after earlier releases: filter {rule}"
     said = " ".join(found.certificate.assumptions)
-    assert f"within a filter ({rule}) fixed before the first of them" in said
+    assert f"within a filter ({rule}) fixed before the first release" in said
     assert "the guarantee is the population's budget, epsilon = 3" in said
     assert BEFOREHAND not in said
     assert found.notes == ()

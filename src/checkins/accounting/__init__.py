@@ -1,9 +1,10 @@
 """The privacy accountant: from the description of a campaign to (epsilon, delta), and back.
 
-Describe a campaign as a ``Design``. ``certify`` returns the smallest epsilon that is proved for it,
-``calibrate`` the parameter that meets a target, ``loss_distribution`` the privacy loss distribution
-in the form of dp_accounting. ``precision`` has ``delta_at`` and ``epsilon_at`` for callers that try
-many designs. ``exact`` has the exact accountant, ``paper`` the bounds as the paper states them.
+Describe a campaign as a ``Design``. ``certify`` returns the smallest epsilon that is proved for it.
+``calibrate`` finds the value of one parameter that meets a target. ``loss_distribution`` returns
+the privacy loss distribution as an object of dp_accounting. ``delta_at`` and ``epsilon_at`` are
+faster and less precise, for callers that try many designs. The package ``exact`` holds the exact
+accountant, and ``paper`` holds the bounds as the paper states them.
 """
 
 from checkins.accounting.accountant import (

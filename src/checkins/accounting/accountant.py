@@ -1,4 +1,4 @@
-"""From a design to a certificate: every method that applies, the smallest epsilon proved.
+"""Certify designs: try every method that applies, and state the smallest epsilon proved.
 
 >>> design = Design(
 ...     Protocol.FIXED, slots=1000, participation=1.0, randomizer=LocalRandomizer(1.0)
@@ -42,17 +42,19 @@ if TYPE_CHECKING:
 
 METHODS = {
     "exact": "the exact accountant: one likelihood ratio, summed over slots",
-    "exact-population": "the exact accountant, given the largest population",
+    "exact-population": "the exact accountant, with a limit on the number of clients",
     "filter-gaussian": "a Gaussian filter: campaigns may be chosen after earlier releases",
     "filter-renyi": "a Renyi filter: campaigns may be chosen after earlier releases",
     "paper": "the paper's theorem for the protocol",
-    "no-amplification": "the bound if the client's slot were known",
+    "no-amplification": "the bound against an adversary who knows the client's slot",
     "poisson": "Poisson subsampling, as DP-SGD libraries assume",
     "shuffling-best": "shuffling, by the exact accountant",
     "shuffling-paper": "shuffling, by the paper's theorem",
-    "shuffling-efmrtt19": "shuffling, by the earlier theorem the paper improves",
+    "shuffling-efmrtt19": "shuffling, by the earlier theorem that the paper improves",
 }
-"""The methods that a certificate names, and what each of them is."""
+"""The methods that a certificate can name, each with a description.
+
+The command line shows the part before the colon."""
 
 
 def certify(
@@ -65,14 +67,15 @@ def certify(
     variation: float = 0.0,
     curious: int = 0,
 ) -> Certificate:
-    """Certify the smallest epsilon proved for the design, with its assumptions.
+    """Certify the smallest epsilon that is proved for the design, with its assumptions.
 
-    A sequence of designs is run one after the other, and all of it ``campaigns`` times over.
-    ``compare=False`` leaves out the comparisons that prove nothing about the design. ``variation``
-    bounds the total variation between what runs, all releases together, and some function of the
-    design's releases, such as their rounding; it is charged to delta. ``epsilon_lower`` is about
-    the design: rounded releases may be a little more private. ``curious`` is the number of clients
-    that follow the protocol and disclose what they see (``adversaries.against_curious``).
+    If ``design`` is a sequence, its campaigns run one after the other, and the whole sequence runs
+    ``campaigns`` times. ``compare=False`` leaves out epsilons of other protocols, which prove
+    nothing about the design. ``variation`` is an upper bound on the total variation distance
+    between all real releases and some function of the design's releases, such as their rounding. It
+    is charged to delta. ``epsilon_lower`` is a lower bound for the design without rounding, because
+    rounded releases may be a little more private. ``curious`` is the number of clients that follow
+    the protocol but disclose what they see (``adversaries.against_curious``).
 
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
     """
@@ -97,7 +100,10 @@ def certify(
 
 
 def _against_curious(mechanism: Campaigns, curious: int, delta: float) -> tuple[Campaigns, float]:
-    """Return the mechanism against curious clients, and the exposure that is charged to delta."""
+    """Return the mechanism to account for against curious clients, and their exposure.
+
+    The exposure is the probability h of ``against_curious``, which is charged to delta.
+    """
     if curious == 0 and curious is not False:
         return mechanism, 0.0
     validate.count(curious=curious)
@@ -117,9 +123,9 @@ def _certificate(
     exposure: float = 0.0,
     curious: int = 0,
 ) -> Certificate:
-    """Return the certificate of the best bound; lower ends are about ``mechanism``."""
+    """Return the certificate of the best bound. Its lower bound is about ``mechanism``."""
     designs, epsilon = mechanism.designs, best.epsilon.upper
-    if curious:  # the bounds are about a weaker mechanism: a lower end is about what runs
+    if curious:  # ``found`` is about a weaker mechanism, so its lower bounds do not apply
         lower = max(one.epsilon.lower for one in mechanism.bounds(delta))
     else:
         lower = max(bound.epsilon.lower for bound in found)
@@ -147,7 +153,7 @@ def _certificate(
 
 
 def lower_of(designs: Sequence[Design]) -> str:
-    """Return the mechanism for which no epsilon below the lower end holds."""
+    """Return the text that says for which mechanism the lower bound on epsilon holds."""
     local = any(isinstance(design.randomizer, LocalRandomizer) for design in designs)
     return OF_SOME_RANDOMIZER if local else OF_DESIGN
 
@@ -170,7 +176,7 @@ def smallest_epsilon(
     campaigns: int = 1,
     variation: float = 0.0,
 ) -> float:
-    """Return the epsilon that ``certify`` would, without the certificate; infinity if none."""
+    """Return the epsilon of ``certify`` without a certificate, or infinity if none is proved."""
     check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
     total_variation.check(variation)
     try:
@@ -184,7 +190,11 @@ def smallest_epsilon(
 def _charged(
     mechanism: Campaigns | HeterogeneousClients, delta: float, variation: float, exposure: float
 ) -> tuple[list[Bound], Bound]:
-    """Return every bound, and the best, at the largest share of delta that fits the charges."""
+    """Return all bounds and the best one, computed at a part of ``delta``, the share.
+
+    The rest of ``delta`` covers the charges for ``variation`` and ``exposure``. The largest share
+    that leaves enough for them is used.
+    """
     if variation == 0.0 and exposure == 0.0:
         found = mechanism.bounds(delta)
         return found, _best(found, mechanism.designs, delta)
@@ -197,14 +207,14 @@ def _charged(
     least = 0.0
     for share in total_variation.shares(delta):
         if not fits(share, least):
-            continue  # nor would it at the epsilon of this share, which is no smaller
+            continue  # its epsilon is at least ``least``, and the charges grow with epsilon
         if mechanism.surely_above(_most_charged(share, delta, variation + exposure), share):
             continue
         found = mechanism.bounds(share)
         best = _best(found, mechanism.designs, delta)
         least = max(least, best.epsilon.upper)
         if fits(share, least):
-            if exposure > 0.0:  # it may take much of delta: the coarse share would waste it
+            if exposure > 0.0:  # it may use much of delta, so a better share is worth a search
                 return _refined(mechanism, (found, best), delta, variation, exposure)
             return found, best
     raise total_variation.exhausted(delta, variation, exposure)
@@ -217,7 +227,7 @@ def _refined(
     variation: float,
     exposure: float,
 ) -> tuple[list[Bound], Bound]:
-    """Bound epsilon at all of delta that the charges at a proved epsilon leave, twice over."""
+    """Improve the bounds: use all of delta that the charges at the known epsilon leave, twice."""
     for _ in range(2):
         epsilon = known[1].epsilon.upper
         charge = total_variation.charge(epsilon=epsilon, variation=variation, exposure=exposure)
@@ -250,11 +260,12 @@ def certify_heterogeneous(
     campaigns: int = 1,
     variation: float = 0.0,
 ) -> Certificate:
-    """Certify campaigns whose clients differ in window or participation, for every client.
+    """Certify campaigns whose clients differ in window or participation.
 
-    For one campaign epsilon is the largest of any kind. Over several a client may be of another
-    kind in each, and epsilon may exceed that of every kind alone: the largest divergence of the
-    kinds is composed. A declared population is not used.
+    Each design in ``kinds`` describes one kind of client. The certificate holds for all clients.
+    For one campaign, epsilon is the largest of all kinds. In several campaigns a client may be of a
+    different kind each time, so epsilon may exceed that of every single kind. Therefore the
+    pointwise largest divergence of the kinds is composed. A declared population is not used.
 
     Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
@@ -265,7 +276,7 @@ def certify_heterogeneous(
     distinct = tuple(dict.fromkeys(_without_population(kind) for kind in kinds))
     if len({(kind.protocol, kind.randomizer, kind.capacity) for kind in distinct}) > 1:
         raise InvalidValue(
-            "kinds", len(distinct), "must differ in slots, window and participation alone"
+            "kinds", len(distinct), "must differ in slots, window and participation only"
         )
     mechanism = (
         Campaigns(distinct, adjacency, campaigns)
@@ -278,7 +289,7 @@ def certify_heterogeneous(
 
 
 def _without_population(design: Design) -> Design:
-    """Drop the population: how often a slot overflows depends on all kinds together."""
+    """Drop the population, because slots overflow depending on all kinds of clients together."""
     averaged = design.protocol is Protocol.AVERAGED
     return design if averaged else replace(design, population=None)
 
@@ -288,8 +299,8 @@ def loss_distribution(
 ) -> PrivacyLossDistribution:
     """Return one campaign as dp_accounting's privacy loss distribution, to compose with others.
 
-    ``delta`` is the smallest one of interest, ``interval`` the spacing of the losses. A declared
-    population is not used.
+    ``delta`` is the smallest delta at which the result will be used. ``interval`` is the distance
+    between neighbouring losses. A declared population is not used.
 
     Rounding:    up (pessimistic).
     """
@@ -297,7 +308,9 @@ def loss_distribution(
     validate.positive(interval=interval)
     if interval > 1.0:
         raise InvalidValue(
-            "interval", interval, "must be at most 1: coarser intervals bound nothing"
+            "interval",
+            interval,
+            "must be at most 1, because coarser intervals give no useful bound",
         )
     rounding = Rounding(
         side=Side.UP, cells=campaign_divergence.CELLS, tolerance=max(1e-9 * delta, SMALLEST)
@@ -307,13 +320,13 @@ def loss_distribution(
 
 
 def check(designs: Sequence[Design], *, delta: float, adjacency: Adjacency, campaigns: int) -> None:
-    """Refuse arguments for which there can be no certificate."""
+    """Raise ``InvalidValue`` for arguments for which no certificate can exist."""
     for design in designs:
         validate.one_of(Design, design=design)
     validate.open_unit(delta=delta)
     validate.count(most=validate.MOST_CAMPAIGNS, campaigns=campaigns)
     if not isinstance(adjacency, Adjacency):
-        raise InvalidValue("adjacency", adjacency, "must be an Adjacency, one of the two")
+        raise InvalidValue("adjacency", adjacency, "must be a member of Adjacency")
     if not designs:
         raise InvalidValue("design", designs, "must name at least one campaign")
     for design in designs:
@@ -345,10 +358,10 @@ def _uncovered(designs: Sequence[Design], delta: float) -> NotCovered:
             return NotCovered(
                 "local_delta",
                 design.randomizer.local_delta,
-                "no theorem covers it: all campaigns together must stay within delta",
+                "no theorem covers it; its sum over all campaigns must be below delta",
             )
     return NotCovered(
         "delta",
         delta,
-        f"no epsilon below {MOST_EPSILON:g} is proved at it: add noise or slots, or run less",
+        f"no epsilon below {MOST_EPSILON:g} is proved at it; add noise or slots, or run less",
     )

@@ -27,9 +27,9 @@ from checkins.accounting.filters import Block, Filter, filtered_epsilon
 from checkins.errors import InvalidValue, NotCovered
 
 BEFOREHAND = "parameters fixed beforehand"
-"""The end of the assumption under which campaigns compose without a filter."""
+"""The last words of the assumption under which campaigns compose without a filter."""
 _MOST_COMPARED = 1000
-"""Longest list of campaigns that is also composed as fixed beforehand, for comparison."""
+"""Largest number of campaigns for which the comparison without a filter is computed."""
 
 
 def certify_adaptive(
@@ -43,9 +43,10 @@ def certify_adaptive(
 ) -> Certificate:
     """Certify blocks of campaigns, each of which may depend on all earlier releases.
 
-    ``chosen`` is the filter, fixed before the first release. ``epsilon`` is the smallest bound that
-    would have admitted these blocks; it holds if no larger one was allowed. If a larger ``budget``
-    is promised, the variation is charged at that epsilon.
+    ``chosen`` is the filter, which was fixed before the first release. The certificate's epsilon is
+    the smallest budget under which the filter admits these blocks. It is a guarantee only if no
+    larger budget was allowed. If a larger ``budget`` was promised, the total variation is charged
+    at that epsilon.
     """
     started = time.perf_counter()
     designs = [design for block in blocks for design in block.designs]
@@ -71,7 +72,7 @@ def certify_adaptive(
         ),
         alternatives=(
             own,
-            *(replace(other, note=f"if {BEFOREHAND}", proves=False) for other in others),
+            *(replace(other, note=f"with {BEFOREHAND}", proves=False) for other in others),
         ),
         epsilon_lower_of=lower_of(designs),
         variation=variation,
@@ -82,25 +83,25 @@ def certify_adaptive(
 
 
 def chosen_after_releases(blocks: Sequence[Block], chosen: Filter) -> str:
-    """Return the assumption in place of parameters that were fixed beforehand."""
+    """Return the assumption that replaces "parameters fixed beforehand"."""
     runs = sum(block.runs for block in blocks)
     return (
-        f"{runs:,} campaigns in {len(blocks):,} blocks: fresh randomness in each; a block may be"
-        f" chosen after earlier releases, within a filter ({chosen}) fixed before the first of them"
+        f"{runs:,} campaigns in {len(blocks):,} blocks, each with fresh randomness; a block may be"
+        f" chosen after earlier releases, within a filter ({chosen}) fixed before the first release"
     )
 
 
 def _against_server(blocks: Sequence[Block], delta: float) -> AgainstServer:
-    """Compose the reports themselves as fixed beforehand: no filter covers them."""
+    """Compose the reports as if fixed beforehand, because no filter covers the server's view."""
     runs = [design for block in blocks for design in block.designs * block.campaigns]
     found = against_server(runs, delta=delta)
     if len(blocks) == 1 or not math.isfinite(found.epsilon):
         return found
-    return replace(found, note=f"{found.note}; if {BEFOREHAND}")
+    return replace(found, note=f"{found.note}; with {BEFOREHAND}")
 
 
 def _assumed(blocks: Sequence[Block], chosen: Filter, adjacency: Adjacency) -> tuple[str, ...]:
-    """Return the assumptions of the blocks, declared populations included, and of the filter."""
+    """Return the assumptions of the blocks, including declared populations, and of the filter."""
     lines = (
         line
         for block in blocks
@@ -116,7 +117,10 @@ def _assumed(blocks: Sequence[Block], chosen: Filter, adjacency: Adjacency) -> t
 def _fixed_beforehand(
     blocks: Sequence[Block], *, delta: float, adjacency: Adjacency, variation: float
 ) -> Certificate | None:
-    """Certify the same campaigns as fixed beforehand; None if not proved, or they are many."""
+    """Certify the campaigns as if fixed beforehand.
+
+    Return None if nothing is proved, or if there are too many campaigns.
+    """
     times: dict[Design, int] = {}
     for block in blocks:
         for design in block.designs:
@@ -147,5 +151,5 @@ def _unbounded(
         "delta",
         delta,
         f"no epsilon below {MOST_EPSILON:g} is proved at it for campaigns chosen after earlier"
-        f" releases (filter {chosen}): add noise or slots, or run less",
+        f" releases (filter {chosen}); add noise or slots, or run less",
     )

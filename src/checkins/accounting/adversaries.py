@@ -1,11 +1,13 @@
 """Stronger adversaries: an untrusted server, and clients that disclose what they see.
 
-A certificate is about what a trusted server releases. If the server is not trusted, only the noise
-that a device adds to its own report is left: ``against_server``.
+A certificate is about what a trusted server releases. If the server is not trusted, a client is
+protected only by the noise that its own device adds to a report. ``against_server`` returns that
+guarantee.
 
 Curious clients follow the protocol and disclose everything that they see. A curious client learns
-whether it was chosen, and knows its own report and noise. A client that checks in to a full slot
-can displace one of them, who then sees that somebody came: ``against_curious``.
+whether it was chosen, and knows its own report and noise. If a client checks in to a full slot, it
+can displace a curious client, who then learns that somebody else came. ``against_curious`` accounts
+for this. The *exposure* h is an upper bound on the probability of such a displacement.
 
 Theorem:     docs/theory/curious.md.
 """
@@ -34,16 +36,17 @@ from checkins.accounting.paper import kov_composition
 from checkins.errors import InvalidValue, NotCovered
 from checkins.formatting import finite
 
-NOTHING = "nothing: the server sees every clipped update before it adds noise"
-OF_CONTENT = "of what a client's reports say; that it took part is not hidden from the server"
-NO_BOUND = "no bound at this delta: the local deltas of its reports exceed it"
+NOTHING = "no protection, because it sees every clipped update before it adds the noise"
+OF_CONTENT = "for the content of a client's reports; the server sees that the client took part"
+NO_BOUND = "no bound, because the local deltas of a client's reports exceed delta"
 
 
 @dataclass(frozen=True, slots=True)
 class AgainstServer:
-    """Epsilon of one client's reports by themselves, at the certificate's delta.
+    """Epsilon of one client's reports against the server, at the certificate's delta.
 
-    ``epsilon`` is infinite if no bound holds.
+    ``epsilon`` is infinite if no bound holds. ``note`` says what the epsilon is about, or why there
+    is none.
     """
 
     epsilon: float
@@ -58,10 +61,11 @@ class AgainstServer:
 
 
 def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 1) -> AgainstServer:
-    """Return the guarantee of a client's reports alone, one in every campaign.
+    """Return the guarantee of a client's reports against the server, one report per campaign.
 
-    Gaussian reports are one Gaussian report with the sum of their precisions. Equal local
-    randomizers are composed, different ones summed.
+    Several Gaussian reports are equivalent to one Gaussian report whose precision (inverse
+    variance) is the sum of theirs. Reports of equal local randomizers are composed by [KOV17]. The
+    epsilons of different local randomizers are summed.
 
     Theorem:     [BW18, Thm 8], arXiv:1805.06530v2; [KOV17], ``paper.kov_composition``.
     Neighbours:  replace-one: two values of the client's data.
@@ -78,7 +82,7 @@ def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 
             precision += campaigns / randomizer.noise_multiplier**2
     left = delta - math.fsum(one.local_delta * times for one, times in local.items())
     added = math.fsum(one.local_epsilon * times for one, times in local.items())
-    if left == 0.0 and not precision:  # basic composition spends exactly the local deltas
+    if left == 0.0 and not precision:  # basic composition uses exactly the local deltas
         return AgainstServer(added, OF_CONTENT)
     if not left > 0.0:
         return AgainstServer(math.inf, NO_BOUND)
@@ -92,21 +96,22 @@ def against_server(designs: Sequence[Design], *, delta: float, campaigns: int = 
             epsilon=one.local_epsilon, steps=times, delta=share
         )
         epsilon += min(added, composed)
-    elif local:  # a single report spends no delta
+    elif local:  # a single report needs no delta of its own
         epsilon += added
     return AgainstServer(epsilon * (1.0 + 1e-12) if len(designs) > 1 else epsilon, OF_CONTENT)
 
 
 _SHARE = 0.01
-"""Largest part of delta charged for slots in which more curious clients meet than allowed for."""
+"""Largest part of delta charged for slots with more curious clients than the design assumes."""
 
 
 def against_curious(
     designs: Sequence[Design], curious: int, *, delta: float, campaigns: int
 ) -> tuple[tuple[Design, ...], float]:
-    """Return the designs to account for against ``curious`` clients, and their exposure h.
+    """Return the designs to account for against ``curious`` clients, and the exposure h.
 
-    e^ε h of delta is charged for all campaigns together (``total_variation.charge``).
+    h is for all campaigns together. The caller charges e^ε h to delta
+    (``total_variation.charge``).
 
     Neighbours:  any.
     Rounding:    h up.
@@ -118,31 +123,34 @@ def against_curious(
         left.append(_without(design, curious, met))
         exposures.append(_displaced(design, curious) + probability)
     total = campaigns * math.fsum(exposures)
-    if runs > 1:  # for replace-one; the theorem says why
+    if runs > 1:  # replace-one needs this factor: see docs/theory/curious.md
         total *= 1.0 + 2.0 * delta
     return tuple(left), min(1.0, total * (1.0 + 1e-12))
 
 
 def _displaced(design: Design, curious: int) -> float:
-    """Return c p0/(m (K+1)), a bound on the probability that the client displaces a curious one."""
+    """Return c p0/(m (K+1)), at least the probability that the client displaces a curious one."""
     if not chooses(design):
         return 0.0
     return curious * design.participation / (design.choices * ((design.capacity or 1) + 1))
 
 
 def chooses(design: Design) -> bool:
-    """Return whether the server may turn away a client that checked in."""
+    """Return True if the server may turn away a client that checked in."""
     if design.protocol is Protocol.AVERAGED:
         return False
     return isinstance(design.randomizer, LocalRandomizer) or design.capacity is not None
 
 
 def _in_one_slot(design: Design, curious: int, *, most: float) -> tuple[int, float]:
-    """Return how many curious clients a slot allows for, and the probability that more meet."""
+    """Return the assumed number of curious clients per slot, and the probability of more.
+
+    The number is the smallest for which that probability is at most ``most``.
+    """
     noise = design.randomizer
     local_noise = isinstance(noise, GaussianNoise) and noise.at is NoiseAt.CLIENT
     if not local_noise or design.protocol is Protocol.AVERAGED:
-        return 0, 0.0  # no part of the noise that hides a report is that of other clients
+        return 0, 0.0  # the noise of other clients is not needed to hide a report
     slots, probability = design.choices, design.participation / design.choices
     for met in range(min(curious, (design.capacity or 1) - 1) + 1):
         more = slots * float(bdtrc(met, curious, probability)) * (1.0 + 1e-6)
@@ -151,17 +159,17 @@ def _in_one_slot(design: Design, curious: int, *, most: float) -> tuple[int, flo
     raise NotCovered(
         "curious",
         curious,
-        f"could hold every place of a slot: with noise at the clients use a capacity far above"
-        f" {curious * probability:.3g}, or noise at the server",
+        f"could fill every place of a slot; use a capacity far above {curious * probability:.3g},"
+        f" or noise at the server",
     )
 
 
 def _without(design: Design, curious: int, met: int) -> Design:
-    """Return the design with the reports and the noise of curious clients known."""
+    """Return the design without the protection by the reports and noise of curious clients."""
     randomizer = design.randomizer
     if isinstance(randomizer, LocalRandomizer) and not randomizer.is_pure:
         raise NotCovered(
-            "curious", curious, "no theorem covers it with a local delta: use a pure randomizer"
+            "curious", curious, "no theorem covers it with a local delta; use a pure randomizer"
         )
     if design.protocol is Protocol.AVERAGED and isinstance(randomizer, GaussianNoise):
         raise NotCovered(
@@ -171,13 +179,13 @@ def _without(design: Design, curious: int, met: int) -> Design:
         fewest, most = design.population.fewest, design.population.most
         if curious >= fewest:
             raise InvalidValue(
-                "curious", curious, f"must be fewer than the {fewest:,} who contribute"
+                "curious", curious, f"must be fewer than the {fewest:,} clients that contribute"
             )
         return replace(design, population=Population(fewest - curious, most))
     if met and isinstance(randomizer, GaussianNoise) and design.capacity is not None:
         share = math.sqrt((design.capacity - met) / design.capacity) * (1.0 - 1e-12)
         if design.slot_noise(randomizer) * share < LEAST_NOISE:
-            raise NotCovered("curious", curious, "leaves too little noise in a slot: add some")
+            raise NotCovered("curious", curious, "leaves too little noise in a slot; add noise")
         noise = replace(randomizer, noise_multiplier=randomizer.noise_multiplier * share)
         return replace(design, randomizer=noise)
     return design

@@ -1,6 +1,7 @@
-"""Every bound on epsilon at one delta: a certificate takes the best of them.
+"""All bounds on epsilon at one delta, of which a certificate uses the best.
 
-The smallest upper end is the certificate's epsilon, the largest lower end its ``epsilon_lower``.
+The smallest upper bound is the certificate's epsilon. The largest lower bound is its
+``epsilon_lower``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from checkins.errors import NotCovered
 _COARSE_CELLS, _MOST_COARSE_EPSILON = 100, 100.0
 """Cells of a coarse grid, and the largest epsilon that is tried on it."""
 _MOST_SEQUENCES = 16
-"""Largest number of sequences of kinds that are tried for a lower end; else those of one kind."""
+"""Largest number of sequences of kinds of clients that are tried for a lower bound.
+
+If there are more, only sequences of a single kind are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,13 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Campaigns:
-    """``designs`` run one after the other, all of them ``campaigns`` times over."""
+    """``designs`` run one after the other, and the whole sequence runs ``campaigns`` times."""
 
     designs: tuple[Design, ...]
     adjacency: Adjacency
     campaigns: int
     curious: bool = False
-    """Whether clients disclose what they see: then only exact bounds hold."""
+    """Whether some clients disclose what they see. If so, only exact bounds hold."""
 
     @property
     def alone(self) -> bool:
@@ -69,7 +72,7 @@ class Campaigns:
 
     @property
     def participation(self) -> float:
-        """The expected number of times that a client takes part: a delta that always holds."""
+        """The expected number of times that a client takes part. Epsilon 0 holds at this delta."""
         return self.campaigns * math.fsum(design.participation for design in self.designs)
 
     def bounds(self, delta: float) -> list[Bound]:
@@ -83,7 +86,7 @@ class Campaigns:
         return found
 
     def surely_above(self, epsilon: float, delta: float) -> bool:
-        """Return whether a coarse grid proves that no epsilon up to this one holds."""
+        """Return True if a coarse grid proves that the true epsilon is larger than ``epsilon``."""
         if (
             not self.alone
             or epsilon > _MOST_COARSE_EPSILON
@@ -94,9 +97,10 @@ class Campaigns:
         return any(bound.lower(epsilon) > delta for bound in known)
 
     def too_small(self, delta: float, *, at_most: float) -> float:
-        """Return an epsilon of at most ``at_most`` that is proved too small at this delta.
+        """Return a lower bound on epsilon at this delta, which is at most ``at_most``.
 
-        ``at_most`` is proved for a delta that hardly differs: it is tried first, with no search.
+        ``at_most`` is a lower bound at a delta that is nearly the same, so it is tried first, and
+        usually no search is needed.
         """
         if at_most == 0.0 or not delta < 1.0:
             return 0.0
@@ -142,34 +146,38 @@ def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
         if not is_attained:
             lower = _attained_lower(design, adjacency, delta)
             found = replace(found, lower=min(lower, found.upper))
-        needs = "neither the population nor the model"
+        needs = "no knowledge of the number of clients or of the model"
         if design.protocol is Protocol.AVERAGED:
-            needs = "how many clients contribute"
+            needs = "the number of clients that contribute"
         yield Bound("exact", found, f"needs {needs}")
         bounded = campaign_divergence.with_population(design, adjacency, delta=delta)
         if bounded is not None and design.population is not None:
-            note = f"needs that at most {design.population.most:,} clients exist"
+            note = f"needs the assumption that at most {design.population.most:,} clients exist"
             found = bounded.epsilon(delta)
             yield Bound(
                 "exact-population", found if is_attained else replace(found, lower=0.0), note
             )
-    except NotCovered:  # a pure randomizer is approximate too: a lower bound
+    except NotCovered:  # the design also allows pure randomizers, which give a lower bound
         if isinstance(design.randomizer, LocalRandomizer):
             pure = replace(design, randomizer=LocalRandomizer(design.randomizer.local_epsilon))
             lower = _attained_lower(pure, adjacency, delta)
-            yield Bound("exact", Interval(lower, math.inf), "a pure randomizer attains it")
+            yield Bound(
+                "exact",
+                Interval(lower, math.inf),
+                "no upper bound; a pure randomizer proves the lower bound",
+            )
     if covers(design):
         yield Bound("paper", Interval(0.0, paper_epsilon(design, delta=delta)), "as published")
     unamplified = _no_amplification(design, adjacency, campaigns=1, delta=delta)
-    yield Bound("no-amplification", Interval(0.0, unamplified), "needs no random slots")
+    yield Bound("no-amplification", Interval(0.0, unamplified), "holds even if the slot is known")
 
 
 def _attained_lower(
     design: Design, adjacency: Adjacency, delta: float, *, known: float | None = None
 ) -> float:
-    """Return a lower end of epsilon that some client of the design attains.
+    """Return a lower bound on epsilon that some client of the design attains.
 
-    Returns 0 if a coarse grid proves that the lower end is at most ``known``.
+    Return 0 if a coarse grid proves that this lower bound is at most ``known``.
     """
     attaining = campaign_divergence.attaining_design(design)
     if attaining.participation <= delta:
@@ -187,23 +195,28 @@ def _several(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
         yield Bound("exact", Interval(0.0, 0.0), "participation is no larger than delta")
         return
     try:
-        yield Bound("exact", _composed(mechanism, delta), "privacy loss distributions composed")
+        yield Bound(
+            "exact", _composed(mechanism, delta), "composed from privacy loss distributions"
+        )
         bounded = mechanism.composition.upper_epsilon_with_population(delta)
         if bounded is not None:
-            note = "needs the declared bound on how many clients exist"
+            note = "needs the declared limit on the number of clients"
             yield Bound("exact-population", Interval(0.0, bounded), note)
     except NotCovered:
         pass
     if all(map(covers, designs)):
         paper = composed_paper_epsilon(designs, campaigns=campaigns, delta=delta)
-        yield Bound("paper", Interval(0.0, paper), "as published, composed by KOV17")
+        yield Bound("paper", Interval(0.0, paper), "as published, composed by [KOV17]")
     if len(designs) == 1:
         bare = _no_amplification(designs[0], adjacency, campaigns=campaigns, delta=delta)
-        yield Bound("no-amplification", Interval(0.0, bare), "needs no random slots")
+        yield Bound("no-amplification", Interval(0.0, bare), "holds even if the slot is known")
 
 
 def _composed(mechanism: Campaigns, delta: float) -> Interval:
-    """Compose losses; a lower end of one campaign alone is one of all of them too."""
+    """Compose the privacy losses.
+
+    A lower bound for one campaign is also a lower bound for all campaigns together.
+    """
     found = mechanism.composition.epsilon(delta)
     alone = max(
         _attained_lower(one, mechanism.adjacency, delta, known=found.lower)
@@ -215,11 +228,11 @@ def _composed(mechanism: Campaigns, delta: float) -> Interval:
 def _no_amplification(
     design: Design, adjacency: Adjacency, *, campaigns: int, delta: float
 ) -> float:
-    """Return epsilon against an adversary who knows the client's slot; infinity if none."""
+    """Return epsilon against an adversary who knows the client's slot, or infinity if unproved."""
     if campaigns == 1 and isinstance(design.randomizer, LocalRandomizer):
         return local_epsilon(design, design.randomizer, delta=delta)
     known = replace(design, slots=1, window=None if design.window is None else 1)
-    if design.protocol is Protocol.AVERAGED:  # the adversary sees each report with its own noise
+    if design.protocol is Protocol.AVERAGED:  # the adversary sees each single report
         known = replace(campaign_divergence.uncapped(design), slots=1)
     added = math.inf
     if isinstance(design.randomizer, LocalRandomizer):
@@ -235,23 +248,27 @@ def _no_amplification(
 
 @dataclass(frozen=True, slots=True)
 class HeterogeneousClients:
-    """Campaigns in each of which a client is of any one of the kinds ``designs``."""
+    """Campaigns with several kinds of clients.
+
+    Each design in ``designs`` describes one kind. A client may be of a different kind in each
+    campaign.
+    """
 
     designs: tuple[Design, ...]
     adjacency: Adjacency
     campaigns: int
 
     def bounds(self, delta: float) -> list[Bound]:
-        """Bound one campaign by the worst kind, several by the largest divergence, composed."""
+        """Bound one campaign by its worst kind, and several by composing the largest divergence."""
         if self.campaigns == 1:
             return [self._worst_kind(delta)]
         upper = composed_kinds(self.designs, self.adjacency, campaigns=self.campaigns, delta=delta)
         lower = self.too_small(delta, at_most=upper)
-        note = "the largest divergence of all kinds of clients, composed"
+        note = "composed from the largest divergence of all kinds of clients"
         return [Bound("exact", Interval(lower, upper), note)]
 
     def _worst_kind(self, delta: float) -> Bound:
-        """Return the bound of the kind whose smallest proved epsilon is largest."""
+        """Return the best bound of the kind of client for which that bound is largest."""
         worst: Bound | None = None
         lower = 0.0
         for kind in self.designs:
@@ -272,7 +289,7 @@ class HeterogeneousClients:
         return False
 
     def too_small(self, delta: float, *, at_most: float) -> float:
-        """Return an epsilon of at most ``at_most`` that is proved too small for some client."""
+        """Return a lower bound on epsilon for some client, which is at most ``at_most``."""
         found = 0.0
         for sequence in self._sequences():
             runs = self.campaigns if len(sequence) == 1 else 1
@@ -288,13 +305,14 @@ class HeterogeneousClients:
 
 
 def paper_epsilon(design: Design, *, delta: float) -> float:
-    """Return epsilon by the theorem of the design's protocol; infinity if it gives no bound.
+    """Return the epsilon of the paper's theorem for the protocol, or infinity if it gives none.
 
     Theorem:     [BKMTT20, Thm 3.2] fixed, [BKMTT20, Thm 4.1] averaged, [BKMTT20, Thm 4.3] sliding.
     Neighbours:  replace-one; add/remove too for fixed and sliding.
     Rounding:    up.
-    Differs:     the proof compares two mixtures that overlap in what the slot does without the
-                 client; without the client only that part is left, and the same bound holds.
+    Differs:     the paper proves replace-one only. Its proof compares two mixtures that share the
+                 component without the client. For add/remove, one mixture is that component
+                 alone, and the same bound holds.
     """
     if isinstance(design.randomizer, LocalRandomizer):
         return _local(design, design.randomizer, delta=delta)
@@ -310,7 +328,7 @@ def paper_epsilon(design: Design, *, delta: float) -> float:
 
 
 def covers(design: Design) -> bool:
-    """Return whether the paper's theorem covers this design: one report a slot, local noise."""
+    """Return True if the paper's theorem covers the design: one report per slot, local noise."""
     if isinstance(design.randomizer, GaussianNoise) and design.randomizer.at is NoiseAt.SERVER:
         return False
     if design.protocol is Protocol.SLIDING and design.participation != 1.0:
@@ -319,7 +337,7 @@ def covers(design: Design) -> bool:
 
 
 def _local(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
-    """Return epsilon by the theorem for this local guarantee; infinity if it is refused."""
+    """Return the theorem's epsilon for this randomizer, or infinity if it does not apply."""
     pure = {"local_epsilon": randomizer.local_epsilon, "delta": delta}
     approximate = {**pure, "local_delta": randomizer.local_delta}
     try:
@@ -343,7 +361,10 @@ def _local(design: Design, randomizer: LocalRandomizer, *, delta: float) -> floa
 
 
 def local_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
-    """Return the epsilon that holds with no amplification; infinity if none does."""
+    """Return the epsilon of one campaign if the client's slot is known, or infinity if unproved.
+
+    Participation below 1 still amplifies privacy, except for averaged updates.
+    """
     amplified = design.protocol is not Protocol.AVERAGED
     return held_locally(
         local_epsilon=randomizer.local_epsilon,
@@ -356,7 +377,11 @@ def local_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: float) 
 def composed_local_epsilon(
     design: Design, randomizer: LocalRandomizer, *, campaigns: int, delta: float
 ) -> float:
-    """Return epsilon of several campaigns with no amplification, by [KOV17] or by summing."""
+    """Return the epsilon of several campaigns if the client's slots are known.
+
+    The epsilons of ``local_epsilon`` are composed by [KOV17]. Return infinity if the local deltas
+    use up ``delta``.
+    """
     left = delta - campaigns * randomizer.local_delta
     if left <= 0.0:
         return math.inf
@@ -365,7 +390,10 @@ def composed_local_epsilon(
 
 
 def composed_paper_epsilon(designs: Sequence[Design], *, campaigns: int, delta: float) -> float:
-    """Compose the paper's bounds of several campaigns by [KOV17], half of delta for each part."""
+    """Compose the paper's bounds of several campaigns by [KOV17].
+
+    Half of ``delta`` is shared by the single campaigns. The other half is for the composition.
+    """
     runs = len(designs) * campaigns
     each = [paper_epsilon(design, delta=delta / (2 * runs)) for design in designs]
     if not all(map(math.isfinite, each)):

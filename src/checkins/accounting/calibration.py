@@ -1,4 +1,4 @@
-"""Solve for the parameter that meets an (epsilon, delta), rounded to the side that spends less."""
+"""Find the value of one parameter that meets a target (epsilon, delta), rounded to be private."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from checkins.errors import InvalidValue, NotCovered
 from checkins.validate import MOST_SLOTS
 
 _COARSE, _FINE = 200, 512
-"""Cells of the grid to search with, and to finish with; a certificate's grid is finer than both."""
+"""Numbers of grid cells for the first and the last search. A certificate uses more cells."""
 
 
 class Parameter(StrEnum):
@@ -45,7 +45,7 @@ class Parameter(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The value of a parameter that meets a target, the design with it, and its certificate."""
+    """The value of a parameter that meets a target, and the design and certificate with it."""
 
     parameter: Parameter
     value: float
@@ -65,7 +65,11 @@ class _Target:
     curious: int
 
     def spent(self, design: Design, *, cells: int) -> float:
-        """Return the delta at the target's epsilon; 1 or 0 if no exact accountant covers it."""
+        """Return an upper bound on the design's delta at the target's epsilon.
+
+        If no exact accountant covers the design, return 0 if its certificate meets the target, and
+        1 otherwise.
+        """
         if design.participation * self.campaigns <= self.delta:
             return 0.0
         try:
@@ -80,7 +84,7 @@ class _Target:
             pass
         try:
             found = self.certify(design, delta=self.delta).epsilon
-        except InvalidValue:  # not covered, or nothing is left of delta
+        except InvalidValue:  # the design is not covered, or the charges exceed delta
             return 1.0
         return 0.0 if found <= self.epsilon else 1.0
 
@@ -106,7 +110,7 @@ class _Target:
 
 @dataclass(frozen=True, slots=True)
 class _SearchRange:
-    """A parameter that is searched from ``tightest``, the most private, to ``loosest``."""
+    """A parameter with its most private value, ``tightest``, and its least private, ``loosest``."""
 
     name: str
     with_value: Callable[[float], Design]
@@ -115,10 +119,10 @@ class _SearchRange:
     is_integer: bool = False
     start: float = 1.0
     is_package_limit: bool = False
-    """Whether the loosest value is a limit of this package, and not of the parameter."""
+    """Whether ``loosest`` is a limit of this package instead of a limit of the parameter."""
 
     def more_private(self, value: float, target: _Target) -> float:
-        """Return the next more private value: one more, or a ten-thousandth more."""
+        """Return a slightly more private value: 1 larger for integers, else changed by 0.01 %."""
         if value == self.tightest:
             raise self.out_of_reach(target)
         rises = self.tightest > self.loosest
@@ -129,7 +133,7 @@ class _SearchRange:
         return NotCovered(
             "epsilon",
             target.epsilon,
-            f"out of reach: even {self.name} = {self.tightest:g} spends more",
+            f"out of reach: even {self.name} = {self.tightest:g} gives a larger epsilon",
         )
 
 
@@ -144,13 +148,14 @@ def calibrate(
     variation: float = 0.0,
     curious: int = 0,
 ) -> Calibration:
-    """Solve for the value of ``parameter`` that meets (epsilon, delta) and spends most of it.
+    """Find the value of ``parameter`` with which the design just meets (epsilon, delta).
 
-    Finds the smallest noise, slots or capacity, or the largest local epsilon or participation; the
-    design's own value of the parameter is replaced. The certificate has no comparisons.
-    ``variation`` and ``curious`` are as in ``certify``, and must hold for the value found.
+    This is the smallest noise, number of slots or capacity, or the largest local epsilon or
+    participation. The design's own value of the parameter is ignored. The certificate contains no
+    comparisons with other protocols. ``variation`` and ``curious`` are as in ``certify``.
+    ``variation`` must hold for the value that is found.
 
-    Rounding:    to the side that spends less: the certificate's epsilon is at most ``epsilon``.
+    Rounding:    to the more private side, so the certificate's epsilon is at most ``epsilon``.
 
     >>> from checkins.accounting.design import Protocol
     >>> design = Design(
@@ -179,7 +184,9 @@ def calibrate(
         certificate = target.certify(found, delta=delta, variation=variation)
         if certificate.epsilon <= epsilon:
             break
-        value = search.more_private(value, target)  # two searches ended on two sides of the target
+        value = search.more_private(
+            value, target
+        )  # the certificate's grid differs from the search's
     return Calibration(parameter, int(value) if search.is_integer else value, found, certificate)
 
 
@@ -222,16 +229,16 @@ def _search_range(design: Design, parameter: Parameter) -> _SearchRange:
 
 
 _WHY_NOT = {
-    Parameter.NOISE_MULTIPLIER: "goes with Gaussian noise: solve for local-epsilon instead",
-    Parameter.LOCAL_EPSILON: "goes with a local randomizer: solve for noise-multiplier instead",
+    Parameter.NOISE_MULTIPLIER: "needs Gaussian noise; solve for local-epsilon instead",
+    Parameter.LOCAL_EPSILON: "needs a local randomizer; solve for noise-multiplier instead",
     Parameter.PARTICIPATION: "averaged updates are proved for participation 1 only",
-    Parameter.SLOTS: "changes epsilon with the fixed protocol only",
-    Parameter.CAPACITY: "changes epsilon with Gaussian noise at the client only",
+    Parameter.SLOTS: "affects epsilon in the fixed protocol only",
+    Parameter.CAPACITY: "affects epsilon with Gaussian noise at the client only",
 }
 
 
 def _real(search: _SearchRange, target: _Target) -> float:
-    """Search along the logarithm from the loosest value, on a coarse grid first."""
+    """Search the logarithm of the parameter, first on a coarse grid and then on a fine one."""
     span = math.log(search.tightest / search.loosest)
 
     def at(turn: float) -> float:
@@ -245,7 +252,7 @@ def _real(search: _SearchRange, target: _Target) -> float:
             raise InvalidValue(
                 "epsilon",
                 target.epsilon,
-                f"even {search.name} = {search.loosest:g}, the end of what is allowed, spends less",
+                f"even {search.name} = {search.loosest:g}, the limit here, gives a smaller epsilon",
             )
         return search.loosest
     if spent(abs(span), _COARSE) > target.delta:
@@ -269,7 +276,7 @@ def _real(search: _SearchRange, target: _Target) -> float:
 
 
 def _integer(search: _SearchRange, target: _Target) -> int:
-    """Bisect integers between one that spends too much and one that does not."""
+    """Return the smallest integer that meets the target, by doubling and bisection."""
 
     def fits(x: int) -> bool:
         return target.spent(search.with_value(x), cells=_FINE) <= target.delta

@@ -1,6 +1,6 @@
-"""A certificate: (epsilon, delta) with its method, its assumptions and its neighbours.
+"""A certificate: (epsilon, delta) with its method, its assumptions and its neighbour relation.
 
-The object ``Certificate.as_dict()`` is what every command prints with ``--json``.
+Every command that prints a certificate with ``--json`` prints ``Certificate.as_dict()``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ ROUNDING = "epsilon is rounded up, epsilon_lower down"
 OF_DESIGN = "this design"
 OF_SOME_RANDOMIZER = "some randomizer with this local epsilon"
 """Values of ``epsilon_lower_of``: the mechanism for which no epsilon below ``epsilon_lower`` holds.
-The dummies of named randomizers are closer to every report than local epsilon requires: a smaller
-epsilon may hold for them."""
+
+A specific randomizer, such as randomized response, may satisfy a smaller epsilon, because its dummy
+reports are closer to every report than the local epsilon requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The epsilon of another method for the same design.
+    """The epsilon of one method for the design.
 
-    ``proves`` is False for methods that are about another protocol, listed for comparison.
+    ``proves`` is False if the method is about another protocol and listed only for comparison.
     """
 
     method: str
@@ -42,9 +43,10 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The smallest epsilon proved, the largest epsilon proved too small, and how.
+    """An upper and a lower bound on epsilon, and how they were proved.
 
-    ``epsilon_lower_of`` names the mechanism for which no epsilon below ``epsilon_lower`` holds.
+    ``epsilon`` is the smallest epsilon that was proved. No epsilon below ``epsilon_lower`` holds
+    for the mechanism that ``epsilon_lower_of`` names.
     """
 
     epsilon: float
@@ -61,13 +63,13 @@ class Certificate:
     curious: int = 0
     """The largest number of clients that may disclose what they see."""
     variation: float = 0.0
-    """Total variation between what runs and a function of the design's releases, charged to delta.
-    The lower end of the interval is about the design."""
+    """Upper bound on the total variation distance between the real releases and a function of the
+    design's releases. It is charged to delta. ``epsilon_lower`` is about the design."""
     seconds: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
-        """Return plain values for JSON; an epsilon that could not be bounded is null."""
+        """Return plain values for JSON. An epsilon without a bound is None."""
         return {
             "epsilon": formatting.finite(self.epsilon),
             "epsilon_lower": formatting.finite(self.epsilon_lower),
@@ -105,7 +107,7 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
-OF_KINDS = "which window and participation a client has does not depend on its data"
+OF_KINDS = "a client's window and participation, its kind, does not depend on its data"
 
 
 def assumptions(
@@ -116,7 +118,10 @@ def assumptions(
     campaigns: int = 1,
     curious: int = 0,
 ) -> tuple[str, ...]:
-    """Return the assumptions of every method for the design, and those that its population adds."""
+    """Return the assumptions of the guarantee for one design.
+
+    ``uses_population`` adds the assumption that at most the declared number of clients exist.
+    """
     return (
         *_common(design, campaigns, curious),
         *_noise(design, curious),
@@ -126,51 +131,51 @@ def assumptions(
 
 
 def charged_to_delta(*, variation: float, epsilon: float, exposure: float = 0.0) -> tuple[str, ...]:
-    """Return a line for each part of delta that is charged."""
+    """Return one line for each amount that is charged to delta."""
     lines = []
     if variation > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=variation)
         lines.append(
             f"what runs is within total variation {formatting.up(variation, 2)} of this design"
-            f" rounded onto its grid, all releases together;"
-            f" {formatting.up(charge, 2)} of delta is charged for it"
+            f" rounded to its grid, for all releases together; for this,"
+            f" {formatting.up(charge, 2)} is charged to delta"
         )
     if exposure > 0.0:
         charge = total_variation.charge(epsilon=epsilon, variation=0.0, exposure=exposure)
         lines.append(
-            f"a client displaces a curious one (or, with noise at the clients, too many of them"
-            f" meet in a slot) with probability at most {formatting.up(exposure, 2)};"
-            f" {formatting.up(charge, 2)} of delta is charged for it"
+            f"a client displaces a curious client (or, with noise at the clients, too many curious"
+            f" clients meet in a slot) with probability at most {formatting.up(exposure, 2)};"
+            f" for this, {formatting.up(charge, 2)} is charged to delta"
         )
     return tuple(lines)
 
 
 def _exactly(value: float) -> str:
-    """Write a number in full: an assumption is stated as strong as it was used."""
+    """Write a number in full, so that an assumption is not stated weaker than the proof uses it."""
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))
 
 
 def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
-    # A client learns of another, unless all reports are summed under the noise of the server.
+    # A client can learn about another, unless the server adds noise to the sum of all reports.
     others_matter = design.protocol is Protocol.AVERAGED or chooses(design)
     yield (
-        "the server is trusted, clients follow the protocol, channels are hidden; the adversary"
-        " sees every release"
+        "the server is trusted, clients follow the protocol, and nobody observes the connections"
+        " between clients and server; the adversary sees every release"
         + (" and is none of the clients" if not curious and others_matter else "")
     )
     if curious:
         yield (
-            f"curious clients: at most {curious:,}; they follow the protocol and disclose what they"
-            " see: whether they were chosen, their reports and their noise"
+            f"curious clients: at most {curious:,}; they follow the protocol but disclose whether"
+            " they were chosen, their reports and their noise"
         )
     often = _exactly(design.participation)
     yield (
         f"each client takes part with probability at most {often} and draws its slot uniformly from"
-        f" {design.choices:,}, independently of all else"
+        f" {design.choices:,}, independently of data and of other clients"
     )
     if runs > 1:
-        yield f"{runs:,} campaigns: fresh randomness in each, parameters fixed beforehand"
+        yield f"{runs:,} campaigns, each with fresh randomness and parameters fixed beforehand"
 
 
 def _noise(design: Design, curious: int) -> Iterator[str]:
@@ -178,9 +183,12 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
     averaged = design.protocol is Protocol.AVERAGED
     others = "all other clients" if curious else "clients"
     if isinstance(randomizer, GaussianNoise):
-        yield "updates are clipped; noise is Gaussian, exact on the device's grid"
+        yield "updates are clipped, and the Gaussian noise is drawn exactly on the declared grid"
         if randomizer.at is NoiseAt.SERVER:
-            yield "a slot's sum gets its noise even when empty; it is divided by a public count"
+            yield (
+                "the server adds noise to the sum of every slot, even of an empty one, and divides"
+                " it by a public count"
+            )
             return
         if not averaged:
             yield f"every slot sums exactly {design.capacity:,} reports, dummies included"
@@ -196,12 +204,12 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
     if design.capacity is not None:
         held = f"{design.capacity:,} report{'s' if design.capacity > 1 else ''}"
     yield f"every slot uses exactly {held}, dummies included, and releases no count of check-ins"
-    yield "a dummy is as close to any report as local epsilon makes two reports to each other"
+    yield "the distribution of a dummy differs from any report's by at most the local guarantee"
 
 
 def _slots(design: Design, adjacency: Adjacency, curious: int) -> Iterator[str]:
     if chooses(design):
-        yield "where more clients check in to a slot than it uses, it chooses uniformly at random"
+        yield "if more clients check in to a slot than it uses, it chooses uniformly at random"
         silent = "no other client discloses" if curious else "no client discloses"
         yield f"{silent} whether it was chosen"
     woken = design.window is not None and adjacency is Adjacency.REPLACE_ONE
@@ -214,11 +222,11 @@ def _population(design: Design, uses_population: bool) -> Iterator[str]:
         return
     if design.protocol is Protocol.AVERAGED:
         yield (
-            f"at least {design.population.fewest:,} clients contribute, and whether one does"
-            " is independent of data"
+            f"at least {design.population.fewest:,} clients contribute, and whether a client does"
+            " so is independent of data"
         )
     if uses_population:
         yield (
-            f"at most {design.population.most:,} clients exist, each of which checks in to any one"
+            f"at most {design.population.most:,} clients exist, and each checks in to any given"
             f" slot with probability at most {_exactly(design.participation)}/{design.choices:,}"
         )

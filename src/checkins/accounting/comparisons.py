@@ -1,8 +1,8 @@
-"""Epsilon under other ways of sampling clients: numbers to compare with, never certificates.
+"""Epsilon under other ways of sampling clients, for comparison only.
 
-Each is about another protocol than the design's, under assumptions that random check-ins were made
-to avoid: that a server samples clients independently in every step (Poisson), or that all
-reports pass a trusted shuffler.
+Each number is about another protocol and proves nothing about the design. It needs an assumption
+that random check-ins avoid: that a server samples clients independently in every step (Poisson), or
+that all reports pass through a trusted shuffler.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
 def _shufflings(
     design: Design, randomizer: LocalRandomizer, *, delta: float
 ) -> Iterator[Alternative]:
-    """One report from each of n clients, in random order; n as declared, else one per slot."""
+    """Yield bounds for shuffling one report from each of n clients.
+
+    n is the smallest declared population, or the number of slots if none is declared.
+    """
     clients = design.choices if design.population is None else design.population.fewest
     best = shuffled(randomizer.local_epsilon, clients=clients, delta=delta)
     note = f"a trusted shuffler mixes one report from each of {clients:,} clients"
@@ -77,9 +80,9 @@ def _shufflings(
 
 
 def shuffled(local_epsilon: float, *, clients: int, delta: float) -> float:
-    """Return the epsilon of one report from each of ``clients`` in random order.
+    """Return the epsilon of shuffling one report from each of ``clients``.
 
-    Theorem:     docs/theory/pure.md: a client in one of n places chosen at random.
+    Theorem:     docs/theory/pure.md, "Shuffling".
     Neighbours:  replace-one.
     Rounding:    up.
 

@@ -1,10 +1,13 @@
-"""Several campaigns on one population, one after the other.
+"""Compose several campaigns on one population.
 
-Theorem:     docs/theory/windows-and-capacity.md: fresh randomness, parameters fixed beforehand.
-             Replace-one has two bounds, and the smaller delta counts: composing the curves of
-             single campaigns, and the triangle bound by way of the absent client, whose add/remove
-             pairs compose: delta(e1 + e2) <= delta_remove(e1) + exp(e1) delta_add(e2).
-Rounding:    pairs are rounded up for upper ends and down for lower ones.
+Each campaign has fresh randomness, and all parameters are fixed beforehand. A *curve* is delta as a
+function of epsilon. For replace-one there are two upper bounds, and the smaller delta is used. The
+first composes the curves of the single campaigns. The second, the triangle bound, goes from one
+value of the data to the absent client and from there to the other value:
+delta(e1 + e2) <= delta_remove(e1) + exp(e1) delta_add(e2). It composes add/remove pairs.
+
+Theorem:     docs/theory/windows-and-capacity.md, "Several campaigns".
+Rounding:    pairs are rounded up for upper bounds and down for lower bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from checkins.accounting.solve import Interval, crossing
 from checkins.errors import NotCovered
 
 SPLITS = (0.5, 0.46, 0.54, 0.4, 0.6)
-"""Shares of epsilon that the triangle bound gives to removing the client; adding has the rest."""
+"""Shares e1/(e1 + e2) that the triangle bound tries."""
 _TAIL = 1e-9
 Delta = Callable[[float], float]
 """An upper bound on delta as a function of epsilon."""
@@ -30,14 +33,14 @@ Delta = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """The exact accountant for ``designs``, one after the other, ``campaigns`` times over."""
+    """The exact accountant for a sequence of ``designs`` that runs ``campaigns`` times."""
 
     designs: tuple[Design, ...]
     adjacency: Adjacency
     campaigns: int
 
     def epsilon(self, delta: float) -> Interval:
-        """Return the ends between which epsilon lies."""
+        """Return a lower and an upper bound on epsilon."""
         high, below = self.upper_epsilon(delta), self._pair(self.adjacency, delta, Side.DOWN)
 
         def lower(epsilon: float) -> float:
@@ -48,11 +51,14 @@ class Composition:
         return Interval(min(low, high), high)
 
     def upper_epsilon(self, delta: float) -> float:
-        """Return the upper end of ``epsilon``, for half the work."""
+        """Return the upper bound of ``epsilon`` only, in half the time."""
         return crossing(self._curve(delta), delta, guess=1.0, precision=1e-9).upper
 
     def upper_epsilon_with_population(self, delta: float) -> float | None:
-        """Return epsilon by a declared population; None if none is, or slots overflow too often.
+        """Return an upper bound on epsilon that uses the declared population.
+
+        Return None if no population is declared, or if slots overflow with a probability of at
+        least ``delta``.
 
         Theorem:     docs/theory/gaussian.md: delta grows by at most the overflow probability.
         Rounding:    up.
@@ -63,7 +69,7 @@ class Composition:
         return uncapped.upper_epsilon(delta - overflow)
 
     def curve(self, delta: float, cells: int = campaign_divergence.CELLS) -> Delta:
-        """Return an upper bound on delta for every epsilon >= 0, sharp down to ``delta``."""
+        """Return an upper bound on delta as a function of epsilon, accurate down to ``delta``."""
         plain = self._curve(delta, cells)
         uncapped, overflow = self._without_overflow()
         if uncapped is None or overflow >= delta:
@@ -72,18 +78,19 @@ class Composition:
         return lambda epsilon: min(plain(epsilon), without(epsilon) + overflow)
 
     def triangle_curve(self, delta: float, cells: int) -> Delta:
-        """Return a bound as ``curve`` does, replace-one by way of the absent client alone.
+        """Return a bound like ``curve``, but for replace-one use the triangle bound only.
 
-        Many times quicker than composing curves, and a little looser at most. The population is
-        not used; averaged updates are not covered.
+        This is many times faster and only a little looser. The population is not used, and averaged
+        updates are not covered.
         """
         both = self._pair(Adjacency.ADD_REMOVE, delta, Side.UP, cells)
         return worse(both) if self.adjacency is Adjacency.ADD_REMOVE else triangle_bound(both)
 
     def _without_overflow(self) -> tuple[Composition | None, float]:
-        """Return the campaigns in which no client is displaced, and the overflow probability.
+        """Return the campaigns without capacities, and the probability that any slot overflows.
 
-        None if no design has both Gaussian noise with a capacity and a declared population.
+        Without a capacity no client is displaced. Return None in place of the campaigns if no
+        design has Gaussian noise, a capacity and a declared population.
         """
         known = [campaign_divergence.overflow_probability_of(design) for design in self.designs]
         if all(probability is None for probability in known):
@@ -117,9 +124,10 @@ class Composition:
 def composed_kinds(
     kinds: Sequence[Design], adjacency: Adjacency, *, campaigns: int, delta: float
 ) -> float:
-    """Return epsilon of ``campaigns`` in each of which a client is of any one of ``kinds``.
+    """Return the epsilon of several campaigns in which a client may be of any of ``kinds``.
 
-    The kind may depend on earlier releases, and not on the client's data.
+    The kind may differ between campaigns and may depend on earlier releases, but must not depend on
+    the client's data.
 
     Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
     Rounding:    up.
@@ -136,12 +144,12 @@ def composed_kinds(
 
 
 def worse(both: DominatingPair) -> Delta:
-    """Return the larger delta of adding and removing the client; ``both`` is rounded up."""
+    """Return the larger delta of the two directions. ``both`` must be rounded up."""
     return lambda epsilon: max(both.remove(epsilon), both.add(epsilon)) * (1 + ROUND_OFF)
 
 
 def triangle_bound(both: DominatingPair) -> Delta:
-    """Return delta between two values of one client's data, by way of the absent client."""
+    """Return the triangle bound on delta between two values of one client's data."""
 
     def delta(epsilon: float) -> float:
         sums = []
@@ -156,7 +164,10 @@ def triangle_bound(both: DominatingPair) -> Delta:
 def _between(
     pair: Callable[[Adjacency], DominatingPair], adjacency: Adjacency, designs: Sequence[Design]
 ) -> Delta:
-    """Return delta of the composed pair; replace-one by the smaller of two bounds if both hold."""
+    """Return delta of the composed pair.
+
+    For replace-one, return the smaller of the two bounds of this module.
+    """
     if adjacency is Adjacency.ADD_REMOVE:
         return worse(pair(adjacency))
     if any(design.protocol is Protocol.AVERAGED for design in designs):
@@ -170,5 +181,5 @@ def _between(
 
 
 def _replaced(curve: DominatingPair) -> Delta:
-    """Return delta of the pair of a curve, which bounds both directions."""
+    """Return delta of a pair built from a replace-one curve, which bounds both directions."""
     return lambda epsilon: curve.remove(epsilon) * (1 + ROUND_OFF)

@@ -1,7 +1,8 @@
-"""The description of a campaign's mechanism: every public parameter that its epsilon depends on.
+"""Describe a campaign's mechanism by the public parameters that its epsilon depends on.
 
-A description holds public facts only, and refuses on construction what no theorem covers. Nothing
-that privacy depends on has a default. This module imports no accountant.
+A ``Design`` contains public facts only. Its constructor raises ``NotCovered`` if no theorem covers
+the parameters. No parameter that affects privacy has a default value, except that an optional
+assumption is not made unless it is given. This module imports no accountant.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from checkins import validate
 from checkins.errors import InvalidValue, NotCovered
 
 LEAST_NOISE, MOST_NOISE = 0.2, 1e6
-"""Smallest and largest noise of a slot, over the clip: beyond these, doubles overflow or cancel."""
+"""Smallest and largest noise of a slot in units of the clip. Outside, doubles are inaccurate."""
 MOST_LOCAL_EPSILON = 100.0
-"""Largest local epsilon that is accounted for."""
+"""Largest local epsilon that the accountant supports."""
 MOST_EPSILON = 500.0
-"""Largest epsilon that is searched: a guarantee with epsilon = 500 promises nothing."""
+"""Largest epsilon that a search tries, because a larger epsilon is no meaningful guarantee."""
 
 
 class Protocol(StrEnum):
@@ -30,7 +31,7 @@ class Protocol(StrEnum):
 
 
 class Adjacency(StrEnum):
-    """Which two populations are neighbours."""
+    """The neighbour relation: how two datasets differ."""
 
     ADD_REMOVE = "add-remove"
     REPLACE_ONE = "replace-one"
@@ -45,7 +46,7 @@ class NoiseAt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LocalRandomizer:
-    """Any randomizer whose single report is (local_epsilon, local_delta)-DP."""
+    """Any randomizer for which a single report is (local_epsilon, local_delta)-DP."""
 
     local_epsilon: float
     local_delta: float = 0.0
@@ -66,9 +67,10 @@ class LocalRandomizer:
 
 @dataclass(frozen=True, slots=True)
 class GaussianNoise:
-    """Updates clipped to norm C, noise of standard deviation ``noise_multiplier`` times C.
+    """Gaussian noise of standard deviation ``noise_multiplier`` times the clipping norm C.
 
-    At the client it is the noise of one report; at the server, that of the slot's sum.
+    With ``NoiseAt.CLIENT``, every report gets this noise. With ``NoiseAt.SERVER``, the sum of a
+    slot gets it once.
     """
 
     noise_multiplier: float
@@ -91,18 +93,20 @@ class Population:
         validate.count(population=self.most)
         if self.fewest > self.most:
             raise InvalidValue(
-                "population", f"{self.fewest}..{self.most}", "the first must not exceed the second"
+                "population",
+                f"{self.fewest}..{self.most}",
+                "the first must not exceed the second",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """One campaign: every public parameter that its epsilon depends on.
+    """The public parameters of one campaign that its epsilon depends on.
 
-    ``capacity`` is the largest number of check-ins that a slot uses. None means all of them with
-    noise at the server; with a local randomizer, whose epsilon does not depend on it, None means
-    that it is not declared. ``window`` is None unless the protocol is sliding. ``population`` is
-    None if no number of clients is declared.
+    ``capacity`` is the largest number of check-ins that a slot uses. With noise at the server, None
+    means that a slot uses all check-ins. With a local randomizer, epsilon does not depend on the
+    capacity, and None means that it is not declared. ``window`` is None unless the protocol is
+    sliding. ``population`` is None if no number of clients is declared.
 
     >>> Design(Protocol.FIXED, slots=0, participation=1.0, randomizer=LocalRandomizer(1.0))
     Traceback (most recent call last):
@@ -140,7 +144,9 @@ class Design:
                 )
             return
         if self.window is None:
-            raise InvalidValue("window", None, "the sliding protocol needs it, from 1 to slots")
+            raise InvalidValue(
+                "window", None, "the sliding protocol needs a window from 1 to slots"
+            )
         validate.count(window=self.window)
         if self.window > self.slots:
             raise InvalidValue("window", self.window, f"must be at most slots = {self.slots}")
@@ -158,7 +164,9 @@ class Design:
             )
         if self.population is None:
             raise InvalidValue(
-                "population", None, "averaged updates need how many clients contribute: LOW..HIGH"
+                "population",
+                None,
+                "averaged updates need the number of clients that contribute: LOW..HIGH",
             )
 
     def _check_gaussian(self, noise: GaussianNoise) -> None:
@@ -171,7 +179,7 @@ class Design:
         sums_reports = noise.at is NoiseAt.CLIENT and self.protocol is not Protocol.AVERAGED
         if sums_reports and self.capacity is None:
             raise InvalidValue(
-                "capacity", None, "Gaussian noise at the client needs it: at least 1"
+                "capacity", None, "Gaussian noise at the client needs a capacity of at least 1"
             )
         slot_noise = self.slot_noise(noise)
         if not LEAST_NOISE <= slot_noise <= MOST_NOISE:
@@ -183,13 +191,16 @@ class Design:
             )
 
     def slot_noise(self, noise: GaussianNoise) -> float:
-        """Return the noise of a slot's output over the clip: sqrt(K) times that of one report."""
+        """Return the noise of a slot's output in units of the clip.
+
+        With capacity K and noise at the client, it is sqrt(K) times the noise of one report.
+        """
         if noise.at is NoiseAt.SERVER or self.capacity is None:
             return noise.noise_multiplier
         return math.sqrt(self.capacity) * noise.noise_multiplier
 
     def check_adjacency(self, adjacency: Adjacency) -> None:
-        """Refuse neighbours that no theorem covers for this protocol."""
+        """Raise ``NotCovered`` if no theorem covers this neighbour relation for the protocol."""
         if self.protocol is Protocol.AVERAGED and adjacency is Adjacency.ADD_REMOVE:
             raise NotCovered(
                 "adjacency",
@@ -199,13 +210,14 @@ class Design:
 
     @property
     def choices(self) -> int:
-        """The number of slots among which a client draws its own: its window, or all of them."""
+        """The number of slots from which a client draws its slot: the window, or all slots."""
         return self.slots if self.window is None else self.window
 
     def after(self, slots: int) -> Design:
-        """Return the design of the first ``slots`` slots alone; ``slots`` is fixed beforehand.
+        """Return the design of a campaign that stops after ``slots`` slots.
 
-        A client took part only if it drew one of those: m shrinks to them, p0 in proportion.
+        ``slots`` must be fixed beforehand. A client takes part only if it draws one of these slots,
+        so the participation shrinks in proportion to the number of slots.
         """
         validate.count(most=self.slots, slots=slots)
         if self.protocol is Protocol.AVERAGED:

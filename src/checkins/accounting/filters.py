@@ -1,13 +1,16 @@
-"""Filters: a privacy budget for campaigns that are chosen after earlier releases.
+"""Privacy filters: a budget for campaigns that are chosen after earlier releases.
 
-Campaigns whose parameters were fixed beforehand compose as in ``composition``. An operator who sees
-the releases before describing the next campaign may spend more than that composition says. A filter
-is chosen before the first release. It charges every block of campaigns, and refuses the block that
-would bring the total above a bound that was fixed with it. Blocks within the bound are
-(epsilon, delta)-DP together, however they were chosen.
+``composition`` is valid only for campaigns whose parameters were fixed beforehand. If an operator
+looks at releases before describing the next campaign, the true epsilon may be larger. A filter is
+chosen before the first release, with a bound on the total charge. Every block of campaigns has a
+charge. The filter refuses a block if the total charge would exceed the bound. All admitted blocks
+together are (epsilon, delta)-DP, however they were chosen.
 
-A ``Block`` is declared before any of it is released, and is charged in full whether all of it is
-run or not. Identical campaigns in one block compose as fixed beforehand.
+A ``Block`` is declared before any of its campaigns releases anything. It is charged in full, even
+if some of its campaigns never run. Campaigns in one block compose as fixed beforehand.
+
+The *curve* of a block is an upper bound on its delta as a function of epsilon. Its *slack* is a
+part of delta that the charge may ignore.
 
 Theorem:     docs/theory/adaptive-campaigns.md.
 Neighbours:  either relation; the curve of a block bounds both directions.
@@ -37,21 +40,21 @@ from checkins.accounting.solve import crossing, first_true
 from checkins.errors import InvalidValue, NotCovered
 
 SLACK_SHARE = 0.2
-"""Share of delta that is set aside for the slack of all blocks together."""
+"""Share of delta that is reserved for the slack of all blocks together."""
 VARIATION_SHARE = 0.01
-"""Share of delta that is set aside for the total variation between implementation and design."""
+"""Share of delta that is reserved for the total variation between implementation and design."""
 ORDERS = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
 """Orders of the Renyi filters that ``choose_filter`` compares."""
 MOST_ORDER = 1024
 _NODES = 512
 _COARSE_NODES, _COARSE_CELLS = 128, 128
 _LEAST_SHIFT = 1e-6
-"""Shift below which the Gaussian profile is not accurate."""
+"""Smallest shift at which the delta of a Gaussian is computed accurately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Campaigns that were declared together: ``designs`` in turn, ``campaigns`` times over."""
+    """Campaigns that are declared together: the sequence ``designs``, ``campaigns`` times."""
 
     designs: tuple[Design, ...]
     campaigns: int = 1
@@ -69,13 +72,16 @@ class Block:
 
     @property
     def participation(self) -> float:
-        """How often a client takes part on average: a delta that always holds."""
+        """The expected number of times that a client takes part. Epsilon 0 holds at this delta."""
         return self.campaigns * math.fsum(design.participation for design in self.designs)
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaCurve:
-    """Upper bounds ``deltas`` on delta at ``epsilons`` from 0, falling; the last is the slack."""
+    """Decreasing upper bounds ``deltas`` at increasing ``epsilons``, from 0.
+
+    The last epsilon is the first at which the bound is at most ``slack``.
+    """
 
     epsilons: FloatArray
     deltas: FloatArray
@@ -83,10 +89,13 @@ class DeltaCurve:
 
     @classmethod
     def of(cls, curve: Delta, *, slack: float, nodes: int = _NODES) -> DeltaCurve:
-        """Evaluate ``curve`` from 0 to where it is at most ``slack``; refuse if it never is."""
+        """Evaluate ``curve`` from 0 to the epsilon at which it is at most ``slack``.
+
+        Raise ``NotCovered`` if there is no such epsilon.
+        """
         last = crossing(curve, slack, guess=1.0, precision=1e-3).upper
         if not math.isfinite(last):
-            raise NotCovered("delta", slack, "too small: no epsilon is proved for it; add noise")
+            raise NotCovered("delta", slack, "is too small: no epsilon is proved for it; add noise")
         if last == 0.0:
             return cls(np.zeros(1), np.array([slack]), slack)
         epsilons = np.linspace(0.0, last, nodes)
@@ -96,9 +105,10 @@ class DeltaCurve:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """How blocks are charged: by a Gaussian shift, or by a Renyi moment of one order.
+    """A rule that charges blocks.
 
-    ``order`` is None for the Gaussian filter, whose charge is the square of the shift.
+    The Gaussian filter, with ``order`` None, charges the square of the smallest Gaussian shift that
+    dominates the block. A Renyi filter charges the logarithm of the moment of its order.
 
     >>> str(Filter()), str(Filter(order=8)), Filter.parse("renyi-8") == Filter(order=8)
     ('gaussian', 'renyi-8', True)
@@ -118,7 +128,7 @@ class Filter:
 
     @classmethod
     def parse(cls, text: object) -> Filter:
-        """The filter of that name."""
+        """Return the filter with this name, which is "gaussian" or "renyi-" and an order."""
         if text == "gaussian":
             return cls()
         found = re.fullmatch(r"renyi-([1-9][0-9]{0,3})", text) if isinstance(text, str) else None
@@ -130,18 +140,18 @@ class Filter:
 
     @property
     def method(self) -> str:
-        """The filter's name among the methods of a certificate."""
+        """The name of the filter's method in a certificate."""
         return "filter-gaussian" if self.order is None else "filter-renyi"
 
     def charge(self, curve: DeltaCurve) -> float:
-        """Return the charge of a block with this curve; infinite if nothing is proved."""
+        """Return the charge of a block with this curve, or infinity if none is proved."""
         if self.order is None:
             shift = smallest_shift(curve)
             return math.nextafter(shift * shift, math.inf) if shift else 0.0
         return log_moment(curve, order=self.order)
 
     def epsilon(self, charged: float, *, delta: float) -> float:
-        """Return the epsilon at ``delta`` of blocks whose charges sum to at most ``charged``."""
+        """Return the epsilon of all blocks if their charges sum to at most ``charged``."""
         if not charged < math.inf:
             return math.inf
         if self.order is None:
@@ -160,18 +170,19 @@ class Filter:
         return found if found <= MOST_EPSILON else math.inf
 
     def bound(self, *, epsilon: float, delta: float) -> float:
-        """Return the largest total of charges within ``epsilon`` at ``delta``; 0 if none is."""
+        """Return the largest sum of charges that keeps (epsilon, delta), or 0 if there is none."""
         if self.order is not None:
             return max(0.0, (self.order - 1) * epsilon + math.log(delta) - _log_tail(self.order))
         return largest_shift(epsilon, delta) ** 2
 
 
 def smallest_shift(curve: DeltaCurve) -> float:
-    """Return the smallest mu whose Gaussian profile, plus the slack, is above the curve everywhere.
+    """Return the smallest shift mu for which delta of N(mu, 1), plus the slack, is above the curve.
 
-    Between two nodes the truth lies below the chord of its upper bounds, and the Gaussian profile
-    above its tangents, since both are convex in exp(epsilon); beyond the last node the slack is
-    enough. 0 if the slack covers all of it, infinity if no shift does.
+    Both deltas are convex in exp(epsilon). Between two nodes, the true curve therefore lies below
+    the chord of its upper bounds, and the Gaussian curve lies above its tangents. Beyond the last
+    node, the slack alone is enough. Return 0 if the slack alone is above the whole curve, and
+    infinity if no supported shift is large enough.
 
     Rounding:    up.
     """
@@ -190,7 +201,7 @@ def _is_below(curve: DeltaCurve, shift: float) -> bool:
     above = shifted_delta(shift, epsilons) * (1 - ROUND_OFF) + curve.slack
     if not bool((found <= above).all()):
         return False
-    slopes = -ndtr(-shift / 2 - epsilons / shift)  # of the profile, in exp(epsilon)
+    slopes = -ndtr(-shift / 2 - epsilons / shift)  # of the Gaussian curve in exp(epsilon)
     widths = np.exp(epsilons[:-1]) * np.expm1(np.diff(epsilons))
     bend = slopes[1:] - slopes[:-1]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -202,12 +213,14 @@ def _is_below(curve: DeltaCurve, shift: float) -> bool:
 
 
 def log_moment(curve: DeltaCurve, *, order: int) -> float:
-    """Return an upper bound on log E f^order, f the likelihood ratio cut off at the slack.
+    """Return an upper bound on log E f^a, where a is ``order``.
 
-    The moment is 1 plus an integral of the curve over t = exp(epsilon) with the weight
-    a (a - 1) t^(a-2), and one with a (a - 1) t^(-a-1) for f below 1.
+    f is the likelihood ratio of the block, capped where its tail is at most the slack. The moment
+    is at most 1 plus two integrals of the curve over t = exp(epsilon). The first has the weight
+    a (a - 1) t^(a-2). The second, for f below 1, has the weight a (a - 1) t^(-a-1).
 
-    Rounding:    up: chords, and in every cell Chebyshev's or Gruess's inequality.
+    Rounding:    up. The curve is replaced by its chords, and the integral over each cell is bounded
+                 by Chebyshev's or Gruess's inequality.
     """
     a, epsilons, found = float(order), curve.epsilons, curve.deltas
     beyond = math.log(a - 1) - a * float(epsilons[-1]) + math.log(curve.slack)
@@ -220,24 +233,27 @@ def log_moment(curve: DeltaCurve, *, order: int) -> float:
     weights = a * (a - 1) * np.exp(-(a + 1) * epsilons)
     widths = np.exp(epsilons[:-1]) * np.expm1(steps)
     spread = widths * (weights[:-1] - weights[1:]) * (found[:-1] - found[1:]) / 4
-    with np.errstate(divide="ignore"):  # the log of 0 is minus infinity, and adds nothing
+    with np.errstate(divide="ignore"):  # the logarithm of 0 is minus infinity, which adds nothing
         high, low = above + np.log(middles), math.log(float((below * middles + spread).sum()))
     total = np.logaddexp(np.logaddexp.reduce(high), np.logaddexp(low, beyond))
     return float(np.logaddexp(0.0, total)) * (1 + ROUND_OFF)
 
 
 def slack_of(place: int, *, delta: float) -> float:
-    """The slack of the block at ``place`` = 1, 2, ...: all together stay below their share."""
+    """Return the slack of the block number ``place``, which counts from 1.
+
+    The slacks of any number of blocks sum to less than ``SLACK_SHARE`` of delta.
+    """
     validate.count(place=place)
     return SLACK_SHARE * delta / (place * (place + 1.0))
 
 
 def choose_filter(first: Block, *, epsilon: float, delta: float, adjacency: Adjacency) -> Filter:
-    """Choose the filter under which a few blocks like the first have the smallest epsilon.
+    """Choose the filter under which a few blocks like ``first`` have the smallest epsilon.
 
-    A few are as many as the budget ``epsilon`` admits, from 2 to 4. Which filter holds must not
-    depend on a release: choose once, before the first. Any choice is sound, so a coarse grid is
-    enough.
+    "A few" is the number that the budget ``epsilon`` admits, but at least 2 and at most 4. Call
+    this once, before the first release, because the filter must not depend on a release. Any choice
+    is valid, so a coarse grid is enough.
     """
     slack, left = slack_of(1, delta=delta), _main_share(delta)
     if first.participation <= slack:
@@ -264,12 +280,12 @@ def filtered_epsilon(
     variation: float = 0.0,
     budget: float = 0.0,
 ) -> float:
-    """Return the smallest budget within which a filter admits these blocks; infinite if none is.
+    """Return the smallest epsilon for which the filter admits these blocks, or infinity if none.
 
-    The bound of the filter, the slack of its blocks and the total variation each have a share of
-    delta that was fixed beforehand: none of them may take what another has left. The variation is
-    charged at the ``budget`` that is promised, where that is larger: it must fit there on every
-    path, also on one that spends little else.
+    The filter's bound, the slack of its blocks and the total variation each have a fixed share of
+    delta. No part may use what another part leaves over. The total variation is charged at the
+    promised ``budget`` if that is larger than the epsilon, because the promise must hold for every
+    sequence of blocks that could have been chosen.
     """
     charges = [
         charge_of(block, chosen, adjacency, delta=delta, place=place)
@@ -289,7 +305,7 @@ def filtered_epsilon(
 def charge_of(
     block: Block, chosen: Filter, adjacency: Adjacency, *, delta: float, place: int
 ) -> float:
-    """Return the charge of the block at ``place``; infinite if no curve is proved for it."""
+    """Return the charge of the block number ``place``, or infinity if no curve is proved for it."""
     slack = slack_of(place, delta=delta)
     if block.participation <= slack:
         return 0.0
@@ -303,7 +319,10 @@ def charge_of(
 def _delta_of(
     block: Block, adjacency: Adjacency, *, slack: float, cells: int = campaign_divergence.CELLS
 ) -> Delta:
-    """Return the curve of the block; of averaged Gaussian reports, as if slots were known."""
+    """Return the curve of the block.
+
+    Averaged Gaussian reports are treated as if each client's slot were known.
+    """
     try:
         return Composition(block.designs, adjacency, block.campaigns).curve(slack, cells)
     except NotCovered:
@@ -319,10 +338,10 @@ def _delta_of(
 
 
 def _main_share(delta: float) -> float:
-    """Return the share of delta for the filter's own bound."""
+    """Return the part of delta for the filter's own bound."""
     return delta * (1.0 - SLACK_SHARE - VARIATION_SHARE) * (1.0 - 1e-12)
 
 
 def _log_tail(order: int) -> float:
-    """log of the smallest c with (x - t)_+ <= c t^(1-a) x^a for all x, t > 0."""
+    """Return log c for the smallest c with (x - t)_+ <= c t^(1-a) x^a for all x, t > 0."""
     return order * math.log1p(-1.0 / order) - math.log(order - 1.0)

@@ -1,17 +1,17 @@
 """Delta, epsilon and noise of a design at a chosen precision, for callers that try many designs.
 
-A coarser precision takes less time and only ever gives a larger bound: every bound here is proved,
-and noise that meets a budget here meets it in a certificate.
+Every bound here is proved. A coarser precision takes less time and gives a larger bound. Noise that
+meets a budget here also meets it in a certificate.
 
-``calibrate_at`` searches noise between proven bounds. Its start is a closed-form estimate, which
-takes the larger of two noises: one at which the likelihood ratio of the client's own slot meets the
-budget, one at which the variance of the ratio over all slots does. The estimate is within some ten
-per cent of the exact noise, and is no bound. The *level* of a design is the noise multiplier of its
-Gaussian noise, or the local epsilon of its randomizer.
+The *level* of a design is the noise multiplier of its Gaussian noise, or the local epsilon of its
+randomizer. ``calibrate_at`` searches for the level with the least noise. It starts from a
+closed-form estimate, which is the larger of two noises. With the first, the likelihood ratio of the
+client's own slot meets the budget. With the second, the variance of the ratio over all slots meets
+it. The estimate is within about ten percent of the exact noise, but it is not a bound.
 
 Theorem:     docs/theory/gaussian.md, docs/theory/pure.md, docs/theory/windows-and-capacity.md.
 Neighbours:  as asked for.
-Rounding:    delta and epsilon up; levels to the side that spends less; estimates to nearest.
+Rounding:    delta and epsilon up; levels to the more private side; estimates to nearest.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from checkins.accounting.solve import crossing, first_true, just_enough
 from checkins.errors import CheckinsError
 
 _RARE = 0.01
-"""Largest part of delta that may be charged for slots that overflow."""
+"""Largest part of delta that may be charged for the probability that slots overflow."""
 _EPSILON_PRECISION = 5e-3
 
 
 class Precision(IntEnum):
-    """How many cells a grid has: from 100, to draw curves with, to 448, to settle a design with."""
+    """The number of grid cells: from 100 for drawing curves to 448 for a final design."""
 
     DRAFT = 100
     FINE = 200
@@ -60,7 +60,7 @@ class Precision(IntEnum):
 
 
 class Method(StrEnum):
-    """The methods of a certificate that prove ``delta_at``."""
+    """The methods by which ``delta_at`` is proved, named as in a certificate."""
 
     EXACT = "exact"
     EXACT_POPULATION = "exact-population"
@@ -78,8 +78,8 @@ def delta_at(
 ) -> float:
     """Return an upper bound on the delta of the design at ``epsilon``.
 
-    ``delta`` is the one of interest: the bound is sharp around it, and 0 if the client takes part
-    with a probability of at most ``delta``.
+    The bound is accurate near ``delta``. It is 0 if the client takes part with a probability of at
+    most ``delta``.
     """
     accounted, overflow = _accounted(design, delta=delta, campaigns=campaigns)
     if design.participation * campaigns <= delta:
@@ -102,9 +102,9 @@ def epsilon_at(
     campaigns: int = 1,
     guess: float = 1.0,
 ) -> float:
-    """Return the smallest epsilon that ``delta_at`` proves, within 0.5 %; infinity if none.
+    """Return the smallest epsilon that ``delta_at`` proves, to within 0.5 %.
 
-    The search starts at ``guess``.
+    Return infinity if it proves none. The search starts at ``guess``.
     """
 
     def spent(epsilon: float) -> float:
@@ -126,7 +126,7 @@ def epsilon_at(
 
 
 def method_at(design: Design, *, delta: float, campaigns: int = 1) -> Method:
-    """Return the method by which ``delta_at`` is proved; it does not depend on the noise."""
+    """Return the method by which ``delta_at`` is proved. It does not depend on the noise."""
     if _is_averaged_gaussian(design):
         return Method.NO_AMPLIFICATION
     if _rare_overflow(design, delta=delta, campaigns=campaigns) is not None:
@@ -148,9 +148,9 @@ def certify_at(
 ) -> Certificate:
     """Return the certificate of an epsilon that ``delta_at`` has proved at ``precision``.
 
-    ``delta_at`` must have been at most what ``variation`` leaves of ``delta``: that is not checked
-    again. Nothing is proved too small. ``started`` is the ``time.perf_counter()`` at which the work
-    began; None means now.
+    The caller must have checked that ``delta_at`` is at most the part of ``delta`` that remains
+    after the charge for ``variation``. The certificate's lower bound is 0. ``started`` is the
+    ``time.perf_counter()`` at which the work began. None means now.
     """
     started = time.perf_counter() if started is None else started
     lines = assumptions(
@@ -159,7 +159,7 @@ def certify_at(
         uses_population=method is Method.EXACT_POPULATION,
         campaigns=campaigns,
     )
-    note = f"on a grid of {precision:d} cells; checkins check uses a finer one"
+    note = f"on a grid of {precision:d} cells; checkins check uses a finer grid"
     return Certificate(
         epsilon=epsilon,
         epsilon_lower=0.0,
@@ -177,8 +177,8 @@ def certify_at(
 
 
 def _accounted(design: Design, *, delta: float, campaigns: int) -> tuple[Design, float]:
-    """Return the design that is accounted for in place of this one, and what delta grows by."""
-    if _is_averaged_gaussian(design):  # as if every client's slot were known
+    """Return the design to account for in place of ``design``, and the amount to add to delta."""
+    if _is_averaged_gaussian(design):  # treat every client's slot as known
         return replace(campaign_divergence.uncapped(design), slots=1), 0.0
     overflow = _rare_overflow(design, delta=delta, campaigns=campaigns)
     if overflow is None:
@@ -191,7 +191,10 @@ def _is_averaged_gaussian(design: Design) -> bool:
 
 
 def _rare_overflow(design: Design, *, delta: float, campaigns: int) -> float | None:
-    """Return the probability that any slot overflows; None if unknown or too large to charge."""
+    """Return a bound on the probability that any slot overflows.
+
+    Return None if the bound is unknown, or too large to charge to delta.
+    """
     probability = campaign_divergence.overflow_probability_of(design)
     if probability is None or probability * campaigns > _RARE * delta:
         return None
@@ -199,15 +202,15 @@ def _rare_overflow(design: Design, *, delta: float, campaigns: int) -> float | N
 
 
 _LEAST_LOCAL, _MOST_LOCAL = 1e-5, 30.0
-"""Smallest and largest local epsilon that are searched."""
+"""Smallest and largest local epsilon that a search tries."""
 _USUAL_SLOPE = 20.0
-"""Approximate slope of the log odds of delta in the log of the noise."""
+"""Typical slope of the log odds of delta as a function of the logarithm of the noise."""
 _largest_shift = lru_cache(maxsize=256)(largest_shift)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The (epsilon, delta) that all campaigns together may spend, for a neighbour relation."""
+    """The (epsilon, delta) that all campaigns together must satisfy, and the neighbour relation."""
 
     epsilon: float
     delta: float
@@ -223,10 +226,10 @@ def calibrate_at(
     guess: float | None = None,
     slack: float = 0.004,
 ) -> float | None:
-    """Return the level that meets the target with the least noise; None if no level does.
+    """Return the level that meets the target with the least noise, or None if none does.
 
-    The design's own level is replaced. The search starts at ``guess``; None means at the estimate.
-    The noise exceeds the least by a factor of about 1 + ``slack`` at most.
+    The design's own level is ignored. The search starts at ``guess``, or at the estimate if it is
+    None. The noise is at most about 1 + ``slack`` times the least possible noise.
     """
 
     def spent(level: float) -> float:
@@ -254,14 +257,14 @@ def calibrate_at(
         start=1.0 / min(max(start, _LEAST_LOCAL), _MOST_LOCAL),
         least=1.0 / _MOST_LOCAL,
         most=1.0 / _LEAST_LOCAL,
-        slack=slack / 4.0,  # evaluations are fast, and delta is 0 from some level on
+        slack=slack / 4.0,  # evaluations are fast, and delta is 0 below some local epsilon
         slope=slope,
     )
     return None if inverse is None else 1.0 / inverse
 
 
 def estimated_level(design: Design, target: Target, campaigns: int) -> float:
-    """Return the level that approximately meets the target; the design's own level is ignored."""
+    """Return a level that approximately meets the target. The design's own level is ignored."""
     if isinstance(design.randomizer, LocalRandomizer):
         return _local_epsilon(design, target, campaigns)
     noise = min(
@@ -271,7 +274,7 @@ def estimated_level(design: Design, target: Target, campaigns: int) -> float:
 
 
 def seems_out_of_reach(design: Design, target: Target, campaigns: int) -> bool:
-    """Return whether the target needs more noise than the largest, beyond an estimate's error."""
+    """Return True if the target needs more than the largest noise, by a clear margin."""
     if isinstance(design.randomizer, LocalRandomizer):
         return _local_epsilon(design, target, campaigns) <= _LEAST_LOCAL
     return _slot_noise(design, target, campaigns) > 1.2 * MOST_NOISE
@@ -288,7 +291,7 @@ def _slot_noise_per_level(design: Design, noise: GaussianNoise) -> float:
 
 
 def _slope(design: Design, target: Target, campaigns: int) -> float:
-    """Return the slope of the log odds of delta in the log of the noise, by the estimates."""
+    """Estimate the slope of the log odds of delta as a function of the logarithm of the noise."""
     odds = 0.7 * target.delta / (1.0 - target.delta)
     less = replace(target, delta=odds / (1.0 + odds))
     moved = abs(
@@ -300,7 +303,7 @@ def _slope(design: Design, target: Target, campaigns: int) -> float:
 
 
 def _slot_noise(design: Design, target: Target, campaigns: int) -> float:
-    """Estimate the noise of a slot over the clip."""
+    """Estimate the noise of a slot in units of the clip."""
     slots, participation = design.choices, design.participation
     if design.protocol is Protocol.AVERAGED:
         slots, participation = 1, 1.0
@@ -308,13 +311,13 @@ def _slot_noise(design: Design, target: Target, campaigns: int) -> float:
     if design.capacity is not None:
         method = method_at(design, delta=target.delta, campaigns=campaigns)
         if method is not Method.EXACT_POPULATION:
-            shift *= 0.55  # one client may displace another: nearly twice the shift
+            shift *= 0.55  # one client may displace another, which nearly doubles the shift
     return 1.0 / shift
 
 
 @lru_cache(maxsize=1 << 15)
 def _shift(slots: int, participation: float, target: Target, campaigns: int) -> float:
-    """Estimate the clip over the noise of a slot: the smaller of two shifts."""
+    """Estimate the shift, which is the clip divided by the noise of a slot."""
     replaced = target.adjacency is Adjacency.REPLACE_ONE
     x = _squared_shift(slots, participation, target, campaigns)
     together = math.sqrt(math.asinh(x / 4.0) if replaced else math.log1p(x))
@@ -330,7 +333,7 @@ def _shift(slots: int, participation: float, target: Target, campaigns: int) -> 
 
 
 def _squared_shift(slots: int, participation: float, target: Target, campaigns: int) -> float:
-    """Estimate the variance of one slot's ratio with which all slots together meet the target."""
+    """Estimate the variance of one slot's likelihood ratio at which all slots meet the target."""
     shift = _largest_shift(target.epsilon, target.delta)
     return shift**2 * slots / (participation**2 * campaigns)
 
@@ -338,7 +341,7 @@ def _squared_shift(slots: int, participation: float, target: Target, campaigns: 
 def _own_slot_delta(
     shift: float, slots: int, participation: float, epsilon: float, replaced: bool
 ) -> float:
-    """Return delta of one slot's likelihood ratio, with all other slots at their mean."""
+    """Return delta if only one slot's likelihood ratio varies and all others equal their mean."""
     others, excess = slots / participation - 1.0, math.expm1(epsilon)
     if replaced:
         c = math.exp(-shift * shift / 2.0)

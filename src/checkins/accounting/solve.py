@@ -1,8 +1,9 @@
-"""Every search of the accountant: the place where a falling function, or a condition, changes side.
+"""Searches of the accountant: where a decreasing function, or a condition, crosses a threshold.
 
-The hockey-stick divergence between all releases with a client and without it gives the delta of an
-epsilon, and the epsilon of a delta. The divergence is never known exactly: ``DeltaBounds`` brackets
-it, and every search returns the side that claims less.
+The delta at an epsilon is the hockey-stick divergence between all releases with a client and all
+releases without it. The epsilon at a delta is found by a search. The divergence is known only up to
+the bounds of ``DeltaBounds``. Every search returns the side on which the guarantee is weaker, so
+that it is true.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The ends between which a number is proved to lie."""
+    """A lower and an upper bound on a number."""
 
     lower: float
     upper: float
 
 
 class DeltaBounds(Protocol):
-    """Bounds on the smallest delta that is true at an epsilon >= 0; both fall with epsilon."""
+    """Bounds on the smallest true delta at an epsilon >= 0. Both decrease with epsilon."""
 
     def upper(self, epsilon: float) -> float: ...
     def lower(self, epsilon: float) -> float: ...
 
 
 class Divergence(DeltaBounds, Protocol):
-    """Bounds on delta that also find the epsilon of a delta."""
+    """Bounds on delta that also compute the epsilon at a given delta."""
 
     def epsilon(self, delta: float) -> Interval:
-        """Return an interval: ``upper`` is proved true, ``lower`` proved too small or equal."""
+        """Return bounds on epsilon: ``upper`` is proved, and no epsilon below ``lower`` holds."""
         ...
 
     def upper_epsilon(self, delta: float) -> float:
-        """Return the upper end of ``epsilon`` without the work for the lower end."""
+        """Return the upper bound of ``epsilon`` without computing the lower bound."""
         ...
 
 
@@ -55,12 +56,12 @@ def crossing(
     stride: float = 0.1,
     surely_above_at_zero: bool = False,
 ) -> Interval:
-    """Bracket the smallest argument at which a falling function is at most ``target``.
+    """Bracket the smallest argument at which a decreasing function is at most ``target``.
 
-    Returns ``lower`` with falls(lower) > target (or 0) and ``upper`` with falls(upper) <= target,
-    no further apart than ``precision`` relative to ``upper``. ``upper`` is infinite if no argument
-    up to ``MOST_EPSILON`` has it. Secant steps on the logarithm stay inside a shrinking bracket;
-    the first step away from the guess is ``stride`` of it.
+    Return ``lower`` with falls(lower) > target, or 0, and ``upper`` with falls(upper) <= target.
+    Their distance is at most ``precision`` times ``upper``. ``upper`` is infinite if falls(x) >
+    target for all x up to ``MOST_EPSILON``. The search starts at ``guess``, and its first step is
+    ``stride`` times ``guess``. It uses secant steps on the logarithm inside a shrinking bracket.
 
     >>> bracket = crossing(lambda x: math.exp(-x), 0.5, guess=1.0, precision=1e-9)
     >>> bracket.lower < math.log(2) <= bracket.upper
@@ -76,7 +77,7 @@ def crossing(
             return Interval(low, math.inf)
         low, at_low = high, at_high
         high, factor = min(high * factor, MOST_EPSILON), factor * factor
-        if high > 1.0:  # small steps: far out, a coarse grid may bound nothing any more
+        if high > 1.0:  # take small steps, because far out a coarse grid may give no bound
             factor = min(factor, 1.5)
         at_high = falls(high)
     while low == 0.0 and high > 1e-300:
@@ -94,7 +95,7 @@ def crossing(
         middle = (low + high) / 2
         if turn % 3 < 2 and at_high > 0.0 and at_low < math.inf:
             rise, total = math.log(at_low / target), math.log(at_low / at_high)
-            nudge = precision * high / 4  # step just past the root, so that both ends close in
+            nudge = precision * high / 4  # step just past the root, so that both sides converge
             share = low + (high - low) * rise / total
             middle = share + nudge if turn % 2 else share - nudge
             middle = min(max(middle, low + (high - low) / 100), high - (high - low) / 100)
@@ -114,11 +115,11 @@ def first_true(
     precision: float = 0.0,
     width: float = 0.0,
 ) -> _Number:
-    """Bisect a condition that changes once between two numbers; it holds at the number returned.
+    """Bisect a condition that is False at ``false`` and True at ``true``, and changes once between.
 
-    Stops when no number lies between the two sides, or they are within ``width`` of each other, or
-    within ``precision`` relative to the side that holds. The condition is not evaluated at
-    ``false`` and ``true``.
+    Return a number at which the condition holds. Stop if no number lies between the two sides, or
+    if their distance is at most ``width``, or at most ``precision`` times the side that holds. The
+    condition is not evaluated at ``false`` and ``true`` themselves.
 
     >>> first_true(lambda x: x * x >= 2.0, false=0.0, true=2.0)
     1.4142135623730951
@@ -137,11 +138,11 @@ def first_true(
 
 
 def root_above(falls: Callable[[float], float], *, low: float, high: float) -> float:
-    """Return a root of a falling function by Brent's method, rounded up by 1e-9 of itself.
+    """Return a root of a decreasing function by Brent's method, increased by a relative 1e-9.
 
-    Returns ``low`` if the function is at most 0 there already.
+    Return ``low`` if the function is at most 0 at ``low``.
     """
-    # Imported here: it takes a third of a second, and few certificates need it.
+    # Imported here, because the import takes a third of a second and few certificates need it.
     from scipy.optimize import brentq
 
     if falls(low) <= 0.0:
@@ -152,7 +153,7 @@ def root_above(falls: Callable[[float], float], *, low: float, high: float) -> f
 _MOST_STEPS = 40
 _LEAST_ODDS = 5e-324
 _FAR = 60.0
-"""Difference of log odds beyond which a point does not help to locate the root."""
+"""Difference of log odds above which a point does not help to locate the root."""
 
 
 def just_enough(
@@ -165,12 +166,13 @@ def just_enough(
     slack: float,
     slope: float,
 ) -> float | None:
-    """Return an x from ``least`` to ``most`` at which a falling probability is just below target.
+    """Return an x from ``least`` to ``most`` at which a decreasing probability meets ``target``.
 
-    The x exceeds the smallest such x by a factor of about 1 + ``slack``; None if falls(most) is
-    above the target, or no x is found. A ``CheckinsError`` counts as above the target. The log odds
-    of the probability fall with log x at a rate of about ``slope``, apart from the rounding of a
-    grid, which differs between values of x: the tolerated difference grows with every evaluation.
+    The result is at most about 1 + ``slack`` times the smallest x that meets the target. Return
+    None if falls(most) is above the target, or if no x is found. A ``CheckinsError`` counts as
+    above the target. ``slope`` is about the rate at which the log odds of the probability decrease
+    with log x. Because a grid rounds differently at every x, the tolerance grows with every
+    evaluation.
 
     >>> search = dict(start=1.0, least=1e-3, most=1e6, slack=1e-3, slope=1.0)
     >>> round(just_enough(lambda x: 1.0 / (1.0 + x), 0.01, **search), 1)
@@ -210,7 +212,7 @@ def just_enough(
         if high - low < slack:
             return math.exp(high)
         aim, width = tolerated / 2.0, high - low
-        if math.isinf(width):  # one side is unknown: follow the slope, at least twice as far
+        if math.isinf(width):  # one side is unknown: follow the slope, and double the step
             distance = at_low - aim if math.isinf(high) else aim - at_high
             stride = min(max(1.02 * distance / slope, 2.0 * stride), max(0.6, 3.0 * stride))
             x = low + stride if math.isinf(high) else high - stride

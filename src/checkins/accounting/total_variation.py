@@ -1,14 +1,14 @@
-"""Charge to delta the distance between implementation and design, and curious clients.
+"""Charge delta for the distance between implementation and design, and for curious clients.
 
-Let τ bound the total variation between all that a run releases and some function of all that its
-design releases, for every input. If the design is (ε, δ′)-DP, the run is (ε, δ′ + (1 + e^ε) τ)-DP.
-Let h bound the probability that the client displaces a curious one
-(``adversaries.against_curious``): it adds e^ε h.
+Let τ be an upper bound, for every input, on the total variation distance between all releases of a
+run and some function of all releases of its design. If the design is (ε, δ′)-DP, the run is
+(ε, δ′ + (1 + e^ε) τ)-DP. Let h be an upper bound on the probability that a client displaces a
+curious client (``adversaries.against_curious``). Then another e^ε h is added to δ.
 
 Theorem:     docs/theory/total-variation.md, docs/theory/curious.md.
 Neighbours:  any.
-Rounding:    sums are compared as rationals, e^ε is rounded up: a τ far below the last digit of δ
-             is charged all the same.
+Rounding:    e^ε is rounded up, and sums are compared as rational numbers. So a τ far below the last
+             digit of δ is still charged.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from checkins.errors import DeltaExhausted
 
 
 def check(variation: float) -> None:
-    """Refuse a total variation outside [0, 1]."""
+    """Raise ``InvalidValue`` if the total variation is outside [0, 1]."""
     validate.probability(variation=variation)
 
 
 def shares(delta: float) -> Iterator[float]:
-    """Yield the parts of ``delta`` at which a design may be accounted for, the largest first.
+    """Yield the parts of ``delta`` that are tried as the design's own delta, the largest first.
 
-    They do not depend on τ: a larger τ can only lead to a smaller part, and a larger epsilon.
+    They do not depend on τ. So a larger τ can only lead to a smaller part, and to a larger epsilon.
     """
     yield math.nextafter(delta, 0.0)
     for bits in (46, 40, 34, 28, 22, 17, 13, 10, 8, 7, 6, 5, 4, 3, 2):
@@ -41,7 +41,7 @@ def shares(delta: float) -> Iterator[float]:
 def fits(
     share: float, *, delta: float, epsilon: float, variation: float, exposure: float = 0.0
 ) -> bool:
-    """Return whether ``share`` and the charges for τ and h at this epsilon stay within ``delta``.
+    """Return True if ``share`` plus the charges for τ and h at this epsilon is at most ``delta``.
 
     >>> fits(0.5, delta=0.5, epsilon=0.0, variation=1e-300)
     False
@@ -53,7 +53,7 @@ def fits(
 
 
 def share(*, delta: float, epsilon: float, variation: float, exposure: float = 0.0) -> float:
-    """Return the largest part of ``delta`` that the charges at this epsilon leave to the design."""
+    """Return the largest part of ``delta`` that remains after the charges at this epsilon."""
     if variation == 0.0 and exposure == 0.0:
         return delta
     for part in shares(delta):
@@ -63,7 +63,10 @@ def share(*, delta: float, epsilon: float, variation: float, exposure: float = 0
 
 
 def widened(*, delta: float, epsilon: float, variation: float) -> float:
-    """Return ``delta`` plus the charge for τ, rounded up: a lower end is computed at that delta."""
+    """Return ``delta`` plus the charge for τ, rounded up.
+
+    A lower bound on epsilon is computed at this larger delta.
+    """
     charged = _charge(epsilon, variation)
     if charged is None:
         return 1.0
@@ -73,7 +76,7 @@ def widened(*, delta: float, epsilon: float, variation: float) -> float:
 
 
 def charge(*, epsilon: float, variation: float, exposure: float = 0.0) -> float:
-    """Return (1 + e^ε) τ + e^ε h, rounded up: the part of delta that is charged."""
+    """Return the amount (1 + e^ε) τ + e^ε h that is charged to delta, rounded up."""
     charged = _charge(epsilon, variation, exposure)
     if charged is None:
         return 1.0
@@ -81,13 +84,13 @@ def charge(*, epsilon: float, variation: float, exposure: float = 0.0) -> float:
 
 
 def exhausted(delta: float, variation: float, exposure: float = 0.0) -> DeltaExhausted:
-    """Return the error for charges that exceed delta."""
+    """Return the error to raise if the charges exceed delta."""
     if exposure > variation:
         return DeltaExhausted(
             "curious",
             f"exposes {exposure:.3g}",
-            f"leaves nothing of delta = {delta!r}: add slots or capacity, allow fewer of them,"
-            " or take a larger delta",
+            f"leaves nothing of delta = {delta!r}: add slots or capacity, allow fewer curious"
+            " clients, or choose a larger delta",
         )
     return DeltaExhausted(
         "variation",
@@ -97,7 +100,7 @@ def exhausted(delta: float, variation: float, exposure: float = 0.0) -> DeltaExh
 
 
 def _charge(epsilon: float, variation: float, exposure: float = 0.0) -> Fraction | None:
-    """Return (1 + e^ε) τ + e^ε h, rounded up; None if it exceeds every delta."""
+    """Return (1 + e^ε) τ + e^ε h, rounded up, or None if it exceeds every possible delta."""
     if not epsilon < 700.0:
         return None
     grown = Fraction(math.nextafter(math.exp(epsilon) * (1.0 + 1e-15), math.inf))
