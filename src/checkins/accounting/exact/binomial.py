@@ -1,7 +1,8 @@
-"""Binomial distributions within a window wide enough that the mass outside it does not matter.
+"""Binomial distributions on a window of counts, with negligible probability outside.
 
-Masses come from ratios of neighbours, not from factorials, so that they stay accurate for counts in
-the billions, and tails are sums of positive terms, so that they stay accurate far below 1e-15.
+Probabilities are computed from ratios of neighbouring terms instead of factorials, so they are
+accurate for counts in the billions. Tails are sums of positive terms, so they are accurate far
+below 1e-15.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.accounting.solve import first_true
 
 ROUND_OFF = 2e-7
-"""Relative error allowed in each tail computed here; the largest found, at 1e12 trials, is 5e-8."""
+"""Relative error allowed in each tail. The largest error found, at 1e12 trials, is 5e-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Masses of Binomial(trials, probability) at ``first``, ``first + 1``, ...; they sum to 1."""
+    """Probabilities of the counts ``first``, ``first + 1``, ..., scaled to sum to 1."""
 
     first: int
     masses: FloatArray
@@ -32,12 +33,13 @@ class Window:
 
 
 def window(*, trials: int, probability: float, log_outside: float) -> Window:
-    """Return all counts but those at either end with probability, end by end, < exp(-log_outside).
+    """Return the counts of Binomial(trials, probability) without its negligible tails.
 
-    By Chernoff, Pr[B >= k] <= exp(-trials KL(k/trials, probability)) for k above the mean, and
-    likewise below it. The masses inside are scaled to sum to 1, so each is too large by a factor of
-    at most 1 / (1 - 2 exp(-log_outside)), and what lies outside is missing: a bound made of them
-    holds to within twice exp(-log_outside) times the largest value that it sums.
+    Each of the two tails has a probability below exp(-log_outside). By Chernoff's bound,
+    Pr[B >= k] <= exp(-trials KL(k/trials, probability)) for k above the mean, and likewise below
+    it. The probabilities inside are scaled to sum to 1, so each is too large by a factor of at most
+    1 / (1 - 2 exp(-log_outside)). An expectation over the window is wrong by at most
+    2 exp(-log_outside) times the largest value in it.
     """
     first = _edge(trials, probability, log_outside, upwards=False)
     last = _edge(trials, probability, log_outside, upwards=True)
@@ -51,10 +53,10 @@ def window(*, trials: int, probability: float, log_outside: float) -> Window:
 
 
 def _edge(trials: int, probability: float, log_outside: float, *, upwards: bool) -> int:
-    """The first count outwards whose Chernoff exponent, trials * KL, exceeds ``log_outside``.
+    """Return the first or last count of the window.
 
-    The window ends with it: already at or beyond this count the probability is below
-    exp(-log_outside). The last count there is, 0 or ``trials``, where none exceeds it.
+    Going outwards from the mean, it is the first count whose Chernoff exponent, trials * KL,
+    exceeds ``log_outside``. If no count does, it is 0 or ``trials``.
     """
     inside, outside = round(trials * probability), trials if upwards else 0
     if _exponent(trials, probability, outside) <= log_outside:
@@ -74,10 +76,10 @@ def _exponent(trials: int, probability: float, count: int) -> float:
 
 
 def fair_shortfall(trials: FloatArray, y: FloatArray) -> FloatArray:
-    """E(y - B)_+ for B ~ Binomial(trials, 1/2), elementwise.
+    """Return E(y - B)_+ for B ~ Binomial(trials, 1/2), elementwise.
 
-    With j = floor(y) and T = Pr[B <= j], it equals (y - trials/2) T + (trials/4) Pr[B' = j], B'
-    having one trial less; far in the tail the two terms cancel by no more than a few digits.
+    With j = floor(y) and T = Pr[B <= j], it equals (y - trials/2) T + (trials/4) Pr[B' = j], where
+    B' has one trial less. Far in the tail, the two terms cancel by no more than a few digits.
     """
     some = np.maximum(trials, 1.0)
     j = np.clip(np.floor(y), 0.0, some - 1.0)
@@ -88,7 +90,10 @@ def fair_shortfall(trials: FloatArray, y: FloatArray) -> FloatArray:
 
 
 def _fair_mass(trials: FloatArray, count: FloatArray) -> FloatArray:
-    """Pr[Binomial(trials, 1/2) = count] by Loader's saddle-point form: no large logs cancel."""
+    """Return Pr[Binomial(trials, 1/2) = count] by Loader's saddle-point form.
+
+    In this form, no large logarithms cancel.
+    """
     other = trials - count
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(trials > 0, (count - other) / np.maximum(trials, 1.0), 0.0)
@@ -100,7 +105,10 @@ def _fair_mass(trials: FloatArray, count: FloatArray) -> FloatArray:
 
 
 def _stirling(n: FloatArray) -> FloatArray:
-    """log n! - log(sqrt(2 pi n) (n/e)^n): a table up to 15, the asymptotic series above."""
+    """Return log n! - log(sqrt(2 pi n) (n/e)^n).
+
+    Use a table for n up to 15, and the asymptotic series above.
+    """
     small = np.minimum(n, 15.0).astype(np.intp)
     m = np.maximum(n, 15.0)
     s = 1.0 / (m * m)

@@ -1,9 +1,11 @@
-"""The exact accountant for a design: which likelihood ratio bounds one campaign of it.
+"""The exact accountant for one campaign of a design.
 
-Theorem:     docs/theory/one-likelihood-ratio.md: whatever the others do and however the model
-             adapts, the likelihood ratio of all releases is below a sum of independent slot ratios
-             in convex order; docs/theory/windows-and-capacity.md for windows, capacity, averages
-             and repetition.
+Whatever the other clients do and however the model adapts, the likelihood ratio of all releases is
+below a sum of independent slot ratios in convex order. This module selects the slot ratio for the
+design.
+
+Theorem:     docs/theory/one-likelihood-ratio.md; docs/theory/windows-and-capacity.md for windows,
+             capacity, averaged updates and several campaigns.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ from checkins.errors import NotCovered
 
 CELLS = 768
 REPLACE_ONE_CELLS = 600
-"""Cells of a grid: [lower, upper] are within half a percent of each other, add/remove. Replace-one,
-where a distribution must be built for every epsilon tried, uses fewer: within one percent up to a
-hundred slots, about three at ten thousand."""
+"""Numbers of grid cells for add/remove and for replace-one.
+
+For add/remove, the lower and the upper bound differ by at most half a percent. Replace-one uses
+fewer cells, because it builds a distribution for every epsilon that it tries. Its bounds differ by
+about one percent for a hundred slots, and by three percent for ten thousand slots."""
 
 _TAIL = 1e-9
 _CURVE_CELLS = 320
@@ -42,7 +46,7 @@ _CERTAIN = from_ratios(np.ones(1), np.zeros(1), np.ones(1))
 def divergence(
     design: Design, adjacency: Adjacency, *, delta: float, cells: int | None = None
 ) -> Divergence:
-    """Return the exact divergence of one campaign; raise ``NotCovered`` if no theorem is exact."""
+    """Return the exact divergence of one campaign. Raise ``NotCovered`` if no theorem gives it."""
     _check(design, adjacency)
     if isinstance(design.randomizer, GaussianNoise):
         noisy = gaussian_campaign(design, design.randomizer)
@@ -58,12 +62,12 @@ def divergence(
 
 
 def pure_campaign(design: Design, randomizer: LocalRandomizer) -> pure.PureCampaign:
-    """Return the parameters that the accountant for pure randomizers uses."""
+    """Return the parameters for the accountant for pure randomizers."""
     return pure.PureCampaign(randomizer.local_epsilon, design.choices, design.participation)
 
 
 def gaussian_campaign(design: Design, noise: GaussianNoise) -> gaussian.GaussianCampaign:
-    """Return the parameters that the accountant for Gaussian noise uses."""
+    """Return the parameters for the accountant for Gaussian noise."""
     return gaussian.GaussianCampaign(
         design.slot_noise(noise), design.choices, design.participation, design.capacity
     )
@@ -74,26 +78,30 @@ def _check(design: Design, adjacency: Adjacency) -> None:
     if isinstance(design.randomizer, GaussianNoise):
         if design.protocol is Protocol.AVERAGED:
             raise NotCovered(
-                "protocol", str(design.protocol), "no exact bound for averaged Gaussian reports"
+                "protocol",
+                str(design.protocol),
+                "there is no exact bound for averaged Gaussian reports",
             )
     elif not design.randomizer.is_pure:
         raise NotCovered(
-            "local_delta", design.randomizer.local_delta, "no exact bound for approximate reports"
+            "local_delta",
+            design.randomizer.local_delta,
+            "there is no exact bound for reports with a local delta",
         )
 
 
 def _shuffled(design: Design, randomizer: LocalRandomizer) -> pure.PureCampaign:
-    """Return the shuffle of all contributors' reports: averaged updates are its post-processing."""
+    """Return the shuffle of all reports, of which averaged updates are post-processing."""
     contribute = design.population.fewest if design.population else 1
     return pure.PureCampaign(randomizer.local_epsilon, contribute, 1.0)
 
 
 def attaining_design(design: Design) -> Design:
-    """Return a fixed window whose divergence some client of the design attains: for lower ends.
+    """Return a fixed-window design whose divergence some client of ``design`` attains.
 
-    A client of the sliding window meets no more slots than the server is active in. The sum of K
-    pure reports reveals at most which of K slots of their own they were in, and a canary among
-    dummies reveals that much.
+    It gives lower bounds. In the sliding protocol, a client meets at most as many slots as the
+    server is active in. A slot that sums K pure reports can reveal as much as K separate slots with
+    one report each, if all other reports are dummies.
     """
     if design.protocol is Protocol.AVERAGED:
         return design
@@ -112,7 +120,10 @@ def attaining_design(design: Design) -> Design:
 
 @dataclass(frozen=True, slots=True)
 class UnlessOverflow:
-    """The divergence ``usual``, except with probability at most ``probability``: then ``rare``."""
+    """The divergence ``usual`` if no slot overflows, and ``rare`` otherwise.
+
+    A slot overflows with probability at most ``probability``.
+    """
 
     usual: Divergence
     rare: Divergence
@@ -140,9 +151,9 @@ class UnlessOverflow:
 def with_population(
     design: Design, adjacency: Adjacency, *, delta: float, cells: int | None = None
 ) -> Divergence | None:
-    """Return the divergence if at most ``population.most`` clients exist.
+    """Return the divergence under the assumption that at most ``population.most`` clients exist.
 
-    None if capacity or population is not declared, or the noise is not Gaussian.
+    Return None if capacity or population is not declared, or if the noise is not Gaussian.
 
     Theorem:     docs/theory/gaussian.md: no client is displaced unless a slot overflows.
     """
@@ -155,7 +166,7 @@ def with_population(
 
 
 def uncapped(design: Design) -> Design:
-    """Return the fixed window in which no client is displaced, with the noise of a slot's sum."""
+    """Return a fixed-window design without a capacity, and with the same noise in a slot's sum."""
     if not isinstance(design.randomizer, GaussianNoise):
         return replace(design, protocol=Protocol.FIXED, slots=design.choices, window=None)
     noise = GaussianNoise(design.slot_noise(design.randomizer), NoiseAt.SERVER)
@@ -170,9 +181,9 @@ def uncapped(design: Design) -> Design:
 
 
 def overflow_probability_of(design: Design) -> float | None:
-    """Bound the probability that some slot among a client's choices is full without it.
+    """Return a bound on the probability that other clients fill a slot that the client may draw.
 
-    None if capacity or population is not declared, or the noise is not Gaussian.
+    Return None if capacity or population is not declared, or if the noise is not Gaussian.
     """
     if design.population is None or design.capacity is None:
         return None
@@ -189,9 +200,10 @@ def overflow_probability_of(design: Design) -> float | None:
 def pair(
     design: Design, adjacency: Adjacency, rounding: Rounding, *, delta: float
 ) -> DominatingPair:
-    """Return one campaign's dominating pair, which composes, on the side of ``rounding``.
+    """Return a dominating pair of one campaign, to compose with others, rounded as asked.
 
-    Rounded down, replace-one is attained by a client whose other data equal its absence.
+    If ``rounding`` is down, the replace-one pair is that of add/remove, because a client's other
+    data may look like its absence.
     """
     _check(design, adjacency)
     if design.participation == 0.0:
@@ -217,7 +229,7 @@ def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> Dominati
     curve = divergence(design, Adjacency.REPLACE_ONE, delta=smallest, cells=cells)
     last = crossing(curve.upper, smallest, guess=curve.upper_epsilon(delta), precision=0.02).upper
     if not math.isfinite(last):
-        raise NotCovered("delta", delta, "too small for this design to compose")
+        raise NotCovered("delta", delta, "is too small to compose campaigns of this design")
     if last == 0.0:
         hidden = curve.upper(0.0)
         return replace(_CERTAIN, only_present=hidden, only_absent=hidden)

@@ -1,11 +1,12 @@
-"""Dominating pairs: two hypotheses on a finite list of outcomes, which compose.
+"""Dominating pairs: two distributions P and Q on a finite list of outcomes.
 
-P is the distribution of all releases with the client (or with its data), Q without it (or with
-other data). An outcome has its masses under both, and its gain P - Q, stored because it is accurate
-where the two nearly agree. Campaigns with fresh randomness compose by multiplying masses: their
-losses log P/Q add. Rounding up to fewer outcomes splits an outcome between two neighbours and
-preserves both masses; merging them again would undo it. Rounding down merges neighbours, which is
-post-processing.
+P is the distribution of all releases with the client (or with its data), and Q is the distribution
+without the client (or with other data). An outcome has its probability (mass) under P and under Q,
+and its privacy loss is log P/Q. The difference P - Q, called the gain, is stored separately,
+because it is more accurate if P and Q nearly agree. To compose campaigns with fresh randomness, masses are
+multiplied and losses are added. Rounding up splits an outcome between two neighbouring losses and
+preserves both masses. This is safe, because merging the two would restore the outcome. Rounding
+down merges neighbouring outcomes, which is post-processing.
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ from checkins.accounting.exact.slot_ratio import FloatArray
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-_MOST_LOSS = 600.0  # outcomes with a larger loss count as certain
-_CLOSEST = 1e-5  # outcomes of an envelope nearer to each other, relatively, are joined
-_BETWEEN = 1024  # points of an envelope in addition to the outcomes
-_DRIFT = 1e-11  # by how much masses may miss 1 from round-off alone
+_MOST_LOSS = 600.0  # an outcome with a larger loss counts as possible under P only
+_CLOSEST = 1e-5  # outcomes of an envelope with a smaller relative distance are joined
+_BETWEEN = 1024  # additional points of an envelope, besides the outcomes
+_DRIFT = 1e-11  # largest difference of the sum of masses from 1 that is round-off
 ROUND_OFF = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
 class DominatingPair:
-    """Outcomes in the order of their losses, and the masses only one hypothesis has."""
+    """Outcomes in increasing order of their losses.
+
+    ``absent`` holds the masses under Q, and ``present`` those under P. ``only_present`` is the mass
+    of outcomes that are possible under P only, and ``only_absent`` that under Q only.
+    """
 
     absent: FloatArray
     present: FloatArray
@@ -47,15 +52,15 @@ class DominatingPair:
         return np.where(near, np.log1p(np.where(near, self.gains, 0.0) / self.absent), far)
 
     def remove(self, epsilon: float) -> float:
-        """delta of P against Q at ``epsilon``: the sum of (P - e^eps Q)_+."""
+        """Return the delta of P against Q at ``epsilon``, the sum of (P - e^eps Q)_+."""
         if epsilon < math.log(2.0):
             excess = self.gains - math.expm1(epsilon) * self.absent
-        else:  # where P and Q are far apart, their difference is less accurate than they are
+        else:  # if P and Q are far apart, P and Q are more accurate than the gain
             excess = self.present - math.exp(epsilon) * self.absent
         return float(excess[excess > 0].sum()) + self.only_present
 
     def add(self, epsilon: float) -> float:
-        """delta of Q against P at ``epsilon``: the sum of (Q - e^eps P)_+."""
+        """Return the delta of Q against P at ``epsilon``, the sum of (Q - e^eps P)_+."""
         if epsilon < math.log(2.0):
             excess = -math.expm1(epsilon) * self.absent - math.exp(epsilon) * self.gains
         else:
@@ -63,11 +68,11 @@ class DominatingPair:
         return float(excess[excess > 0].sum()) + self.only_absent
 
     def compose(self, other: DominatingPair, rounding: Rounding) -> DominatingPair:
-        """Return the pair of both campaigns, rounded."""
+        """Return the rounded pair of both campaigns together."""
         only_present = _either(self.only_present, other.only_present)
         only_absent = _either(self.only_absent, other.only_absent)
         grid = _grid(self, other, rounding)
-        if grid is None:  # nothing is left that both hypotheses could show
+        if grid is None:  # no outcome is possible under both P and Q
             nothing = np.zeros(0)
             return DominatingPair(nothing, nothing, nothing, only_present, only_absent)._conserved()
         ours, theirs, size = self.losses - grid.origin, other.losses, grid.cells + 2
@@ -86,7 +91,7 @@ class DominatingPair:
         return cells._shared()
 
     def _shared(self) -> DominatingPair:
-        """Drop outcomes whose mass under either hypothesis is 0 in doubles."""
+        """Drop outcomes whose mass under P or Q underflows to 0."""
         keep = (self.absent > 0) & (self.present > 0)
         lost = float(self.absent[(self.absent > 0) & (self.present == 0)].sum())
         return DominatingPair(
@@ -98,7 +103,10 @@ class DominatingPair:
         )
 
     def _conserved(self) -> DominatingPair:
-        """Count as certain whatever mass underflow lost: the total is 1 under both hypotheses."""
+        """Restore mass that was lost by underflow, so that the masses of P and of Q sum to 1.
+
+        The lost mass counts as possible under one of the two only.
+        """
         present, absent = _missing(self.present), _missing(self.absent)
         return replace(
             self,
@@ -107,7 +115,7 @@ class DominatingPair:
         )
 
     def repeat(self, times: int, rounding: Rounding) -> DominatingPair:
-        """Return the pair of the same campaign ``times`` times, by doubling."""
+        """Return the pair of ``times`` runs of the campaign, by doubling."""
         total = self
         for bit in bin(times)[3:]:
             total = total.compose(total, rounding)
@@ -116,8 +124,8 @@ class DominatingPair:
         return total
 
     def to_dp_accounting(self, *, interval: float) -> PrivacyLossDistribution:
-        """Return the pair rounded up onto a grid of losses, in the form of dp_accounting."""
-        # Imported here: it takes longer than everything else of the accountant together.
+        """Return the pair as an object of dp_accounting, rounded up to a grid of losses."""
+        # Imported here, because the import takes longer than that of the rest of the accountant.
         from dp_accounting.pld.pld_pmf import DensePLDPmf
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
@@ -153,7 +161,7 @@ def _missing(masses: FloatArray) -> float:
 def from_ratios(
     ratios: FloatArray, gains: FloatArray, masses: FloatArray, *, only_present: float = 0.0
 ) -> DominatingPair:
-    """The pair in which P/Q is ``ratios`` = 1 + ``gains`` with probability ``masses`` under Q."""
+    """Return the pair with P/Q = ``ratios`` = 1 + ``gains``, with masses ``masses`` under Q."""
     keep, never = (ratios > 0) & (masses > 0), ratios <= 0
     absent = masses[keep]
     return DominatingPair(
@@ -166,10 +174,11 @@ def from_ratios(
 
 
 def from_curve(epsilons: FloatArray, deltas: FloatArray) -> DominatingPair:
-    """A pair above every one whose divergence, either way, is at most ``deltas`` at ``epsilons``.
+    """Return a pair that dominates every pair with delta at most ``deltas`` at ``epsilons``.
 
-    ``epsilons`` rises from 0. In e^eps a divergence is convex, so the largest convex function under
-    the given points is still above it: its kinks are the outcomes, its change of slope their mass.
+    The deltas bound both directions. ``epsilons`` increases from 0. A divergence is convex in
+    e^eps, so it lies below the largest convex function under the given points. The kinks of that
+    function are the outcomes of the pair, and its changes of slope are their masses.
     """
     x = np.concatenate(([-1.0], np.expm1(-epsilons[:0:-1]), np.expm1(epsilons)))  # e^eps - 1
     mirrored = -np.expm1(-epsilons[:0:-1]) + np.exp(-epsilons[:0:-1]) * deltas[:0:-1]
@@ -183,15 +192,16 @@ def from_curve(epsilons: FloatArray, deltas: FloatArray) -> DominatingPair:
 
 
 def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
-    """A pair above every one of ``pairs``: its divergence is their largest, in both directions.
+    """Return a pair that dominates each of ``pairs``. Its divergence is the largest of theirs.
 
-    With X = P/Q under Q, E(X - t)_+ decides every divergence, and E(t - X)_+ differs from it by the
-    same linear function for all pairs. The largest of both is taken at outcomes of the pairs, and
-    at points between them for where two cross, and joined by straight lines, which lie above
-    convex functions; changes of slope are the masses.
+    Let X = P/Q under Q. E(X - t)_+ determines every divergence, and E(t - X)_+ differs from it by
+    the same linear function for all pairs. The largest of these expectations is computed at the
+    outcomes of the pairs, and at points in between, where two functions may cross. Straight lines
+    between the points lie above, because the functions are convex. The changes of slope are the
+    masses.
 
     Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
-    Rounding:    up. Outcomes that lie too close for differences of doubles are left out.
+    Rounding:    up. Outcomes are left out if they are too close for differences of doubles.
     """
     if len(set(map(id, pairs))) == 1:
         return pairs[0]
@@ -223,7 +233,7 @@ def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
 
 
 def _spaced(x: FloatArray) -> FloatArray:
-    """Drop sorted points too close to the one before for differences of doubles."""
+    """Drop each sorted point that is too close to the previous point for differences of doubles."""
     step = _CLOSEST * np.maximum(np.abs(x), np.median(np.abs(x)))
     spaced: list[float] = []
     for value, least in zip(x, step, strict=True):
@@ -233,7 +243,7 @@ def _spaced(x: FloatArray) -> FloatArray:
 
 
 def _calls(pair: DominatingPair, x: FloatArray) -> FloatArray:
-    """E(X - 1 - x)_+ at each x >= 0, what only P can show included."""
+    """Return E(X - 1 - x)_+ at each x >= 0, including outcomes that are possible under P only."""
     gains, from_top = pair.gains[::-1], pair.absent[::-1]
     tail_gain, tail_mass = np.cumsum(gains), np.cumsum(from_top)
     ratios = np.expm1(pair.losses)
@@ -244,7 +254,7 @@ def _calls(pair: DominatingPair, x: FloatArray) -> FloatArray:
 
 
 def _puts(pair: DominatingPair, x: FloatArray) -> FloatArray:
-    """E(1 + x - X)_+ at each x in [-1, 0], what only Q can show included."""
+    """Return E(1 + x - X)_+ at each x in [-1, 0], including outcomes possible under Q only."""
     ratios = np.expm1(pair.losses)
     count = np.searchsorted(ratios, x, side="left")
     gain = np.concatenate(([0.0], np.cumsum(pair.gains)))[count]
@@ -253,7 +263,7 @@ def _puts(pair: DominatingPair, x: FloatArray) -> FloatArray:
 
 
 def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
-    """Indices of the points under which no segment between two others passes."""
+    """Return the indices of the points on the lower convex hull."""
     hull: list[int] = []
     for c in range(len(x)):
         while len(hull) > 1:
@@ -266,9 +276,10 @@ def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
 
 
 def _spread(cells: DominatingPair, edges: FloatArray) -> DominatingPair:
-    """Split each cell between its ends and preserve both masses; outside the grid, be certain.
+    """Split each cell between its edges and preserve both masses.
 
-    ``cells`` has one more outcome below the first edge and one above the last.
+    ``cells`` has one more outcome below the first edge and one above the last edge. They are moved
+    to the edge, and what remains counts as possible under P only or Q only.
     """
     absent, present, gains = cells.absent[1:-1], cells.present[1:-1], cells.gains[1:-1]
     left, lift = edges[:-1], np.exp(edges)
@@ -292,7 +303,10 @@ def _spread(cells: DominatingPair, edges: FloatArray) -> DominatingPair:
 
 
 def _grid(one: DominatingPair, other: DominatingPair, rounding: Rounding) -> Grid | None:
-    """Lay a grid over the composition's losses from a coarse estimate; None if there is none."""
+    """Choose a grid for the composed losses from a coarse estimate.
+
+    Return None if the composition has no outcomes.
+    """
     if not len(one.absent) or not len(other.absent):
         return None
     firsts, ends, absents, presents = zip(_coarse(one), _coarse(other), strict=True)
@@ -321,7 +335,7 @@ def _grid(one: DominatingPair, other: DominatingPair, rounding: Rounding) -> Gri
 
 
 def _coarse(pair: DominatingPair) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return the first and last loss of each of at most 80 runs of outcomes, and its masses."""
+    """Divide the outcomes into at most 80 runs. Return their first and last losses and masses."""
     losses, (starts, ends) = pair.losses, runs(len(pair.absent))
     absent, present = (np.add.reduceat(one, starts) for one in (pair.absent, pair.present))
     return losses[starts], losses[ends], absent, present

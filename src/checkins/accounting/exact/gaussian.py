@@ -1,12 +1,16 @@
-"""Random check-ins with Gaussian noise: the distribution of the likelihood ratio, by doubling.
+"""The exact accountant for random check-ins with Gaussian noise.
 
-Notation: m slots, p0 participation, s = clip / (noise deviation of a slot's output), and
+Notation: m is the number of slots, p0 the participation, and s the clip divided by the standard
+deviation of the noise in a slot's output. Then
 
-    delta(eps) = (p0/m) E(S - T)_+ ,    S the sum of m slot ratios X, T a threshold in eps.
+    delta(eps) = (p0/m) E(S - T)_+ ,
 
-Theorem:     docs/theory/gaussian.md; only the slot ratio differs between the settings.
-Rounding:    distributions are rounded up or down in convex order (docs/theory/rounding.md); the
-             relative ROUND_OFF covers floating point.
+where S is the sum of m independent slot ratios and T is a threshold that depends on eps. The
+distribution of S is computed by doubling. Only the slot ratio differs between the protocols.
+
+Theorem:     docs/theory/gaussian.md.
+Rounding:    distributions are rounded up or down in convex order (docs/theory/rounding.md). The
+             relative ROUND_OFF covers floating-point errors.
 """
 
 from __future__ import annotations
@@ -40,10 +44,10 @@ from checkins.accounting.exact.slot_ratio import (
 from checkins.accounting.solve import DeltaBounds, Interval, crossing, first_true, root_above
 
 ROUND_OFF = 1e-7
-_MOST_LOSS = 200.0  # e^200: larger values of a ratio would not fit a double
-_TAIL = 1e-9  # share of delta that may lie beyond the grid
+_MOST_LOSS = 200.0  # above e^200, the values of a ratio would not fit a double
+_TAIL = 1e-9  # share of delta that may lie outside the grid
 MOST_SHIFT = 60.0
-"""Largest shift of a Gaussian, in deviations: above it no epsilon of interest is proved."""
+"""Largest shift of a Gaussian in standard deviations. Above it, no useful epsilon holds."""
 
 
 def shifted_delta(shift: float, epsilons: FloatArray) -> FloatArray:
@@ -77,7 +81,7 @@ def largest_shift(epsilon: float, delta: float) -> float:
 
 
 def report_epsilon(noise_multiplier: float, local_delta: float) -> float:
-    """Return the epsilon of one Gaussian report between any two inputs, 2 clips apart.
+    """Return the epsilon of one Gaussian report between two inputs at distance 2 clips.
 
     Theorem:     [BW18, Thm 8], arXiv:1805.06530v2.
     Neighbours:  replace-one.
@@ -97,13 +101,13 @@ def report_epsilon(noise_multiplier: float, local_delta: float) -> float:
 def outcome_masses(
     *, shift: float, chosen: float | None, slots: int, participation: float, cells: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the masses of all outcomes of a campaign, with the client and without it.
+    """Return the masses of all outcomes of a campaign, with the client and without the client.
 
-    The client shifts its slot's output by ``shift`` deviations, with probability ``chosen`` given
-    that it checks in; None means always.
+    A client that checks in is chosen with probability ``chosen``, or always if that is None. It
+    then shifts its slot's output by ``shift`` standard deviations.
 
     Theorem:     docs/theory/gaussian.md.
-    Rounding:    up onto a grid of ``cells``, for estimates: no round-off is added.
+    Rounding:    up to a grid of ``cells``. Round-off is ignored, so the result is an estimate.
     """
     ratio: SlotRatio = Shifted(shift) if chosen is None else Diluted(Shifted(shift), chosen)
     rounding = Rounding(side=Side.UP, cells=cells, tolerance=1e-18)
@@ -121,10 +125,10 @@ def _log_terms(shift: float, epsilons: FloatArray) -> tuple[FloatArray, FloatArr
 
 @dataclass(frozen=True, slots=True)
 class GaussianCampaign:
-    """m slots whose output has noise ``noise`` times the clip.
+    """m slots, each with an output whose noise is ``noise`` times the clip.
 
-    ``displaces`` is K if the client may displace one of K others in a full slot, and None if it
-    only ever joins.
+    ``displaces`` is the capacity K if the client may displace another client in a full slot. It is
+    None if slots have no capacity, so that the client only adds its update to a sum.
     """
 
     noise: float
@@ -157,7 +161,11 @@ class GaussianCampaign:
 def _room(
     distribution: GridDistribution, *, centred: float, uncentred: float, slots: int, mean: float
 ) -> FloatArray:
-    """Return what the last slot must exceed: the threshold, with and without the mean, less S."""
+    """Return, for each sum of the other slots, what the last slot must exceed.
+
+    This is the threshold minus the sum. ``centred`` and ``uncentred`` are the threshold relative to
+    the mean of all slots and to 0. The one that cancels less is used.
+    """
     if distribution.origin == 0.0:
         return uncentred - distribution.values
     return (centred - distribution.values) - (distribution.origin - (slots - 1) * mean) + mean
@@ -169,10 +177,10 @@ def _rounding(campaign: GaussianCampaign, *, delta: float, cells: int, side: Sid
 
 
 class GaussianAddRemove:
-    """Divergences with the client against without it, both directions from one distribution.
+    """Divergences in both directions between the releases with the client and without the client.
 
-    Theorem:     docs/theory/gaussian.md. Attained where the client only joins; where it may
-                 displace another, ``lower`` is what a client that only joins would attain.
+    Theorem:     docs/theory/gaussian.md. Attained if slots have no capacity. Otherwise ``lower`` is
+                 attained by a client that displaces only dummies.
     Neighbours:  add/remove.
     Rounding:    ``upper`` up, ``lower`` down.
 
@@ -188,21 +196,21 @@ class GaussianAddRemove:
 
     @cached_property
     def above(self) -> GridDistribution:
-        """The sum over all slots but the last, which is integrated exactly."""
+        """The sum of all slots but the last, rounded up. The last slot is integrated exactly."""
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.UP)
         first = discretise_up(self.above_ratio, rounding)
         return sum_of(self.campaign.slots - 1, first, mean=1.0, rounding=rounding)
 
     @cached_property
     def below(self) -> GridDistribution:
-        """The same from below, with no client displaced."""
+        """The sum of all slots but the last, rounded down, if no client is displaced."""
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
         first = discretise_down(self.below_ratio, rounding)
         return sum_of(self.campaign.slots - 1, first, mean=1.0, rounding=rounding)
 
     @staticmethod
     def pair(campaign: GaussianCampaign, rounding: Rounding) -> DominatingPair:
-        """All slots' releases with the client against without it, on the side of ``rounding``."""
+        """Return the pair of all releases with and without the client, rounded as asked."""
         m, p0 = campaign.slots, campaign.participation
         if rounding.side is Side.UP:
             first = discretise_up(campaign.add_remove_ratio(), rounding)
@@ -251,10 +259,12 @@ class GaussianAddRemove:
 
 
 class GaussianReplaceOne:
-    """Divergence between two values of one client's data; the slot ratio depends on epsilon.
+    """Divergence between two values of one client's data.
 
-    Theorem:     docs/theory/gaussian.md. Attained where the client only joins; where it may
-                 displace another, ``lower`` is what a client that only joins would attain.
+    The slot ratio depends on epsilon, so every epsilon needs a distribution of its own.
+
+    Theorem:     docs/theory/gaussian.md. Attained if slots have no capacity. Otherwise ``lower`` is
+                 attained by a client that displaces only dummies.
     Neighbours:  replace-one.
     Rounding:    ``upper`` up, ``lower`` down.
     """
@@ -295,7 +305,7 @@ class GaussianReplaceOne:
         return crossing(self.upper, delta, guess=self._nearby(delta), precision=precision).upper
 
     def _nearby(self, delta: float) -> float:
-        """Search on a coarse grid first: a distribution must be built for every epsilon tried."""
+        """Return a first guess of epsilon, from a faster search on a coarse grid if possible."""
         if self.cells > 300:
             coarse = GaussianReplaceOne(self.campaign, delta=delta, cells=160)
             rough = coarse.upper_epsilon(delta, precision=3e-3)
@@ -312,7 +322,7 @@ def _epsilon(divergence: DeltaBounds, delta: float, *, guess: float, precision: 
 
 
 def _guess(campaign: GaussianCampaign, delta: float) -> float:
-    """Estimate epsilon by a Gaussian with the deviation of the likelihood ratio."""
+    """Estimate epsilon by a Gaussian with the standard deviation of the likelihood ratio."""
     s = campaign.shift if campaign.displaces is None else 2 * campaign.shift
     deviate = math.sqrt(2 * math.log(1.25 / delta))
     alone = s * s / 2 + s * deviate

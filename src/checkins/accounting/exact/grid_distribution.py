@@ -2,11 +2,12 @@
 
 Theorem: docs/theory/rounding.md.
 
-A ``GridDistribution`` is a finite list of atoms. Rounding up to fewer atoms splits an atom between
-the two ends of its cell and preserves the mean; rounding down merges a cell into one atom at its
-mean. The first only increases, the second only decreases, the expectation of every convex function.
-All masses are positive and only ever added and multiplied, so tails keep their relative accuracy
-down to the smallest double: nothing cancels, and no mass wraps around as it does in an FFT.
+A ``GridDistribution`` is a finite list of atoms, which are values with probabilities (masses).
+Rounding up splits each atom between the two edges of its grid cell and preserves the mean. Rounding
+down merges all atoms of a cell into one atom at their mean. Rounding up increases the expectation
+of every convex function, and rounding down decreases it. All masses are positive, and they are only
+added and multiplied. So nothing cancels, and tails have a small relative error down to the smallest
+double. No mass wraps around as in an FFT.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import numpy.typing as npt
 from checkins.accounting.exact.slot_ratio import DEVIATES, AttainedRatio, FloatArray, SlotRatio
 
 SMALLEST = 1e-60
-"""Smallest tolerance: further out, values of a ratio would no longer fit a double."""
+"""Smallest tolerance. With a smaller one, values of a ratio would not fit a double."""
 _BLUR = 1e6
-"""Mass times width of the cells around 0, in units of the tolerance."""
+"""Limit on mass times width of the cells around 0, in units of the tolerance."""
 _COARSE = 80
 _BLOCK = 32
 _Indices = npt.NDArray[np.intp]
@@ -49,7 +50,10 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True)
 class GridDistribution:
-    """Atoms at ``origin + values``; ``excess`` bounds the mean that capping the top took away."""
+    """Atoms at ``origin + values``.
+
+    ``excess`` is an upper bound on the mean that was lost by capping values above the grid.
+    """
 
     values: FloatArray
     masses: FloatArray
@@ -59,7 +63,11 @@ class GridDistribution:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Cells that grow geometrically away from ``origin`` and are even within ``scale`` of it."""
+    """Cells with edges ``origin + scale * sinh(...)``.
+
+    Cells within ``scale`` of ``origin`` have about the same width. Further away, the width grows
+    geometrically.
+    """
 
     origin: float
     scale: float
@@ -73,23 +81,28 @@ class Grid:
         return cls(origin, scale, first, (last - first) / cells, cells)
 
     def edges(self) -> FloatArray:
-        """Cell ends, relative to the origin."""
+        """Return the cell edges, relative to the origin."""
         return np.asarray(self.scale * np.sinh(self.first + self.step * np.arange(self.cells + 1)))
 
     def locate(self, x: FloatArray) -> FloatArray:
-        """1 + the cell of each x, relative to the origin; 0 below the grid, cells + 1 above."""
+        """Return 1 + the cell index of each x, which is relative to the origin.
+
+        Return less than 1 below the grid, and ``cells + 1`` above it.
+        """
         u = x / self.scale
         np.arcsinh(u, out=u)
         u -= self.first - self.step
         u /= self.step
-        np.maximum(u, 0.0, out=u)  # both together take less time than clip
+        np.maximum(u, 0.0, out=u)  # maximum and minimum together are faster than clip
         return np.minimum(u, self.cells + 1.0, out=u)
 
 
 def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
-    """Return a distribution above ``ratio``: its stop-loss transform, interpolated on a grid.
+    """Return a distribution above ``ratio`` in convex order.
 
-    Without a floor, values below the grid are raised to its first point (calls only grow).
+    Its stop-loss transform is that of ``ratio``, interpolated linearly on a grid. If ``ratio`` has
+    no smallest value, values below the grid are raised to the first grid point, which can only
+    increase the transform.
     """
     grid = _first_grid(ratio, rounding)
     nodes = grid.edges() + grid.origin
@@ -113,7 +126,7 @@ def discretise_up(ratio: SlotRatio, rounding: Rounding) -> GridDistribution:
 
 
 def discretise_down(ratio: AttainedRatio, rounding: Rounding) -> GridDistribution:
-    """Return a distribution below ``ratio``: each cell of the grid merged into its mean."""
+    """Return a distribution below ``ratio``, in which each grid cell is merged into its mean."""
     grid = _first_grid(ratio, rounding)
     edges = grid.edges() + grid.origin
     edges = edges[edges > ratio.floor]
@@ -146,7 +159,7 @@ def _first_grid(ratio: SlotRatio, rounding: Rounding) -> Grid:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A coarse estimate of a distribution, to lay a grid over it."""
+    """A coarse estimate of a distribution, from which a grid is chosen."""
 
     values: FloatArray
     masses: FloatArray
@@ -155,9 +168,11 @@ class Outline:
     high: float
 
     def grid(self, *, cells: int, blur: float) -> Grid:
-        """Centre on the mean where the body is narrow compared with its distance from 0, else on 0.
+        """Return a grid for the distribution.
 
-        Around 0 the cells shrink until what they blur, mass times width, is below ``blur``.
+        The grid is centred on the mean if most of the mass is close to the mean compared with its
+        distance from 0. Otherwise it is centred on 0, with cells so small that mass times width
+        near 0 is below ``blur``.
         """
         around = np.abs(self.values - self.mean)
         order = np.argsort(around)
@@ -174,9 +189,10 @@ class Outline:
 def add(
     one: GridDistribution, other: GridDistribution, *, mean: float, copies: int, rounding: Rounding
 ) -> GridDistribution:
-    """Return the distribution of a sum of two independent sums, ``copies`` draws in all.
+    """Return the distribution of a sum of two independent sums, with ``copies`` terms in all.
 
-    The result is rounded to the given side on a fresh grid, which ``mean`` only helps to choose.
+    The result is rounded to the given side on a new grid. ``mean`` is the mean of one term and only
+    affects the choice of the grid.
     """
     grid = _grid_of_sum(one, other, mean=mean, copies=copies, rounding=rounding)
     cells = rounding.cells
@@ -188,7 +204,7 @@ def add(
         where = grid.locate(sums).astype(np.intp)
         masses += np.bincount(where, products, cells + 2)
         moments += np.bincount(where, products * sums, cells + 2)
-    scale = 1.0 / masses.sum()  # round-off only: the masses of both distributions sum to 1
+    scale = 1.0 / masses.sum()  # differs from 1 by round-off only
     masses, moments = masses * scale, moments * scale
     if rounding.side is Side.DOWN:
         keep = masses > 0
@@ -200,7 +216,7 @@ def add(
 def _spread(
     grid: Grid, masses: FloatArray, moments: FloatArray, *, floor: float, excess: float
 ) -> GridDistribution:
-    """Split each cell between its ends and preserve the mean; cap the mass above the grid."""
+    """Split each cell between its edges, preserve the mean, and cap values above the grid."""
     edges = np.concatenate(([min(floor, grid.edges()[0])], grid.edges()))
     inner, left, width = masses[:-1], edges[:-1], np.diff(edges)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -216,7 +232,10 @@ def _spread(
 
 
 def blocks(square: bool, rows: int, columns: int) -> Iterator[tuple[slice, slice, float]]:
-    """Blocks of (rows, columns, multiplicity); a square is walked over one triangle only."""
+    """Yield blocks of (rows, columns, multiplicity) that cover all pairs.
+
+    If ``square``, pairs are symmetric, and only one triangle is covered.
+    """
     for start in range(0, rows, _BLOCK):
         band = slice(start, min(rows, start + _BLOCK))
         if not square:
@@ -230,7 +249,7 @@ def blocks(square: bool, rows: int, columns: int) -> Iterator[tuple[slice, slice
 def _grid_of_sum(
     one: GridDistribution, other: GridDistribution, *, mean: float, copies: int, rounding: Rounding
 ) -> Grid:
-    """Lay a grid over the sum from a coarse estimate of it."""
+    """Choose a grid for the sum from a coarse estimate of its distribution."""
     a, b, origin = _coarsen(one), _coarsen(other), one.origin + other.origin
     rows, columns, times = _pairs(one is other, len(a.masses), len(b.masses))
     masses = times * (a.masses[rows] * b.masses[columns])
@@ -256,7 +275,7 @@ def _coarsen(distribution: GridDistribution) -> _Coarse:
 
 
 def runs(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return the first and last of each of at most 80 even runs of ``count`` atoms."""
+    """Divide ``count`` atoms into at most 80 runs, and return their first and last indices."""
     size = -(-count // _COARSE)
     starts = np.arange(0, count, size)
     return starts, np.minimum(starts + size, count) - 1
@@ -264,7 +283,7 @@ def runs(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
 
 @lru_cache(256)
 def _pairs(square: bool, rows: int, columns: int) -> tuple[_Indices, _Indices, FloatArray]:
-    """Row, column and multiplicity of every pair; of a square, those of one triangle."""
+    """Return row, column and multiplicity of every pair, or of one triangle if ``square``."""
     if square:
         row, column = np.triu_indices(rows)
         return row, column, np.where(row == column, 1.0, 2.0)
@@ -273,9 +292,9 @@ def _pairs(square: bool, rows: int, columns: int) -> tuple[_Indices, _Indices, F
 
 
 def _low(a: _Coarse, b: _Coarse, *, tolerance: float) -> float:
-    """The value up to which the sum has ``tolerance`` of its mass.
+    """Return the value below which the sum has about ``tolerance`` of its mass.
 
-    Where that much lies at pairs of early runs alone, what is above all of them is not sorted.
+    To save time, only the smallest sums are sorted if they have enough mass.
     """
     size = min(len(a.first), len(b.first))
     both = np.cumsum(a.masses)[:size] * np.cumsum(b.masses)[:size]
@@ -288,7 +307,10 @@ def _low(a: _Coarse, b: _Coarse, *, tolerance: float) -> float:
 
 
 def _high(a: _Coarse, b: _Coarse, *, tolerance: float) -> float:
-    """The value whose excess of the sum has the mean ``tolerance``; sorted as in ``_low``."""
+    """Return the value t with E(sum - t)_+ of about ``tolerance``.
+
+    To save time, only the largest sums are sorted, as in ``_low``.
+    """
     size = min(len(a.last), len(b.last))
     both = np.cumsum(a.masses[::-1])[:size] * np.cumsum(b.masses[::-1])[:size]
     ends = a.last[::-1][:size] + b.last[::-1][:size]

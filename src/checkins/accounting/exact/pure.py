@@ -1,6 +1,6 @@
-"""Random check-ins with an eps0-DP randomizer: exact, by binomial sums.
+"""The exact accountant for random check-ins with an eps0-DP randomizer, by binomial sums.
 
-Notation: m slots, p0 participation, b = e^eps0, r = 1/(1+b).
+Notation: m is the number of slots, p0 the participation, b = e^eps0 and r = 1/(1+b).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from checkins.accounting.exact.dominating_pair import DominatingPair, from_ratio
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.accounting.solve import DeltaBounds, Interval, crossing
 
-_MARGIN = 45.0  # e^-45 of delta may lie outside a window: far below ROUND_OFF
+_MARGIN = 45.0  # at most e^-45 times delta lies outside a window, far below ROUND_OFF
 _BLOCKS = 600
 _MIRROR_CANCELS = 15.0
-_ULPS = 4e-15  # an epsilon close to eps0 decides delta by its last digits
+_ULPS = 4e-15  # if epsilon is close to eps0, delta depends on the last digits of epsilon
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class PureCampaign:
 
 
 class PureAddRemove:
-    r"""Exact divergences, with the client against without it.
+    r"""Exact divergences between the releases with the client and without the client.
 
     The likelihood ratio is f = 1 - p0 + p0 (K b + (m-K)/b)/m with K ~ Binomial(m, r), so that
 
@@ -46,8 +46,8 @@ class PureAddRemove:
 
     Theorem:     docs/theory/pure.md, "Add/remove". Attained by one client among dummies.
     Neighbours:  add/remove.
-    Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF; both hold around the
-                 ``delta`` given, for which the window of counts is wide enough.
+    Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF. Both are valid near the
+                 given ``delta``, because the window of counts is chosen for it.
 
     >>> pure = PureAddRemove(PureCampaign(1.0, 1000, 1.0), delta=1e-6)
     >>> round(pure.epsilon(1e-6).upper, 4)
@@ -60,7 +60,7 @@ class PureAddRemove:
         probability = 1.0 / (1.0 + b)
         counted = window(trials=m, probability=probability, log_outside=campaign.log_outside(delta))
         self.step = campaign.participation * 2.0 * math.sinh(campaign.local_epsilon) / m
-        """How much one more slot in the client's favour adds to f."""
+        """The amount by which f grows if K grows by 1."""
         self.deviations: FloatArray = counted.counts - m * probability
         self.masses = counted.masses
         won, lost = counted.counts / m, (m - counted.counts) / m
@@ -73,7 +73,7 @@ class PureAddRemove:
         self._puts, self._calls = self.step * below, self.step * above
 
     def pair(self) -> DominatingPair:
-        """All slots' releases with the client against without it, exactly."""
+        """Return the exact pair of all releases with the client and without the client."""
         return from_ratios(self.ratios, self.step * self.deviations, self.masses)
 
     def _remove(self, epsilon: float) -> float:
@@ -84,7 +84,7 @@ class PureAddRemove:
         return float(self._calls[k] + self.step * (self.deviations[k] - at) * self._left[k])
 
     def _add(self, epsilon: float) -> float:
-        near = epsilon < math.log(2.0)  # near 1 only differences from 1 are accurate, near 0 ratios
+        near = epsilon < math.log(2.0)  # for ratios near 1, the difference from 1 is more accurate
         at = math.expm1(-epsilon) if near else math.exp(-epsilon)
         values = self.step * self.deviations if near else self.ratios
         k = int(np.searchsorted(values, at, side="right")) - 1
@@ -102,7 +102,7 @@ class PureAddRemove:
         return self._delta(epsilon) * (1 - ROUND_OFF)
 
     def epsilon(self, delta: float) -> Interval:
-        """Solved on the lattice: between two counts delta is linear in e^eps."""
+        """Return bounds in closed form, because delta is linear in e^eps between two counts."""
         lower = self._epsilon(delta * (1 + ROUND_OFF)) * (1 - _ULPS)
         upper = self._epsilon(delta * (1 - ROUND_OFF)) * (1 + _ULPS)
         return Interval(lower, min(upper, self.local_epsilon))
@@ -132,9 +132,10 @@ class PureAddRemove:
 
 @dataclass(frozen=True, slots=True)
 class ThreePoint:
-    """A slot's part in f - e^eps f': ``up`` or ``down``, of equal ``probability``, else ``middle``.
+    """The distribution of one slot's contribution l - e^eps l' to f - e^eps f'.
 
-    All three are given as (l, l'), the two densities over a common one.
+    The contribution is ``up`` or ``down``, each with ``probability``, and otherwise ``middle``.
+    Each is given as a pair (l, l') of density ratios against a common base distribution.
     """
 
     probability: float
@@ -144,17 +145,18 @@ class ThreePoint:
 
 
 def dominating(local_epsilon: float) -> ThreePoint:
-    """Return the distribution above all others that eps0-DP allows; no randomizer has it."""
+    """Return a distribution above those of all eps0-DP randomizers. No randomizer attains it."""
     b = math.exp(local_epsilon)
     return ThreePoint(1.0 / (1.0 + b), (b, 1.0), (0.0, 0.0), (1.0, b))
 
 
 def attained(local_epsilon: float) -> tuple[ThreePoint, ...]:
-    """Return extreme distributions that real randomizers have: each proves a lower bound.
+    """Return extreme distributions of real randomizers. Each proves a lower bound.
 
-    3-ary randomized response and its mirror image (left out where its values cancel in doubles).
-    The two-valued distributions that move only l or only l' are those of add/remove; the fifth,
-    l = l', proves nothing.
+    They are 3-ary randomized response and its mirror image. The mirror image is left out for a
+    large local epsilon, because its values cancel in doubles. docs/theory/pure.md lists five
+    distributions. Two of the others vary only l or only l', and add/remove covers them. In the last
+    one l = l', which proves nothing.
     """
     b = math.exp(local_epsilon)
     response = ThreePoint(1.0 / (b + 2.0), (b, 1.0), (1.0 / b, 1.0 / b), (1.0, b))
@@ -163,11 +165,11 @@ def attained(local_epsilon: float) -> tuple[ThreePoint, ...]:
 
 
 class ThreePointSum:
-    """E(f - e^eps f')_+ where each of m slots contributes a three-point distribution.
+    """Bounds on E(f - e^eps f')_+ if each of m slots contributes a three-point distribution.
 
-    Given the number c of slots that are not ``middle``, the count of ``up`` among them is
-    Binomial(c, 1/2). For many slots c is taken in blocks: with more trials and less drift than any
-    c of the block, or fewer and more, its expectation is bounded from above and from below.
+    Let c be the number of slots that are not ``middle``. The number of slots that are ``up`` is
+    then Binomial(c, 1/2). If c has many values, they are grouped in blocks, and the expectation
+    over a block is bounded from both sides by the smallest and the largest c of the block.
     """
 
     def __init__(self, campaign: PureCampaign, point: ThreePoint, *, delta: float) -> None:
@@ -185,7 +187,7 @@ class ThreePointSum:
         self._most: FloatArray = counted.counts[ends]
 
     def _bound(self, epsilon: float, *, trials: FloatArray, drift_at: FloatArray) -> float:
-        """E(y - B)_+ in units of the swing between up and down, B the number of downs."""
+        """Return E(f - e^eps f')_+ with these numbers of trials B(c, 1/2) for each block."""
         up, middle, down = self._values(epsilon)
         p0, m = self.campaign.participation, self.campaign.slots
         swing = p0 * (up - down) / m
@@ -212,19 +214,19 @@ class ThreePointSum:
 
 
 class PureReplaceOne:
-    r"""Divergence between two values of one client's data, from above and below.
+    r"""Upper and lower bounds on the divergence between two values of one client's data.
 
     With (A, B) ~ Multinomial(m; r, r),
 
         delta(eps) <= E( (1-p0)(1-e^eps) + (p0/m) (A (b-e^eps) + B (1 - b e^eps)) )_+ ,
 
-    and delta is 0 from eps0 on; the attained distributions prove that not much less is true.
+    and delta is 0 for eps >= eps0. The distributions of ``attained`` give the lower bounds.
 
     Theorem:     docs/theory/pure.md, "Replace-one: upper" and "lower". At p0 = 1 the upper bound is
                  also that of shuffling m adaptive reports.
     Neighbours:  replace-one.
-    Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF; both hold around the
-                 ``delta`` given, for which the window of counts is wide enough.
+    Rounding:    ``upper`` up and ``lower`` down, by the relative ROUND_OFF. Both are valid near the
+                 given ``delta``, because the window of counts is chosen for it.
 
     >>> bounds = PureReplaceOne(PureCampaign(1.0, 1000, 1.0), delta=1e-6).epsilon(1e-6)
     >>> round(bounds.upper, 4), round(bounds.lower, 4)
@@ -263,7 +265,7 @@ class PureReplaceOne:
 
     @property
     def _locally(self) -> float:
-        """The epsilon that holds with no amplification."""
+        """The epsilon that holds if the client's slot is known."""
         gain = self.campaign.participation * math.expm1(self.campaign.local_epsilon)
         return min(math.log1p(gain) * (1 + _ULPS), self.campaign.local_epsilon)
 

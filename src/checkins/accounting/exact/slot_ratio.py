@@ -1,13 +1,15 @@
-"""The distribution of one slot's likelihood ratio, by its stop-loss transforms.
+"""The distribution of one slot's likelihood ratio, given by its stop-loss transforms.
 
-What a slot reveals about one client enters the accountant only through a random variable X: the
-density ratio of the slot's output with the client against without it (add/remove), or the
-difference of two such ratios (replace-one). Of X we only need
+The accountant describes what a slot reveals about one client by a random variable X. For
+add/remove, X is the density ratio of the slot's output with the client to the output without the
+client. For replace-one, X is a difference of two such ratios. The accountant needs only
 
-    call(t) = E(X - t)_+,   put(t) = E(t - X)_+,   and the two tail probabilities,
+    call(t) = E(X - t)_+,   put(t) = E(t - X)_+,   and the two tail probabilities.
 
-all computed without cancellation in the tails. ``call`` and ``put`` determine X and order
-distributions in convex order; the pointwise larger of two calls with one mean is again a call.
+All are computed without cancellation in the tails. ``call`` is the stop-loss transform, named like
+``put`` after the options of finance. X is below Y in convex order if they have the same mean and
+the call of X is nowhere larger. The larger of two calls, taken pointwise, is again a call if both
+distributions have the same mean.
 """
 
 from __future__ import annotations
@@ -32,38 +34,40 @@ class SlotRatio(Protocol):
     def mean(self) -> float: ...
     @property
     def floor(self) -> float:
-        """The smallest value X can take; minus infinity when there is none."""
+        """The smallest value of X, or minus infinity if there is none."""
         ...
 
     @property
     def typical(self) -> FloatArray:
-        """Values of X at the normal ``DEVIATES``; they guide the choice of a grid, nothing else."""
+        """Values of X at the normal ``DEVIATES``, used only to choose a grid."""
         ...
 
     def call(self, t: FloatArray) -> FloatArray: ...
     def put(self, t: FloatArray) -> FloatArray: ...
     def reach(self, tolerance: float) -> tuple[float, float]:
-        """Return values beyond which little mass is left; that mass is still accounted for."""
+        """Return values outside which X has little mass. That mass is still accounted for."""
         ...
 
 
 class AttainedRatio(SlotRatio, Protocol):
-    """A ratio that some client and some data really produce: it can prove lower bounds too."""
+    """A ratio that some client and some data attain, so it can also prove lower bounds."""
 
     def survival(self, t: FloatArray) -> FloatArray: ...
     def cdf(self, t: FloatArray) -> FloatArray: ...
 
 
 def _quantile(tolerance: float) -> float:
-    """A normal deviate whose tail, times anything we multiply it with, is below ``tolerance``."""
+    """Return an upper bound on the normal deviate whose tail probability is ``tolerance``."""
     return math.sqrt(-2.0 * math.log(min(0.5, tolerance)))
 
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
-    """Density ratio of a Gaussian shifted by ``shift`` standard deviations: exp(N(-s²/2, s²)).
+    """Density ratio exp(N(-s²/2, s²)) of a Gaussian shifted by s = ``shift`` standard deviations.
 
-    Theorem:     docs/theory/gaussian.md: it joins a sum or displaces a dummy; attained.
+    It applies if the client joins a sum or displaces a dummy.
+
+    Theorem:     docs/theory/gaussian.md. Attained.
     Neighbours:  add/remove.
 
     >>> float(Shifted(1.0).call(np.array([1.0]))[0])  # total variation of two unit Gaussians
@@ -104,9 +108,9 @@ class Shifted:
 
 @dataclass(frozen=True, slots=True)
 class Diluted:
-    """A ratio that counts with probability ``weight`` only: 1 - w + w L.
+    """The ratio 1 - w + w L of a client that is chosen only with probability w = ``weight``.
 
-    Theorem:     docs/theory/gaussian.md: chosen with probability K/(K+1) among K+1 check-ins.
+    Theorem:     docs/theory/gaussian.md: w = K/(K+1) if K of K+1 check-ins are chosen.
     """
 
     ratio: SlotRatio
@@ -140,9 +144,11 @@ class Diluted:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The smallest distribution above two others of the same mean in convex order.
+    """The smallest distribution above two others in convex order.
 
-    Theorem:     docs/theory/gaussian.md; its stop-loss transform is the larger of theirs.
+    Both must have the same mean. Its stop-loss transform is the larger of the two transforms.
+
+    Theorem:     docs/theory/gaussian.md.
     """
 
     first: SlotRatio
@@ -173,9 +179,9 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Antipodal:
-    """Ratio of one datum minus e^eps times that of its opposite, both against the same dummy.
+    """The difference l - e^eps l' of the ratios of two opposite updates against the same dummy.
 
-    With G standard normal, z = exp(sG - s²/2) - e^eps exp(-sG - s²/2).
+    With G standard normal, it is z = exp(sG - s²/2) - e^eps exp(-sG - s²/2).
 
     Theorem:     docs/theory/gaussian.md. Exact and attained.
     Neighbours:  replace-one, at privacy loss ``epsilon``.
@@ -195,7 +201,10 @@ class Antipodal:
         return up - math.exp(self.epsilon) * down
 
     def _deviate(self, t: FloatArray) -> FloatArray:
-        """The g with z(g) = t: y = e^(sg - s²/2) is the positive root of y² - ty - e^(eps - s²)."""
+        """Return the g with z(g) = t.
+
+        y = e^(sg - s²/2) is the positive root of y² - ty - e^(eps - s²).
+        """
         corner = 2.0 * math.exp((self.epsilon - self.shift**2) / 2)
         root = np.hypot(t, corner)
         y = np.where(t > 0, (root + t) / 2, corner**2 / 2 / np.maximum(root - t, corner))
@@ -228,13 +237,15 @@ _WEIGHTS: FloatArray = np.exp(-(_NODES**2) / 2) / math.sqrt(2 * math.pi) * (_NOD
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """The bound for a client who may displace another: log-ratios of variance 4s², covariance -s².
+    """The bound for a client that may displace another client.
 
-    z = w (l - e^eps l') + (1 - w)(1 - e^eps), with (log l, log l') normal.
+    z = w (l - e^eps l') + (1 - w)(1 - e^eps), where (log l, log l') is normal with variances 4s²
+    and covariance -s².
 
-    Theorem:     docs/theory/gaussian.md, occupied slots. An upper bound: no data attain it.
+    Theorem:     docs/theory/gaussian.md, "Replace-one". An upper bound that no data attain.
     Neighbours:  replace-one, at privacy loss ``epsilon``.
-    Rounding:    to nearest; trapezoids a fifth of a deviation wide leave no visible error.
+    Rounding:    to nearest. The trapezoid rule with steps of a fifth of a deviation has no visible
+                 error.
     """
 
     shift: float
@@ -253,10 +264,11 @@ class Displaced:
         return blended + (1 - self.weight) * self.mean
 
     def _given_sum(self, t: FloatArray) -> tuple[FloatArray, FloatArray, Antipodal]:
-        """Given log l + log l': what multiplies the rest, its strikes, and the rest itself.
+        """Return quadrature weights, thresholds and an antipodal ratio, given log l + log l'.
 
-        log l - log l' is independent of it and has variance 10s², so z is a factor times an
-        antipodal ratio, whose call is analytic: trapezoids over the sum converge at once.
+        log l - log l' is independent of log l + log l' and has variance 10s². So, given the sum,
+        l - e^eps l' is a factor times an antipodal ratio, and t is divided by that factor. The call
+        of the antipodal ratio is analytic, so the trapezoid rule over the sum converges quickly.
         """
         factor = np.exp(math.sqrt(1.5) * self.shift * _NODES - 0.75 * self.shift**2)
         strike = (t[:, None] - (1.0 - self.weight) * self.mean) / self.weight / factor
