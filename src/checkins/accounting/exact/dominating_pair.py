@@ -3,10 +3,10 @@
 P is the distribution of all releases with the client (or with its data), and Q is the distribution
 without the client (or with other data). An outcome has its probability (mass) under P and under Q,
 and its privacy loss is log P/Q. The difference P - Q, called the gain, is stored separately,
-because it is more accurate if P and Q nearly agree. To compose campaigns with fresh randomness, masses are
-multiplied and losses are added. Rounding up splits an outcome between two neighbouring losses and
-preserves both masses. This is safe, because merging the two would restore the outcome. Rounding
-down merges neighbouring outcomes, which is post-processing.
+because it is more accurate if P and Q nearly agree. To compose campaigns with fresh randomness,
+masses are multiplied and losses are added. Rounding up splits an outcome between two neighbouring
+losses and preserves both masses. This is safe, because merging the two would restore the outcome.
+Rounding down merges neighbouring outcomes, which is post-processing.
 """
 
 from __future__ import annotations

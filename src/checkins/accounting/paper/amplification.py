@@ -1,12 +1,12 @@
-"""The one form behind the paper's privacy theorems, and the lemma for approximate randomizers.
+"""The common form of the paper's privacy theorems, and the lemma for approximate randomizers.
 
-Each statement says that a protocol is (ε, δ)-DP with
+Each theorem says that a protocol with an ε₀-DP randomizer is (ε, δ)-DP with
 
-    ε = x²/2 + x √(2 log(1/δ)),     x = scale · b^power · (b − 1),     b = e^ε₀,
+    ε = x²/2 + x √(2 log(1/δ)),     x = scale · b^power · (b − 1),     b = e^ε₀.
 
-and differs from the others in ``power`` and ``scale`` only. With an (ε₀, δ₀)-DP randomizer, 8ε₀
-takes the place of ε₀ and the total is δ′ = δ + randomizers · (e^ε′ + 1) · δ₁: the lemma replaces
-each randomizer by a pure 8ε₀-DP one at total variation distance δ₁.
+The theorems differ only in ``power`` and ``scale``. For an (ε₀, δ₀)-DP randomizer, Lemma A.3
+replaces each randomizer by a pure 8ε₀-DP randomizer at total variation distance δ₁. So 8ε₀ takes
+the place of ε₀, which gives ε′, and the total is δ′ = δ + randomizers · (e^ε′ + 1) · δ₁.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from checkins.accounting.solve import first_true
 from checkins.errors import NotCovered
 
 UP = 1.0 + 2.0**-40
-"""Factor by which a published bound exceeds its float value; covers every rounding error here."""
+"""Factor by which every bound is enlarged, to cover the rounding errors of this package."""
 
 
 def exponential(power: float) -> float:
-    """e^power, infinity where float64 overflows.
+    """Return e^power, or infinity if it overflows.
 
     >>> exponential(1000.0)
     inf
@@ -36,7 +36,7 @@ def exponential(power: float) -> float:
 
 
 def log_gap(epsilon: float) -> float:
-    """log(e^ε − 1) without overflow; minus infinity at ε = 0.
+    """Return log(e^ε − 1) without overflow, or minus infinity at ε = 0.
 
     >>> log_gap(1000.0)
     1000.0
@@ -47,25 +47,26 @@ def log_gap(epsilon: float) -> float:
 
 
 def log_complement(power: float) -> float:
-    """log(1 − e^−power) for power > 0, accurate at both ends."""
+    """Return log(1 − e^−power) for power > 0, accurate for small and large powers."""
     if power < math.log(2.0):
         return math.log(-math.expm1(-power))
     return math.log1p(-math.exp(-power))
 
 
 def log_inverse(delta: float) -> float:
-    """log(1/δ), also where 1/δ overflows."""
+    """Return log(1/δ), even if 1/δ overflows."""
     return -math.log(delta)
 
 
 SHARES = 32
-"""A total δ is split between two events in steps of 1/SHARES; the best split is reported."""
+"""A total δ is split into two parts in steps of 1/SHARES, and the best split is used."""
 
 
 def best_split(bound: Callable[[float], float], *, delta: float) -> float:
     """Return the smallest bound(part) over the SHARES − 1 parts of a total δ.
 
-    Parts at which the bound is refused are left out; the first refusal is raised if all are.
+    A part is skipped if ``bound`` raises ``NotCovered``. If it raises for all parts, the first
+    error is raised.
     """
     validate.open_unit(delta=delta)
     best, refusal = math.inf, None
@@ -80,15 +81,15 @@ def best_split(bound: Callable[[float], float], *, delta: float) -> float:
 
 
 MAGNIFICATION = 8.0
-"""The pure randomizer is ``MAGNIFICATION`` · ε₀-DP."""
+"""The pure randomizer of Lemma A.3 is ``MAGNIFICATION`` · ε₀-DP."""
 
 _LARGEST_DISTANCE = math.nextafter(1.0, 0.0)
 
 
 def rejection_rounds(*, local_epsilon: float, distance: float) -> float:
-    """Number T of rejection rounds that make the failure term of the lemma at most δ₁/2.
+    """Return the number T of rejection rounds that make the failure term of the lemma at most δ₁/2.
 
-    T = ⌈ log(2/δ₁) / log(1/(1 − e^(−5ε₀))) ⌉, infinite where ε₀ is so large that none suffices.
+    T = ⌈ log(2/δ₁) / log(1/(1 − e^(−5ε₀))) ⌉. It is infinite if the denominator underflows to 0.
 
     Theorem:     proof of [BKMTT20, Lem A.3], arXiv:2007.06605v2.
     Neighbours:  none; T depends on the randomizer alone.
@@ -108,13 +109,14 @@ def rejection_rounds(*, local_epsilon: float, distance: float) -> float:
 
 
 def largest_local_delta(*, local_epsilon: float, distance: float) -> float:
-    """Largest δ₀ for which an (ε₀, δ₀)-DP randomizer is within δ₁ of a pure 8ε₀-DP one.
+    """Return the largest δ₀ for which an (ε₀, δ₀)-DP randomizer is within δ₁ of a pure one.
 
-    With T from ``rejection_rounds``, δ₀ ≤ (1 − e^−ε₀) δ₁ / (4 e^ε₀ (2 + T)).
+    The pure randomizer is 8ε₀-DP. δ₀ = (1 − e^−ε₀) δ₁ / (4 e^ε₀ (2 + T)), with T from
+    ``rejection_rounds``.
 
     Theorem:     [BKMTT20, Lem A.3], arXiv:2007.06605v2; [CSUZZ19, Claims D.2 and D.5].
     Neighbours:  replace-one, of a single record.
-    Rounding:    down; 0 where nothing above 0 is allowed.
+    Rounding:    down; 0 if T is infinite.
     Differs:     T is rounded up to an integer, so δ₀ is slightly smaller than printed.
 
     >>> f"{largest_local_delta(local_epsilon=0.5, distance=1e-6):.4g}"
@@ -126,11 +128,11 @@ def largest_local_delta(*, local_epsilon: float, distance: float) -> float:
 
 
 def smallest_distance(*, local_epsilon: float, local_delta: float) -> float:
-    """Smallest δ₁ for which the lemma admits this δ₀: the inverse of ``largest_local_delta``.
+    """Return the smallest δ₁ for which the lemma allows δ₀. It inverts ``largest_local_delta``.
 
     Theorem:     [BKMTT20, Lem A.3], arXiv:2007.06605v2, solved for δ₁.
     Neighbours:  replace-one, of a single record.
-    Rounding:    up: the distance returned is itself admissible.
+    Rounding:    up, to a distance for which the lemma allows δ₀.
 
     >>> f"{smallest_distance(local_epsilon=0.5, local_delta=1e-9):.4g}"
     '2.682e-06'
@@ -149,14 +151,14 @@ def smallest_distance(*, local_epsilon: float, local_delta: float) -> float:
         distance = min(math.exp(log_distance), _LARGEST_DISTANCE)
         return largest_local_delta(local_epsilon=local_epsilon, distance=distance) >= local_delta
 
-    # δ₁ ≥ 8 δ₀ always, so log δ₀ is on the failing side.
+    # δ₁ is always at least 8 δ₀, so ``admits`` is False at log δ₀.
     found = first_true(admits, false=math.log(local_delta), true=0.0)
     return min(math.exp(found), _LARGEST_DISTANCE)
 
 
 @dataclass(frozen=True, slots=True)
 class ApproximateBound:
-    """The ε′ of an approximate theorem, and the total δ′ that goes with it."""
+    """The ε′ of a theorem for approximate randomizers, and its total δ′."""
 
     epsilon: float
     delta: float
@@ -164,9 +166,10 @@ class ApproximateBound:
 
 @dataclass(frozen=True, slots=True)
 class Amplification:
-    """One theorem's ``power`` and ``scale``, and how many randomizers touch the client's data.
+    """One theorem's ``power`` and ``scale``, and its number of randomizers.
 
-    ``load_delta`` is the probability that the loads exceed those that ``scale`` assumes.
+    ``load_delta`` is an upper bound on the probability that the slots' loads exceed those that
+    ``scale`` assumes.
 
     >>> theorem = Amplification(power=0.5, scale=1000**-0.5, randomizers=1000)
     >>> round(theorem.epsilon(local_epsilon=1.0, delta=1e-6), 4)
@@ -179,23 +182,25 @@ class Amplification:
     load_delta: float = 0.0
 
     def spread(self, local_epsilon: float) -> float:
-        """x = scale · e^(power ε₀) · (e^ε₀ − 1); infinity where it overflows."""
+        """Return x = scale · e^(power ε₀) · (e^ε₀ − 1), or infinity if it overflows."""
         if self.scale == 0.0 or local_epsilon == 0.0:
             return 0.0
         log_factor = self.power * local_epsilon + log_gap(local_epsilon)
         return exponential(math.log(self.scale) + log_factor)
 
     def epsilon(self, *, local_epsilon: float, delta: float) -> float:
-        """ε of a pure ε₀-DP randomizer, rounded up."""
+        """Return ε for a pure ε₀-DP randomizer, rounded up."""
         validate.non_negative(local_epsilon=local_epsilon)
         validate.open_unit(delta=delta)
         return tail_epsilon(spread=self.spread(local_epsilon), delta=delta)
 
     def simplified(self, *, local_epsilon: float, delta: float) -> float:
-        """7 · scale · ε₀ √log(1/δ) of random replacement, refused outside ε₀ ≤ 1 and δ ≤ 1/100.
+        """Return 7 · scale · ε₀ √log(1/δ), the simplified bound of random replacement.
+
+        Raise ``NotCovered`` unless ε₀ ≤ 1 and δ ≤ 1/100.
 
         Rounding:    up.
-        Differs:     the proof starts from δ ≤ 1/4; it needs the statement's 1/100.
+        Differs:     the proof assumes δ ≤ 1/4, but it needs δ ≤ 1/100, as in the statement.
         """
         validate.non_negative(local_epsilon=local_epsilon)
         validate.open_unit(delta=delta)
@@ -208,10 +213,12 @@ class Amplification:
     def approximate(
         self, *, local_epsilon: float, local_delta: float, delta: float
     ) -> ApproximateBound:
-        """(ε′, δ′) of an (ε₀, δ₀)-DP randomizer: 8ε₀, δ + load δ + randomizers · (e^ε′ + 1) δ₁.
+        """Return (ε′, δ′) for an (ε₀, δ₀)-DP randomizer.
 
-        Theorem:     the "furthermore" of each statement.
-        Rounding:    both up; δ₁ is the smallest that admits δ₀.
+        ε′ is the bound for 8ε₀, and δ′ = δ + load_delta + randomizers · (e^ε′ + 1) δ₁.
+
+        Theorem:     the "furthermore" part of each statement.
+        Rounding:    both up; δ₁ is the smallest for which the lemma allows δ₀.
         Differs:     swapping, bins and averages replace n randomizers; the statements count m.
         """
         validate.open_unit(delta=delta)
@@ -223,7 +230,7 @@ class Amplification:
         )
 
     def approximate_total(self, *, local_epsilon: float, local_delta: float, delta: float) -> float:
-        """Smallest ε′ of ``approximate`` whose total δ′, without load δ, is at most ``delta``."""
+        """Return the smallest ε′ of ``approximate`` with δ′ − load_delta at most ``delta``."""
         validate.open_unit(delta=delta)
         distance = smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
         spread = self.spread(MAGNIFICATION * local_epsilon)
@@ -250,19 +257,19 @@ class Amplification:
 
 
 def tail_epsilon(*, spread: float, delta: float) -> float:
-    """x²/2 + x √(2 log(1/δ)), rounded up; infinity where it overflows."""
+    """Return x²/2 + x √(2 log(1/δ)), rounded up, or infinity if it overflows."""
     return (spread * spread / 2.0 + spread * math.sqrt(2.0 * log_inverse(delta))) * UP
 
 
 def smallest_within(*, spread: float, log_replaced: float, total: float) -> float | None:
-    """Smallest ε′ with inner δ + replaced · (e^ε′ + 1) ≤ total, or None where there is none.
+    """Return the smallest ε′ with δ + replaced · (e^ε′ + 1) ≤ total, or None if there is none.
 
-    With ε′ = x²/2 + x u the inner δ is e^(−u²/2), and the total
+    x is ``spread``, and ε′ = x²/2 + x u for u = √(2 log(1/δ)), so δ = e^(−u²/2). The left side,
 
-        e^(−u²/2) + replaced · (e^(x²/2 + x u) + 1)
+        e^(−u²/2) + replaced · (e^(x²/2 + x u) + 1),
 
-    exceeds 1 at u = 0, has at most one dip, and is below ``total`` only inside it: the first u that
-    fits is found by bisection between 0 and the bottom of the dip.
+    exceeds 1 at u = 0 and has at most one local minimum. So the first u that fits is found by
+    bisection between 0 and that minimum.
     """
     x, half = spread, spread * spread / 2.0
     if x == 0.0:
@@ -274,7 +281,7 @@ def smallest_within(*, spread: float, log_replaced: float, total: float) -> floa
         replaced = exponential(log_replaced + half + x * u) + math.exp(log_replaced)
         return (math.exp(-u * u / 2.0) + replaced) * UP <= total
 
-    def rises(u: float) -> bool:  # the derivative is not negative, to the right of the steepest u
+    def rises(u: float) -> bool:  # True if the left side does not decrease at u >= ``steepest``
         return math.log(u) - u * u / 2.0 - x * u <= log_replaced + half + math.log(x)
 
     steepest = 2.0 / (math.sqrt(x * x + 4.0) + x)
@@ -290,9 +297,10 @@ def smallest_within(*, spread: float, log_replaced: float, total: float) -> floa
 def held_locally(
     *, local_epsilon: float, local_delta: float, delta: float, participation: float = 1.0
 ) -> float:
-    """Return the ε that holds without amplification; infinity if none does at this δ.
+    """Return the ε that holds if the client's slot is known, or infinity if none holds at this δ.
 
-    log(1 + p₀(e^ε₀ − 1)) for a pure randomizer (δ₀ = 0); ε₀ for an (ε₀, δ₀)-DP one, where δ ≥ δ₀.
+    It is log(1 + p₀(e^ε₀ − 1)) for a pure randomizer (δ₀ = 0). For an (ε₀, δ₀)-DP randomizer, it is
+    ε₀ if δ ≥ δ₀.
 
     Theorem:     [BBG18, Thm 2], arXiv:1807.01647v2: overlapping mixtures, weight p₀.
     Neighbours:  replace-one.

@@ -1,7 +1,7 @@
-"""Composition of steps that leak different amounts, without the paper's relaxations.
+"""Composition of steps with different ε, without the paper's relaxations.
 
-The proofs bound step i by εᵢ = log(1 + gap/tᵢ), where tᵢ falls linearly with i, and then relax the
-sums over i to closed forms. Here the sums are taken as they are.
+The paper's proofs bound step i by εᵢ = log(1 + gap/tᵢ), where tᵢ decreases linearly with i. They
+then replace the sums over i by larger closed forms. This module computes the sums themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGEST_EXPONENT = 700.0
 
 
 def biased_sampling_ratio(*, local_epsilon: float, sampling: float) -> float:
-    """Largest likelihood ratio e^ε₀/(1 + q(e^ε₀ − 1)) of one record against a q-biased sample.
+    """Return e^ε₀/(1 + q(e^ε₀ − 1)), the largest likelihood ratio against a q-biased sample.
 
     Theorem:     [BKMTT20, Lem A.1], arXiv:2007.06605v2.
     Neighbours:  none; two inputs of one randomizer.
@@ -39,7 +39,7 @@ def biased_sampling_ratio(*, local_epsilon: float, sampling: float) -> float:
 
 
 def relaxed_composition(*, delta: float, steps: int, a: float, b: float) -> float:
-    """ε of k adaptive steps with εᵢ ≤ log(1 + a/(k − b(i − 1))), in closed form.
+    """Return ε of k adaptive steps with εᵢ ≤ log(1 + a/(k − b(i − 1))), in closed form.
 
         ε = a²/(2k(1 − b)) + √(2a² log(1/δ)/(k(1 − b)))
 
@@ -57,9 +57,9 @@ def relaxed_composition(*, delta: float, steps: int, a: float, b: float) -> floa
 
 
 def composition(*, epsilons: ArrayLike, delta: float) -> float:
-    """ε of an adaptive sequence of pure εᵢ-DP steps: the least of three bounds.
+    """Return ε of an adaptive sequence of pure εᵢ-DP steps, the smallest of three bounds.
 
-        Σεᵢ,   Σ εᵢ tanh(εᵢ/2) + √(2 log(1/δ) Σεᵢ²),   the same with log(e + √(Σεᵢ²)/δ)
+        Σεᵢ,   Σ εᵢ tanh(εᵢ/2) + √(2 log(1/δ) Σεᵢ²),   and with log(e + √(Σεᵢ²)/δ) for log(1/δ)
 
     Theorem:     [KOV17, Thm 3.5], arXiv:1311.0776v4.
     Neighbours:  whatever the steps are private for.
@@ -76,7 +76,7 @@ def composition(*, epsilons: ArrayLike, delta: float) -> float:
 
 
 def homogeneous_composition(*, epsilon: float, steps: int, delta: float) -> float:
-    """``composition`` of k steps with the same ε, for any k.
+    """Return ``composition`` of k steps with the same ε, for any k.
 
     Theorem:     [KOV17, Thm 3.5], arXiv:1311.0776v4.
     Neighbours:  whatever the steps are private for.
@@ -92,7 +92,7 @@ def homogeneous_composition(*, epsilon: float, steps: int, delta: float) -> floa
 
 
 def replacement_steps(*, local_epsilon: float, slots: int, largest_weight: float) -> Steps:
-    """Random replacement (fixed window: w = p₀; sliding: w = 1), step by step.
+    """Return the steps of random replacement (fixed window: w = p₀; sliding window: w = 1).
 
         εᵢ = log(1 + w e^ε₀(e^ε₀ − 1)/(i − 1 + e^ε₀(m − i + 1))),     i = 1..m
 
@@ -120,7 +120,7 @@ def replacement_steps(*, local_epsilon: float, slots: int, largest_weight: float
 
 
 def swapping_steps(*, local_epsilon: float, clients: int) -> Steps:
-    """Swapping, hence shuffling of n adaptive reports, step by step.
+    """Return the steps of swapping, and therefore of shuffling n adaptive reports.
 
         εᵢ = log(1 + e^2ε₀(e^ε₀ − 1)/(e^2ε₀ + (i − 1) + (n − i)e^ε₀)),     i = 1..n
 
@@ -146,7 +146,9 @@ def swapping_steps(*, local_epsilon: float, clients: int) -> Steps:
 
 
 def bins_epsilons(*, local_epsilon: float, loads: Loads) -> NDArray[np.float64]:
-    """εᵢ = log(1 + pᵢ(e^ε₀ − 1)) of bins, pᵢ = ℓᵢ/(ℓᵢ + e^−2ε₀ Σ_{k<i} ℓₖ + e^−ε₀ Σ_{k>i} ℓₖ).
+    """Return the steps εᵢ = log(1 + pᵢ(e^ε₀ − 1)) of averages within bins.
+
+        pᵢ = ℓᵢ/(ℓᵢ + e^−2ε₀ Σ_{k<i} ℓₖ + e^−ε₀ Σ_{k>i} ℓₖ)
 
     Theorem:     proof of [BKMTT20, Thm A.5], arXiv:2007.06605v2, before pᵢ ≤ e^2ε₀ ℓᵢ/n.
     Neighbours:  replace-one, at index 1, given the loads.
@@ -168,7 +170,7 @@ def bins_epsilons(*, local_epsilon: float, loads: Loads) -> NDArray[np.float64]:
 
 
 def bins_unrelaxed(*, local_epsilon: float, delta: float, loads: Loads) -> float:
-    """ε of averaging within bins of given sizes, composed bin by bin.
+    """Return ε of averaging within bins of given sizes, composed bin by bin.
 
     Theorem:     proof of [BKMTT20, Thm A.5], arXiv:2007.06605v2; [KOV17, Thm 3.5].
     Neighbours:  replace-one, at index 1, given the loads.
@@ -192,7 +194,7 @@ class _Sums:
 
     @classmethod
     def over(cls, values: NDArray[np.float64], widths: ArrayLike = 1.0) -> _Sums:
-        with np.errstate(over="ignore"):  # an infinite sum is a vacuous bound, not an error
+        with np.errstate(over="ignore"):  # an infinite sum is a valid bound, not an error
             weighted = values * np.asarray(widths)
             return cls(
                 plain=float(weighted.sum()),
@@ -209,9 +211,10 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps εᵢ = log(1 + gap/tᵢ), tᵢ = last + slope · (count − i), i = 1..count, at most ε₀.
+    """Steps εᵢ = log(1 + gap/tᵢ) with tᵢ = last + slope · (count − i), for i = 1..count.
 
-    ``counted`` names the argument that ``count`` was given as.
+    Every step is at most ε₀. ``counted`` is the name of the argument that gave ``count``, for error
+    messages.
     """
 
     local_epsilon: float
@@ -222,15 +225,15 @@ class Steps:
     counted: str
 
     def epsilons(self) -> NDArray[np.float64]:
-        """Return every step, the first one first."""
+        """Return the steps in order."""
         validate.count(most=_MOST_LISTED, **{self.counted: self.count})
         return np.minimum(self._listed(), self.local_epsilon)
 
     def composed(self, *, delta: float) -> float:
         """Return ε of all steps together, rounded up.
 
-        Steps further than 2¹⁷ from the end are summed by trapezoids over a convex function, which
-        exceed the sum by less than 1e-7 relative.
+        If there are more than 2¹⁷ steps, all but the last 2¹⁷ are summed by the trapezoid rule. For
+        a convex function, its result is larger than the sum, here by less than a relative 1e-7.
         """
         validate.open_unit(delta=delta)
         if math.isinf(self.gap):
@@ -249,11 +252,12 @@ class Steps:
         return self._at(np.arange(self.count - 1, -1, -1, dtype=np.float64))
 
     def _above(self, start: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Trapezoids above the sum over all steps that are ``start`` or more from the end.
+        """Return values and weights of the trapezoid rule for steps ``start`` or more from the end.
 
-        Σf ≤ ∫f with each step in the middle of its unit ≤ trapezoids, for convex f. Here f is a
-        product of positive, falling, convex functions of t: log(1 + gap/t), and
-        tanh(εᵢ/2) = gap/(2t + gap). Nodes are nearly geometric in t.
+        For convex f, the sum over integers is at most the integral of f over unit intervals around
+        them, and the integral is at most the trapezoid rule. Here f is a product of positive,
+        decreasing, convex functions of t: log(1 + gap/t) and tanh(εᵢ/2) = gap/(2t + gap). The nodes
+        are nearly geometric in t.
         """
         lowest = self.last + self.slope * (start - 0.5)
         growth = math.log1p(self.slope * (self.count - start) / lowest)

@@ -1,4 +1,4 @@
-"""Balls in bins: how many clients a slot gets when each of n picks one of m slots at random."""
+"""Balls in bins: the number of clients in a slot if each of n clients draws one of m slots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEVIATIONS = 12.0
 
 
 def empty_probability(*, clients: int, slots: int, participation: float) -> float:
-    """(1 − p₀/m)^n: the probability that no client checks in to a given slot.
+    """Return (1 − p₀/m)^n, the probability that no client checks in to a given slot.
 
     Theorem:     proof of [BKMTT20, Prop 3.4], arXiv:2007.06605v2. Exact.
     Neighbours:  none.
@@ -35,9 +35,9 @@ def empty_probability(*, clients: int, slots: int, participation: float) -> floa
 
 
 def dummies_fixed(*, clients: int, slots: int, participation: float) -> float:
-    """Expected number m(1 − p₀/m)^n of dummy updates with a fixed window.
+    """Return m(1 − p₀/m)^n, the expected number of dummies in the fixed window.
 
-    Theorem:     [BKMTT20, Prop 3.4], arXiv:2007.06605v2. Exact, not only "at most".
+    Theorem:     [BKMTT20, Prop 3.4], arXiv:2007.06605v2. Exact, although the paper says "at most".
     Neighbours:  none.
     Rounding:    up.
 
@@ -48,7 +48,7 @@ def dummies_fixed(*, clients: int, slots: int, participation: float) -> float:
 
 
 def dummies_fixed_bound(*, clients: int, slots: int, participation: float) -> float:
-    """m/e^c with c = n p₀/m check-ins per slot: at least ``dummies_fixed``.
+    """Return m/e^c with c = n p₀/m check-ins per slot, an upper bound on ``dummies_fixed``.
 
     Theorem:     [BKMTT20, Prop 3.4], arXiv:2007.06605v2, with p₀ = cm/n.
     Neighbours:  none.
@@ -63,12 +63,12 @@ def dummies_fixed_bound(*, clients: int, slots: int, participation: float) -> fl
 
 
 def dummies_sliding(*, clients: int, window: int) -> float:
-    """Expected number (n − m + 1)(1 − 1/m)^m of dummy updates with a sliding window.
+    """Return (n − m + 1)(1 − 1/m)^m, the expected number of dummies in the sliding window.
 
     Theorem:     proof of [BKMTT20, Prop 4.4], arXiv:2007.06605v2. Exact, participation 1.
     Neighbours:  none.
     Rounding:    up.
-    Differs:     the sum runs over the slots m to n, all of them; the proof stops at n − m + 1.
+    Differs:     the sum is over the slots m to n; the proof stops at n − m + 1.
 
     >>> round(dummies_sliding(clients=1000, window=100), 2)
     329.8
@@ -78,7 +78,7 @@ def dummies_sliding(*, clients: int, window: int) -> float:
 
 
 def dummies_sliding_bound(*, clients: int, window: int) -> float:
-    """(n − m + 1)/e: at least ``dummies_sliding``.
+    """Return (n − m + 1)/e, an upper bound on ``dummies_sliding``.
 
     Theorem:     [BKMTT20, Prop 4.4], arXiv:2007.06605v2. Participation 1.
     Neighbours:  none.
@@ -91,7 +91,7 @@ def dummies_sliding_bound(*, clients: int, window: int) -> float:
 
 
 def load_norm(*, clients: int, slots: int, delta: float) -> float:
-    """Bound on the 2-norm of the slots' loads that holds with probability at least 1 − δ.
+    """Return a bound on the 2-norm of the slots' loads, valid with probability at least 1 − δ.
 
         ‖L‖₂ ≤ √(n + n²/m) + √(n log(1/δ))
 
@@ -109,13 +109,15 @@ def load_norm(*, clients: int, slots: int, delta: float) -> float:
 
 
 def expected_inverse_load(*, clients: int, slots: int) -> float:
-    """E[1/S | S > 0] for S ~ Binomial(n, 1/m): the variance left by averaging a slot's reports.
+    """Return E[1/S | S > 0] for S ~ Binomial(n, 1/m), the number of reports in a slot.
+
+    It is the factor by which averaging a slot's reports reduces the variance of the noise.
 
     Theorem:     proof of [BKMTT20, Thm 4.2], arXiv:2007.06605v2. Exact, participation 1.
     Neighbours:  none.
-    Rounding:    up, by 1e-9 relative; loads more than 12 deviations off the mean (below 1e-30 of
-                 the mass) are left out.
-    Differs:     the paper replaces it by m/n, which is too small (Jensen).
+    Rounding:    up, by a relative 1e-9. Loads more than 12 deviations from the mean, with a
+                 probability below 1e-30, are left out.
+    Differs:     the paper uses m/n, which is too small by Jensen's inequality.
 
     >>> round(expected_inverse_load(clients=1000, slots=100), 4)
     0.1129
@@ -128,7 +130,7 @@ def expected_inverse_load(*, clients: int, slots: int) -> float:
     reach = _DEVIATIONS * math.sqrt(mean * q) + 50.0
     low, high = max(1, math.floor(mean - reach)), min(clients, math.ceil(mean + reach))
     loads = np.arange(low, high + 1, dtype=np.float64)
-    # Ratio of neighbouring weights, minus 1: no large factorial ever appears.
+    # Logarithms of the ratios of neighbouring weights, so that no large factorial is needed.
     steps = np.log1p((mean + p - loads[1:]) / (loads[1:] * q))
     logs = np.concatenate(([0.0], np.cumsum(steps)))
     weights = np.exp(logs - logs.max())
@@ -136,14 +138,14 @@ def expected_inverse_load(*, clients: int, slots: int) -> float:
 
 
 def overflow_probability(*, clients: int, slots: int, participation: float, capacity: int) -> float:
-    """Probability that some slot gets K or more of the n − 1 other clients (union bound).
+    """Return a bound on the probability that some slot gets K or more of the n − 1 other clients.
 
-    min(1, m · Pr[Binomial(n − 1, p₀/m) ≥ K]): where it fails, a slot can hold one check-in more
-    than its capacity, so that one client may displace another.
+    The bound is min(1, m · Pr[Binomial(n − 1, p₀/m) ≥ K]). In such a slot, the client can displace
+    another client.
 
     Theorem:     union bound over slots; the binomial tail is an incomplete beta function.
     Neighbours:  none; check-ins do not depend on data.
-    Rounding:    up, by 1e-6 relative, and never below m · 1e-300.
+    Rounding:    up, by a relative 1e-6, and never below m · 1e-300.
 
     >>> f"{overflow_probability(clients=1000, slots=100, participation=1.0, capacity=30):.3e}"
     '2.017e-05'

@@ -1,14 +1,14 @@
-"""The paper's privacy theorems: its three protocols, and the mechanisms that it reduces them to.
+"""The paper's privacy theorems for its three protocols, and for the mechanisms in their proofs.
 
 [BKMTT20] is "Privacy Amplification via Random Check-Ins", arXiv:2007.06605v2. Here n is
-``clients``, m is ``slots`` (``window`` for the sliding protocol) and p₀ is ``participation``. Each
-theorem is an ``Amplification``, which gives the ε of pure and of approximate randomizers. A
-function whose name ends in ``_total`` takes the total δ that may be spent. None of these bounds is
-capped by the ε that holds without amplification: see ``amplification.held_locally``. Replacement,
-swapping and bins hold at index 1, for two datasets that differ in their first record.
+``clients``, m is ``slots`` (``window`` for the sliding protocol) and p₀ is ``participation``. Most
+theorems are returned as an ``Amplification``, which computes ε for pure and for approximate
+randomizers. A function whose name ends in ``_total`` takes the total δ and splits it itself. The
+bounds may exceed the ε that holds without amplification (``amplification.held_locally``). Theorems
+"at index 1" (replacement, swapping and bins) compare two datasets that differ in the first record.
 
-Corollary 3.3 is one epoch in n/m runs: the fixed window with p₀ = m/n, repeated n/m times. Where m
-does not divide n, ⌊n/m⌋ complete runs are made, and the bounds for n/m cover them.
+Corollary 3.3 is about one epoch: the fixed window with p₀ = m/n, run n/m times. If m does not
+divide n, there are ⌊n/m⌋ complete runs, and the bounds for n/m runs cover them.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from checkins.accounting.paper.amplification import (
 from checkins.errors import InvalidValue, NotCovered
 
 Loads = Sequence[int] | NDArray[np.int64]
-"""How many records each bin holds, in order."""
+"""The number of records in each bin, in order."""
 
 
 def fixed_window(*, slots: int, participation: float) -> Amplification:
-    """Check-ins into a fixed window of m slots.
+    """The theorem for check-ins in a fixed window of m slots.
 
         ε = p₀²e^ε₀(e^ε₀ − 1)²/(2m) + p₀(e^ε₀ − 1) √(2 e^ε₀ log(1/δ)/m)
 
-    Simplified 7 p₀ ε₀ √(log(1/δ)/m).
+    The simplified form is 7 p₀ ε₀ √(log(1/δ)/m).
 
     Theorem:     [BKMTT20, Thm 3.2], arXiv:2007.06605v2.
     Neighbours:  replace-one.
     Rounding:    up.
-    Differs:     m stands inside the root as in the statement, not beside it as in the proof.
+    Differs:     m is inside the root, as in the statement; in the proof it is outside.
 
     >>> theorem = fixed_window(slots=10_000, participation=0.1)
     >>> round(theorem.epsilon(local_epsilon=1.0, delta=1e-6), 4)
@@ -63,14 +63,15 @@ def fixed_window(*, slots: int, participation: float) -> Amplification:
 
 
 def sliding_window(*, window: int) -> Amplification:
-    """Check-ins into a window of m slots that slides with the client's own time.
+    """The theorem for check-ins in a sliding window of m slots that starts when the client wakes.
 
         ε = e^ε₀(e^ε₀ − 1)²/(2m) + (e^ε₀ − 1) √(2 e^ε₀ log(1/δ)/m)
 
     Theorem:     [BKMTT20, Thm 4.3], arXiv:2007.06605v2. Participation 1.
     Neighbours:  replace-one.
     Rounding:    up.
-    Differs:     the server makes n − m + 1 updates, not n, and the pure case has no m δ₀.
+    Differs:     the server makes n − m + 1 updates instead of n, and a pure randomizer adds no
+                 m δ₀.
 
     >>> round(sliding_window(window=1000).epsilon(local_epsilon=1.0, delta=1e-6), 4)
     0.4749
@@ -80,9 +81,9 @@ def sliding_window(*, window: int) -> Amplification:
 
 
 def averaged(*, load_delta: float, clients: int, slots: int) -> Amplification:
-    """Averages of all check-ins of a slot; the total is δ + δ₂, δ₂ = ``load_delta``.
+    """The theorem for the average of all reports of a slot. The total is δ + ``load_delta``.
 
-        x = e^(2ε₀)(e^ε₀ − 1) ε₁,     ε₁ = √(1/n + 1/m) + √(log(1/δ₂)/n)
+        x = e^(2ε₀)(e^ε₀ − 1) ε₁,     ε₁ = √(1/n + 1/m) + √(log(1/δ₂)/n),     δ₂ = ``load_delta``
 
     Theorem:     [BKMTT20, Thm 4.1], arXiv:2007.06605v2. Participation 1, clients do not collude.
     Neighbours:  replace-one.
@@ -98,7 +99,7 @@ def averaged(*, load_delta: float, clients: int, slots: int) -> Amplification:
 
 
 def averaged_total(*, local_epsilon: float, delta: float, clients: int, slots: int) -> float:
-    """Smallest ε of ``averaged`` over splits of a total ``delta`` into δ + δ₂.
+    """Return the smallest ε of ``averaged`` over all splits of ``delta`` into δ + δ₂.
 
     Theorem:     [BKMTT20, Thm 4.1], arXiv:2007.06605v2. Participation 1, clients do not collude.
     Neighbours:  replace-one.
@@ -118,7 +119,7 @@ def averaged_total(*, local_epsilon: float, delta: float, clients: int, slots: i
 def averaged_approximate_total(
     *, local_epsilon: float, local_delta: float, delta: float, clients: int, slots: int
 ) -> float:
-    """Smallest ε′ of ``averaged`` with (ε₀, δ₀)-DP randomizers, at a total δ′ of ``delta``.
+    """Return the smallest ε′ of ``averaged`` with (ε₀, δ₀)-DP randomizers, if δ′ is ``delta``.
 
     Theorem:     [BKMTT20, Thm 4.1], arXiv:2007.06605v2, "furthermore".
     Neighbours:  replace-one.
@@ -139,9 +140,11 @@ def averaged_approximate_total(
 
 
 def replacement(*, slots: int, largest_weight: float) -> Amplification:
-    """m adaptive randomizers, one of which sees the first record with weight at most w.
+    """The theorem for m adaptive randomizers, of which a random one gets the first record.
 
-        x = w (e^ε₀ − 1) √(e^ε₀/m)
+        x = w (e^ε₀ − 1) √(e^ε₀/m),     w = ``largest_weight``
+
+    The first record is used with probability at most w.
 
     Theorem:     [BKMTT20, Thm A.4], arXiv:2007.06605v2.
     Neighbours:  replace-one, at index 1.
@@ -157,7 +160,7 @@ def replacement(*, slots: int, largest_weight: float) -> Amplification:
 
 
 def swapping(*, clients: int) -> Amplification:
-    """n adaptive randomizers after the first record is swapped with a random one.
+    """The theorem for n adaptive randomizers after the first record is swapped with a random one.
 
         x = e^(3ε₀/2) (e^ε₀ − 1) / √n
 
@@ -173,7 +176,7 @@ def swapping(*, clients: int) -> Amplification:
 
 
 def bins(*, loads: Loads) -> Amplification:
-    """Averages within bins of given sizes ℓ, after one random swap.
+    """The theorem for averages within bins of given sizes ℓ, after one random swap.
 
         x = e^(2ε₀) (e^ε₀ − 1) ‖ℓ‖₂ / n,     n = Σ ℓ
 
@@ -191,17 +194,17 @@ def bins(*, loads: Loads) -> Amplification:
 
 
 def checked_loads(loads: Loads) -> NDArray[np.float64]:
-    """The loads as floats, checked: integers of at least 0 with a positive sum."""
+    """Return the loads as floats. They must be integers of at least 0, and not all 0."""
     sizes = np.asarray(loads)
     if sizes.ndim != 1 or sizes.size == 0 or not np.issubdtype(sizes.dtype, np.integer):
         raise InvalidValue("loads", loads, "must be a non-empty sequence of integers")
     if sizes.min() < 0 or not 1 <= sizes.sum() <= validate.MOST_SLOTS:
-        raise InvalidValue("loads", loads, "must be at least 0 each, and not all 0")
+        raise InvalidValue("loads", loads, "must all be at least 0, and not all 0")
     return sizes.astype(np.float64)
 
 
 def shuffling(*, clients: int) -> Amplification:
-    """n adaptive randomizers applied to the records in random order.
+    """The theorem for n adaptive randomizers that get the records in random order.
 
         ε = e^(3ε₀)(e^ε₀ − 1)²/(2n) + e^(3ε₀/2)(e^ε₀ − 1) √(2 log(1/δ)/n)
 
@@ -216,7 +219,7 @@ def shuffling(*, clients: int) -> Amplification:
 
 
 def shuffling_earlier(*, local_epsilon: float, delta: float, clients: int) -> float:
-    """ε of shuffling by the bound the paper improves on: n-fold advanced composition.
+    """Return ε of shuffling by an earlier theorem, which the paper improves.
 
         ε = n ε₁ (e^ε₁ − 1) + ε₁ √(2 n log(1/δ)),     ε₁ = 2 e^(2ε₀)(e^ε₀ − 1)/n
 
@@ -239,7 +242,7 @@ def shuffling_earlier(*, local_epsilon: float, delta: float, clients: int) -> fl
 
 
 def one_run(*, local_epsilon: float, beta: float, clients: int, slots: int) -> float:
-    """ε₁ of one run: the fixed window at p₀ = m/n and δ = β.
+    """Return ε₁ of one run, which is the fixed window at p₀ = m/n and δ = β.
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, first line.
     Neighbours:  replace-one.
@@ -255,10 +258,10 @@ def one_run(*, local_epsilon: float, beta: float, clients: int, slots: int) -> f
 
 
 def one_run_bound(*, local_epsilon: float, beta: float, clients: int, slots: int) -> float:
-    """ε₁ ≤ 2(e^ε₀ − 1)√(2 m e^ε₀ log(1/β))/n: the closed form that the corollary uses.
+    """Return 2(e^ε₀ − 1)√(2 m e^ε₀ log(1/β))/n, the closed form of ε₁ in the corollary.
 
-    Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, second line. Above ``one_run``
-                 under the corollary's preconditions.
+    Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, second line. At least
+                 ``one_run`` under the corollary's preconditions.
     Neighbours:  replace-one.
     Rounding:    up.
 
@@ -273,7 +276,7 @@ def one_run_bound(*, local_epsilon: float, beta: float, clients: int, slots: int
 
 
 def total_delta(*, delta: float, beta: float, clients: int, slots: int) -> float:
-    """δ + nβ/m: the total δ of all runs.
+    """Return δ + nβ/m, the total δ of all runs.
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2.
     Neighbours:  replace-one.
@@ -289,14 +292,14 @@ def total_delta(*, delta: float, beta: float, clients: int, slots: int) -> float
 
 
 def repeated(*, local_epsilon: float, delta: float, beta: float, clients: int, slots: int) -> float:
-    """ε of all runs by advanced composition; the total is ``total_delta``.
+    """Return ε of all runs by advanced composition. The total δ is ``total_delta``.
 
         ε = ε₁ √(2 (n/m) log(1/δ)) + (n/m) ε₁ (e^ε₁ − 1),     ε₁ = ``one_run``
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2; [DR14, Thm 3.20].
     Neighbours:  replace-one.
     Rounding:    up.
-    Differs:     n ≥ m is required; the corollary's other preconditions serve only its closed form.
+    Differs:     only n ≥ m is required; the closed form alone needs the other preconditions.
 
     >>> given = dict(local_epsilon=1.0, clients=10_000, slots=100)
     >>> round(repeated(delta=5e-7, beta=5e-9, **given), 4)
@@ -314,15 +317,15 @@ def repeated(*, local_epsilon: float, delta: float, beta: float, clients: int, s
 def repeated_explicit(
     *, local_epsilon: float, delta: float, beta: float, clients: int, slots: int
 ) -> float:
-    """ε of all runs in closed form, under the corollary's preconditions.
+    """Return ε of all runs in closed form. Raise ``NotCovered`` if a precondition fails.
 
         ε = 4(e^ε₀ − 1)√(e^ε₀ log(1/β) log(1/δ)/n) + 12(e^ε₀ − 1)²e^ε₀ log(1/β)/n
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, last display.
     Neighbours:  replace-one.
     Rounding:    up.
-    Differs:     the first term has log(1/δ) where one display has log(1/β); ε₁ ≤ 1/2 and n ≥ m are
-                 checked, since the stated preconditions do not imply them.
+    Differs:     the first term has log(1/δ), where one display has log(1/β). ε₁ ≤ 1/2 and n ≥ m are
+                 checked, because the stated preconditions do not imply them.
 
     >>> given = dict(local_epsilon=1.0, clients=10_000, slots=100)
     >>> round(repeated_explicit(delta=5e-7, beta=5e-9, **given), 4)
@@ -337,7 +340,7 @@ def repeated_explicit(
 
 
 def repeated_total(*, local_epsilon: float, delta: float, clients: int, slots: int) -> float:
-    """Smallest ε of ``repeated`` over splits of a total ``delta`` into δ + nβ/m.
+    """Return the smallest ε of ``repeated`` over splits of a total ``delta`` into δ + nβ/m.
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2; [DR14, Thm 3.20].
     Neighbours:  replace-one.
@@ -356,11 +359,11 @@ def repeated_total(*, local_epsilon: float, delta: float, clients: int, slots: i
 def repeated_explicit_total(
     *, local_epsilon: float, delta: float, clients: int, slots: int
 ) -> float:
-    """Smallest ε of ``repeated_explicit`` over splits of a total ``delta`` into δ + nβ/m.
+    """Return the smallest ε of ``repeated_explicit`` over splits of ``delta`` into δ + nβ/m.
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, last display.
     Neighbours:  replace-one.
-    Rounding:    up; the split is the best of SHARES − 1 among those the preconditions admit.
+    Rounding:    up; the split is the best of SHARES − 1 that satisfy the preconditions.
 
     >>> round(repeated_explicit_total(local_epsilon=1.0, delta=1e-6, clients=10_000, slots=100), 4)
     2.071
@@ -379,7 +382,9 @@ def _log_growth(local_epsilon: float) -> float:
 def _check_epoch(*, clients: int, slots: int) -> None:
     validate.count(clients=clients, slots=slots)
     if clients < slots:
-        raise InvalidValue("slots", slots, f"must be at most clients = {clients}: p₀ is m/n")
+        raise InvalidValue(
+            "slots", slots, f"must be at most clients = {clients}, because p₀ is m/n"
+        )
 
 
 def _check_corollary(*, local_epsilon: float, beta: float, clients: int, slots: int) -> None:
@@ -409,4 +414,4 @@ def _check_corollary(*, local_epsilon: float, beta: float, clients: int, slots: 
             f"one run's epsilon_1 = {bound:.3f} must be at most 1/2 (n = {clients}, m = {slots})",
         )
     if not exact <= bound:
-        raise NotCovered("beta", beta, "is so near 1 that the closed form of epsilon_1 fails")
+        raise NotCovered("beta", beta, "is too close to 1 for the closed form of epsilon_1")

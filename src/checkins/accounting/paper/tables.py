@@ -1,4 +1,4 @@
-"""The paper's Table 1 and Figure 2, and every statement at one setting, as plain data."""
+"""The paper's Table 1 and Figure 2, and all its statements at one setting, as plain data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIGURE_CLIENTS = (10**3, 10**4, 10**5, 10**6)
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One source of amplification: the paper's order of growth, and an actual ε."""
+    """A source of amplification, with the paper's order of growth and a value of ε."""
 
     source: str
     order: str
@@ -41,11 +41,11 @@ class TableRow:
 
 
 def table1(*, clients: int, slots: int, local_epsilon: float, delta: float) -> tuple[TableRow, ...]:
-    """ε after one epoch of n updates on n clients, by five sources of amplification.
+    """Return ε after one epoch of n updates on n clients, for five sources of amplification.
 
     Theorem:     [BKMTT20, Table 1], arXiv:2007.06605v2. Check-ins: n/m runs of m slots.
     Neighbours:  replace-one.
-    Rounding:    up. Bounds above ε₀ are vacuous and are listed all the same.
+    Rounding:    up. A bound above ε₀ is listed too, although ε₀ holds without it.
 
     >>> [round(row.epsilon, 3) for row in
     ...  table1(clients=100_000, slots=1000, local_epsilon=2.0, delta=1e-6)]
@@ -85,7 +85,9 @@ def table1(*, clients: int, slots: int, local_epsilon: float, delta: float) -> t
 
 
 def subsampling(*, clients: int, local_epsilon: float, delta: float) -> float:
-    """ε of n steps, each on one client drawn uniformly from n: εᵢ = log(1 + (e^ε₀ − 1)/n).
+    """Return ε of n steps, each on one client drawn uniformly from n clients.
+
+    Every step has εᵢ = log(1 + (e^ε₀ − 1)/n).
 
     Theorem:     [BBG18, Thm 2], arXiv:1807.01647v2; [KOV17, Thm 3.5], arXiv:1311.0776v4.
     Neighbours:  replace-one.
@@ -103,7 +105,7 @@ def subsampling(*, clients: int, local_epsilon: float, delta: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """ε after shuffling ``clients`` reports, against ε₀, by both theorems."""
+    """ε after shuffling ``clients`` reports as a function of ε₀, by both theorems."""
 
     clients: int
     local_epsilons: NDArray[np.float64]
@@ -117,7 +119,7 @@ def figure2(
     clients: Sequence[int] = FIGURE_CLIENTS,
     delta: float = FIGURE_DELTA,
 ) -> tuple[Curve, ...]:
-    """The curves of Figure 2; amplification is vacuous above the line ε = ε₀.
+    """Return the curves of Figure 2. Above the line ε = ε₀, a bound is useless.
 
     Theorem:     [BKMTT20, Figure 2, Thm 5.1], arXiv:2007.06605v2; [EFMRTT19, Thm 7].
     Neighbours:  replace-one.
@@ -165,7 +167,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class SheetRow:
-    """One statement at one setting: a value, with its total δ where that differs, or a refusal."""
+    """One statement at one setting.
+
+    ``refusal`` is the error message if the statement does not apply, and then ``value`` is None.
+    ``total_delta`` is None unless it differs from the setting's δ.
+    """
 
     id: str
     statement: str
@@ -176,7 +182,9 @@ class SheetRow:
 
 
 def theorem_sheet(setting: Setting) -> tuple[SheetRow, ...]:
-    """Evaluate every statement of the paper at one setting; a refusal is a row, not an error.
+    """Evaluate every statement of the paper at one setting.
+
+    A statement that does not apply gives a row with a refusal instead of an error.
 
     Ids: A1 fixed window, A2 repetition, A3 averaged, A4 sliding, A5 shuffling, A6 mechanisms,
     A7 the condition on δ₀, A8 composition, A9 dummies, A10 loads, A11 utility.
@@ -209,7 +217,7 @@ _DERIVED: dict[str, Callable[[Setting], float]] = {
     "rate": lambda s: s.diameter / math.sqrt(_report_moment(s)),
     "second_moment": lambda s: _report_moment(s),
 }
-"""Arguments that are not fields of a setting, and what the sheet passes for them."""
+"""Values of arguments that are not fields of a setting."""
 
 _PURE, _SIMPLIFIED = Amplification.epsilon, Amplification.simplified
 _APPROXIMATE, _TOTAL = Amplification.approximate, Amplification.approximate_total
@@ -218,7 +226,7 @@ _Statement = (
     tuple[str, str, Callable[..., object]]
     | tuple[str, str, Callable[..., object], Callable[..., object]]
 )
-"""Id, statement and bound; or id, statement, theorem, and the form in which it is evaluated."""
+"""An id, the statement, the function, and, if it returns a theorem, the method to call on it."""
 
 _STATEMENTS: tuple[_Statement, ...] = (
     ("A1", "Thm 3.2: fixed window", statements.fixed_window, _PURE),

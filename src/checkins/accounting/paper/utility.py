@@ -1,37 +1,41 @@
 """Step sizes and excess-risk bounds of the fixed and averaged protocols, with all constants.
 
-Setting: n i.i.d. clients, each in one slot; F is the population risk, convex, with L-Lipschitz loss
-on a ball of diameter R in p dimensions; reports carry Gaussian noise of standard deviation σ per
-coordinate; the model is projected onto the ball after every slot, slots are not batched.
+Setting: there are n i.i.d. clients, each in one slot. The population risk F is convex, with an
+L-Lipschitz loss on a ball of diameter R in p dimensions. Reports carry Gaussian noise of standard
+deviation σ per coordinate. The model is projected onto the ball after every slot, and every slot
+makes one step.
 
-The paper applies two SGD theorems as if every slot gave an unbiased gradient. An empty slot gives
-none, and whether a slot is empty depends on the slots before it. The bounds here hold all the same:
+The paper applies two SGD theorems as if every slot gave an unbiased gradient. But an empty slot
+gives no gradient, and whether a slot is empty depends on the slots before it. This is why the
+bounds here still hold:
 
-*Last iterate.* Fix which M of the m slots are occupied. Slot t moves by ηₜ = κ/√t times gₜ, where
-E‖gₜ‖² ≤ G², and E[gₜ] is ∇F where t is occupied, 0 elsewhere. Add an occupied slot T = m + 1 after
-the end. As in [SZ13, Thm 2], for every occupied s, over the W slots from s to T,
+*Last iterate.* Fix which M of the m slots are occupied. Slot t moves the model by ηₜ = κ/√t times
+gₜ, where E‖gₜ‖² ≤ G². E[gₜ] is ∇F if t is occupied, and 0 otherwise. Add an occupied slot T = m + 1
+after the end. As in [SZ13, Thm 2], for every occupied s, over the W slots from s to T,
 
     Σ_{t ≥ s, occupied} E[F(θₜ) − F(θₛ)] ≤ K W/√T,     K = R²/(2κ) + κG²,
 
-and the same from slot 1 with θ* for θₛ and T for W. The average of F over the last j occupied slots
-therefore grows by at most K Wⱼ/(j(j − 1)√T) when the j-th last is dropped. Given M, the occupied
-slots are a uniform subset, E[Wⱼ] = 1 + (j − 1)T/(M + 1), and the telescope sums to
+and the same holds from slot 1 with θ* in place of θₛ and T in place of W. Therefore the average of
+F over the last j occupied slots grows by at most K Wⱼ/(j(j − 1)√T) if the j-th last is dropped.
+Given M, the occupied slots are a uniform subset, so E[Wⱼ] = 1 + (j − 1)T/(M + 1). The telescoping
+sum is at most
 
     E[F(θ_T)] − F(θ*) ≤ K/√T · (T·H_{M+1} + M)/(M + 1),     H the harmonic numbers.
 
-Occupancies are negatively associated, so E[z^M] ≤ (1 − q + qz)^m with q = 1 − (1 − p₀/m)^n, and
-integrating over z in [0, 1] gives E[T/(M + 1)] ≤ 1/q: ``last_iterate_risk``. Averaged reports have
-G² = L² + pσ²·E[1/S | M] given M. That mean rises with M (Efron: truncated Poisson loads given
-their sum) and the factor above falls with M, so by Chebyshev's inequality E[1/S | S > 0], its mean
-under the distribution of M tilted by M, may take its place.
+Occupancies are negatively associated, so E[z^M] ≤ (1 − q + qz)^m with q = 1 − (1 − p₀/m)^n.
+Integrating over z in [0, 1] gives E[T/(M + 1)] ≤ 1/q, and so ``last_iterate_risk``. With averaged
+reports, G² = L² + pσ²·E[1/S | M] given M. This mean grows with M, by Efron's theorem for truncated
+Poisson loads given their sum. The factor above decreases with M. By Chebyshev's inequality, the
+mean may therefore be replaced by E[1/S | S > 0], which is its mean under the distribution of M
+weighted by M.
 
-*Mean iterate, smooth.* With step 1/(β + 1/h), each update s of the M satisfies, as in the proof of
-[B15, Thm 6.3] and with D the squared distance to θ*,
+*Mean iterate, smooth.* Let the step be 1/(β + 1/h), and let D be the squared distance to θ*. As in
+the proof of [B15, Thm 6.3], each of the M updates satisfies
 
-    E[F(θ_{s+1})] − F* ≤ (β + 1/h)/2 · E[Dₛ − D_{s+1}] + (h/2)(L² + pσ²)·E[1/S | M],
+    E[F(θ_{s+1})] − F* ≤ (β + 1/h)/2 · E[Dₛ − D_{s+1}] + (h/2)(L² + pσ²)·E[1/S | M].
 
-and in the mean over all slots each of the M new models, and θ₁, has expected weight at most
-(m + 1)/((M + 1)m). Summing, with h = R/(κ√m), gives ``averaged_smooth_risk``.
+In the mean over all slots, θ₁ and each of the M new models have an expected weight of at most
+(m + 1)/((M + 1)m). The sum over all updates with h = R/(κ√m) gives ``averaged_smooth_risk``.
 """
 
 from __future__ import annotations
@@ -55,17 +59,17 @@ def last_iterate_risk(
     second_moment: float,
     diameter: float,
 ) -> float:
-    """Excess risk of the last model when slot i moves by ``rate``/√i times its report.
+    """Return a bound on the excess risk of the last model, if slot i has the step ``rate``/√i.
 
         (R²/(2κ) + κG²)/√(m + 1) · (1 + H_{m+1}/(1 − (1 − p₀/m)^n))
 
-    κ is ``rate``, and G² is ``second_moment``, that of a slot's report.
+    κ is ``rate``, and G² is ``second_moment``, the second moment of a slot's report.
 
     Theorem:     this module's docstring, after [SZ13, Thm 2].
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up; infinity if no client can check in.
-    Differs:     [BKMTT20, Thm 3.5 and 4.2] take every slot as unbiased; here empty slots add a
-                 factor, at most 1/(1 − (1 − p₀/m)^n), and no rescaling is needed.
+    Differs:     [BKMTT20, Thm 3.5 and 4.2] treat every slot as unbiased. Here, empty slots add a
+                 factor of at most 1/(1 − (1 − p₀/m)^n), and no rescaling is needed.
 
     >>> given = dict(clients=1000, slots=100, participation=1.0)
     >>> round(last_iterate_risk(rate=1.0, second_moment=1.0, diameter=1.0, **given), 3)
@@ -91,12 +95,14 @@ def fixed_window_rate(
     dimension: int,
     noise_std: float,
 ) -> float:
-    """c of the step size ηᵢ = c/√i for the fixed window: R(1 − 2e^(−np₀/m))/√(pσ² + L²).
+    """Return c of the step size ηᵢ = c/√i for the fixed window.
+
+        c = R(1 − 2e^(−np₀/m))/√(pσ² + L²)
 
     Theorem:     [BKMTT20, Thm 3.5], arXiv:2007.06605v2.
     Neighbours:  none.
     Rounding:    to nearest.
-    Differs:     refused unless n p₀/m > log 2, where the stated rate is not positive.
+    Differs:     ``NotCovered`` if n p₀/m ≤ log 2, because the stated rate is not positive then.
 
     >>> given = dict(lipschitz=1.0, diameter=1.0, dimension=10, noise_std=0.1)
     >>> round(fixed_window_rate(clients=1000, slots=100, participation=1.0, **given), 4)
@@ -117,15 +123,18 @@ def fixed_window_risk(
     dimension: int,
     noise_std: float,
 ) -> float:
-    """Excess risk of the fixed window's last model at ``fixed_window_rate``.
+    """Return a bound on the excess risk of the fixed window's last model.
 
         2R√(pσ² + L²)/(1 − 2e^(−np₀/m)) · (2 + log m)/√m
+
+    The step size is that of ``fixed_window_rate``.
 
     Theorem:     [BKMTT20, Thm 3.5], arXiv:2007.06605v2; [SZ13, Thm 2].
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up.
-    Differs:     the proof's second moment lacks a square on its denominator. True with or without
-                 its factor 1/(1 − p_b) on every update: ``last_iterate_risk`` is smaller.
+    Differs:     in the proof, the denominator of the second moment is not squared. The bound holds
+                 with or without the proof's factor 1/(1 − p_b) on every update, because
+                 ``last_iterate_risk`` is smaller.
 
     >>> given = dict(lipschitz=1.0, diameter=1.0, dimension=10, noise_std=0.1)
     >>> round(fixed_window_risk(clients=1000, slots=100, participation=1.0, **given), 4)
@@ -140,12 +149,14 @@ def fixed_window_risk(
 def averaged_rate(
     *, clients: int, slots: int, lipschitz: float, diameter: float, dimension: int, noise_std: float
 ) -> float:
-    """c of the step size ηᵢ = c/√i for averaged updates: R/√(pσ²·E[1/S | S > 0] + L²).
+    """Return c of the step size ηᵢ = c/√i for averaged updates.
+
+        c = R/√(pσ²·E[1/S | S > 0] + L²)
 
     Theorem:     [BKMTT20, Thm 4.2], arXiv:2007.06605v2.
     Neighbours:  none.
     Rounding:    to nearest.
-    Differs:     E[1/S | S > 0] is exact, where the statement has the smaller m/n.
+    Differs:     E[1/S | S > 0] is exact; the statement has m/n, which is smaller.
 
     >>> given = dict(lipschitz=1.0, diameter=1.0, dimension=10, noise_std=0.1)
     >>> round(averaged_rate(clients=1000, slots=100, **given), 4)
@@ -159,15 +170,17 @@ def averaged_rate(
 def averaged_risk(
     *, clients: int, slots: int, lipschitz: float, diameter: float, dimension: int, noise_std: float
 ) -> float:
-    """Excess risk of the last model with averaged updates at ``averaged_rate``.
+    """Return a bound on the excess risk of the last model with averaged updates.
 
         (3/2) R G/√(m + 1) · (1 + H_{m+1}/(1 − (1 − 1/m)^n)),     G² = L² + pσ²·E[1/S | S > 0]
+
+    The step size is that of ``averaged_rate``.
 
     Theorem:     [BKMTT20, Thm 4.2], arXiv:2007.06605v2; ``last_iterate_risk``. Participation 1.
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up.
-    Differs:     skipped slots are counted and E[1/S | S > 0] is exact; the paper's proof takes
-                 every slot as unbiased and m/n for the mean.
+    Differs:     empty slots are accounted for, and E[1/S | S > 0] is exact. The paper's proof
+                 treats every slot as unbiased, and uses m/n for the mean.
 
     >>> given = dict(lipschitz=1.0, diameter=1.0, dimension=10, noise_std=0.1)
     >>> round(averaged_risk(clients=1000, slots=100, **given), 4)
@@ -195,15 +208,15 @@ def averaged_smooth_step(
     dimension: int,
     noise_std: float,
 ) -> float:
-    """Constant step size 1/(β + κ√m/R) for averaged updates on a β-smooth loss.
+    """Return the constant step size for averaged updates on a β-smooth loss.
 
-    κ² = (L² + pσ²)·E[1/S | S > 0].
+        1/(β + κ√m/R),     κ² = (L² + pσ²)·E[1/S | S > 0]
 
     Theorem:     [BKMTT20, Thm 4.2], arXiv:2007.06605v2, "furthermore"; [B15, Thm 6.3].
     Neighbours:  none.
     Rounding:    to nearest.
-    Differs:     E[1/S | S > 0] is exact, where the statement has m/n; no √2, as in the statement
-                 and unlike its proof.
+    Differs:     E[1/S | S > 0] is exact; the statement has m/n. There is no factor √2, as in the
+                 statement; the proof has one.
 
     >>> given = dict(lipschitz=1.0, smoothness=1.0, diameter=1.0, dimension=10, noise_std=0.1)
     >>> round(averaged_smooth_step(clients=1000, slots=100, **given), 4)
@@ -224,16 +237,17 @@ def averaged_smooth_risk(
     dimension: int,
     noise_std: float,
 ) -> float:
-    """Excess risk of the mean of all slots' models on a β-smooth loss at ``averaged_smooth_step``.
+    """Return a bound on the excess risk of the mean of all slots' models on a β-smooth loss.
 
         Rκ/(2√m)·(1 + 1/q) + βR²/(2qm) + LR/(qm),     q = 1 − (1 − 1/m)^n
 
-    It covers the mean of θ₁..θ_m, as in the paper, and of θ₂..θ_{m+1}.
+    The step size is that of ``averaged_smooth_step``. The bound covers the mean of θ₁..θ_m, as in
+    the paper, and the mean of θ₂..θ_{m+1}.
 
     Theorem:     [BKMTT20, Thm 4.2], arXiv:2007.06605v2, "furthermore"; [B15, Thm 6.3].
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up.
-    Differs:     skipped slots (q) and θ₁, which [B15] leaves out of its mean, are counted.
+    Differs:     empty slots (q) are accounted for, and so is θ₁, which [B15] leaves out.
 
     >>> given = dict(lipschitz=1.0, smoothness=1.0, diameter=1.0, dimension=10, noise_std=0.1)
     >>> round(averaged_smooth_risk(clients=1000, slots=100, **given), 4)
@@ -248,7 +262,7 @@ def averaged_smooth_risk(
 
 
 def _shrinkage(*, clients: int, slots: int, participation: float) -> float:
-    """Return 1 − 2e^(−np₀/m); refuse if it is not positive."""
+    """Return 1 − 2e^(−np₀/m). Raise ``NotCovered`` if it is not positive."""
     validate.count(clients=clients, slots=slots)
     validate.probability(participation=participation)
     load = clients * participation / slots
@@ -265,7 +279,7 @@ def _shrinkage(*, clients: int, slots: int, participation: float) -> float:
 def _report_moment(
     lipschitz: float, dimension: int, noise_std: float, noise_share: float = 1.0
 ) -> float:
-    """L² + pσ² · ``noise_share``: the second moment of a report, or of a mean of reports."""
+    """Return L² + pσ² · ``noise_share``, the second moment of a report or of a mean of reports."""
     validate.positive(lipschitz=lipschitz)
     validate.non_negative(noise_std=noise_std)
     validate.count(dimension=dimension)
