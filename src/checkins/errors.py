@@ -1,27 +1,27 @@
-"""The errors of this package, by whose fault they are.
+"""The errors of this package, ordered by who caused them.
 
 CheckinsError
-├── InvalidValue         a value the caller gave is outside its allowed range   (exit 2)
-│   ├── NotCovered       no theorem covers this configuration: we refuse, never guess
-│   ├── DeltaExhausted   the charges to delta leave nothing of it for the design
+├── InvalidValue         the caller gave a value outside its allowed range      (exit 2)
+│   ├── NotCovered       no theorem covers this configuration, so nothing is certified
+│   ├── DeltaExhausted   the charges to delta leave nothing for the design
 │   ├── TooManyRuns      a list of runs is too long to be composed
 │   ├── WrongPopulation  the number of clients contradicts the campaign or the data
 │   └── InvalidData      a file of data cannot be read
-│       └── InvalidCell  a row or cell of it is wrong
-├── ComputationFailed    our own fault: a bound could not be computed safely    (exit 1)
-├── ProtocolViolation    the peer's fault: a message that the protocol does not allow now
-└── OutOfOrder           our own fault: a driver fed a machine an event it may not have now
+│       └── InvalidCell  a row, column or cell of the file is wrong
+├── ComputationFailed    this package could not compute a bound safely          (exit 1)
+├── ProtocolViolation    the peer sent a message that the protocol does not allow now
+└── OutOfOrder           this package gave a state machine an event that it does not allow now
 """
 
 from __future__ import annotations
 
 
 class CheckinsError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base class of every error that this package raises deliberately."""
 
 
 class InvalidValue(CheckinsError, ValueError):
-    """A value is outside its allowed range; names the value and the remedy.
+    """A value is outside its allowed range. The message says which value and what is allowed.
 
     >>> print(InvalidValue("delta", 2.0, "must lie strictly between 0 and 1"))
     delta = 2.0: must lie strictly between 0 and 1
@@ -34,12 +34,12 @@ class InvalidValue(CheckinsError, ValueError):
         super().__init__(f"{name} = {value!r}: {expected}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return the constructor and its arguments, for another process to raise the error."""
+        """Return the constructor and its arguments, so that the error can be pickled."""
         return type(self), (self.name, self.value, self.expected)
 
 
 def first_line(error: Exception) -> str:
-    """Return the type and message of an error of other code, on one line.
+    """Return the type and the first line of the message of an error from other code.
 
     >>> first_line(KeyError("x"))
     "KeyError: 'x'"
@@ -52,11 +52,11 @@ class NotCovered(InvalidValue):
 
 
 class DeltaExhausted(InvalidValue):
-    """The total variation or exposure ``name = value`` exceeds delta."""
+    """The charge for the total variation or exposure ``name = value`` exceeds delta."""
 
 
 class TooManyRuns(InvalidValue):
-    """The list of runs is longer than the accountant composes."""
+    """The list of runs is too long for the accountant to compose."""
 
 
 class WrongPopulation(InvalidValue):
@@ -68,16 +68,16 @@ class InvalidData(InvalidValue):
 
 
 class InvalidCell(InvalidData):
-    """A row, column or cell of a file is wrong; ``name`` says which one."""
+    """A row, column or cell of a file is wrong. ``name`` says which."""
 
 
 class ComputationFailed(CheckinsError, ArithmeticError):
-    """A bound could not be computed to the safety this package promises."""
+    """A bound could not be computed as safely as this package promises."""
 
 
 class ProtocolViolation(CheckinsError):
-    """A message from the other side that the protocol does not allow; nothing was changed by it."""
+    """The peer sent a message that the protocol does not allow. It changed nothing."""
 
 
 class OutOfOrder(CheckinsError):
-    """A driver broke the order of events it is responsible for; nothing was changed by it."""
+    """The code that drives a state machine sent an event in the wrong order. It changed nothing."""

@@ -1,16 +1,14 @@
-"""Format numbers for people: few significant digits, bounds rounded to the side that claims less.
+"""Format numbers for people, with few significant digits and with bounds rounded safely.
 
-A number is rounded from its shortest decimal text, ``repr``: 0.8 is printed as 0.8, although its
-binary value lies 4e-17 above 0.8. The printed text is an upper bound all the same. A text with
-fewer digits that reads back as the same number is the number that was asked for or certified, to
-the last bit. Any other text that is rounded up lies above every text that reads back as the number,
-and so above its binary value. The first kind may lie below the binary value by half a unit in the
-last place, 1.1e-16 of the number: files, options and certificates hold the same text, and mean that
-number.
+A number is rounded from its shortest decimal text, ``repr``. So 0.8 is printed as 0.8, although its
+binary value is 4e-17 above 0.8. The printed text is still an upper bound. If it reads back as the
+same number, it stands for exactly that number in files, options and certificates, although its
+decimal value may be smaller than the binary value by a relative 1.1e-16. Otherwise, it was rounded
+up and lies above the binary value.
 
-There are two notations: ``up``, ``down`` and ``nearest`` write 1.235e+04 for a terminal,
-``page_up``, ``page_down`` and ``page_nearest`` write 12,350 for a page. The JavaScript of the
-coordinator's page writes what ``page_up`` and ``page_down`` write.
+There are two notations. ``up``, ``down`` and ``nearest`` write 1.235e+04, for a terminal.
+``page_up``, ``page_down`` and ``page_nearest`` write 12,350, for a page. The JavaScript of the
+coordinator's page uses the same notation as ``page_up`` and ``page_down``.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decima
 from numbers import Real
 
 DIGITS = 4
-"""Number of significant digits, unless a caller asks for another number."""
+"""Default number of significant digits."""
 MISSING = "–"
-"""What a page shows for a value that is missing or not finite."""
+"""Text that a page shows for a value that is missing or not finite."""
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def up(value: float, digits: int = DIGITS) -> str:
-    """Round up, as an upper bound must be.
+    """Round up, for an upper bound.
 
     >>> up(0.12661), up(144.31), up(0.8), up(0.0), up(float("inf"))
     ('0.1267', '144.4', '0.8', '0', 'unbounded')
@@ -36,7 +34,7 @@ def up(value: float, digits: int = DIGITS) -> str:
 
 
 def down(value: float, digits: int = DIGITS) -> str:
-    """Round down, as a lower bound must be.
+    """Round down, for a lower bound.
 
     >>> down(0.12669)
     '0.1266'
@@ -45,7 +43,7 @@ def down(value: float, digits: int = DIGITS) -> str:
 
 
 def nearest(value: float, digits: int = DIGITS) -> str:
-    """Round to nearest, for numbers that are no bounds."""
+    """Round to nearest, for a number that is not a bound."""
     return _terminal(value, digits, ROUND_HALF_EVEN)
 
 

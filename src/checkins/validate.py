@@ -1,6 +1,7 @@
-"""Argument checks at the public edge: the keyword becomes the name in the message.
+"""Checks of arguments to public functions.
 
-Every comparison is written so that NaN fails it.
+Each check takes keyword arguments and raises ``InvalidValue`` if a value is not allowed. The
+message names the keyword. Every check refuses NaN.
 
 >>> open_unit(delta=float("nan"))
 Traceback (most recent call last):
@@ -17,9 +18,9 @@ from numbers import Integral, Real
 from checkins.errors import InvalidValue
 
 MOST_CAMPAIGNS = 10**6
-"""Largest number of campaigns that is accounted for."""
+"""Largest number of campaigns that the accountant supports."""
 MOST_SLOTS = 10**12
-"""Largest count that is accounted for: beyond it doubles no longer separate neighbouring slots."""
+"""Largest count of slots or clients. For larger counts, doubles are not precise enough."""
 
 
 def _each(values: dict[str, object], fits: Callable[[float], bool], expected: str) -> None:
@@ -29,7 +30,7 @@ def _each(values: dict[str, object], fits: Callable[[float], bool], expected: st
 
 
 def _float(value: Real) -> float:
-    """Return the value as a float; an integer or fraction that no float holds is infinite."""
+    """Return the value as a float, or an infinity if it is too large for a float."""
     try:
         return float(value)
     except OverflowError:
@@ -37,7 +38,10 @@ def _float(value: Real) -> float:
 
 
 def _printable(value: object) -> object:
-    """Return the value for a message: Python refuses to print integers of thousands of digits."""
+    """Return the value for a message, with huge integers as infinity.
+
+    Python refuses to print integers with thousands of digits.
+    """
     if isinstance(value, Real) and math.isinf(_float(value)):
         return _float(value)
     return value
@@ -72,7 +76,10 @@ def count(*, most: int = MOST_SLOTS, **values: object) -> None:
 
 
 def one_of(kinds: type | tuple[type, ...], **values: object) -> None:
-    """Refuse anything but an instance of one of ``kinds``; a string is not an enum member."""
+    """Refuse anything but an instance of one of the types ``kinds``.
+
+    A string is refused even if it equals the value of an enum member.
+    """
     listed = kinds if isinstance(kinds, tuple) else (kinds,)
     for name, value in values.items():
         if not isinstance(value, listed):
@@ -81,7 +88,7 @@ def one_of(kinds: type | tuple[type, ...], **values: object) -> None:
 
 
 LONGEST_TEXT = 200
-"""Largest number of characters of a name or of another text in a description."""
+"""Largest number of characters in a name or another text."""
 
 
 def text(**values: object) -> None:
@@ -100,6 +107,6 @@ def text(**values: object) -> None:
 
 
 def make_floats(description: object, *names: str) -> None:
-    """Turn attributes of a frozen description, checked to be numbers, into floats."""
+    """Convert the named attributes of a frozen object to floats. They must be numbers."""
     for name in names:
         object.__setattr__(description, name, float(getattr(description, name)))

@@ -1,7 +1,7 @@
 """Plan a campaign for a population, a privacy budget, and the capabilities of devices and server.
 
-``make_plan`` takes a ``Question``, searches designs, proves the epsilon of those it shows, and
-returns a ``Plan``: a recommended campaign, a Pareto front of designs, and reasons.
+``make_plan`` takes a ``Question`` and searches designs. It returns a ``Plan`` with a recommended
+campaign, a Pareto front of designs, and reasons. Every epsilon in the plan is proved.
 """
 
 from checkins.planning.cost_model import CalibratedDesign

@@ -1,4 +1,4 @@
-"""A planned design as a campaign file."""
+"""Turn a planned design into a campaign file."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def campaign_of(design: CalibratedDesign) -> Campaign:
 
 
 def campaign_file_text(design: CalibratedDesign, campaign: Campaign) -> str:
-    """Return the text of campaign.toml, with the question at its head."""
+    """Return the text of campaign.toml, with the planning question as a comment at the top."""
     asked = design.question
     many = f"{asked.population.fewest:,} to {asked.population.most:,} clients"
     head = [
-        f"Planned for {many}, {asked.dimension:,} numbers in a model.",
-        "The budget was asked for; slots, noise and the rest follow from it by checkins plan.",
-        "Its certificate, and whether it is within its budget: checkins check FILE",
+        f"Planned for {many} and a model of {asked.dimension:,} numbers.",
+        "checkins plan chose the slots, the noise and the other parameters to meet the budget.",
+        "To see its certificate and whether it meets its budget: checkins check FILE",
     ]
     return campaign_text(campaign, head=head)
 
@@ -77,9 +77,10 @@ def _task(design: CalibratedDesign) -> Task | None:
 
 
 def optimizer_of(design: CalibratedDesign) -> Optimizer:
-    """Return steps that balance bias and noise, R/(T√V), with momentum if they are too long.
+    """Return the optimizer whose step size R/(T√V) balances bias and noise.
 
-    A slot's sum is divided by the expected number of reports, a public number.
+    Momentum is used if that step is larger than the largest stable step. A slot's sum is divided by
+    the expected number of reports, which is a public number.
     """
     learning, candidate, metrics = design.question.learning, design.candidate, design.metrics
     step = learning.step(steps=metrics.steps, variance=metrics.variance)

@@ -1,7 +1,8 @@
 """A design without its noise, and the expected load of its slots.
 
-Clients pick slots at random, so the number at a slot is Binomial(n p/m), approximated as Poisson.
-None of it enters a certificate.
+Clients draw slots at random, so the number of clients in a slot is Binomial(n, p/m). It is
+approximated by a Poisson distribution. Certificates do not depend on these estimates. A *dummy* is
+a report that the server draws in place of a missing report.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ from checkins.randomizers import Laplace, PrivUnit
 
 @dataclass(frozen=True, slots=True)
 class DesignCandidate:
-    """One point of the search; ``capacity`` None means every check-in is used.
+    """The parameters of a design, except its level of noise.
 
-    ``population`` is None unless the certificate depends on it. The ``level`` of a candidate is
-    the noise multiplier of Gaussian noise, or the local epsilon of a pure randomizer.
+    The *level* is the noise multiplier of Gaussian noise, or the local epsilon of a pure
+    randomizer. If ``capacity`` is None, a slot uses every check-in. ``population`` is None unless
+    the certificate depends on it.
     """
 
     protocol: Protocol
@@ -58,17 +60,20 @@ class DesignCandidate:
 
     @property
     def choices(self) -> int:
-        """Number of slots that one client draws from."""
+        """The number of slots from which a client draws its slot."""
         return self.slots if self.window is None else self.window
 
     @property
     def steps(self) -> int:
-        """Number of model steps of all runs."""
+        """The number of model steps in all runs together."""
         return max(1, self.active_slots // self.minibatch) * self.repeats
 
     @property
     def active_slots(self) -> int:
-        """Slots of one run that release a model: all but the warm-up of a sliding window."""
+        """The number of slots in one run that release a model.
+
+        These are all slots, except the first ``window - 1`` slots of the sliding protocol.
+        """
         return self.slots if self.window is None else self.slots - self.window + 1
 
     @property
@@ -100,20 +105,23 @@ class DesignCandidate:
         )
 
     def _at_some_level(self) -> Design:
-        """Return the design at a level that any candidate may have: slot noise of one clip."""
+        """Return the design at a level that is valid for every candidate.
+
+        For Gaussian noise, the noise of a slot is then one clip.
+        """
         summed = self.capacity if self.noise_at is NoiseAt.CLIENT else None
         return self.design(1.0 / math.sqrt(summed or 1))
 
     def method(self, target: Target) -> Method:
-        """Return the method that proves a level; it does not depend on the level."""
+        """Return the method that proves a level. It is the same for every level."""
         return method_at(self._at_some_level(), delta=target.delta, campaigns=self.repeats)
 
     def estimated_level(self, target: Target) -> float:
-        """Return the level that approximately meets the target."""
+        """Return a level that approximately meets the target."""
         return estimated_level(self._at_some_level(), target, self.repeats)
 
     def seems_out_of_reach(self, target: Target) -> bool:
-        """Return whether no level meets the target, by the estimates."""
+        """Return True if no level meets the target, according to the estimates."""
         return seems_out_of_reach(self._at_some_level(), target, self.repeats)
 
     def proven_level(
@@ -124,7 +132,10 @@ class DesignCandidate:
         guess: float | None = None,
         slack: float = 0.004,
     ) -> float | None:
-        """Return the level with the least noise that is proved to meet the target, if any."""
+        """Return the level with the least noise that is proved to meet the target.
+
+        Return None if there is none.
+        """
         return calibrate_at(
             self._at_some_level(),
             target,
@@ -135,10 +146,11 @@ class DesignCandidate:
         )
 
     def report_variance(self, level: float, *, dimension: int) -> float:
-        """Return the squared error of one report per coordinate, in clips of the L2 norm.
+        """Return the squared error per coordinate of one report, in squared clips of the L2 norm.
 
-        Laplace noise protects the L1 norm, which is up to √dimension times the L2 norm: its clip is
-        larger by that factor. Gaussian noise at the server: the squared error of a sum.
+        Laplace noise needs a clip of the L1 norm, which is up to √dimension times the L2 norm. So
+        its clip is larger by that factor. With Gaussian noise at the server, return the squared
+        error of a slot's sum.
         """
         if self.is_gaussian:
             return level * level
@@ -149,7 +161,7 @@ class DesignCandidate:
         return unit.variance(dimension=dimension) / dimension
 
     def slot_variance(self, level: float, *, dimension: int, reports: float) -> float:
-        """Return the variance of one coordinate of a slot's sum, dummies included, in clips."""
+        """Return the variance of one coordinate of a slot's sum, with dummies, in squared clips."""
         one = self.report_variance(level, dimension=dimension)
         if self.noise_at is NoiseAt.SERVER:
             return one
@@ -157,12 +169,12 @@ class DesignCandidate:
 
 
 BYTES_PER_NUMBER = 4
-"""Size of a report: one int32 for each number of the model."""
+"""Size of a report per model coordinate, which is one int32."""
 CHOOSE_SHARE = 0.3
-"""Share of a slot for check-ins; the rest is for reports."""
+"""Share of a slot's time for check-ins. The rest is for reports."""
 LEAST_SLOT_S = 1.0
 SAFETY = 2.0
-"""Factor by which uploads may take longer than the uplink's rate implies."""
+"""Factor by which an upload may take longer than the uplink's rate implies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +183,11 @@ class SlotLoad:
 
     check_ins: float
     reports: float
-    """Reports of clients that arrive, without dummies."""
+    """Expected number of client reports that arrive, without dummies."""
     empty: float
-    """The probability that a slot has no client."""
+    """The probability that no client report arrives in a slot."""
     dummies_share: float
-    """Share of dummies in a slot's reports; with noise at the server, share of empty slots."""
+    """Share of dummies among a slot's reports, or of empty slots if there are no dummies."""
     slot_s: float
     duration_s: float
     upload_bytes: int
@@ -186,27 +198,28 @@ class SlotLoad:
         return min(1.0, self.reports * candidate.active_slots / self.clients)
 
     def upload_bytes_per_client(self, candidate: DesignCandidate) -> float:
-        """Return the expected bytes that one client uploads over all runs."""
+        """Return the expected number of bytes that one client uploads in all runs."""
         return self.share_that_uploads(candidate) * self.upload_bytes * candidate.repeats
 
     @property
     def server_updates_per_s(self) -> float:
-        """Reports per second in the part of a slot that is for reports."""
+        """Reports per second during the part of a slot that is for reports."""
         return self.reports / ((1.0 - CHOOSE_SHARE) * self.slot_s)
 
 
 def slot_load(
     candidate: DesignCandidate, question: Question, *, clients: int, slot_s: float | None = None
 ) -> SlotLoad:
-    """Return the expected load of a slot with so many clients.
+    """Return the expected load of a slot if there are ``clients`` clients.
 
-    ``slot_s`` None means as short as the server and the uplink allow at the largest population.
+    If ``slot_s`` is None, the slot is as short as the server and the uplink allow at the largest
+    population.
     """
     upload_bytes = BYTES_PER_NUMBER * question.dimension
     seconds = shortest_slot_s(candidate, question) if slot_s is None else slot_s
     run_s = candidate.slots * seconds
     spread_s = run_s if candidate.window is None else candidate.window * seconds
-    available = min(1.0, question.availability_s / spread_s)  # at the slots that clients drew
+    available = min(1.0, question.availability_s / spread_s)  # probability at the drawn slot
     check_ins = clients * candidate.participation / candidate.slots * available
     used = _used(check_ins, candidate.capacity) * (1.0 - question.devices.dropout)
     empty = math.exp(-min(used, 700.0))
@@ -226,7 +239,10 @@ def slot_load(
 
 
 def shortest_slot_s(candidate: DesignCandidate, question: Question) -> float:
-    """Return the time that uploads take, and the server at the largest population."""
+    """Return the shortest slot in which the uploads and the server can finish.
+
+    The server is assumed to serve the largest population.
+    """
     upload_s = BYTES_PER_NUMBER * question.dimension / question.devices.uplink_bytes_per_s
     most = question.population.most * candidate.participation / candidate.slots
     reports = _used(most, candidate.capacity)
@@ -245,6 +261,6 @@ def _used(check_ins: float, capacity: int | None) -> float:
 
 
 def _rounded_up(seconds: float) -> float:
-    """Return the seconds rounded up to two digits."""
+    """Return the seconds, rounded up to two significant digits."""
     place = 10.0 ** (math.floor(math.log10(seconds)) - 1)
     return float(f"{math.ceil(seconds / place - 1e-9) * place:.3g}")

@@ -1,18 +1,19 @@
-"""Expected accuracy and load of a design, and the Pareto front of several.
+"""Expected accuracy and load of designs, and their Pareto front.
 
-The proxy of accuracy is one number for every design; smaller is better:
+The *proxy* is one number that stands for the accuracy of a design. Smaller is better:
 
     proxy = R/(2ηT) + √V,     V = g²/N + d s²/T
 
-in clips times the distance R from the first model to a good one. T model steps of the largest
-stable size η leave a distance of R/(2ηT) (momentum lengthens them); V is the variance of the mean
-of all steps: g² the mean square of an update in clips, N its number of clients, s the standard
-deviation of one coordinate of one step's mean update, d the dimension. s counts dummies, dropouts
-and dismissed check-ins: it is the noise of a slot's sum over the real reports in it.
+Its unit is a clip times R, the distance from the first model to a good model. The first term is the
+distance that remains after T model steps of the largest stable size η, which momentum can lengthen.
+V is the variance of the mean of all steps. g² is the mean square of an update in clips, N is the
+number of clients, d is the dimension, and s is the standard deviation of one coordinate of one
+step's mean update. s is the noise of a slot's sum divided by the number of client reports in it. So
+dummies, dropouts and dismissed check-ins make it larger.
 
 Theorem:     the form of Theorem 4.2 for smooth losses ([B15, Thm 6.3]), without its constants.
              If a theorem of the paper covers a design, its bound on the risk is reported too.
-Rounding:    none: the proxy is no bound.
+Rounding:    none, because the proxy is not a bound.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ EFFECTIVE_NOISE = "effective-noise"
 
 @dataclass(frozen=True, slots=True)
 class DesignMetrics:
-    """Expected accuracy of a design, and its load on devices and server."""
+    """The expected accuracy of a design, and its load on devices and server."""
 
     proxy: float
     noise_per_step: float
     variance: float
-    """V: the variance of the mean of all steps."""
+    """The variance V of the mean of all steps."""
     steps: int
     clients_per_step: float
     slot_load: SlotLoad
@@ -52,7 +53,7 @@ class DesignMetrics:
 
 @dataclass(frozen=True, slots=True)
 class TheoremRisk:
-    """A bound of the paper on the excess risk, at unit Lipschitz constant and unit diameter."""
+    """The paper's bound on the excess risk if the Lipschitz constant and the diameter are 1."""
 
     risk: float
     theorem: str
@@ -68,7 +69,8 @@ def design_metrics(
 ) -> DesignMetrics:
     """Return the metrics of a candidate at this level.
 
-    ``clients`` None means the number to plan for; ``slot_s`` None the shortest slot.
+    If ``clients`` is None, the planned number of clients is used. If ``slot_s`` is None, the
+    shortest possible slot is used.
     """
     count = question.clients if clients is None else clients
     load = slot_load(candidate, question, clients=count, slot_s=slot_s)
@@ -98,9 +100,9 @@ def design_metrics(
 def theorem_risk(
     candidate: DesignCandidate, level: float, question: Question
 ) -> TheoremRisk | None:
-    """Return the paper's bound on the risk; None if it does not cover the design.
+    """Return the paper's bound on the risk, or None if the paper does not cover the design.
 
-    It covers one run with one report a slot, or with averaged updates.
+    The paper covers one run with one Gaussian report per slot, or with averaged updates.
     """
     if candidate.repeats > 1 or candidate.minibatch > 1:
         return None
@@ -134,18 +136,19 @@ def theorem_risk(
 
 
 def _inverse_load(reports: float) -> float:
-    """Return E[1/S | S > 0] for about so many reports a slot."""
+    """Return E[1/S | S > 0] if the number S of reports in a slot has the mean ``reports``."""
     if reports >= 200.0:
         return 1.0 / reports * (1.0 + 1.0 / reports)
-    many = 100_000  # clients and slots in this ratio: nearly Poisson
+    many = 100_000  # with so many clients, S is nearly Poisson
     return expected_inverse_load(clients=many, slots=max(2, round(many / reports)))
 
 
 @dataclass(frozen=True, slots=True)
 class CalibratedDesign:
-    """A candidate with its noise multiplier or local epsilon, and its metrics.
+    """A candidate with its level (noise multiplier or local epsilon) and its metrics.
 
-    ``epsilon`` is a proven upper bound at the target's delta: the target's own, or a certificate's.
+    ``epsilon`` is a proven upper bound at the target's delta. It is the target's epsilon or a
+    certificate's epsilon.
     """
 
     candidate: DesignCandidate
@@ -159,23 +162,23 @@ class CalibratedDesign:
     def of(
         cls, candidate: DesignCandidate, level: float, target: Target, question: Question
     ) -> CalibratedDesign:
-        """Return the design at a level that was proven to meet the target."""
+        """Return the design at a level that is proven to meet the target."""
         metrics = design_metrics(candidate, level, question)
         return cls(candidate, level, target.epsilon, target, metrics, question)
 
     @property
     def load(self) -> float:
-        """Expected bytes that one client uploads over all runs."""
+        """The expected number of bytes that one client uploads in all runs."""
         return self.metrics.slot_load.upload_bytes_per_client(self.candidate)
 
     @property
     def axes(self) -> tuple[float, float, float, float]:
-        """Proxy, epsilon, duration and load: less is better."""
+        """Proxy, epsilon, duration and load. For each of them, less is better."""
         return self.metrics.proxy, self.epsilon, self.metrics.duration_s, self.load
 
     @property
     def can_run(self) -> bool:
-        """Whether devices can run it: PrivUnit has no exact sampler and can only be simulated."""
+        """Whether devices can run it. PrivUnit has no exact sampler and can only be simulated."""
         return self.candidate.randomizer is not RandomizerKind.PRIVUNIT
 
     @property
@@ -186,7 +189,7 @@ class CalibratedDesign:
 
     @property
     def label(self) -> str:
-        """The parameters that differ between designs: ``fixed, 200 slots, server``."""
+        """A short name from the most important parameters, such as ``fixed, 200 slots, server``."""
         candidate = self.candidate
         words = [str(candidate.protocol)]
         runs = f"{candidate.repeats:,} x " if candidate.repeats > 1 else ""
@@ -240,7 +243,7 @@ MOST_SHOWN = 12
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether ``one`` is nowhere worse than ``other`` and somewhere better.
+    """Return True if ``one`` is nowhere larger than ``other`` and somewhere smaller.
 
     >>> dominates((1, 2), (1, 3)), dominates((1, 2), (1, 2)), dominates((1, 2), (2, 1))
     (True, False, False)
@@ -250,14 +253,14 @@ def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def pareto(designs: Sequence[CalibratedDesign]) -> list[CalibratedDesign]:
-    """Return the designs that no other dominates, best proxy first, equal ones once."""
+    """Return the designs that no other design dominates, without duplicates, best proxy first."""
     distinct = {design.axes: design for design in reversed(designs)}
     front = (axes for axes in distinct if not any(dominates(other, axes) for other in distinct))
     return [distinct[axes] for axes in sorted(front)]
 
 
 def thinned(front: Sequence[CalibratedDesign], always: CalibratedDesign) -> list[CalibratedDesign]:
-    """Return at most ``MOST_SHOWN`` designs of a front, ``always`` among them."""
+    """Return at most ``MOST_SHOWN`` designs of a front, including ``always``."""
     if len(front) <= MOST_SHOWN:
         return list(front)
     step = (len(front) - 1) / (MOST_SHOWN - 2)

@@ -1,8 +1,8 @@
-"""Explain a design: reasons for it, and its sensitivity to the population.
+"""Explain a design by reasons, and by its sensitivity to the number of clients.
 
-For half and twice the clients the campaign file stays as it is. The epsilon of each row is computed
-again for that population: for most designs it is the same, since it does not depend on the number
-of clients.
+The sensitivity shows the same campaign file with half and with twice as many clients. Epsilon is
+computed again for that number of clients. For most designs it does not change, because it does not
+depend on the number of clients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ FACTORS = (0.5, 1.0, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class SensitivityRow:
-    """The same campaign with another number of clients; ``epsilon`` is infinite if unbounded."""
+    """The same campaign with another number of clients.
+
+    ``epsilon`` is infinite if no bound is proved.
+    """
 
     population: int
     factor: float
@@ -41,12 +44,12 @@ class SensitivityRow:
 
 
 def sensitivity(design: CalibratedDesign) -> list[SensitivityRow]:
-    """Return rows for half, the same and twice the planned number of clients."""
+    """Return rows for half, for the same and for twice the planned number of clients."""
     return [_row(design, factor) for factor in FACTORS]
 
 
 def depends_on_population(design: CalibratedDesign) -> bool:
-    """Return whether epsilon depends on the number of clients."""
+    """Return True if epsilon depends on the number of clients."""
     candidate = design.candidate
     shuffled = candidate.protocol is Protocol.AVERAGED and not candidate.is_gaussian
     return shuffled or candidate.method(design.target) is Method.EXACT_POPULATION
@@ -63,14 +66,14 @@ def _row(design: CalibratedDesign, factor: float) -> SensitivityRow:
         ratio = metrics.noise_per_step / design.metrics.noise_per_step
         noise = f"{ratio:.2f} times as large"
     sentence = (
-        f"{_words(design, factor, clients, epsilon)}; noise per step {noise},"
-        f" dummies {load.dummies_share:.1%}."
+        f"{_words(design, factor, clients, epsilon)}. The noise per step is {noise}, and the share"
+        f" of dummies is {load.dummies_share:.1%}."
     )
     if load.server_updates_per_s > question.server.updates_per_s * (1.0 + 1e-9):
-        late = "are lost" if candidate.capacity is None else "become dummies"
+        late = "are lost" if candidate.capacity is None else "are replaced by dummies"
         sentence += (
-            f" Reports come at {load.server_updates_per_s:,.0f} a second, more than the server"
-            f" takes: those that are late {late}."
+            f" {load.server_updates_per_s:,.0f} reports arrive per second, more than the server"
+            f" takes, so late reports {late}."
         )
     return SensitivityRow(
         factor=factor,
@@ -88,19 +91,19 @@ def _words(design: CalibratedDesign, factor: float, clients: int, epsilon: float
     how = {0.5: "half as many clients", 1.0: "the planned clients", 2.0: "twice as many clients"}
     start = f"With {how[factor]} ({clients:,})"
     if not math.isfinite(epsilon):
-        return f"{start} no epsilon is proved: the campaign must not run"
+        return f"{start}, no epsilon is proved, so the campaign must not run"
     if not depends_on_population(design):
-        return f"{start} epsilon is the same: the certificate needs no population"
+        return f"{start}, epsilon is the same, because the certificate needs no population"
     if epsilon <= design.epsilon * (1.0 + 1e-9):
-        return f"{start} epsilon still holds: the declared population covers them"
+        return f"{start}, epsilon still holds, because the declared population covers them"
     why = "slots overflow, and one client may displace another"
     if design.candidate.protocol is Protocol.AVERAGED:
-        why = "averaged updates hide a client among those who contribute"
-    return f"{start} epsilon becomes {formatting.up(epsilon, 3)}: {why}"
+        why = "averaged updates hide a client among the clients that contribute"
+    return f"{start}, epsilon is {formatting.up(epsilon, 3)}, because {why}"
 
 
 def _epsilon(design: CalibratedDesign, factor: float) -> float:
-    """Return a proven epsilon with this many times the clients at both ends of the range."""
+    """Return a proven epsilon if both limits of the population are multiplied by ``factor``."""
     candidate, target = design.candidate, design.target
     declared, population = candidate.population, _scaled(design, factor)
     if not depends_on_population(design) or declared is None or population is None:
@@ -125,7 +128,10 @@ def _epsilon(design: CalibratedDesign, factor: float) -> float:
 
 
 def _scaled(design: CalibratedDesign, factor: float) -> Population | None:
-    """Return the declared population with so many times the clients."""
+    """Return the population to declare if there are ``factor`` times as many clients.
+
+    Return None if the candidate declares no population.
+    """
     candidate, asked = design.candidate, design.question
     if candidate.population is None:
         return None
@@ -148,7 +154,7 @@ DUMMIES = "Proposition 3.4"
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A sentence about the recommended design, and the theorem or section that proves it."""
+    """A reason for the recommended design, and the theorem or section that supports it."""
 
     sentence: str
     theorem: str
@@ -157,7 +163,7 @@ class Reason:
 def reasons(
     design: CalibratedDesign, front: Sequence[CalibratedDesign], curve: Sequence[CalibratedDesign]
 ) -> list[Reason]:
-    """Return the reasons for a design, from its protocol to its duration."""
+    """Return the reasons for a design, from its protocol to its place among other designs."""
     return [
         _protocol(design),
         *_noise(design),
@@ -173,28 +179,28 @@ def _protocol(design: CalibratedDesign) -> Reason:
     candidate = design.candidate
     if candidate.protocol is Protocol.AVERAGED and candidate.is_gaussian:
         return Reason(
-            "Averaged updates waste no report; they are proved for neighbours that replace one"
-            " client's data.",
+            "Averaged updates use every report. They are proved only for neighbours that replace"
+            " one client's data.",
             "Theorem 4.1",
         )
     if candidate.protocol is Protocol.AVERAGED:
         return Reason(
-            "Averaged updates waste no report, and hide each client among all who contribute; they"
-            " are proved for neighbours that replace one client's data, and need to know how many"
-            " contribute.",
+            "Averaged updates use every report and hide each client among all clients that"
+            " contribute. They are proved only for neighbours that replace one client's data, and"
+            " need a declared number of contributing clients.",
             SHUFFLED,
         )
     if candidate.window is not None:
         return Reason(
-            f"Devices stay reachable for {duration_text(design.question.availability_s)}: each"
-            f" draws one of the {candidate.window:,} slots after it wakes, and is hidden among"
-            f" those only; the first {candidate.window - 1:,} slots warm up and release nothing.",
+            f"Devices stay reachable for {duration_text(design.question.availability_s)}, so each"
+            f" draws one of the {candidate.window:,} slots after it wakes and is hidden among these"
+            f" slots only. The first {candidate.window - 1:,} slots release nothing.",
             f"{WINDOWS}; Theorem 4.3",
         )
     return Reason(
-        f"Each client draws one of {candidate.slots:,} slots by itself, so no client is called,"
-        " and the privacy loss of all releases is bounded by one likelihood ratio whatever the"
-        " other clients do.",
+        f"Each client draws one of {candidate.slots:,} slots by itself, so the server need not"
+        " sample clients. One likelihood ratio bounds the privacy loss of all releases, whatever"
+        " the other clients do.",
         f"{RATIO}; Theorem 3.2",
     )
 
@@ -205,44 +211,48 @@ def _noise(design: CalibratedDesign) -> Iterator[Reason]:
     if not candidate.is_gaussian:
         simulated = candidate.randomizer is RandomizerKind.PRIVUNIT
         yield Reason(
-            f"Each report is {design.level:g}-DP by itself, even against the server; the random"
-            f" slots bring that down to {formatting.up(design.epsilon, 3)} for everything released."
-            + (" PrivUnit has no exact sampler for devices: simulate only." if simulated else ""),
+            f"Each report is {design.level:g}-DP by itself, even against the server. The random"
+            f" slots bring epsilon down to {formatting.up(design.epsilon, 3)} for all releases."
+            + (
+                " PrivUnit has no exact sampler for devices and can only be simulated."
+                if simulated
+                else ""
+            ),
             PURE,
         )
     elif candidate.noise_at is NoiseAt.SERVER and candidate.capacity is None:
         yield Reason(
-            f"The server adds noise of {level} once to the sum of a slot: no dummies, no dismissed"
-            " or displaced client, and the certificate needs no population.",
+            f"The server adds noise of {level} once to the sum of a slot. So there are no dummies,"
+            " no client is dismissed or displaced, and the certificate needs no population.",
             f"{WINDOWS}, Noise at the server",
         )
         places = capacity_without_overflow(candidate, design.question)
         yield Reason(
-            f"The same noise carried by the reports themselves would take {places:,} places a slot,"
-            f" filled with dummies, and a promise that no more than {most} exist, for the same"
-            " trust in the server.",
+            f"If the reports carried the same noise, a slot would need {places:,} places, filled up"
+            f" with dummies, and the assumption that at most {most} exist. The server would still"
+            " have to be trusted.",
             f"{WINDOWS}, Capacity",
         )
     elif candidate.noise_at is NoiseAt.SERVER:
         yield Reason(
-            f"The server adds noise of {level} once to the sum of a slot. A capacity of"
-            f" {candidate.capacity:,} lets one client displace another, which needs more noise"
-            " than no capacity.",
+            f"The server adds noise of {level} once to the sum of a slot. With a capacity of"
+            f" {candidate.capacity:,}, one client may displace another, so more noise is needed"
+            " than without a capacity.",
             GAUSSIAN,
         )
     elif candidate.protocol is Protocol.AVERAGED:
         yield Reason(
-            "The theorem for an average of Gaussian reports proves nothing smaller here: each"
-            f" report is private by itself, with noise of {level}.",
+            "No theorem amplifies the privacy of averaged Gaussian reports here. So each report is"
+            f" private by itself, with noise of {level}.",
             WINDOWS,
         )
     else:
-        full = "a full slot lets one client displace another, which is accounted for."
+        full = "In a full slot one client may displace another, which is accounted for."
         if candidate.method(design.target) is Method.EXACT_POPULATION:
-            full = f"with at most {most} a slot hardly ever overflows."
+            full = f"With at most {most}, a slot hardly ever overflows."
         yield Reason(
-            f"Each of {candidate.capacity:,} places a slot carries noise of {level}, dummies"
-            f" included, so a sum has the same noise whoever comes; {full}",
+            f"A slot sums {candidate.capacity:,} reports, dummies included, each with noise of"
+            f" {level}. So every sum has the same noise. {full}",
             f"{GAUSSIAN}; {DUMMIES}",
         )
 
@@ -253,17 +263,17 @@ def _slots(design: CalibratedDesign, curve: Sequence[CalibratedDesign]) -> Reaso
     more = [one for one in curve if one.candidate.slots >= 1.9 * candidate.slots]
     words = f"{candidate.slots:,} slots balance steps against noise: the proxy is {proxy:.3g}"
     if design.question.fixed.slots is not None:
-        words = f"The {candidate.slots:,} slots were asked for: the proxy is {proxy:.3g}"
+        words = f"The {candidate.slots:,} slots were asked for, and the proxy is {proxy:.3g}"
     if fewer:
         one = max(fewer, key=lambda one: one.candidate.slots)
-        words += f", with {one.candidate.slots:,} it is {one.metrics.proxy:.3g}"
+        words += f"; with {one.candidate.slots:,} slots it is {one.metrics.proxy:.3g}"
         words += " (fewer steps)" if one.metrics.proxy > proxy else ""
     if more:
         one = min(more, key=lambda one: one.candidate.slots)
-        words += f", with {one.candidate.slots:,} {one.metrics.proxy:.3g}"
-        words += " (more noise in all)" if one.metrics.proxy > proxy else ""
+        words += f"; with {one.candidate.slots:,} slots it is {one.metrics.proxy:.3g}"
+        words += " (more noise in total)" if one.metrics.proxy > proxy else ""
     theory = GAUSSIAN if candidate.is_gaussian else PURE
-    return Reason(f"{words}; smaller is better.", f"{theory}; {PROXY}")
+    return Reason(f"{words}. A smaller proxy is better.", f"{theory}; {PROXY}")
 
 
 def _participation(design: CalibratedDesign) -> Iterator[Reason]:
@@ -273,8 +283,8 @@ def _participation(design: CalibratedDesign) -> Iterator[Reason]:
     asked = design.question.fixed.participation is not None
     why = "was asked for" if asked else "keeps the server's and the devices' load down"
     yield Reason(
-        f"A participation of {participation:g} {why}, and amplifies privacy: clients that sit out"
-        " reveal nothing.",
+        f"A participation of {participation:g} {why}. It also amplifies privacy, because clients"
+        " that do not take part reveal nothing.",
         f"{RATIO}; Theorem 3.2",
     )
 
@@ -283,14 +293,14 @@ def _repeats(design: CalibratedDesign) -> Reason:
     repeats = design.candidate.repeats
     if repeats == 1:
         return Reason(
-            "One run: a client is used once at most; more runs would give more steps at about the"
-            " same noise in all, for as many more uploads.",
+            "There is one run, so a client uploads at most once. More runs would give more steps"
+            " with about the same total noise, but proportionally more uploads.",
             f"{WINDOWS}, Several campaigns; docs/planning.md, The proxy",
         )
     return Reason(
-        f"{repeats:,} runs with independent randomness are composed as privacy losses, not by"
-        f" adding epsilons: {design.metrics.steps:,} steps with less noise in all than one run of"
-        f" so many slots, for {repeats:,} check-ins of each client.",
+        f"{repeats:,} runs with independent randomness are composed as privacy loss distributions"
+        f" instead of adding epsilons. Their {design.metrics.steps:,} steps have less total noise"
+        f" than one run with as many slots, but each client checks in {repeats:,} times.",
         f"{WINDOWS}, Several campaigns; Corollary 3.3",
     )
 
@@ -298,8 +308,8 @@ def _repeats(design: CalibratedDesign) -> Reason:
 def _clock(design: CalibratedDesign) -> Reason:
     load = design.metrics.slot_load
     return Reason(
-        f"A slot of {load.slot_s:g} s leaves time for a report of {load.upload_bytes:,} bytes and"
-        f" for {load.server_updates_per_s:,.3g} reports a second; all of it takes"
+        f"A slot of {load.slot_s:g} s is long enough to upload a report of {load.upload_bytes:,}"
+        f" bytes, at {load.server_updates_per_s:,.3g} reports per second. All runs together take"
         f" {duration_text(load.duration_s)}. The schedule does not affect epsilon.",
         "docs/planning.md, Time and load",
     )
@@ -309,7 +319,7 @@ def _choice(design: CalibratedDesign, front: Sequence[CalibratedDesign]) -> Reas
     rivals = [one for one in front if one.epsilon >= design.epsilon * 0.9 and one is not design]
     better = [one for one in rivals if one.metrics.proxy < design.metrics.proxy]
     if not better:
-        return Reason("No design that was looked at has a better proxy at this budget.", PROXY)
+        return Reason("No design that was tried has a better proxy at this budget.", PROXY)
     best = min(better, key=lambda one: one.metrics.proxy)
     gain = 1.0 - best.metrics.proxy / design.metrics.proxy
     needs = []
@@ -319,8 +329,8 @@ def _choice(design: CalibratedDesign, front: Sequence[CalibratedDesign]) -> Reas
         needs.append(f"{best.metrics.duration_s / design.metrics.duration_s:.1f} times the time")
     extra = " and ".join(needs) or "about the same load"
     return Reason(
-        f"The best proxy found is {gain:.0%} smaller ({best.label}), for {extra}; twice the uploads"
-        f" must improve the proxy by {2**WORTH - 1:.1%} to be recommended.",
+        f"The best proxy found is {gain:.0%} smaller ({best.label}), with {extra}. A design with"
+        f" twice the uploads is recommended only if its proxy is better by {2**WORTH - 1:.1%}.",
         PROXY,
     )
 

@@ -1,4 +1,4 @@
-"""From a question to a plan: a recommended design, its certificate, its front, and the reasons.
+"""Make a plan for a question: a recommended design, its certificate, a front, and reasons.
 
 >>> from checkins.accounting import Adjacency, Population
 >>> asked = Question(Population(9000, 11000), 1.0, 1e-6, Adjacency.ADD_REMOVE, dimension=14)
@@ -30,7 +30,7 @@ MOST_EPSILON = 50.0
 
 
 def slots_curve(designs: Iterable[CalibratedDesign]) -> list[dict[str, object]]:
-    """Return one point for each number of slots, at the same epsilon."""
+    """Return one point of the curve for each number of slots, all at the same epsilon."""
     return [
         {
             "slots": one.candidate.slots,
@@ -45,7 +45,7 @@ def slots_curve(designs: Iterable[CalibratedDesign]) -> list[dict[str, object]]:
 
 
 def budget_curve(design: CalibratedDesign) -> list[dict[str, object]]:
-    """Return the same design at other budgets, each with its own noise."""
+    """Return the same design at several budgets, each with the noise that it needs."""
     proven = CachedCalibrator(design.question, Precision.DRAFT)
     proven.learn(design)
     target = design.target
@@ -68,16 +68,19 @@ def _level(one: CalibratedDesign) -> dict[str, object]:
 
 
 FULL_SLOTS = 300
-"""Largest number of slots of a replace-one design with a full certificate, which takes seconds."""
+"""Largest number of slots for which a replace-one design gets a full certificate here.
+
+With more slots, the full certificate takes too long."""
 IN_HAND = 0.99
-"""Share of the budget to use if the full certificate is left to `checkins check`, which composes in
-another way: its epsilon was a fifth of a per cent larger at worst."""
+"""Share of the budget to use if the full certificate is left to `checkins check`.
+
+`checkins check` composes in another way. In tests its epsilon was at most 0.2 % larger."""
 SLACK = 0.0015
 _STEP, _MOST_TURNS = 1.0005, 8
 
 
 def certified(design: CalibratedDesign) -> tuple[CalibratedDesign, Campaign, Certificate]:
-    """Return the design at the least noise by a finer grid, its campaign and its certificate."""
+    """Calibrate the design on a finer grid. Return it with its campaign and its certificate."""
     started = time.perf_counter()
     quick = is_quick(campaign_of(design))
     target = design.target
@@ -99,10 +102,10 @@ def certified(design: CalibratedDesign) -> tuple[CalibratedDesign, Campaign, Cer
 def _calibrated(
     design: CalibratedDesign, target: Target, *, charged: bool
 ) -> tuple[CalibratedDesign, PartialRun]:
-    """Return the design at a level that a finer grid proves.
+    """Return the design at a level that is proved on a finer grid.
 
-    If ``charged``, the rounding of devices' grids is charged to delta. The charge depends on the
-    level: the first attempt assumes nearly none.
+    If ``charged``, the rounding to the devices' grid is charged to delta. The charge depends on the
+    level, so the first attempt assumes a very small charge.
     """
     candidate = _declared(design)
     guess = (
@@ -137,19 +140,22 @@ def _at(design: CalibratedDesign, level: float) -> tuple[CalibratedDesign, Parti
 
 
 def precision_for(candidate: DesignCandidate, target: Target) -> Precision:
-    """Return less precision for replace-one in a single run, where every trial builds a grid."""
+    """Return the precision of the final calibration.
+
+    A single replace-one run uses less precision, because every trial builds a new grid.
+    """
     finest = candidate.repeats > 1 or target.adjacency is Adjacency.ADD_REMOVE
     return Precision.FINEST if finest else Precision.FINER
 
 
 def _disagreement(target: Target) -> NotCovered:
     return NotCovered(
-        "epsilon", target.epsilon, "no noise was found that a certificate agrees with"
+        "epsilon", target.epsilon, "no noise was found for which a certificate meets the budget"
     )
 
 
 def _declared(design: CalibratedDesign) -> DesignCandidate:
-    """Return the candidate, with a population only if its epsilon depends on one."""
+    """Return the candidate, without a population unless its epsilon depends on the population."""
     candidate = design.candidate
     averaged = candidate.protocol is Protocol.AVERAGED
     if averaged or candidate.method(design.target) is Method.EXACT_POPULATION:
@@ -158,7 +164,7 @@ def _declared(design: CalibratedDesign) -> DesignCandidate:
 
 
 def is_quick(campaign: Campaign) -> bool:
-    """Return whether the full certificate takes about a second."""
+    """Return True if the full certificate takes about a second or less."""
     if campaign.budget.adjacency is Adjacency.ADD_REMOVE:
         return True
     if campaign.repeats > 1 or campaign.noise_multiplier is None:
@@ -167,7 +173,7 @@ def is_quick(campaign: Campaign) -> bool:
 
 
 def _coarse(design: CalibratedDesign, run: PartialRun, started: float) -> Certificate:
-    """Return the certificate at the precision that proved the level: looser, but valid."""
+    """Return a certificate at the precision of the calibration, which is looser but valid."""
     candidate, target, campaign = design.candidate, design.target, run.campaign
     return certify_at(
         campaign.design,
@@ -184,7 +190,7 @@ def _coarse(design: CalibratedDesign, run: PartialRun, started: float) -> Certif
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan for a question: every epsilon in it is a proven upper bound within the budget."""
+    """The plan for a question. The epsilon of each design in it is a proven upper bound."""
 
     question: Question
     recommended: CalibratedDesign
@@ -198,7 +204,7 @@ class Plan:
     seconds: float
 
     def as_json(self) -> dict[str, object]:
-        """Return plain values: what ``checkins plan --json`` prints and the page shows."""
+        """Return plain values for JSON, for ``checkins plan --json`` and for the page."""
         return {
             "question": self.question.as_json(),
             "recommended": self.recommended.as_json(),

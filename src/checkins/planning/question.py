@@ -1,7 +1,7 @@
 """The question to a planner: population, budget, model, and capabilities of devices and server.
 
-Nothing that privacy depends on has a default. The capabilities of devices and server have one: a
-wrong guess there wastes time or accuracy, never privacy.
+No value that privacy depends on has a default. The capabilities of devices and server have
+defaults, because a wrong value can only waste time or accuracy.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from checkins.errors import InvalidValue
 
 RAMP_STEPS = 10
 MOST_MEMORY = 10.0
-"""Largest memory of momentum in steps; a tenth of all steps if that is less."""
+"""Largest memory 1/(1 − momentum) in steps. It is also at most a tenth of all steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Constants of a learning problem, in units of the clip; none of them affects the privacy.
+    """Constants of a learning problem in units of the clip. They do not affect privacy.
 
-    ``radius``: distance from the first model to a good one. ``steepest``: the largest stable step,
-    as the distance that an update of one clip moves the model. ``spread``: mean square of an update
-    in clips, after the first steps: the variance due to sampling clients. Those of a named task
-    were chosen by simulating it, its public holdout included; no certificate covers that.
+    ``radius`` is the distance from the first model to a good model. ``steepest`` is the largest
+    stable step, given as the distance that an update of one clip moves the model. ``spread`` is the
+    mean square of an update after the first steps, in squared clips. It is the variance due to
+    sampling clients. The constants of this package's tasks were chosen by simulating the tasks with
+    their public holdout data. No certificate covers that choice.
     """
 
     name: str | None = None
@@ -47,32 +48,33 @@ class Learning:
 
     @classmethod
     def of(cls, task: Task, *, name: str | None = None) -> Learning:
-        """Return the constants of a task: tuned for the tasks of this package, else defaults."""
+        """Return the constants of a task, or defaults if it is not a task of this package."""
         known = _KNOWN.get((str(task.data), task.model, task.features))
         return cls(name=name, task=task) if known is None else cls(name, *known, task)
 
     def memory(self, steps: float) -> float:
-        """Return the largest 1/(1 − momentum) for so many steps."""
+        """Return the largest allowed value of 1/(1 − momentum) for ``steps`` steps."""
         return min(MOST_MEMORY, max(1.0, steps / RAMP_STEPS))
 
     def bias(self, steps: float) -> float:
-        """Return the remaining distance after these steps, in clips times the radius.
+        """Return R/(2ηT), the remaining distance after T = ``steps`` steps, in clips times R.
 
-        With steps of the largest size η that is stable, and momentum to lengthen them, R²/(2ηT)
-        over R; Theorem 4.2 of the paper has it as βR²/(2m), β = 1/η.
+        R is the radius, and η is the largest stable step, lengthened by momentum. Theorem 4.2 of
+        the paper has the term βR²/(2m) with β = 1/η, which is this one times R.
         """
         return self.radius / (2.0 * self.steepest * self.memory(steps) * steps)
 
     def step(self, *, steps: int, variance: float) -> float:
-        """Return the step size that balances bias and noise, R/(T√V), at most the stable one.
+        """Return the step size R/(T√V) that balances bias and noise, or the largest stable one.
 
-        In distance moved for an update of one clip; V is the variance of the mean of all steps.
+        It is the distance that an update of one clip moves the model. V is the variance of the mean
+        of all steps. The smaller of the two step sizes is returned.
         """
         balanced = self.radius / (steps * math.sqrt(variance))
         return min(balanced, self.steepest * self.memory(steps))
 
     def momentum(self, *, steps: int, step: float) -> float:
-        """Return the least momentum that makes the step stable, in hundredths; mostly 0."""
+        """Return the least momentum that makes the step stable, rounded up to hundredths."""
         if step <= self.steepest:
             return 0.0
         return math.ceil(100.0 * (1.0 - self.steepest / step)) / 100.0
@@ -83,14 +85,14 @@ _KNOWN: dict[tuple[str, str, Features | None], tuple[float, float, float, float]
     (DataSet.FASHION_MNIST, Model.SOFTMAX, Features.SCATTERING): (0.1, 16.0, 6.0, 0.4),
     (DataSet.SYNTHETIC, Model.LOGISTIC, None): (1.0, 1.7, 40.0, 0.5),
 }
-"""Clip, radius, steepest and spread of the tasks of this package."""
+"""The clip, radius, steepest step and spread of the tasks of this package."""
 
 
 ALL = "all"
 MOST_DIMENSION = 10**9
 MOST_CLIENTS = 10**10
 MOST_EPSILON = 100.0
-"""Largest epsilon of a budget; a larger one gives no meaningful guarantee."""
+"""Largest epsilon of a budget. A larger epsilon is no meaningful guarantee."""
 MOST_SECONDS = 100 * 365 * 86_400
 MOST_REPEATS = 10_000
 MOST_PLANNED_SLOTS = 10**7
@@ -101,8 +103,8 @@ SEARCHED = (RandomizerKind.GAUSSIAN, RandomizerKind.LAPLACE, RandomizerKind.PRIV
 class Devices:
     """Capabilities of a device.
 
-    ``availability_s`` is how long a device that has joined stays available; None means as long as
-    the campaign lasts. ``dropout`` is the probability that a chosen device never reports.
+    ``availability_s`` is the time for which a device stays available after it has joined. None
+    means for the whole campaign. ``dropout`` is the probability that a chosen device never reports.
     """
 
     availability_s: float | None = None
@@ -115,12 +117,14 @@ class Devices:
         validate.positive(uplink_bytes_per_s=self.uplink_bytes_per_s)
         validate.probability(dropout=self.dropout)
         if self.dropout == 1.0:
-            raise InvalidValue("dropout", self.dropout, "must be below 1: no device would report")
+            raise InvalidValue(
+                "dropout", self.dropout, "must be below 1, because no device would report"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Capabilities of the server: reports per second, and the duration of all runs."""
+    """Capabilities of the server: its reports per second, and the time for all runs."""
 
     updates_per_s: float = 1_000.0
     duration_s: float = 86_400.0
@@ -133,9 +137,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Parameters that are fixed; None means that the planner chooses.
+    """Parameters that the user fixes. None means that the planner chooses.
 
-    ``capacity`` may be "all": every check-in is used, with the noise at the server.
+    ``capacity`` may be "all", which means that a slot uses every check-in. This needs noise at the
+    server.
 
     >>> Constraints(slots=100).named()
     {'slots': 100}
@@ -166,7 +171,7 @@ class Constraints:
             validate.probability(participation=self.participation)
             if self.participation == 0.0:
                 raise InvalidValue(
-                    "participation", 0.0, "must be above 0: no client would take part"
+                    "participation", 0.0, "must be above 0, because no client would take part"
                 )
         if self.randomizer not in (None, *SEARCHED):
             raise InvalidValue(
@@ -177,14 +182,14 @@ class Constraints:
                 raise InvalidValue(name, value, expected)
 
     def _conflicts(self) -> Iterator[tuple[bool, str, object, str]]:
-        """Yield whether two values do not go together, and the error if so."""
+        """Yield, for each rule, whether it is violated, and the arguments of the error."""
         pure = self.randomizer in (RandomizerKind.LAPLACE, RandomizerKind.PRIVUNIT)
         averaged = self.protocol is Protocol.AVERAGED
         server, client = self.noise_at is NoiseAt.SERVER, self.noise_at is NoiseAt.CLIENT
         slots = math.inf if self.slots is None else self.slots
-        own = f"{self.randomizer} reports carry their noise themselves"
+        own = f"{self.randomizer} noise is added at the client"
         yield pure and server, "noise_at", "server", own
-        count = "averaged updates divide by a count that shows: use fixed"
+        count = "averaged updates divide by a count that is released; use fixed"
         yield averaged and server, "noise_at", "server", count
         part = averaged and self.participation not in (None, 1.0)
         yield part, "participation", self.participation, "averaged updates are proved for 1 only"
@@ -213,7 +218,7 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request for a design for this population, budget and model.
+    """A request for a design for a population, a budget and a model.
 
     >>> Question(Population(900, 1100), 1.0, 1e-6, Adjacency.ADD_REMOVE, dimension=10).clients
     995
@@ -257,12 +262,12 @@ class Question:
 
     @property
     def clients(self) -> int:
-        """The number of clients to plan for: the geometric mean of the range."""
+        """The number of clients to plan for, which is the geometric mean of the range."""
         return round(math.sqrt(self.population.fewest * self.population.most))
 
     @property
     def availability_s(self) -> float:
-        """How long a device stays available, at most the whole duration."""
+        """The time for which a device stays available, at most the whole duration."""
         asked = self.devices.availability_s
         return self.server.duration_s if asked is None else min(asked, self.server.duration_s)
 

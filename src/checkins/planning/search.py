@@ -1,6 +1,6 @@
 """Search designs: rank all candidates by estimates, and calibrate the best with proven bounds.
 
-Every design that a search returns has noise that was proven to meet its target.
+Every design that the search returns has a level of noise that is proved to meet its target.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from checkins.planning.question import Question
 from checkins.planning.search_space import candidates, with_slots
 
 WORTH = 0.05
-"""Exponent of the load in the score: twice the uploads must improve the proxy by 3.5 per cent."""
+"""Exponent of the load in the score. Twice the uploads must improve the proxy by 3.5 percent."""
 FINALISTS, MOST_TRIED = 5, 24
 SAME_LOAD = 1.02
 SHARES = (0.5, 0.25)
-"""Shares of the budget that a front also shows designs for."""
+"""Shares of the budget for which the front also shows designs."""
 ROOM_FOR_GRIDS = 1e-12
-"""Delta above which the rounding of devices' grids never uses it up."""
+"""Above this delta, the charge for the rounding on devices is always small enough."""
 CUTS = (3.0, 10.0, 30.0)
-"""Factors of less time, and of less load, that a front also shows designs for."""
+"""Factors by which other designs on the front must take less time or less load."""
 AROUND = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
-"""Numbers of slots of the curve, relative to the recommended one."""
+"""Numbers of slots on the curve, relative to the recommended number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A candidate at its estimated level."""
+    """A candidate with its estimated level and its metrics at that level."""
 
     candidate: DesignCandidate
     level: float
@@ -54,7 +54,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The recommended design, its front, and the same design with more and fewer slots."""
+    """The recommended design, the front, and the same design with more and fewer slots."""
 
     recommended: CalibratedDesign
     front: tuple[CalibratedDesign, ...]
@@ -83,7 +83,7 @@ def search(question: Question) -> SearchResult:
     others = [proven(candidate, goal) for goal, candidate in wanted]
     known = [chosen, *(one for one in others if one is not None)]
     better = [one for one in known if dominates(one.axes, chosen.axes)]
-    if better:  # the estimates were off: another design dominates
+    if better:  # the estimates were wrong, and another design dominates
         chosen = min(better, key=lambda one: one.axes)
         around = _around(chosen, target, proven)
     curve = {one.candidate.slots: one for one in (*around, chosen)}
@@ -96,13 +96,13 @@ Family = tuple[Protocol, RandomizerKind, bool, bool]
 
 
 def family(candidate: DesignCandidate) -> Family:
-    """Return the family of a candidate, within which estimates have similar errors."""
+    """Return the family of a candidate. Estimates within a family have similar errors."""
     repeated, uncapped = candidate.repeats > 1, candidate.capacity is None
     return candidate.protocol, candidate.randomizer, repeated, uncapped
 
 
 class CachedCalibrator:
-    """Finds levels by proven bounds; caches them, and the errors of the estimates."""
+    """Finds and caches proven levels, and records the errors of the estimates."""
 
     def __init__(self, question: Question, precision: Precision = Precision.FINE) -> None:
         self.question, self.precision = question, precision
@@ -111,14 +111,14 @@ class CachedCalibrator:
         self._off: dict[Family, float] = {}
 
     def __call__(self, candidate: DesignCandidate, target: Target) -> CalibratedDesign | None:
-        """Return the design at the least proven noise; None if no noise meets the target."""
+        """Return the design at the least proven noise, or None if no noise meets the target."""
         key = candidate, target
         if key not in self._designs:
             self._designs[key] = self._calibrate(candidate, target)
         return self._designs[key]
 
     def learn(self, design: CalibratedDesign) -> None:
-        """Record the error of the estimate, to correct those of the same family."""
+        """Record the error of the design's estimate, to correct other estimates of its family."""
         self._off[family(design.candidate)] = design.level / design.candidate.estimated_level(
             design.target
         )
@@ -137,7 +137,7 @@ class CachedCalibrator:
 
 
 def round_level(candidate: DesignCandidate, level: float) -> float:
-    """Return four digits, rounded to more noise or less local epsilon."""
+    """Return the level with four digits, rounded to more noise or to a smaller local epsilon."""
     if level <= 0.0 or not math.isfinite(level):
         return level
     place = 10.0 ** (math.floor(math.log10(level)) - 3)
@@ -158,7 +158,10 @@ def _estimates(
 def _ranked(
     estimates: Sequence[Estimate], target: Target, question: Question
 ) -> list[DesignCandidate]:
-    """Return candidates by score, those that seem out of reach last."""
+    """Return the candidates ordered by score.
+
+    Candidates for which no level seems to meet the target come last.
+    """
     able = list(estimates)
     if question.fixed.randomizer is not RandomizerKind.PRIVUNIT:
         able = [one for one in estimates if not _is_privunit(one.candidate)] or able
@@ -168,7 +171,7 @@ def _ranked(
 
 
 def score(proxy: float, load: float) -> float:
-    """Return the score to minimise: the proxy, weighted slightly by the uploads."""
+    """Return the score to minimise, which is the proxy with a small weight for the uploads."""
     return proxy * float(load**WORTH)
 
 
@@ -177,7 +180,8 @@ def _best(
 ) -> CalibratedDesign:
     """Return the best of the first few candidates that meet the target.
 
-    If a candidate is out of reach, similar ones are skipped.
+    If a candidate does not meet it, similar candidates are skipped. Raise ``InvalidValue`` if none
+    meets it.
     """
     found: list[CalibratedDesign] = []
     failed: set[tuple[Family, float, int]] = set()
@@ -204,13 +208,16 @@ def _best(
             "epsilon",
             target.epsilon,
             f"out of reach at delta = {target.delta!r} ({target.adjacency}) for the designs asked"
-            " for: fix less, or spend more",
+            " for; fix fewer parameters, or allow a larger epsilon or delta",
         )
     return min(found, key=lambda one: score(one.metrics.proxy, one.load))
 
 
 def check_it_can_run(candidate: DesignCandidate, target: Target, question: Question) -> None:
-    """Refuse a candidate without a valid campaign, or whose grid uses up a tiny delta."""
+    """Raise ``InvalidValue`` if the candidate cannot run as a campaign.
+
+    This includes a delta that is so small that the rounding on devices uses up half of it.
+    """
     design = CalibratedDesign.of(
         candidate, round_level(candidate, candidate.estimated_level(target)), target, question
     )
@@ -221,7 +228,7 @@ def check_it_can_run(candidate: DesignCandidate, target: Target, question: Quest
             raise InvalidValue(
                 "delta",
                 target.delta,
-                f"is too small: noise on the grids of devices takes {spent:.1g} of it;"
+                f"is too small, because noise on the grids of devices uses {spent:.1g} of it;"
                 f" must be above {2.0 * spent:.1g} for the designs asked for",
             )
 
@@ -229,7 +236,7 @@ def check_it_can_run(candidate: DesignCandidate, target: Target, question: Quest
 def _around(
     chosen: CalibratedDesign, target: Target, proven: CachedCalibrator
 ) -> list[CalibratedDesign]:
-    """Return the same design with more slots and with fewer, each with its own noise."""
+    """Return the design with more and with fewer slots, each with the noise that it needs."""
     question, candidate = proven.question, chosen.candidate
     least = max(candidate.minibatch, question.fixed.window or 1)
     counts = {max(least, round(candidate.slots * times)) for times in AROUND} - {candidate.slots}
@@ -238,7 +245,11 @@ def _around(
 
 
 def _better(chosen: CalibratedDesign, question: Question) -> Callable[[CalibratedDesign], float]:
-    """Return a score in which a longer design must be better by one per cent."""
+    """Return a function that scores designs.
+
+    A design that takes longer than ``chosen`` must be better by one percent. A design that takes
+    longer than the server allows has an infinite score.
+    """
 
     def rank(one: CalibratedDesign) -> float:
         weighed = score(one.metrics.proxy, one.load)
@@ -251,7 +262,7 @@ def _better(chosen: CalibratedDesign, question: Question) -> Callable[[Calibrate
 
 
 def _lighter(estimates: Sequence[Estimate], chosen: CalibratedDesign) -> list[DesignCandidate]:
-    """Return the most accurate candidates: of all, within less time, and within less load."""
+    """Return the most accurate candidates: overall, with less time, and with less load."""
     load, duration_s = chosen.load, chosen.metrics.duration_s
     limits = [(math.inf, math.inf)]
     for cut in CUTS:
@@ -275,5 +286,5 @@ def _is_privunit(candidate: DesignCandidate) -> bool:
 
 
 def _best_at(part: Target, light: Sequence[DesignCandidate], question: Question) -> DesignCandidate:
-    """Return the most accurate candidate at part of the budget, with no more load."""
+    """Return the most accurate of the candidates ``light`` at a part of the budget."""
     return min(_estimates(light, part, question), key=lambda one: one.metrics.proxy).candidate

@@ -1,8 +1,10 @@
-"""The candidates of a search: everything that is not fixed, on grids about a factor 1.5 apart.
+"""The candidates of a search.
 
-Only dominated candidates are left out. A minibatch above 1 has the same epsilon, time and load as 1
-with fewer steps. A capacity with the noise at the server needs more noise and uses fewer clients.
-Noise at the clients has the epsilon of noise at the server, and needs a declared population.
+Every parameter that the user did not fix takes several values. Numbers of slots, for example, grow
+by a factor of about 1.5. Only dominated candidates are left out. A minibatch above 1 has the same
+epsilon, time and load as a minibatch of 1, but fewer steps. With noise at the server, a capacity
+needs more noise and uses fewer clients. Noise at the clients has the same epsilon as noise at the
+server, but needs a declared population.
 """
 
 from __future__ import annotations
@@ -24,26 +26,29 @@ PARTICIPATIONS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4, 1e
 MOST_SEARCHED_SLOTS = 100_000
 MOST_SEARCHED_STEPS = 200_000
 FEWEST_REPORTS = 0.2
-"""Least expected number of check-ins per slot."""
+"""Smallest expected number of check-ins per slot of a candidate."""
 OVERFLOW_SHARE = 1e-3
-"""Share of delta for the probability that a slot overflows."""
+"""Share of delta that the probability of an overflowing slot may use."""
 
 
 def candidates(question: Question) -> list[DesignCandidate]:
-    """Return every candidate that fits the duration and the server's rate."""
+    """Return every candidate that fits the duration and the server's rate.
+
+    Raise ``InvalidValue`` if there is none.
+    """
     found = [candidate for candidate in _all(question) if _fits(candidate, question)]
     if found:
         return found
     raise InvalidValue(
         "duration_s",
         question.server.duration_s,
-        "leaves no time for any design that was asked for: give more time, a faster uplink or"
-        " server, longer availability, or fix less",
+        "leaves no time for any design that was asked for; allow more time, a faster uplink or"
+        " server, or longer availability, or fix fewer parameters",
     )
 
 
 def with_slots(candidate: DesignCandidate, slots: int, question: Question) -> DesignCandidate:
-    """Return the candidate with another number of slots, its window and capacity adapted."""
+    """Return the candidate with another number of slots, and adapt its window and capacity."""
     fixed = question.fixed
     window = candidate.window
     if window is not None:
@@ -61,7 +66,10 @@ def with_slots(candidate: DesignCandidate, slots: int, question: Question) -> De
 
 
 def capacity_without_overflow(candidate: DesignCandidate, question: Question) -> int:
-    """Return a capacity that overflows with a thousandth of delta (Bernstein), at most clients."""
+    """Return a capacity that overflows with probability at most a thousandth of delta.
+
+    It follows from Bernstein's inequality for the largest population.
+    """
     load = question.population.most * candidate.participation / candidate.choices
     spare = OVERFLOW_SHARE * question.delta
     rare = math.log(2.0 * candidate.choices * candidate.repeats) - math.log(spare)
@@ -117,13 +125,16 @@ def _averaged(question: Question, randomizer: RandomizerKind) -> Iterator[Design
 
 
 def _counted(candidate: DesignCandidate, question: Question) -> DesignCandidate:
-    """Return averaged updates with the declared number of sure contributors."""
+    """Return the candidate with a declared population whose lower limit is ``contributors``."""
     surely = contributors(candidate, question)
     return replace(candidate, population=Population(surely, question.population.most))
 
 
 def contributors(candidate: DesignCandidate, question: Question) -> int:
-    """Return how many clients contribute at the smallest population, less six deviations."""
+    """Return a number of clients that almost surely contribute at the smallest population.
+
+    It is the expected number minus six standard deviations, at least 1.
+    """
     run_s = candidate.slots * shortest_slot_s(candidate, question)
     available = min(1.0, question.availability_s / run_s) * (1.0 - question.devices.dropout)
     mean = question.population.fewest * available
@@ -141,7 +152,7 @@ def _places(question: Question) -> Iterator[tuple[RandomizerKind, NoiseAt]]:
             free = fixed.noise_at is None and fixed.capacity in (None, ALL)
             averaged = fixed.protocol is Protocol.AVERAGED
             if gaussian and not server and free and not averaged:
-                continue  # the same noise as at the server, but with a declared population
+                continue  # dominated by noise at the server, as the module's docstring says
             yield kind, place
 
 
