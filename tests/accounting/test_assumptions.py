@@ -21,11 +21,11 @@ from checkins.accounting import (
 from checkins.accounting.certificate import OF_DESIGN, OF_SOME_RANDOMIZER, assumptions
 
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
-UNIFORM = "it chooses uniformly at random"
+UNIFORM = "the server chooses among them uniformly at random"
 SILENT = "no client discloses whether it was chosen"
-NOBODY = "is none of the clients"
+NOBODY = "is not one of the clients"
 COUNTS = "releases no count of check-ins"
-WAKES = "when a client wakes does not depend on its data"
+WAKES = "the time at which a client wakes does not depend on its data"
 SECRET_NOISE = "clients keep the noise of their reports secret"
 SECRET_REPORTS = "clients keep their reports secret"
 
@@ -118,7 +118,7 @@ def test_an_assumption_is_never_stated_weaker_than_it_was_used() -> None:
         randomizer=LocalRandomizer(local, 1.23456789e-9),
     )
     said = " ".join(assumptions(design, adjacency=Adjacency.ADD_REMOVE, uses_population=False))
-    assert f"every report is {local!r}-DP but for delta 1.23456789e-09" in said
+    assert f"every report is {local!r}-DP, except for a delta of 1.23456789e-09" in said
     assert f"with probability at most {often!r} and" in said
     crowded = Design(
         Protocol.FIXED,

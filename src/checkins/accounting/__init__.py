@@ -1,4 +1,4 @@
-"""The privacy accountant: from the description of a campaign to (epsilon, delta), and back.
+"""The privacy accountant computes (epsilon, delta) of a campaign, or parameters for a target.
 
 Describe a campaign as a ``Design``. ``certify`` returns the smallest epsilon that is proved for it.
 ``calibrate`` finds the value of one parameter that meets a target. ``loss_distribution`` returns

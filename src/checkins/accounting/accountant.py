@@ -227,7 +227,7 @@ def _refined(
     variation: float,
     exposure: float,
 ) -> tuple[list[Bound], Bound]:
-    """Improve the bounds: use all of delta that the charges at the known epsilon leave, twice."""
+    """Improve the bounds twice, with all of delta that remains after the charges."""
     for _ in range(2):
         epsilon = known[1].epsilon.upper
         charge = total_variation.charge(epsilon=epsilon, variation=variation, exposure=exposure)

@@ -48,7 +48,7 @@ class Bound:
 
     def as_alternative(self) -> Alternative:
         bounded = math.isfinite(self.epsilon.upper)
-        note = self.note if bounded else "no bound here"
+        note = self.note if bounded else "gives no bound for this design"
         return Alternative(self.method, self.epsilon.upper, note, proves=bounded)
 
 

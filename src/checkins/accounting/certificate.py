@@ -59,7 +59,7 @@ class Certificate:
     campaigns: int = 1
     epsilon_lower_of: str = OF_DESIGN
     against_server: AgainstServer | None = None
-    """The guarantee if the server is not trusted; None if it was not computed."""
+    """The guarantee if the server is not trusted, or None if it was not computed."""
     curious: int = 0
     """The largest number of clients that may disclose what they see."""
     variation: float = 0.0
@@ -107,7 +107,7 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
-OF_KINDS = "a client's window and participation, its kind, does not depend on its data"
+OF_KINDS = "the kind of a client (its window and participation) does not depend on its data"
 
 
 def assumptions(
@@ -162,7 +162,7 @@ def _common(design: Design, runs: int, curious: int) -> Iterator[str]:
     yield (
         "the server is trusted, clients follow the protocol, and nobody observes the connections"
         " between clients and server; the adversary sees every release"
-        + (" and is none of the clients" if not curious and others_matter else "")
+        + (" and is not one of the clients" if not curious and others_matter else "")
     )
     if curious:
         yield (
@@ -195,7 +195,7 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
         yield f"{others} keep the noise of their reports secret"
         return
     yield f"every report is {_exactly(randomizer.local_epsilon)}-DP" + (
-        "" if randomizer.is_pure else f" but for delta {_exactly(randomizer.local_delta)}"
+        "" if randomizer.is_pure else f", except for a delta of {_exactly(randomizer.local_delta)}"
     )
     if averaged:
         yield f"{others} keep their reports secret"
@@ -209,12 +209,15 @@ def _noise(design: Design, curious: int) -> Iterator[str]:
 
 def _slots(design: Design, adjacency: Adjacency, curious: int) -> Iterator[str]:
     if chooses(design):
-        yield "if more clients check in to a slot than it uses, it chooses uniformly at random"
+        yield (
+            "if more clients check in to a slot than it uses, the server chooses among them"
+            " uniformly at random"
+        )
         silent = "no other client discloses" if curious else "no client discloses"
         yield f"{silent} whether it was chosen"
     woken = design.window is not None and adjacency is Adjacency.REPLACE_ONE
     if woken and chooses(design):
-        yield "when a client wakes does not depend on its data"
+        yield "the time at which a client wakes does not depend on its data"
 
 
 def _population(design: Design, uses_population: bool) -> Iterator[str]:

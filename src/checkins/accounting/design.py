@@ -1,8 +1,8 @@
 """Describe a campaign's mechanism by the public parameters that its epsilon depends on.
 
 A ``Design`` contains public facts only. Its constructor raises ``NotCovered`` if no theorem covers
-the parameters. No parameter that affects privacy has a default value, except that an optional
-assumption is not made unless it is given. This module imports no accountant.
+the parameters. Parameters that every design needs have no default values. This module imports no
+accountant.
 """
 
 from __future__ import annotations

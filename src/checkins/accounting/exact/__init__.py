@@ -1,1 +1,1 @@
-"""The exact accountant: distributions of a campaign's likelihood ratio, bounded from both sides."""
+"""The exact accountant, which bounds the distribution of a campaign's likelihood ratio."""
