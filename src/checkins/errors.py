@@ -6,7 +6,7 @@ CheckinsError
 │   ├── DeltaExhausted   the charges to delta leave nothing for the design
 │   ├── TooManyRuns      a list of runs is too long to be composed
 │   ├── WrongPopulation  the number of clients contradicts the campaign or the data
-│   └── InvalidData      a file of data cannot be read
+│   └── InvalidData      a data file cannot be read
 │       └── InvalidCell  a row, column or cell of the file is wrong
 ├── ComputationFailed    this package could not compute a bound safely          (exit 1)
 ├── ProtocolViolation    the peer sent a message that the protocol does not allow now
@@ -64,7 +64,7 @@ class WrongPopulation(InvalidValue):
 
 
 class InvalidData(InvalidValue):
-    """A file of data cannot be read."""
+    """A data file cannot be read."""
 
 
 class InvalidCell(InvalidData):

@@ -122,7 +122,7 @@ def test_nothing_that_privacy_depends_on_has_a_default(checkins, missing: str) -
         (["--uplink", "fast"], "--uplink"),
         (["--dropout", "1"], "--dropout 1: must be below 1"),
         (["--updates-per-second", "0"], "--updates-per-second"),
-        (["--protocol", "averaged"], "--adjacency add-remove: a lone client shows"),
+        (["--protocol", "averaged"], "--adjacency add-remove: a lone client is visible"),
         (["--window", "5", "--slots", "2"], "--window 5: must be at most slots = 2"),
         (["--window", "5", "--protocol", "fixed"], "--window 5: goes with the sliding"),
         (["--capacity", "all", "--noise-at", "client"], "--capacity all: goes with Gaussian"),

@@ -240,7 +240,7 @@ def _refined(
 
 
 def _most_charged(share: float, delta: float, charged: float) -> float:
-    """Return an epsilon above which ``share`` and e^epsilon times ``charged`` exceed ``delta``."""
+    """Return an epsilon above which ``share`` plus e^epsilon ``charged`` exceeds ``delta``."""
     room = (Fraction(delta) - Fraction(share)) / Fraction(charged)
     return math.log1p(2.0 * float(min(room, Fraction(10) ** 300)))
 

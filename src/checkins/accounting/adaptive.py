@@ -1,4 +1,4 @@
-"""The certificate of campaigns that were chosen after earlier releases, by a privacy filter.
+"""Certify campaigns that were chosen after earlier releases, by a privacy filter.
 
 Theorem:     docs/theory/adaptive-campaigns.md.
 Neighbours:  as asked for.

@@ -138,7 +138,7 @@ def _lower_bounds(
 def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
     """Yield the bounds of every method that covers one campaign."""
     if design.participation <= delta:
-        yield Bound("exact", Interval(0.0, 0.0), "participation is no larger than delta")
+        yield Bound("exact", Interval(0.0, 0.0), "holds because participation is at most delta")
         return
     try:
         found = campaign_divergence.divergence(design, adjacency, delta=delta).epsilon(delta)
@@ -192,7 +192,7 @@ def _several(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
     """Yield the bounds of every method that covers several campaigns."""
     designs, adjacency, campaigns = mechanism.designs, mechanism.adjacency, mechanism.campaigns
     if mechanism.participation <= delta:
-        yield Bound("exact", Interval(0.0, 0.0), "participation is no larger than delta")
+        yield Bound("exact", Interval(0.0, 0.0), "holds because participation is at most delta")
         return
     try:
         yield Bound(

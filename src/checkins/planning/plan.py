@@ -222,7 +222,7 @@ class Plan:
 def make_plan(question: Question) -> Plan:
     """Return the plan for a question.
 
-    Raises ``InvalidValue`` if no design meets the budget and the duration.
+    Raise ``InvalidValue`` if no design meets the budget and the duration.
     """
     started = time.perf_counter()
     found = search(question)

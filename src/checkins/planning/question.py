@@ -192,11 +192,16 @@ class Constraints:
         count = "averaged updates divide by a count that is released; use fixed"
         yield averaged and server, "noise_at", "server", count
         part = averaged and self.participation not in (None, 1.0)
-        yield part, "participation", self.participation, "averaged updates are proved for 1 only"
+        yield (
+            part,
+            "participation",
+            self.participation,
+            "averaged updates need a participation of 1",
+        )
         capped = averaged and self.capacity is not None
         yield capped, "capacity", self.capacity, "averaged updates use every report: leave it out"
         batched = averaged and self.minibatch not in (None, 1)
-        yield batched, "minibatch", self.minibatch, "averaged updates step in every slot"
+        yield batched, "minibatch", self.minibatch, "averaged updates make a step in every slot"
         sliding = self.protocol in (None, Protocol.SLIDING)
         misplaced = self.window is not None and not sliding
         yield misplaced, "window", self.window, "goes with the sliding protocol only"
@@ -257,7 +262,7 @@ class Question:
             raise InvalidValue(
                 "adjacency",
                 str(self.adjacency),
-                "a lone client shows in averaged updates (delta = 1): use replace-one",
+                "a lone client is visible in averaged updates (delta = 1): use replace-one",
             )
 
     @property

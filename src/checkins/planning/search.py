@@ -62,7 +62,7 @@ class SearchResult:
 
 
 def search(question: Question) -> SearchResult:
-    """Return the recommended design and the front around it."""
+    """Return the recommended design, the front, and the curve over numbers of slots."""
     target = Target(question.epsilon, question.delta, question.adjacency)
     estimates = _estimates(candidates(question), target, question)
     proven = CachedCalibrator(question)

@@ -95,7 +95,7 @@ def _all(question: Question) -> Iterator[DesignCandidate]:
 
 
 def _one(question: Question, bare: DesignCandidate) -> Iterator[DesignCandidate]:
-    """Yield the candidate with each window and capacity."""
+    """Yield the candidate with every allowed window and capacity."""
     if bare.minibatch > bare.slots:
         return
     for window in _windows(question, bare):

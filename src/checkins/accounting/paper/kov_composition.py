@@ -186,7 +186,7 @@ def bins_unrelaxed(*, local_epsilon: float, delta: float, loads: Loads) -> float
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Σεᵢ, Σεᵢ tanh(εᵢ/2) and Σεᵢ²."""
+    """The sums Σεᵢ, Σεᵢ tanh(εᵢ/2) and Σεᵢ²."""
 
     plain: float
     drift: float
