@@ -127,7 +127,7 @@ def test_what_is_charged_is_what_the_theorem_says() -> None:
     assert found.curious == 10
     assert found.as_dict()["curious"] == 10
     assert any("curious clients: at most 10" in line for line in found.assumptions)
-    assert any("displaces a curious one" in line for line in found.assumptions)
+    assert any("displaces a curious client" in line for line in found.assumptions)
 
 
 def test_only_the_exact_accountant_covers_them() -> None:

@@ -108,7 +108,7 @@ def test_what_is_left_and_what_is_charged_stay_within_delta(
 def test_a_certificate_states_the_variation_and_its_charge() -> None:
     found = priced(PURE, ADD_REMOVE, 1.23e-20)
     (line,) = (line for line in found.assumptions if line.startswith(PAID))
-    assert "total variation 1.3e-20 of this design rounded onto its grid" in line
+    assert "total variation 1.3e-20 of this design rounded to its grid" in line
     assert found.variation == 1.23e-20
     charge = total_variation.charge(epsilon=found.epsilon, variation=1.23e-20)
     assert float(line.split("; ")[1].split(" of delta")[0]) >= charge

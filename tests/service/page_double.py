@@ -40,7 +40,7 @@ CERTIFICATE = {
         "the server is trusted, clients are honest, their channels hidden; every release is seen",
         "each client takes part with probability at most 1 and draws its slot uniformly from 200,"
         " independently of all else",
-        "updates are clipped; noise is Gaussian, exact on the device's grid",
+        "updates are clipped, and the Gaussian noise is drawn exactly on the declared grid",
         "every slot sums exactly 176 reports, dummies included",
         "clients do not disclose whether they were chosen",
         "at most 20,000 clients exist, each of which checks in to any one slot with probability"
@@ -50,7 +50,7 @@ CERTIFICATE = {
         {
             "method": "exact",
             "epsilon": 2.6237897294840318,
-            "note": "needs neither the population nor the model",
+            "note": "needs no knowledge of the number of clients or of the model",
             "proves": True,
         },
         {

@@ -135,7 +135,7 @@ def certificate() -> Certificate:
             " seen",
             "each client takes part with probability at most 1 and draws its slot uniformly from"
             " 200, independently of all else",
-            "updates are clipped; noise is Gaussian, exact on the device's grid",
+            "updates are clipped, and the Gaussian noise is drawn exactly on the declared grid",
             "every slot sums exactly 96 reports, dummies included",
             "clients do not disclose whether they were chosen",
             "at most 20,000 clients exist, each of which checks in to any one slot with probability"
@@ -143,7 +143,10 @@ def certificate() -> Certificate:
         ),
         alternatives=(
             Alternative(
-                "exact", 2.6237897294840318, "needs neither the population nor the model", True
+                "exact",
+                2.6237897294840318,
+                "needs no knowledge of the number of clients or of the model",
+                True,
             ),
             Alternative(
                 "poisson",
