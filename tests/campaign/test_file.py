@@ -301,7 +301,7 @@ def test_averaged_updates_take_no_minibatch() -> None:
     text = "\n".join(line for line in text.splitlines() if not line.startswith("capacity"))
     parse_campaign(text)
     text = text.replace("minibatch = 1", "minibatch = 2")
-    assert refusal(text).startswith("c.toml:34: [task] optimizer.minibatch = 2: averaged updates")
+    assert refusal(text).startswith("c.toml:34: [task] optimizer.minibatch = 2: must be 1")
 
 
 def test_a_pure_randomizer_takes_no_noise() -> None:

@@ -167,7 +167,7 @@ def test_a_strange_value_stays_on_one_short_line(checkins, text: str) -> None:
             {**AVERAGED_TEXTS, "slots": "10", "solve": "capacity"},
             "--solve capacity: averaged updates use every report",
         ),
-        ({"solve": "noise-multiplier", "slots": "10"}, "--local-epsilon 1: contradicts "),
+        ({"solve": "noise-multiplier", "slots": "10"}, "--local-epsilon 1: cannot be combined "),
     ],
 )
 def test_calibrate_refuses_what_it_cannot_solve(checkins, changes, starts) -> None:

@@ -182,7 +182,7 @@ def test_a_model_that_cannot_step_by_categories_is_named(checkins, tmp_path: Pat
     outcome = checkins("check", path)
     assert outcome.code == 0
     shown = " ".join(outcome.out.split())
-    assert "kind = gaussian, laplace or privunit: a model cannot learn from categories" in shown
+    assert "kind = gaussian, laplace or privunit: categories cannot train a model" in shown
 
 
 @pytest.mark.slow
@@ -205,8 +205,8 @@ def test_what_is_missing_is_named(checkins, tmp_path: Path) -> None:
     outcome = checkins("check", path)
     assert outcome.code == 0
     shown = " ".join(outcome.out.split())
-    assert "Missing before clients can join: - [randomizer] grid: reports of devices" in shown
-    assert "can only be simulated" in shown
+    assert "Missing before clients can join: - [randomizer] grid: the step of the grid" in shown
+    assert "only a simulation needs no schedule" in shown
 
 
 @pytest.mark.parametrize(

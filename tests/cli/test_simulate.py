@@ -184,7 +184,10 @@ BAD_TABLES: dict[str, tuple[list[tuple[str, ...]], str]] = {
     "nan": ([("p1", "1", "nan", "0"), ("p2", "2", "1", "1")], "column 'b', row 1 = nan: must be f"),
     "empty": ([("p1", "1", "", "0"), ("p2", "2", "1", "1")], "column 'b', row 1 = '': is empty"),
     "gap": ([("p1", "1", "1", "0"), ("p2", "2", "1", "3")], "--label-column y: holds the labels"),
-    "half": ([("p1", "1", "1", "0"), ("p2", "2", "1", "0.5")], "column 'y', row 2 = 0.5: is no l"),
+    "half": (
+        [("p1", "1", "1", "0"), ("p2", "2", "1", "0.5")],
+        "column 'y', row 2 = 0.5: is not a l",
+    ),
     "one class": ([("p1", "1", "1", "1"), ("p2", "2", "1", "1")], "--label-column y: is 1 in eve"),
     "one client": ([("p", "1", "1", "1"), ("p", "2", "1", "0")], "--client-column who: is 'p' in"),
     "short": ([("p1", "1", "1")], "row 1 = 3: must have 4 cells"),

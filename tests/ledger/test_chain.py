@@ -247,7 +247,7 @@ def test_a_campaign_is_completed_after_its_last_slot_and_stopped_before() -> Non
 @pytest.mark.parametrize(
     ("second", "refusal"),
     [
-        (campaign(name="b", population_id="ward"), "population_id is 'ward' where .* 'clinic'"),
+        (campaign(name="b", population_id="ward"), "population_id is 'ward', but .* 'clinic'"),
         (campaign(name="b", population_id=None), "population_id is None"),
         (campaign(name="b", delta=1e-7), "delta is 1e-07, but the ledger is for 1e-06"),
         (campaign(name="b", adjacency=Adjacency.ADD_REMOVE), "adjacency is add-remove"),

@@ -86,7 +86,7 @@ def test_a_refused_entry_leaves_a_torn_line_alone(tmp_path: Path) -> None:
     content = b"".join(Book().run(SMALL, 1).lines) + b"torn"
     path = file_with(tmp_path, content)
     with LedgerFile(path) as file:
-        with pytest.raises(InvalidLedger, match="is slot 1, where slot 2"):
+        with pytest.raises(InvalidLedger, match="is slot 1, but slot 2"):
             file.append(entries(1)[-1])
         assert path.read_bytes() == content
         file.append(entries(2)[-1])  # a refusal is not the end

@@ -272,13 +272,13 @@ def test_a_report_is_real_only_if_a_device_made_it() -> None:
     with pytest.raises(InvalidValue, match="DeviceReport"):
         Report.from_device(np.zeros(2, dtype=np.int32))  # type: ignore[arg-type]
     form = real_server(campaign()).rules.form
-    with pytest.raises(ProtocolViolation, match="made by a device"):
+    with pytest.raises(ProtocolViolation, match="made by a DeviceSampler"):
         form.check(Report.from_noise(np.zeros(2, dtype=np.int64)))
     other = replace(sampler_of(campaign(), dimension=2), grid=Grid(2e-3))
     with pytest.raises(ProtocolViolation, match="grid"):
         form.check(Report.from_device(other.dummy()))
     rehearsing = rehearsing_server_of(campaign(), np.zeros(2)).rules.form
-    with pytest.raises(ProtocolViolation, match="in a simulation"):
+    with pytest.raises(ProtocolViolation, match="a simulation refuses real"):
         rehearsing.check(Report.from_device(sampler_of(campaign(), dimension=2).dummy()))
 
 

@@ -144,7 +144,7 @@ def test_a_report_that_is_sent_again_counts_once() -> None:
     again, effects = step(slot, ReportArrived(5, "ra", report(1, 1)))
     assert AcknowledgeReport("ra") in effects
     assert again.reports == slot.reports
-    with pytest.raises(ProtocolViolation, match="another one"):
+    with pytest.raises(ProtocolViolation, match="a different report"):
         step(slot, ReportArrived(5, "ra", report(1, 2)))
 
 
@@ -155,8 +155,8 @@ def test_a_report_that_is_sent_again_counts_once() -> None:
         (np.zeros((1, 2), dtype=np.int32), "shape"),
         (np.zeros(2), "integers"),
         (np.array([np.nan, 0.0]), "integers"),
-        (np.array([101, 0]), "above 100"),
-        (np.array([-(2**31), 0], dtype=np.int32), "above 100"),
+        (np.array([101, 0]), "at most 100"),
+        (np.array([-(2**31), 0], dtype=np.int32), "at most 100"),
         (np.array([1, 2], dtype=np.uint32), "integers"),
         (np.array([True, False]), "integers"),
         (np.array(["a", "b"]), "integers"),

@@ -343,7 +343,7 @@ def test_a_description_asks_for_the_ranges_that_are_missing(tmp_path: Path) -> N
     write(tmp_path, ROWS)
     given_columns = {"client_column": "person", "label_column": "outcome"}
     path = tmp_path / "records.csv"
-    with pytest.raises(InvalidValue, match="highest value of age, weight_kg: public constants"):
+    with pytest.raises(InvalidValue, match="highest value of age, weight_kg: use public constants"):
         describe(path, **given_columns)
     with pytest.raises(InvalidValue, match="highest value of weight_kg"):
         describe(path, features=["age", "weight_kg"], ranges={"age": (0, 100)}, **given_columns)
