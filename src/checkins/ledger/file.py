@@ -92,7 +92,8 @@ class LedgerFile:
     def _refuse_overspending(self, slot: int) -> None:
         """Raise InvalidLedger if the budget does not allow the slot.
 
-        The model of that slot stays secret, because the server releases it after its entry.
+        The server releases the model of a slot after the entry of the slot is appended, so the
+        model of a refused slot is never released.
         """
         run = self.ledger.running
         if run is None:

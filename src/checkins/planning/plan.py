@@ -72,7 +72,7 @@ FULL_SLOTS = 300
 
 With more slots, the full certificate takes too long."""
 IN_HAND = 0.99
-"""Share of the budget to use if the full certificate is left to `checkins check`.
+"""Safety margin: the share of epsilon to use if the full certificate is not computed here.
 
 `checkins check` composes in another way. In tests its epsilon was at most 0.2 % larger."""
 SLACK = 0.0015
@@ -104,8 +104,8 @@ def _calibrated(
 ) -> tuple[CalibratedDesign, PartialRun]:
     """Return the design at a level that is proved on a finer grid.
 
-    If ``charged``, the rounding to the devices' grid is charged to delta. The charge depends on the
-    level, so the first attempt assumes a very small charge.
+    If ``charged``, a part of delta is reserved for the rounding to the devices' grid. That part
+    depends on the level, so the first attempt assumes a very small one.
     """
     candidate = _declared(design)
     guess = (
@@ -155,7 +155,7 @@ def _disagreement(target: Target) -> NotCovered:
 
 
 def _declared(design: CalibratedDesign) -> DesignCandidate:
-    """Return the candidate, without a population unless its epsilon depends on the population."""
+    """Return the candidate. Drop its population if epsilon does not depend on the population."""
     candidate = design.candidate
     averaged = candidate.protocol is Protocol.AVERAGED
     if averaged or candidate.method(design.target) is Method.EXACT_POPULATION:

@@ -83,8 +83,8 @@ class SymmetricNoise:
 class Digits:
     """A distribution of sizes whose digits are independent.
 
-    The size is 0 if the first digit has the additional value ``count``. Otherwise it is 1 plus the
-    number that the digits form. Without other digits, the first digit has one value for each size.
+    The first digit is one of 0..count. The value ``count`` stands for size 0. Otherwise the size is
+    1 plus the number that the digits form. If ``others`` is empty, the first digit alone gives it.
     """
 
     first: Thresholds
@@ -99,7 +99,7 @@ class Digits:
 
     @property
     def variation(self) -> Fraction:
-        """The total variation: each weight has an error of at most 2 units of 1/WHOLE."""
+        """Bound the total variation of the rounded weights: at most 2/WHOLE for each weight."""
         entries = self.count + 1 + sum(1 << bits for bits, _ in self.others)
         return Fraction(2 * entries, WHOLE)
 
@@ -167,7 +167,7 @@ def rounded_laplace(scale: Fraction) -> SymmetricNoise:
 
 
 def cells_for(reach: int, *, most: int) -> tuple[int, int]:
-    """Divide 1..reach into at most ``most`` cells of 2**low_bits sizes.
+    """Divide the integers 1..reach into at most ``most`` cells of 2**low_bits integers each.
 
     Return low_bits, which is the smallest possible, and the number of cells.
 
@@ -190,7 +190,7 @@ class RoundedResponse:
     """Keep a category with probability ``threshold`` / 2**128, else return another one uniformly.
 
     Theorem:     docs/theory/grid.md, "Randomized response": the ratio of probabilities is at most
-                 exp(epsilon), so the response is epsilon-DP, without any total variation.
+                 exp(epsilon), so the response is exactly epsilon-DP and delta is charged nothing.
     Rounding:    the probability of keeping the category is rounded down.
     """
 

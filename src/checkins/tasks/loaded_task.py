@@ -63,7 +63,7 @@ START_SEED = 0
 
 
 def model_of(task: Task, *, folder: str | os.PathLike[str] = ".") -> Model:
-    """Return the model that a task names. ``folder`` is searched for the module of an own model.
+    """Return the model that a task names. A user-defined model is imported from ``folder``.
 
     >>> from checkins.campaign import Optimizer
     >>> model_of(Task("patients", "logistic", Optimizer(rate=1.0))).dimension

@@ -5,7 +5,8 @@ without the client (or with other data). An outcome has its probability (mass) u
 and its privacy loss is log P/Q. The difference P - Q, called the gain, is stored separately,
 because it is more accurate if P and Q nearly agree. To compose campaigns with fresh randomness,
 masses are multiplied and losses are added. Rounding up splits an outcome between two neighbouring
-losses and preserves both masses. This is safe, because merging the two would restore the outcome.
+losses and preserves both masses. This is safe, because the outcome is a
+post-processing of the two: they can be merged again.
 Rounding down merges neighbouring outcomes, which is post-processing.
 """
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 _MOST_LOSS = 600.0  # an outcome with a larger loss counts as possible under P only
-_CLOSEST = 1e-5  # outcomes of an envelope with a smaller relative distance are joined
+_CLOSEST = 1e-5  # outcomes of an envelope with a smaller relative distance are dropped
 _BETWEEN = 1024  # additional points of an envelope, besides the outcomes
 _DRIFT = 1e-11  # largest difference of the sum of masses from 1 that is round-off
 ROUND_OFF = 1e-7
@@ -177,8 +178,8 @@ def from_curve(epsilons: FloatArray, deltas: FloatArray) -> DominatingPair:
     """Return a pair that dominates every pair with delta at most ``deltas`` at ``epsilons``.
 
     The deltas bound both directions. ``epsilons`` increases from 0. A divergence is convex in
-    e^eps, so it lies below the largest convex function under the given points. The kinks of that
-    function are the outcomes of the pair, and its changes of slope are their masses.
+    e^eps, so the lower convex hull of the given points is an upper bound. The kinks of the
+    hull are the outcomes of the pair, and its changes of slope are their masses.
     """
     x = np.concatenate(([-1.0], np.expm1(-epsilons[:0:-1]), np.expm1(epsilons)))  # e^eps - 1
     mirrored = -np.expm1(-epsilons[:0:-1]) + np.exp(-epsilons[:0:-1]) * deltas[:0:-1]
@@ -201,7 +202,7 @@ def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
     masses.
 
     Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
-    Rounding:    up. Outcomes are left out if they are too close for differences of doubles.
+    Rounding:    up. An outcome is dropped if round-off would hide its distance to the next one.
     """
     if len(set(map(id, pairs))) == 1:
         return pairs[0]
@@ -278,8 +279,9 @@ def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
 def _spread(cells: DominatingPair, edges: FloatArray) -> DominatingPair:
     """Split each cell between its edges and preserve both masses.
 
-    ``cells`` has one more outcome below the first edge and one above the last edge. They are moved
-    to the edge, and what remains counts as possible under P only or Q only.
+    ``cells`` has one more outcome below the first edge and one above the last edge. Their mass is
+    moved to the nearest edge. Mass that does not fit the loss at that edge counts as possible under
+    P only (above) or under Q only (below).
     """
     absent, present, gains = cells.absent[1:-1], cells.present[1:-1], cells.gains[1:-1]
     left, lift = edges[:-1], np.exp(edges)
@@ -335,7 +337,7 @@ def _grid(one: DominatingPair, other: DominatingPair, rounding: Rounding) -> Gri
 
 
 def _coarse(pair: DominatingPair) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Divide the outcomes into at most 80 runs. Return their first and last losses and masses."""
+    """Divide the outcomes into at most 80 groups. Return their first and last losses and masses."""
     losses, (starts, ends) = pair.losses, runs(len(pair.absent))
     absent, present = (np.add.reduceat(one, starts) for one in (pair.absent, pair.present))
     return losses[starts], losses[ends], absent, present

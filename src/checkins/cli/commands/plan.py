@@ -94,7 +94,7 @@ OPTIONS = (
     text(
         "--updates-per-second", "N", "Reports per second that the server can process. Default 1000."
     ),
-    text("--duration", "TIME", "Longest duration of all runs together. Default 1d."),
+    text("--duration", "TIME", "Time limit for all runs of the campaign together. Default 1d."),
     params.PROTOCOL,
     params.SLOTS,
     params.PARTICIPATION,
@@ -111,7 +111,7 @@ OPTIONS = (
     text(
         "--out",
         "FILE",
-        f"The campaign file to write. With - no file is written. Default: {NAME} on a terminal,"
+        f"The campaign file to write, or - to write no file. Default: {NAME} on a terminal,"
         " otherwise -.",
     ),
     params.FORCE,

@@ -51,7 +51,7 @@ OPTIONS = (
     text(
         "--operator-token-file",
         "FILE",
-        f"A file with the operator's token. The variable {OPERATOR} can set it too."
+        f"A file with the operator's token. The variable {OPERATOR} can hold the token instead."
         " Default: a token is generated and shown.",
     ),
     text(
@@ -68,7 +68,7 @@ OPTIONS = (
     ),
     flag(
         "--trust-clock",
-        "Accept the clock after it has jumped. Slots that are over by this clock are closed.",
+        "Continue after the system clock has jumped. Slots whose time has passed are closed.",
     ),
     text(
         "--rate",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from checkins.simulation.study import PreparedStudy, Study
 
 PATIENCE_S = 5.0
-"""Seconds after the first Ctrl-C. A later Ctrl-C ends the process at once."""
+"""A Ctrl-C that comes more than this many seconds after the first ends the process at once."""
 MOST_SEEDS = 10_000
 MOST_SEED = 10**18
 
@@ -190,8 +190,8 @@ def _own_data(given: GivenOptions, campaign: Campaign) -> tuple[Campaign, list[s
     notes = []
     if read_off:
         notes.append(
-            "the ranges of the features were computed from the data, which the certificate does not"
-            " cover; a real campaign declares public ranges in [task.data]"
+            "the ranges of the features were computed from the data; the certificate does not cover"
+            " this step; a real campaign declares public ranges in [task.data]"
         )
     return replace(campaign, task=replace(campaign.task, data=source, features=None)), notes
 
@@ -212,7 +212,9 @@ def _baselines(given: GivenOptions) -> tuple[Any, ...]:
 
 @contextmanager
 def _stopping_at_once() -> Iterator[None]:
-    """Print one line and exit at the first Ctrl-C that no inner block handles; ignore others.
+    """Print one line and exit at the first Ctrl-C that no inner block handles.
+
+    Further ones are ignored for ``PATIENCE_S`` seconds. After that, one ends the process at once.
 
     If SIGINT was ignored at the start of the program, as in a background job, it stays ignored.
     """
@@ -241,7 +243,7 @@ def _stopping_at_once() -> Iterator[None]:
         warn("stopped; the current slots were not saved")
         raise typer.Exit(INTERRUPTED) from None
     finally:
-        if not since:  # the process ends
+        if not since:  # after a Ctrl-C the process ends, so this handler stays
             signal.signal(signal.SIGINT, before)
 
 

@@ -1,7 +1,8 @@
 """Intake of enrolments, check-ins and reports, many in one transaction (invariants 1, 3, 5, 6).
 
-The protocol's state machine decides about each message. It sees a slot that contains only the
-client of that message, because no rule about a check-in or a report depends on other clients. The
+The protocol's state machine decides about each message. It gets a slot that contains only the
+client of that message. This suffices, because no rule about a check-in or a report depends on other
+clients. The
 client gets its response after the transaction is durable.
 """
 
@@ -36,8 +37,8 @@ NO_MODEL = Learner(np.zeros(1))
 class EnrolmentRequest:
     """The hashes of a new token, of the client's credential and of its idempotency key.
 
-    If enrolment needs no listed key, ``credential`` is the hash of the idempotency key, or None if
-    the client sent none.
+    If enrolment is open, the idempotency key is the credential too: ``credential`` is its hash, or
+    None if the client sent no key.
     """
 
     token: str

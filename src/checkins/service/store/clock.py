@@ -17,7 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 TOLERANCE_S = 2.0
-"""Largest difference between the calendar and this clock for which the clock is adjusted."""
+"""Largest difference between the calendar and this clock for which the clock is adjusted.
+
+The uncertainty of the clock is added to it.
+"""
 SLEW = 0.05  # largest adjustment in seconds per second; that of NTP is 0.0005
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -96,8 +99,8 @@ class Clock:
 
         The calendar showed ``there`` at an unknown steady time between ``before`` and ``after``, so
         ``after - before`` is the uncertainty of the reading. The first reading is accepted as it
-        is. A later reading changes the time by at most ``SLEW`` seconds per second, and if it is
-        more precise than all before, also by their uncertainty.
+        is. A later reading changes the time by at most ``SLEW`` seconds per elapsed second. A
+        reading that is more precise than all earlier ones may change it by their uncertainty too.
         """
         with self._lock:
             ahead, width = self._ahead, after - before
@@ -127,8 +130,9 @@ class Clock:
 
 
 def corrected(offset: float, *, before: float, there: float, after: float) -> float:
-    """Return the value nearest to ``offset`` that is consistent with a reading of another clock.
+    """Return the value nearest to ``offset`` that a reading of another clock allows.
 
-    That clock showed ``there`` at an unknown time between ``before`` and ``after``.
+    ``offset`` is the other clock minus this clock. The other clock showed ``there`` at an unknown
+    time between ``before`` and ``after``.
     """
     return min(max(offset, there - after), there - before)

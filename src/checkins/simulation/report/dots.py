@@ -13,7 +13,7 @@ from checkins.simulation.report.plots import COLOURS, per_cent
 from checkins.simulation.result import BaselineResult, SimulationResult
 
 MOST_TICKS = 6
-"""If there are at most so many values, each of them has a tick on the axis."""
+"""Largest number of values for which each value has a tick on the axis."""
 
 Row = tuple[str, float, float | None, str]
 
