@@ -111,7 +111,7 @@ def test_a_certificate_states_the_variation_and_its_charge() -> None:
     assert "total variation 1.3e-20 of this design rounded to its grid" in line
     assert found.variation == 1.23e-20
     charge = total_variation.charge(epsilon=found.epsilon, variation=1.23e-20)
-    assert float(line.split("; ")[1].split(" of delta")[0]) >= charge
+    assert float(line.split("for this, ")[1].split(" is charged")[0]) >= charge
 
 
 @pytest.mark.parametrize("tau", [5e-6, 1e-3, 1.0])

@@ -102,7 +102,7 @@ def test_a_file_of_one_person_needs_no_column_that_says_so(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("client", "words"), [(None, "several: ann, bob; name one"), ("eve", "has no rows")]
+    ("client", "words"), [(None, "several clients: ann, bob; name one"), ("eve", "has no rows")]
 )
 def test_the_owner_of_the_rows_must_be_clear(file: Path, client: str | None, words: str) -> None:
     with pytest.raises(InvalidValue, match=words):
