@@ -15,7 +15,7 @@ from checkins.tasks import loaded_task
 from checkins.tasks.data import fashion_mnist, patients, synthetic
 from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.data.scattering import Scattering
-from checkins.tasks.loaded_task import LoadedTask, featured
+from checkins.tasks.loaded_task import LoadedTask, with_features
 from checkins.tasks.models.linear import Logistic, Softmax
 from checkins.tasks.models.networks import MLP
 
@@ -108,21 +108,21 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_scattering_features_replace_pictures_of_clients_and_holdout() -> None:
     data = pictures()
-    found = featured(data, Features.SCATTERING)
+    found = with_features(data, Features.SCATTERING)
     scattering = Scattering(8)
     assert np.array_equal(found.features, scattering.features(data.features))
     assert np.array_equal(found.holdout_features, scattering.features(data.holdout_features))
     assert found.dimension == math.prod(scattering.shape)
     assert np.array_equal(found.labels, data.labels)
-    assert featured(data, None) is data
+    assert with_features(data, None) is data
 
 
 def test_scattering_of_what_is_no_square_picture_is_refused() -> None:
     with pytest.raises(InvalidValue, match="square pictures"):
-        featured(synthetic.load(clients=3, holdout=0), Features.SCATTERING)
+        with_features(synthetic.load(clients=3, holdout=0), Features.SCATTERING)
     wide = Dataset.one_row_each("wide", np.zeros((2, 8, 16), np.float32), np.array([0, 1]), 2)
     with pytest.raises(InvalidValue, match="square pictures"):
-        featured(wide, Features.SCATTERING)
+        with_features(wide, Features.SCATTERING)
 
 
 def test_the_features_of_a_task_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from checkins.campaign import Optimizer
 from checkins.campaign.task import DataFile, DataSet, Features, Task
 from checkins.errors import InvalidValue
 from checkins.tasks.data import fashion_mnist
-from checkins.tasks.loaded_task import START_SEED, LoadedTask, model_of
+from checkins.tasks.loaded_task import INITIAL_WEIGHTS_SEED, LoadedTask, model_of
 from checkins.tasks.models.own_model import NAMES
 
 RATE = Optimizer(rate=1.0)
@@ -24,7 +24,7 @@ def same(one, other) -> None:
     assert dict(one.shapes) == dict(other.shapes)
     assert list(one.shapes) == list(other.shapes)
     assert one.dimension == other.dimension
-    assert np.array_equal(one.start(START_SEED), other.start(START_SEED))
+    assert np.array_equal(one.start(INITIAL_WEIGHTS_SEED), other.start(INITIAL_WEIGHTS_SEED))
 
 
 @pytest.fixture

@@ -67,11 +67,11 @@ def _level(one: CalibratedDesign) -> dict[str, object]:
     return {"noise_multiplier" if one.candidate.is_gaussian else "local_epsilon": one.level}
 
 
-FULL_SLOTS = 300
+MOST_SLOTS_OF_FULL_CERTIFICATE = 300
 """Largest number of slots for which a replace-one design gets a full certificate here.
 
 With more slots, the full certificate takes too long."""
-IN_HAND = 0.99
+BUDGET_SHARE_BEFORE_CHECK = 0.99
 """Safety margin: the share of epsilon to use if the full certificate is not computed here.
 
 `checkins check` composes in another way. In tests its epsilon was at most 0.2 % larger."""
@@ -85,7 +85,7 @@ def certified(design: CalibratedDesign) -> tuple[CalibratedDesign, Campaign, Cer
     quick = is_quick(campaign_of(design))
     target = design.target
     if not quick:
-        target = replace(target, epsilon=IN_HAND * target.epsilon)
+        target = replace(target, epsilon=BUDGET_SHARE_BEFORE_CHECK * target.epsilon)
     found, run = _calibrated(design, target, charged=not quick)
     if not quick:
         return found, run.campaign, _coarse(found, run, started)
@@ -96,7 +96,7 @@ def certified(design: CalibratedDesign) -> tuple[CalibratedDesign, Campaign, Cer
         more = max(certificate.epsilon / target.epsilon, _STEP)
         level = found.level * more if found.candidate.is_gaussian else found.level / more
         found, run = _at(found, level)
-    raise _disagreement(target)
+    raise _no_noise_found(target)
 
 
 def _calibrated(
@@ -107,7 +107,7 @@ def _calibrated(
     If ``charged``, a part of delta is reserved for the rounding to the devices' grid. That part
     depends on the level, so the first attempt assumes a very small one.
     """
-    candidate = _declared(design)
+    candidate = _without_unused_population(design)
     guess = (
         design.level * candidate.estimated_level(target) / candidate.estimated_level(design.target)
     )
@@ -130,7 +130,7 @@ def _calibrated(
         )
         if left >= assumed:
             return found, run
-    raise _disagreement(target)
+    raise _no_noise_found(target)
 
 
 def _at(design: CalibratedDesign, level: float) -> tuple[CalibratedDesign, PartialRun]:
@@ -148,13 +148,13 @@ def precision_for(candidate: DesignCandidate, target: Target) -> Precision:
     return Precision.FINEST if finest else Precision.FINER
 
 
-def _disagreement(target: Target) -> NotCovered:
+def _no_noise_found(target: Target) -> NotCovered:
     return NotCovered(
         "epsilon", target.epsilon, "no noise was found for which a certificate meets the budget"
     )
 
 
-def _declared(design: CalibratedDesign) -> DesignCandidate:
+def _without_unused_population(design: CalibratedDesign) -> DesignCandidate:
     """Return the candidate. Drop its population if epsilon does not depend on the population."""
     candidate = design.candidate
     averaged = candidate.protocol is Protocol.AVERAGED
@@ -169,7 +169,9 @@ def is_quick(campaign: Campaign) -> bool:
         return True
     if campaign.repeats > 1 or campaign.noise_multiplier is None:
         return campaign.repeats == 1
-    return campaign.design.slots <= FULL_SLOTS and campaign.design.capacity is None
+    return (
+        campaign.design.slots <= MOST_SLOTS_OF_FULL_CERTIFICATE and campaign.design.capacity is None
+    )
 
 
 def _coarse(design: CalibratedDesign, run: PartialRun, started: float) -> Certificate:

@@ -25,11 +25,11 @@ class LoadedTask:
     @classmethod
     def of(cls, task: Task, *, folder: str | os.PathLike[str] = ".") -> LoadedTask:
         """Load the data of a task. A relative file name is relative to ``folder``."""
-        data = featured(_loaded(task.data, folder), task.features)
+        data = with_features(_loaded(task.data, folder), task.features)
         return cls(data, model_by_name(task.model, data.shape, data.classes, folder=folder))
 
 
-def featured(data: Dataset, features: Features | None) -> Dataset:
+def with_features(data: Dataset, features: Features | None) -> Dataset:
     """Return the data set with scattering features, or unchanged if ``features`` is None."""
     if features is not Features.SCATTERING:
         return data
@@ -58,7 +58,7 @@ def _loaded(source: str | DataFile, folder: str | os.PathLike[str]) -> Dataset:
 SYNTHETIC_DIMENSION = 10
 """Default dimension of ``synthetic.load``."""
 
-START_SEED = 0
+INITIAL_WEIGHTS_SEED = 0
 """Seed of a model's initial weights, if they are random. The seed is public."""
 
 

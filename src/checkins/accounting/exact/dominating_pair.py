@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 _MOST_LOSS = 600.0  # an outcome with a larger loss counts as possible under P only
-_CLOSEST = 1e-5  # outcomes of an envelope with a smaller relative distance are dropped
-_BETWEEN = 1024  # additional points of an envelope, besides the outcomes
+_LEAST_RELATIVE_SPACING = (
+    1e-5  # outcomes of an envelope with a smaller relative distance are dropped
+)
+_EXTRA_ENVELOPE_POINTS = 1024  # additional points of an envelope, besides the outcomes
 _DRIFT = 1e-11  # largest difference of the sum of masses from 1 that is round-off
 ROUND_OFF = 1e-7
 
@@ -207,7 +209,7 @@ def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
     if len(set(map(id, pairs))) == 1:
         return pairs[0]
     losses = np.concatenate([pair.losses for pair in pairs])
-    between = np.linspace(losses.min(), losses.max(), _BETWEEN)
+    between = np.linspace(losses.min(), losses.max(), _EXTRA_ENVELOPE_POINTS)
     x = _spaced(np.unique(np.expm1(np.concatenate((losses, between)))))
     below, above = x[x < 0.0], x[x > 0.0]
     puts = np.max([_puts(pair, below) for pair in pairs], axis=0)
@@ -235,7 +237,7 @@ def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
 
 def _spaced(x: FloatArray) -> FloatArray:
     """Drop each sorted point that is too close to the previous point for differences of doubles."""
-    step = _CLOSEST * np.maximum(np.abs(x), np.median(np.abs(x)))
+    step = _LEAST_RELATIVE_SPACING * np.maximum(np.abs(x), np.median(np.abs(x)))
     spaced: list[float] = []
     for value, least in zip(x, step, strict=True):
         if not spaced or value - spaced[-1] >= least:

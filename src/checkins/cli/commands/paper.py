@@ -79,7 +79,9 @@ def figure2(given: GivenOptions) -> None:
 
         setting = _numbers(given, delta=paper.FIGURE_DELTA)
         with given.naming_options():
-            curves = paper.figure2(local_epsilons=views.FIGURE_GRID, delta=setting["delta"])
+            curves = paper.figure2(
+                local_epsilons=views.FIGURE2_LOCAL_EPSILONS, delta=setting["delta"]
+            )
         saved = _drawn(
             given,
             "figure2.png",
@@ -137,9 +139,9 @@ def theorems(given: GivenOptions) -> None:
             delta=1e-6,
         )
         for name in ("clients", "slots"):
-            if setting[name] > views.MOST_IN_SHEET:
+            if setting[name] > views.MOST_CLIENTS_OR_SLOTS:
                 raise given.invalid(
-                    name, f"must be an integer from 1 to {views.MOST_IN_SHEET:,} here"
+                    name, f"must be an integer from 1 to {views.MOST_CLIENTS_OR_SLOTS:,} here"
                 )
         with given.naming_options():
             rows = paper.theorem_sheet(paper.Setting(**setting, **SMOOTH))  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 5.0
 """A Ctrl-C that comes more than this many seconds after the first ends the process at once."""
 MOST_SEEDS = 10_000
-MOST_SEED = 10**18
+LARGEST_SEED = 10**18
 
 OPTIONS = (
     params.CAMPAIGN_FILE,
@@ -63,7 +63,7 @@ OPTIONS = (
     params.folder("--out", "Folder in which report.html, result.json and the models are saved."),
     params.JSON,
 )
-NOT_IN_THE_RESULT = ("json", "out", "resume", "workers", "ray")
+OPTIONS_NOT_IN_THE_RESULT = ("json", "out", "resume", "workers", "ray")
 """Options that do not change the result. The saved command line omits them."""
 
 
@@ -85,7 +85,7 @@ def simulate(given: GivenOptions) -> None:
         _check_ray()
     with terminal.working("loading the data and computing the certificate", quiet=json):
         prepared = study_of(given).prepared()
-    keep = None if out is None else _saved_jobs(out, prepared, resume=resume)
+    keep = None if out is None else _prepare_jobs_folder(out, prepared, resume=resume)
     with _stopping_at_once():
         try:
             from checkins.cli.views import simulation
@@ -119,14 +119,14 @@ def study_of(given: GivenOptions) -> Study:
     notes: list[str] = []
     campaign, folder = found.campaign, str(Path(file).parent)
     if "data" in given:
-        campaign, notes = _own_data(given, campaign)
+        campaign, notes = _with_data_option(given, campaign)
         folder = "."
     else:
         for name in ("client_column", "label_column", "holdout"):
             if name in given:
                 raise given.invalid(name, "needs --data FILE")
     with given.naming_options():
-        first = given.integer("seed", default=1, most=MOST_SEED)
+        first = given.integer("seed", default=1, most=LARGEST_SEED)
         count = given.integer("seeds", default=1, most=MOST_SEEDS)
         world = ScenarioOptions(
             given.integer("clients", default=0) or None,
@@ -166,7 +166,7 @@ def study_of(given: GivenOptions) -> Study:
     return study
 
 
-def _own_data(given: GivenOptions, campaign: Campaign) -> tuple[Campaign, list[str]]:
+def _with_data_option(given: GivenOptions, campaign: Campaign) -> tuple[Campaign, list[str]]:
     """Return the campaign with the data of ``--data``, and notes about these data."""
     from checkins.tasks.data import table
 
@@ -251,7 +251,7 @@ def _arguments(given: GivenOptions) -> list[str]:
     """Return the command line without the options that do not change the result."""
     arguments = ["simulate"]
     for name, value in given.values.items():
-        if name in NOT_IN_THE_RESULT or not value:
+        if name in OPTIONS_NOT_IN_THE_RESULT or not value:
             continue
         if name == "file":
             arguments.append(str(value))
@@ -280,7 +280,7 @@ def _processes(prepared: PreparedStudy) -> int:
     return 1 if shared or jax.default_backend() != "cpu" else max(1, cores or 1)
 
 
-def _saved_jobs(out: Path, prepared: PreparedStudy, *, resume: bool) -> Path:
+def _prepare_jobs_folder(out: Path, prepared: PreparedStudy, *, resume: bool) -> Path:
     """Return the folder of saved jobs. Without ``--resume``, delete the jobs in it."""
     keep = out / "kept"
     keys = {job.key for job in prepared.jobs}

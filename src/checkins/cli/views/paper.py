@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_IN_SHEET = 10_000_000
+MOST_CLIENTS_OR_SLOTS = 10_000_000
 """Largest number of clients or slots, because sums over more terms would take minutes."""
 
 SHOWN_LOCAL_EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
-FIGURE_GRID = tuple(round(0.05 * step, 2) for step in range(1, 61))
+FIGURE2_LOCAL_EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 61))
 """Values of ε₀ in the plot of Figure 2."""
 
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"

@@ -22,7 +22,7 @@ from checkins.service.store import ledgers, metadata, run_state
 from checkins.service.store.database import Connection, Database
 from checkins.service.store.run_spec import RunSpec, population_of
 from checkins.service.workers.threads import DaemonThreads
-from checkins.tasks.loaded_task import START_SEED, model_of
+from checkins.tasks.loaded_task import INITIAL_WEIGHTS_SEED, model_of
 
 T = TypeVar("T")
 MOST_WAITING = 4  # largest number of campaigns in the queue
@@ -175,7 +175,7 @@ class _Prepared:
             filter_for(campaign)  # slow; cached, so that the transaction is fast
         spec = RunSpec(campaign, number, dict(model.shapes), affordable)
         require_memory(spec)
-        return cls(spec, certificate, model.start(START_SEED))
+        return cls(spec, certificate, model.start(INITIAL_WEIGHTS_SEED))
 
     def starting(self, campaign: Campaign) -> _Prepared:
         """Return the same for ``campaign``, which differs only in its start and so in its seal."""
