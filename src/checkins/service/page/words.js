@@ -62,7 +62,7 @@ export const claim = (certificate) => {
   const change = own(ADJACENCY, certificate.adjacency, `A change by ${told(certificate.adjacency)}`);
   const factor = epsilon < 700 ? up(Math.exp(epsilon) * (1 + 1e-12)) : "any number of";
   return `${change} makes nothing that someone could conclude from all the released models more than`
-    + ` ${factor} times as likely, apart from a chance of ${nearest(certificate.delta)}`
+    + ` ${factor} times as likely, except with probability ${nearest(certificate.delta)}`
     + ` (${epsilonAtMost(epsilon)}, ${delta(certificate.delta)}).`;
 };
 
