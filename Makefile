@@ -12,7 +12,7 @@ INSTALLED := .venv/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check collect format lint types imports links generated figures browser postgres test fast soak mutants leaks liars demo docs bench clean
+.PHONY: help setup check collect format lint types imports links generated figures browser postgres test fast soak mutants leaks demo docs bench clean
 
 help:
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -65,8 +65,6 @@ mutants: $(INSTALLED)  ## plant known bugs one by one; check that the tests find
 
 leaks: $(INSTALLED)  ## plant leaks one by one; check that the audit finds each
 	@$(BIN)/python tools/leak_mutants.py
-
-liars: leaks
 
 demo: $(INSTALLED)  ## run a coordinator and 5,000 devices, in two and a half minutes
 	@$(BIN)/python examples/demo.py

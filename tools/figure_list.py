@@ -78,7 +78,7 @@ FIGURES = (
     _bench("check_ins", *SERVICE),
     _bench("waiting", *SERVICE),
     Figure(
-        "liars",
+        "planted-leaks",
         "python tools/leak_mutants.py --save",
         (
             *(
@@ -88,8 +88,8 @@ FIGURES = (
             ),
             *("src/checkins/audit/live.py", "src/checkins/cli/commands/serve.py"),
         ),
-        kept="docs/liars.json",
-        shown="docs/liars.md",
+        kept="docs/planted-leaks.json",
+        shown="docs/planted-leaks.md",
     ),
     Figure(
         "patients-auc",

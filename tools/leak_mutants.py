@@ -3,8 +3,8 @@
 python tools/leak_mutants.py              audit all leaks, and correct code in the same way
 python tools/leak_mutants.py NAME ...     audit only these leaks
 python tools/leak_mutants.py --list       print names and descriptions of all leaks
-python tools/leak_mutants.py --save       audit all leaks and write docs/liars.json
-python tools/leak_mutants.py --table      print docs/liars.json as a Markdown table
+python tools/leak_mutants.py --save       audit all leaks and write docs/planted-leaks.json
+python tools/leak_mutants.py --table      print docs/planted-leaks.json as a Markdown table
 
 A leak is a text replacement in a copy of src/. A separate process imports the copy and audits it.
 The leaks are in leak_mutant_list.py, the audits in checkins.audit.machines.leak_tests.
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-SAVED = ROOT / "docs" / "liars.json"
+SAVED = ROOT / "docs" / "planted-leaks.json"
 TIMEOUT_S = 1800
 """Time limit of one leak test, in seconds."""
 CORRECT = "correct code"
@@ -190,8 +190,11 @@ def table(saved: dict[str, Any]) -> str:
             f" | {row['counts']} | {_down(correct[row['leak_test']]['measured'])} |"
         )
     lines += ["", "Planted bugs of `make mutants` that do not leak, or not measurably:", ""]
-    lines += [f"- `{name}`: {why}." for name, why in saved["no_leak"].items()]
-    lines += ["", line_of("liars", Record.of(saved.get("measured")))]
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in saved["no_leak"].items():
+        by_reason.setdefault(reason, []).append(f"`{name}`")
+    lines += [f"- {', '.join(names)}: {reason}." for reason, names in by_reason.items()]
+    lines += ["", line_of("planted-leaks", Record.of(saved.get("measured")))]
     return "\n".join(lines)
 
 
@@ -268,7 +271,7 @@ def _record(parser: argparse.ArgumentParser, commit: str | None) -> dict[str, An
     from tools.measured import NoCommit, commit_here
 
     try:
-        return new_record("liars", commit=commit_here(commit)).as_json()
+        return new_record("planted-leaks", commit=commit_here(commit)).as_json()
     except NoCommit as problem:
         parser.error(str(problem))
 

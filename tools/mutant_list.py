@@ -49,19 +49,19 @@ MUTANTS = (
     ),
     Mutant(
         "biased-choice",
-        "the server uses whoever comes first in its list",
+        "the server chooses the first check-ins of its list, not random ones",
         (Change("protocol/slot.py", "waiting.pop(draw)", "waiting.pop(0 * draw)"),),
         (f"{DISTRIBUTIONS}::test_every_set_of_clients_is_chosen_by_equally_many_draws",),
     ),
     Mutant(
         "dummy-left-out",
-        "a missing report is left out of the sum: no dummy, no noise",
+        "no dummy report, and so no noise, replaces a missing report",
         (Change("protocol/slot.py", "drawn = [*event.dummies, *(", "drawn = [*("),),
         (HISTORIES,),
     ),
     Mutant(
         "late-report-moves",
-        "a report that comes too late counts in the next slot",
+        "a late report counts in the next slot",
         (
             Change(
                 "protocol/server.py",
@@ -85,7 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "noise-redrawn-on-retry",
-        "a client that restarts makes a new report though the first was sent",
+        "a client that restarts draws new noise, although it has already sent its report",
         (
             Change(
                 "protocol/participant.py",
@@ -104,7 +104,7 @@ MUTANTS = (
     ),
     Mutant(
         "count-leaked",
-        "a slot of the fixed protocol tells how many reports are in it",
+        "a slot of the fixed protocol reveals its number of reports",
         (
             Change(
                 "protocol/slot.py",
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "coin-skipped",
-        "a client takes part whatever its coin says",
+        "a client takes part even if its participation coin says no",
         (
             Change(
                 "protocol/participant.py",
@@ -128,7 +128,7 @@ MUTANTS = (
     ),
     Mutant(
         "coin-rounded-up",
-        "a client takes part a little more often than was promised",
+        "the participation probability is rounded up",
         (
             Change(
                 "protocol/participant.py",
@@ -152,7 +152,7 @@ MUTANTS = (
     ),
     Mutant(
         "accumulator-not-reset",
-        "a minibatch carries the last one along",
+        "a minibatch also contains the sum of the previous one",
         (
             Change(
                 "protocol/model_update.py",
@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "told-before-committed",
-        "the chosen are invited before the choice is durable",
+        "clients are invited before the choice is durable",
         (
             Change(
                 "protocol/slot.py",
@@ -176,7 +176,7 @@ MUTANTS = (
     ),
     Mutant(
         "double-contribution",
-        "a client that has checked in before may check in again",
+        "a client that has already checked in may check in again",
         (Change("protocol/slot.py", "    if event.spent:\n", "    if False:\n"),),
         (HISTORIES,),
     ),
@@ -196,7 +196,7 @@ MUTANTS = (
     ),
     Mutant(
         "shown-before-committed",
-        "a model is shown before its slot is durable",
+        "a model is released before its slot is durable",
         (
             Change(
                 "protocol/server.py",
@@ -208,7 +208,7 @@ MUTANTS = (
     ),
     Mutant(
         "closed-slot-remembers",
-        "a closed slot still knows who was in it",
+        "a closed slot still stores its clients",
         (
             Change(
                 "protocol/slot.py",
@@ -220,7 +220,7 @@ MUTANTS = (
     ),
     Mutant(
         "full-disk-raises",
-        "a log that cannot be written stops whoever wanted to write to it",
+        "an error in writing a log line interrupts the request",
         (
             Change(
                 "service/logs.py",
@@ -232,7 +232,7 @@ MUTANTS = (
     ),
     Mutant(
         "dead-task-forgotten",
-        "a background task that dies is not started again",
+        "a background task that dies is not restarted",
         (
             Change(
                 "service/workers/background_tasks.py",
@@ -244,13 +244,13 @@ MUTANTS = (
     ),
     Mutant(
         "late-slots-are-ready",
-        "a coordinator that does not close its slots says that it is ready",
+        "a coordinator that fails to close slots reports that it is ready",
         (Change("service/routes/readiness.py", "if late := _late(runner):", "if late := []:"),),
         (f"{READINESS}::test_each_reason_is_enough",),
     ),
     Mutant(
         "reader-holds-writers",
-        "a checkpoint waits for readers of the store, and locks writers out meanwhile",
+        "a checkpoint waits for readers of the store and blocks writers meanwhile",
         (
             Change(
                 "service/store/database.py",
@@ -262,7 +262,7 @@ MUTANTS = (
     ),
     Mutant(
         "log-never-emptied",
-        "SQLite's log keeps what closed slots have erased",
+        "SQLite's write-ahead log keeps rows that closed slots have erased",
         (Change("service/store/database.py", "checkpoint(TRUNCATE)", "checkpoint(PASSIVE)"),),
         (
             "tests/service/test_migration.py"
@@ -271,13 +271,13 @@ MUTANTS = (
     ),
     Mutant(
         "silent-store-holds-the-process",
-        "threads that wait for a silent store keep the process alive",
+        "threads that wait for an unresponsive store keep the process alive",
         (Change("service/workers/threads.py", "daemon=True", "daemon=False"),),
         (f"{BACKGROUND}::test_what_has_not_begun_is_dropped_when_threads_leave",),
     ),
     Mutant(
         "start-ends-with-a-crash",
-        "a crash of PostgreSQL while a coordinator starts ends it",
+        "a PostgreSQL crash during startup stops the coordinator",
         (
             Change(
                 "service/store/database.py",
@@ -289,7 +289,7 @@ MUTANTS = (
     ),
     Mutant(
         "budget-ignored",
-        "a campaign runs on after its budget is spent",
+        "a campaign continues after its budget is exhausted",
         (
             Change(
                 "protocol/server.py",
@@ -301,7 +301,7 @@ MUTANTS = (
     ),
     Mutant(
         "clock-believed",
-        "slots close by a calendar clock, however it was set",
+        "slots close by the wall clock, even after it was changed",
         (
             Change(
                 "service/store/clock.py",
@@ -313,19 +313,19 @@ MUTANTS = (
     ),
     Mutant(
         "hold-ignored",
-        "slots are closed while the clock is in doubt",
+        "slots are closed while the clock is not trusted",
         (Change("service/runs/run_state_machine.py", " or database.clock.holds or ", " or "),),
         (f"{CLOCK_WATCH}::test_a_clock_that_was_set_closes_nothing_and_spends_nothing",),
     ),
     Mutant(
         "restart-confirms-clock",
-        "a coordinator that is started again believes a clock that jumped before",
+        "a restarted coordinator trusts a clock that jumped before the restart",
         (Change("service/runs/clock_watch.py", "is not None and not trust:", "is None:"),),
         (f"{CLOCK_WATCH}::test_a_restart_does_not_confirm_a_clock_that_jumped",),
     ),
     Mutant(
         "healthy-store-restored",
-        "--restore ends what runs in a store that was never rolled back",
+        "--restore ends the runs of a store that was never rolled back",
         (Change("service/startup.py", "guard.check_restorable(store)", "pass"),),
         (
             "tests/service/test_rollback_guard.py"
@@ -334,7 +334,7 @@ MUTANTS = (
     ),
     Mutant(
         "warm-up-too-short",
-        "the sliding protocol shows a model one slot too early",
+        "the sliding protocol releases a model one slot too early",
         (Change("protocol/rules.py", "return slot > self.warm_up", "return slot >= self.warm_up"),),
         (HISTORIES,),
     ),
@@ -352,13 +352,13 @@ MUTANTS = (
     ),
     Mutant(
         "malformed-report-taken",
-        "reports are not looked at before they are summed",
+        "reports are not validated before they are summed",
         (Change("protocol/slot.py", "    slot.rules.form.check(event.report)\n", ""),),
         (f"{SLOT}::test_a_malformed_report_is_refused",),
     ),
     Mutant(
         "long-report-taken",
-        "a report counts however long it is",
+        "a report of any norm is accepted",
         (
             Change(
                 "protocol/report.py",
@@ -370,7 +370,7 @@ MUTANTS = (
     ),
     Mutant(
         "clip-not-enforced",
-        "where the server adds the noise a report may be as long as one with noise of its own",
+        "with noise at the server, the norm limit of reports still allows for device noise",
         (
             Change(
                 "randomizers/device.py",
@@ -382,7 +382,7 @@ MUTANTS = (
     ),
     Mutant(
         "honest-report-refused",
-        "the bound on reports forgets the noise's tail, and honest clients are refused",
+        "the norm limit ignores the tail of the noise, so honest reports are refused",
         (
             Change(
                 "randomizers/device.py",
@@ -394,7 +394,7 @@ MUTANTS = (
     ),
     Mutant(
         "reports-read-at-once",
-        "a slot that closes holds all of its reports in memory",
+        "closing a slot loads all of its reports into memory",
         (
             Change(
                 "service/store/participants.py",
@@ -406,7 +406,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch-skipped",
-        "a slot that closes leaves out the reports of every batch but the first",
+        "closing a slot uses only the first batch of reports",
         (
             Change(
                 "service/store/participants.py",
@@ -418,7 +418,7 @@ MUTANTS = (
     ),
     Mutant(
         "room-for-strangers",
-        "the body of a report that nobody asked for is read, and keeps others waiting meanwhile",
+        "the body of an uninvited report is read while other clients wait",
         (
             Change(
                 "service/runs/client_requests.py",
@@ -431,7 +431,7 @@ MUTANTS = (
     ),
     Mutant(
         "population-ignored",
-        "more clients enrol than the campaign says there are",
+        "more clients can enrol than the campaign declares",
         (
             Change(
                 "service/runs/intake.py",
@@ -443,13 +443,13 @@ MUTANTS = (
     ),
     Mutant(
         "allow-list-too-long",
-        "an allow-list may hold more keys than the campaign says there are people",
+        "an allow-list may have more keys than the declared population",
         (Change("service/runs/opening.py", "listed > population.most:", "listed < 0:"),),
         (f"{POPULATION}::test_an_allow_list_longer_than_the_population_is_refused_at_the_start",),
     ),
     Mutant(
         "connections-unshared",
-        "one address may take all connections of a coordinator",
+        "one address can use all connections of a coordinator",
         (Change("service/settings.py", "per_address: int = 1000", "per_address: int = 0"),),
         (
             f"{CONNECTIONS}"
@@ -458,7 +458,7 @@ MUTANTS = (
     ),
     Mutant(
         "hostile-file-parsed",
-        "a campaign file is parsed whatever it holds, for minutes",
+        "a hostile campaign file is parsed for minutes",
         (
             Change(
                 "campaign/toml.py",
@@ -470,13 +470,13 @@ MUTANTS = (
     ),
     Mutant(
         "device-remembers",
-        "a device that is done keeps its report and its slot on its disk",
+        "a finished device keeps its report and its slot on its disk",
         (Change("protocol/participant.py", "return done, (RecordEnd(),)", "return done, ()"),),
         (HISTORIES,),
     ),
     Mutant(
         "earlier-campaigns-forgotten",
-        "a server spends the whole budget, whatever its population has spent before",
+        "a server ignores the epsilon of earlier campaigns on its population",
         (
             Change(
                 "ledger/spending.py",
@@ -488,7 +488,7 @@ MUTANTS = (
     ),
     Mutant(
         "kinds-unmixed",
-        "a client is taken to be of one kind in all campaigns",
+        "the composition assumes that a client is of the same kind in all campaigns",
         (
             Change(
                 "accounting/composition.py",
@@ -500,7 +500,7 @@ MUTANTS = (
     ),
     Mutant(
         "curious-for-free",
-        "clients that disclose that they were sent home cost nothing",
+        "curious clients do not increase epsilon",
         (
             Change(
                 "accounting/adversaries.py",
@@ -512,7 +512,7 @@ MUTANTS = (
     ),
     Mutant(
         "lower-end-of-everything",
-        "a lower end that holds for some randomizer is claimed of the one that runs",
+        "a lower bound of some randomizer is claimed for the campaign's own randomizer",
         (
             Change(
                 "accounting/accountant.py",
@@ -524,7 +524,7 @@ MUTANTS = (
     ),
     Mutant(
         "filter-never-used",
-        "campaigns that were opened after earlier releases compose as if fixed beforehand",
+        "campaigns opened after earlier releases are composed as if they were fixed beforehand",
         (
             Change(
                 "campaign/spending.py",
@@ -538,7 +538,7 @@ MUTANTS = (
     ),
     Mutant(
         "unused-repeats-free",
-        "whoever opens another campaign pays only for the repeats that were run before it",
+        "when another campaign is opened, only the repeats that have run are charged",
         (
             Change(
                 "campaign/spending.py",
@@ -550,7 +550,7 @@ MUTANTS = (
     ),
     Mutant(
         "resumed-repeats-free",
-        "a campaign that is resumed after another is charged only for the repeats that were run",
+        "a campaign that is resumed after another is charged only for the repeats that have run",
         (
             Change(
                 "campaign/spending.py",
@@ -562,7 +562,7 @@ MUTANTS = (
     ),
     Mutant(
         "lower-end-of-unreleased",
-        "a lower end is stated for slots and repeats that were charged and never released",
+        "a lower bound counts slots and repeats that were charged but never released",
         (
             Change(
                 "ledger/spending.py",
@@ -574,7 +574,7 @@ MUTANTS = (
     ),
     Mutant(
         "filter-chosen-late",
-        "the filter of a population can be changed after its releases were seen",
+        "the filter of a population can be changed after releases were seen",
         (
             Change(
                 "ledger/chain.py",
@@ -586,7 +586,7 @@ MUTANTS = (
     ),
     Mutant(
         "filter-charges-too-little",
-        "a Gaussian filter looks at the curve of a block at epsilon 0 alone",
+        "a Gaussian filter evaluates the privacy curve of a block only at epsilon 0",
         (
             Change(
                 "accounting/filters.py",
@@ -598,7 +598,7 @@ MUTANTS = (
     ),
     Mutant(
         "slack-for-every-block",
-        "every block of a filter takes the slack of the first: together they exceed delta",
+        "every block of a filter uses the whole slack, so together they exceed delta",
         (
             Change(
                 "accounting/filters.py",
@@ -610,7 +610,7 @@ MUTANTS = (
     ),
     Mutant(
         "ledger-overspends",
-        "a ledger takes a slot that its budget does not pay for",
+        "a ledger accepts a slot that exceeds its budget",
         (
             Change(
                 "ledger/file.py",
@@ -622,7 +622,7 @@ MUTANTS = (
     ),
     Mutant(
         "clip-after-noise",
-        "a device adds the noise first and clips what comes out",
+        "a device clips after it has added the noise",
         (
             Change(
                 "randomizers/device.py",
@@ -638,7 +638,7 @@ MUTANTS = (
     ),
     Mutant(
         "clip-skipped",
-        "a device rounds an update that is too long, and does not shorten it",
+        "a device does not clip an update that is slightly longer than the clip",
         (
             Change(
                 "randomizers/grid.py",
@@ -650,7 +650,7 @@ MUTANTS = (
     ),
     Mutant(
         "dummy-without-noise",
-        "a dummy is zero, and not A_ldp(0)",
+        "a dummy report is zero without noise",
         (
             Change(
                 "randomizers/device.py",
@@ -662,7 +662,7 @@ MUTANTS = (
     ),
     Mutant(
         "witness-beside-store",
-        "the witness lies beside the store by default: who puts back the folder puts back both",
+        "the rollback guard is stored next to the store, so a backup restores both",
         (
             Change(
                 "service/store/rollback_guard.py",
@@ -674,7 +674,7 @@ MUTANTS = (
     ),
     Mutant(
         "another-ledger-accepted",
-        "a device does not hold the ledger's line against the one that it saw before",
+        "a device does not compare the ledger with the one it saw before",
         (
             Change(
                 "client/service_client.py",
@@ -689,7 +689,7 @@ MUTANTS = (
     ),
     Mutant(
         "report-to-another-ledger",
-        "a device looks at the ledger when it starts, and not before it reports",
+        "a device checks the ledger when it starts, but not before it reports",
         (
             Change(
                 "client/participation.py",
@@ -707,7 +707,7 @@ MUTANTS = (
     ),
     Mutant(
         "endless-answer",
-        "a device reads an answer of any size",
+        "a device reads a response of any size",
         (
             Change(
                 "client/bounded_http.py",
@@ -722,7 +722,7 @@ MUTANTS = (
     ),
     Mutant(
         "compressed-answer",
-        "a device takes an answer that is compressed",
+        "a device accepts a compressed response",
         (
             Change(
                 "client/bounded_http.py",
@@ -737,7 +737,7 @@ MUTANTS = (
     ),
     Mutant(
         "code-of-the-service",
-        "a device imports whatever code a campaign names as its model",
+        "a device imports any code that a campaign names as its model",
         (
             Change(
                 "client/trainer.py",
@@ -749,7 +749,7 @@ MUTANTS = (
     ),
     Mutant(
         "half-the-noise",
-        "a device draws noise of half the deviation that is priced",
+        "a device draws noise of half the certified deviation",
         (
             Change(
                 "randomizers/grid.py",
