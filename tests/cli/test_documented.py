@@ -6,21 +6,25 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
-from checkins.cli.main import program
+from checkins.cli.main import PROGRAM
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "command-line.md").read_text("utf-8")
 
 
-def commands(command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple]:
     yield path, command
-    for name, below in getattr(command, "commands", {}).items():
-        yield from commands(below, (*path, name))
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from commands(below, (*path, name))
 
 
-ALL = dict(commands(typer.main.get_command(program())))
+ALL = dict(commands(PROGRAM))
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 
 from checkins.cli import errors
 from checkins.cli.commands.join import join
@@ -19,9 +19,7 @@ from checkins.cli.commands.swarm import swarm
 from tests.client.test_participant import soon
 from tests.support.fake_service import FakeService, campaign, on_a_socket
 
-app = typer.Typer()
-app.command("join")(join)
-app.command("swarm")(swarm)
+app = click.Group("checkins", [join, swarm])
 
 
 @pytest.fixture
@@ -31,9 +29,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
     def call(*words: object) -> tuple[int, str, str]:
         capsys.readouterr()
         try:
-            ended = typer.main.get_command(app).main(
-                args=[str(word) for word in words], standalone_mode=False
-            )
+            ended = app.main(args=[str(word) for word in words], standalone_mode=False)
             code = ended if isinstance(ended, int) else 0
         except Exception as error:
             code = errors.report(error)

@@ -214,6 +214,7 @@ def test_a_state_file_is_the_old_one_or_the_new_one(
 
 
 FORBIDDEN = (
+    "click",
     "dp_accounting",
     "fastapi",
     "httpx",
@@ -223,7 +224,6 @@ FORBIDDEN = (
     "pyarrow",
     "rich",
     "sqlalchemy",
-    "typer",
     "uvicorn",
     "checkins.service",
     "checkins.simulation",

@@ -11,7 +11,8 @@ import os
 import sys
 import traceback
 
-import typer
+import click
+from click.exceptions import Exit, NoArgsIsHelpError
 
 from checkins.errors import CheckinsError, ComputationFailed, InvalidCell, InvalidData, InvalidValue
 
@@ -54,16 +55,16 @@ def warn(message: str) -> None:
     print(f"checkins: {one_line(message)}", file=sys.stderr)
 
 
-def failed(problem: str) -> typer.Exit:
+def failed(problem: str) -> Exit:
     """Print a negative result on standard error. Return the exception that exits with code 1."""
     warn(problem)
-    return typer.Exit(FAILURE)
+    return Exit(FAILURE)
 
 
 def report(error: BaseException) -> int:
     """Print an error on standard error and return the exit code."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        print(error, file=sys.stderr)
+    if isinstance(error, NoArgsIsHelpError):
+        print(error.message, file=sys.stderr)
         return USAGE
     line, code = _explained(error)
     if os.environ.get("CHECKINS_DEBUG") == "1":
@@ -73,10 +74,9 @@ def report(error: BaseException) -> int:
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
-    usage_message = getattr(error, "format_message", None)  # an error of typer
-    if callable(usage_message):
+    if isinstance(error, click.ClickException):
         command = getattr(getattr(error, "ctx", None), "command_path", "checkins")
-        message = one_line(str(usage_message())).rstrip(".")
+        message = one_line(error.format_message()).rstrip(".")
         return f"{message}; see {command} --help", USAGE
     if isinstance(error, UsageError | InvalidValue):
         return one_line(str(error)), USAGE

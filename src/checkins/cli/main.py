@@ -7,11 +7,10 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
 
-import typer
+import click
 
 from checkins import __version__
 from checkins.cli import errors
@@ -25,59 +24,65 @@ COMMANDS = {
 """The module of each command. The help lists the commands in this order."""
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         print(f"checkins {__version__}")
-        raise typer.Exit
+        context.exit()
 
 
-def _program(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version.", callback=_print_version, is_eager=True
-        ),
-    ] = False,
-) -> None:
-    pass
+VERSION = click.Option(
+    ["--version"],
+    help="Print the version.",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+)
 
 
-def program(commands: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the program with these commands. Only their modules are imported."""
-    app = typer.Typer(
-        name="checkins",
-        help="Plan, run and audit private training by random check-ins, and certify its epsilon.",
-        add_completion=False,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_program)
-    for name in commands:
-        module = import_module(f"checkins.cli.commands.{COMMANDS[name]}")
-        if name == "paper":
-            app.add_typer(module.app, name=name)
-        else:
-            app.command(name)(getattr(module, name))
-    return app
+class Program(click.Group):
+    """The program. It imports the module of a command only when the command is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"checkins.cli.commands.{COMMANDS[cmd_name]}")
+        found: click.Command = getattr(module, cmd_name)
+        return found
+
+
+PROGRAM = Program(
+    "checkins",
+    help="Plan, run and audit private training by random check-ins, and certify its epsilon.",
+    params=[VERSION],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return the exit code."""
-    wanted = [name for name in arguments[:1] if name in COMMANDS] or COMMANDS
     try:
-        ended = typer.main.get_command(program(wanted)).main(
-            args=list(arguments), prog_name="checkins", standalone_mode=False
-        )
+        code = _invoke(list(arguments))
         sys.stdout.flush()
     except BrokenPipeError:
         return _close_stdout()
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, click.Abort):
         return errors.INTERRUPTED
     except Exception as error:
         return errors.report(error)
-    return ended if isinstance(ended, int) else 0
+    return code
+
+
+def _invoke(arguments: list[str]) -> int:
+    try:
+        with PROGRAM.make_context("checkins", arguments) as context:
+            PROGRAM.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    return 0
 
 
 def main() -> None:

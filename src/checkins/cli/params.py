@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
-from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
+import click
 
 from checkins import validate
 from checkins.cli.errors import UsageError, quoted
@@ -39,58 +38,39 @@ TIME_UNITS_S = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-def text(option: str, metavar: str, explained: str) -> Parameter:
-    """Declare an option with a string value."""
-    declared = typer.Option(option, metavar=metavar, help=explained, show_default=False)
-    return _parameter(option, list[str] | None, declared, None)
+def text(option: str, metavar: str, explained: str) -> click.Option:
+    """Declare an option with a string value. It is parsed as a list to detect repeated options."""
+    return click.Option([option], metavar=metavar, help=explained, multiple=True)
 
 
-def flag(option: str, explained: str) -> Parameter:
+def flag(option: str, explained: str) -> click.Option:
     """Declare an option without a value."""
-    return _parameter(option, bool, typer.Option(option, help=explained), False)
+    return click.Option([option], help=explained, is_flag=True)
 
 
-def folder(option: str, explained: str) -> Parameter:
+def folder(option: str, explained: str) -> click.Option:
     """Declare an option that takes a folder."""
-    declared = typer.Option(option, metavar="DIR", help=explained, show_default=False)
-    return _parameter(option, Path | None, declared, None)
+    return click.Option([option], metavar="DIR", help=explained, type=click.Path(path_type=Path))
 
 
-def argument(
-    name: str,
-    metavar: str,
-    kind: Any = str,
-    *,
-    default: Any = Parameter.empty,
-    hidden: bool = False,
-) -> Parameter:
-    """Declare an argument. The argument is required if it has no default."""
-    declared = typer.Argument(metavar=metavar, hidden=hidden, show_default=False)
-    return _parameter(name, kind, declared, default)
-
-
-def _parameter(option: str, kind: Any, declared: object, default: object) -> Parameter:
-    name = option.removeprefix("--").replace("-", "_")
-    kind = Annotated[kind, declared]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+def argument(name: str, metavar: str, *, nargs: int = 1, required: bool = True) -> click.Argument:
+    """Declare an argument. With ``nargs=-1``, any number of arguments is allowed."""
+    return click.Argument([name], metavar=metavar, nargs=nargs, required=required)
 
 
 def command(
-    *parameters: Parameter, several: Sequence[str] = ()
-) -> Callable[[Callable[[GivenOptions], None]], Callable[..., None]]:
-    """Declare the arguments and options of a command, in the order of its help.
+    *parameters: click.Parameter, several: Sequence[str] = ()
+) -> Callable[[Callable[[GivenOptions], None]], click.Command]:
+    """Turn a function into a command with these arguments and options, in the order of its help.
 
     Only the options in ``several`` may be given more than once.
     """
 
-    def declare(run: Callable[[GivenOptions], None]) -> Callable[..., None]:
-        def called(**values: object) -> None:
-            run(GivenOptions.of({each.name: values[each.name] for each in parameters}, several))
+    def declare(run: Callable[[GivenOptions], None]) -> click.Command:
+        def callback(**values: object) -> None:
+            run(GivenOptions.of(values, several))
 
-        called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in parameters}
-        called.__name__, called.__doc__ = run.__name__, run.__doc__
-        return called
+        return click.Command(run.__name__, None, callback, list(parameters), run.__doc__)
 
     return declare
 
@@ -182,7 +162,7 @@ class GivenOptions:
         """Collect the options that were given. Only those in ``several`` may be given twice."""
         texts: dict[str, str] = {}
         for name, value in values.items():
-            if name not in ("files", *several) and isinstance(value, list) and value:
+            if name not in ("files", *several) and isinstance(value, tuple) and value:
                 if len(value) > 1:
                     both = " and ".join(quoted(text) for text in value[:2])
                     raise UsageError(f"{option(name)}: was given more than once, as {both}")

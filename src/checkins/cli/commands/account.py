@@ -9,7 +9,7 @@ SOLVABLE = "noise-multiplier|local-epsilon|participation|slots|capacity"
 
 
 @params.command(
-    params.argument("files", "CAMPAIGN.TOML", list[str] | None, default=None, hidden=True),
+    params.argument("files", "[CAMPAIGN.TOML]...", nargs=-1, required=False),
     *params.DESIGN,
     params.JSON,
 )

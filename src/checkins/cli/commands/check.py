@@ -34,7 +34,7 @@ CURVE_SECONDS = 3.0
 GENERAL_ADVICE = "; add noise, or run fewer slots"
 
 
-@params.command(params.argument("file", "CAMPAIGN.TOML", hidden=True), LEDGER, params.JSON)
+@params.command(params.CAMPAIGN_FILE, LEDGER, params.JSON)
 def check(given: params.GivenOptions) -> None:
     """Validate a campaign file and show its certificate.
 

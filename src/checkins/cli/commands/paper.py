@@ -10,7 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
 from checkins import validate
 from checkins.cli import params, terminal
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
     from checkins.simulation.excess_risk import Measured
     from checkins.simulation.utility_sweep import Comparison, Ladder, UtilitySweep
-
-app = typer.Typer(
-    help="The paper's results: Table 1, Figure 2 and every theorem.", no_args_is_help=True
-)
 
 SMOOTH = {"lipschitz": 1.0, "smoothness": 1.0, "diameter": 1.0, "dimension": 10, "noise_std": 0.1}
 """Constants of the convex problem for which the utility theorems are evaluated."""
@@ -41,7 +38,6 @@ DELTA = text("--delta", "D", "Delta of the guarantee.")
 OUT = params.folder("--out", "Also save a plot in this folder.")
 
 
-@app.command("table1")
 @params.command(CLIENTS, SLOTS, LOCAL_EPSILON, DELTA, OUT, params.JSON)
 def table1(given: GivenOptions) -> None:
     """Evaluate Table 1: five sources of amplification.
@@ -49,12 +45,12 @@ def table1(given: GivenOptions) -> None:
     Without options: 100,000 clients, 1,000 slots, local epsilon 2, delta 1e-6.
     """
     with terminal.working("evaluating Table 1", quiet=given.json):
-        from checkins.accounting import paper
+        from checkins.accounting import paper as theory
         from checkins.cli.views import paper as views
 
         setting = _numbers(given, clients=100_000, slots=1_000, local_epsilon=2.0, delta=1e-6)
         with given.naming_options():
-            rows = paper.table1(**setting)  # type: ignore[arg-type]  # counts stay int
+            rows = theory.table1(**setting)  # type: ignore[arg-type]  # counts stay int
         saved = _drawn(
             given, "table1.png", lambda path: views.draw_table1(rows, path, setting=setting)
         )
@@ -66,7 +62,6 @@ def table1(given: GivenOptions) -> None:
     )
 
 
-@app.command("figure2")
 @params.command(DELTA, OUT, params.JSON)
 def figure2(given: GivenOptions) -> None:
     """Evaluate Figure 2: epsilon after shuffling n reports.
@@ -74,12 +69,12 @@ def figure2(given: GivenOptions) -> None:
     Without options, delta is 1e-6, as in the paper.
     """
     with terminal.working("evaluating Figure 2", quiet=given.json):
-        from checkins.accounting import paper
+        from checkins.accounting import paper as theory
         from checkins.cli.views import paper as views
 
-        setting = _numbers(given, delta=paper.FIGURE_DELTA)
+        setting = _numbers(given, delta=theory.FIGURE_DELTA)
         with given.naming_options():
-            curves = paper.figure2(
+            curves = theory.figure2(
                 local_epsilons=views.FIGURE2_LOCAL_EPSILONS, delta=setting["delta"]
             )
         saved = _drawn(
@@ -104,7 +99,6 @@ def figure2(given: GivenOptions) -> None:
     )
 
 
-@app.command("theorems")
 @params.command(
     CLIENTS,
     SLOTS,
@@ -125,7 +119,7 @@ def theorems(given: GivenOptions) -> None:
     local epsilon 0.5, local delta 1e-20, delta 1e-6.
     """
     with terminal.working("evaluating the theorems", quiet=given.json):
-        from checkins.accounting import paper
+        from checkins.accounting import paper as theory
         from checkins.cli.views import paper as views
 
         setting = _numbers(
@@ -144,7 +138,7 @@ def theorems(given: GivenOptions) -> None:
                     name, f"must be an integer from 1 to {views.MOST_CLIENTS_OR_SLOTS:,} here"
                 )
         with given.naming_options():
-            rows = paper.theorem_sheet(paper.Setting(**setting, **SMOOTH))  # type: ignore[arg-type]
+            rows = theory.theorem_sheet(theory.Setting(**setting, **SMOOTH))  # type: ignore[arg-type]
             saved = _drawn(given, "theorems.png", lambda path: views.draw_theorems(setting, path))
     _answer(
         {"setting": setting | SMOOTH, "rows": [asdict(row) for row in rows]},
@@ -154,7 +148,6 @@ def theorems(given: GivenOptions) -> None:
     )
 
 
-@app.command("utility")
 @params.command(
     text("--slots", "M", "Number of time steps of the longest campaigns."),
     text("--seeds", "N", "Number of simulated campaigns for each measured mean."),
@@ -197,7 +190,14 @@ def utility(given: GivenOptions) -> None:
         given,
     )
     if not found.holds:
-        raise typer.Exit(FAILURE)
+        raise Exit(FAILURE)
+
+
+paper = click.Group(
+    "paper",
+    [table1, figure2, theorems, utility],
+    help="The paper's results: Table 1, Figure 2 and every theorem.",
+)
 
 
 def _numbers(given: GivenOptions, **defaults: float) -> dict[str, float]:

@@ -25,7 +25,7 @@ STORE_VARIABLE = "CHECKINS_STORE"
 """Environment variable for the URL of the store, because the URL may contain a password."""
 
 OPTIONS = (
-    params.argument("file", "CAMPAIGN.TOML", str | None, default=None),
+    params.argument("file", "[CAMPAIGN.TOML]", required=False),
     text(
         "--store",
         "URL",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from click.exceptions import Exit
 
 from checkins import validate
 from checkins.cli import params, terminal
@@ -104,7 +104,7 @@ def simulate(given: GivenOptions) -> None:
     if not all(outcome is not None and outcome.complete for outcome in outcomes):
         resume_hint = " Continue with --resume." if out is not None else ""
         warn(f"interrupted before the end.{resume_hint}")
-        raise typer.Exit(INTERRUPTED)
+        raise Exit(INTERRUPTED)
 
 
 def study_of(given: GivenOptions) -> Study:
@@ -241,7 +241,7 @@ def _stopping_at_once() -> Iterator[None]:
         if not since:
             raise
         warn("stopped; the current slots were not saved")
-        raise typer.Exit(INTERRUPTED) from None
+        raise Exit(INTERRUPTED) from None
     finally:
         if not since:  # after a Ctrl-C the process ends, so this handler stays
             signal.signal(signal.SIGINT, before)

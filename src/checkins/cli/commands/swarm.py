@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from click.exceptions import Exit
 
 from checkins.cli import params, remote, terminal
 from checkins.cli.errors import FAILURE
@@ -93,7 +93,7 @@ def swarm(given: GivenOptions) -> None:
     else:
         _show(results)
     if any(result["failed"] for result in results):
-        raise typer.Exit(FAILURE)
+        raise Exit(FAILURE)
 
 
 def _run(
