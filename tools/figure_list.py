@@ -84,7 +84,7 @@ FIGURES = (
             *(
                 "tools/leak_mutants.py",
                 "tools/leak_mutant_list.py",
-                "src/checkins/audit/machines/leak_tests.py",
+                "src/checkins/audit/leak_tests.py",
             ),
             *("src/checkins/audit/live.py", "src/checkins/cli/commands/serve.py"),
         ),

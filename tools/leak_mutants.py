@@ -7,7 +7,7 @@ python tools/leak_mutants.py --save       audit all leaks and write docs/planted
 python tools/leak_mutants.py --table      print docs/planted-leaks.json as a Markdown table
 
 A leak is a text replacement in a copy of src/. A separate process imports the copy and audits it.
-The leaks are in leak_mutant_list.py, the audits in checkins.audit.machines.leak_tests.
+The leaks are in leak_mutant_list.py, the audits in checkins.audit.leak_tests.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def _record(parser: argparse.ArgumentParser, commit: str | None) -> dict[str, An
 def _leak_test(name: str, runs: int | None, confidence: float | None) -> int:
     """Run one leak test on the code that this process imports."""
     import checkins
-    from checkins.audit.machines.leak_tests import CONFIDENCE, run_leak_test
+    from checkins.audit.leak_tests import CONFIDENCE, run_leak_test
 
     said = run_leak_test(name, runs=runs, confidence=confidence or CONFIDENCE).as_dict()
     said["imported"] = str(Path(checkins.__file__).resolve().parent)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from checkins.audit import Engine, Settings, audit_campaign
 from checkins.audit import audit as audit_module
+from checkins.audit import machine_audit as audits
 from checkins.audit.bounds import Trials
-from checkins.audit.machines import machine_audit as audits
-from checkins.audit.machines import run_trials
-from checkins.audit.machines.small_campaigns import server_noise
+from checkins.audit.leak_tests import server_noise
+from checkins.audit.machine_audit import made_small, run_trials
 from checkins.audit.runner import Batches, Measurement, OutOfTime, RunBudget, run_attack
 from checkins.errors import InvalidValue
 from tests.audit.campaigns import pure
@@ -180,7 +180,7 @@ def test_an_audit_without_time_for_any_attack_is_refused(monkeypatch: pytest.Mon
 
 # ---- the machines ------------------------------------------------------------------------------
 
-SMALL = server_noise(slots=10, noise=1.0, delta=1e-3)
+SMALL = made_small(server_noise(slots=10, noise=1.0, delta=1e-3))
 
 
 @pytest.fixture

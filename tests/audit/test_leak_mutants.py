@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from checkins.audit.machines.leak_tests import LEAK_TESTS, run_leak_test
+from checkins.audit.leak_tests import LEAK_TESTS, run_leak_test
 from tests.soak import SOAK
 from tools import leak_mutants
 from tools.leak_mutant_list import FROM_MUTANTS, LEAKS, LIVE, NO_LEAK, LeakMutant

@@ -11,12 +11,27 @@ import numpy as np
 import pytest
 
 from checkins.accounting import Adjacency
+from checkins.audit.adversary import LIKELIHOOD, noise_ratio, scenarios_for
 from checkins.audit.bounds import CHOOSING
-from checkins.audit.machines import MachineAudit, made_small, prepare_audit, run_trials
-from checkins.audit.machines.adversary import LIKELIHOOD, SlotNoise, scenarios_for
-from checkins.audit.machines.leak_tests import LEAK_TESTS
-from checkins.audit.machines.machine_audit import best_attack, local_epsilon, prepare_device_audit
-from checkins.audit.machines.machine_run import (
+from checkins.audit.leak_tests import (
+    LEAK_TESTS,
+    averaged,
+    client_noise,
+    laplace,
+    local_epsilon,
+    prepare_device_audit,
+    server_noise,
+    sliding,
+)
+from checkins.audit.machine_audit import (
+    MachineAudit,
+    chosen_attack,
+    fresh_server,
+    made_small,
+    prepare_audit,
+    run_trials,
+)
+from checkins.audit.machine_run import (
     CANARY,
     NO_FAULTS,
     ORDINARY_FAULTS,
@@ -24,20 +39,11 @@ from checkins.audit.machines.machine_run import (
     MachineRun,
     Observations,
 )
-from checkins.audit.machines.small_campaigns import (
-    averaged,
-    client_noise,
-    laplace,
-    server_noise,
-    sliding,
-)
 from checkins.campaign import Campaign, read_campaign
 from checkins.errors import InvalidValue, NotCovered
-from checkins.ledger import Ledger, spending_of
 from checkins.protocol.participant import Outcome, participant_of
 from checkins.protocol.report import Report
 from checkins.protocol.rules import sampler_of
-from checkins.protocol.server import server_of
 from checkins.randomizers import Gaussian, Laplace
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -57,12 +63,9 @@ def played(campaign: Campaign, faults: Faults, *, update: float = 1.0) -> Observ
     def make(token: str) -> Report:
         return Report.from_device(sampler.encode(np.array([0.0, update])))
 
-    server = server_of(
-        campaign, np.zeros(2), affordable=spending_of(Ledger(), campaign).affordable()
-    )
     devices = {CANARY: participant_of(campaign)}
     silent: Any = SimpleNamespace(noise=lambda: np.zeros(2, dtype=np.int64))
-    return MachineRun(server, silent, devices, make, faults).run()
+    return MachineRun(fresh_server(campaign), silent, devices, make, faults).run()
 
 
 @pytest.fixture(scope="module")
@@ -108,14 +111,14 @@ def test_a_slot_is_shown_with_one_model_only(fault: str, quiet: Campaign) -> Non
 def test_a_device_that_restarts_sends_the_same_report_again() -> None:
     campaign = client_noise(slots=2, noise=1.0, capacity=1, delta=1e-3)
     sampler = sampler_of(campaign, dimension=2)
-    world = MachineRun(
-        server_of(campaign, np.zeros(2), affordable=spending_of(Ledger(), campaign).affordable()),
+    run = MachineRun(
+        fresh_server(campaign),
         sampler,
         {CANARY: participant_of(campaign)},
         lambda token: Report.from_device(sampler.privatize(np.ones(2))),
         Faults(crashes_after_report=4),
     )
-    sent = world.run().sent
+    sent = run.run().sent
     assert len(sent) == 5
     assert len(set(sent)) == 1
 
@@ -132,7 +135,7 @@ def test_nothing_remains_on_the_disks_after_the_end(quiet: Campaign) -> None:
 
 def test_a_small_campaign_has_as_much_noise_in_a_slot() -> None:
     whole = read_campaign(EXAMPLES / "patients.toml").campaign
-    small = made_small(whole).campaign
+    small = made_small(whole)
     (before, after) = (
         design.slot_noise(design.randomizer)  # type: ignore[arg-type]
         for design in (whole.design, small.design)
@@ -157,7 +160,7 @@ def test_a_negative_number_of_faults_is_refused() -> None:
 @pytest.mark.parametrize("example", ["patients.toml", "demo.toml", "fashion_mnist.toml"])
 def test_the_examples_can_be_audited(example: str) -> None:
     campaign = read_campaign(EXAMPLES / example).campaign
-    for trials in run_trials(campaign, runs=20):
+    for trials in run_trials(made_small(campaign), runs=20):
         assert trials.engine == "machines"
         assert trials.fewest == 20
 
@@ -174,17 +177,17 @@ def test_the_examples_can_be_audited(example: str) -> None:
     ids=["sliding", "averaged", "laplace", "participation"],
 )
 def test_every_protocol_can_be_audited(campaign: Campaign) -> None:
-    for trials in run_trials(campaign, runs=20):
+    for trials in run_trials(made_small(campaign), runs=20):
         assert np.isfinite(trials.scores_with).all()
 
 
 def test_the_likelihood_ratio_has_mean_one_without_the_canary() -> None:
-    """E_Q[f] = 1, see docs/theory/one-likelihood-ratio.md. 2,000 runs: more than 8 deviations have
-    probability below 1e-9,
-    since f is at most exp(4) here but with probability below 1e-12."""
-    audit = prepare_audit(
-        made_small(server_noise(slots=3, noise=2.0, delta=1e-3)), faults=NO_FAULTS
-    )
+    """E_Q[f] = 1, see docs/theory/one-likelihood-ratio.md.
+
+    A mean of 2,000 runs is off by more than 8 deviations with probability below 1e-9, because f is
+    at most exp(4) here, except with probability below 1e-12.
+    """
+    audit = prepare_audit(server_noise(slots=3, noise=2.0, delta=1e-3), faults=NO_FAULTS)
     ratios = np.exp([audit.scores(present=False)[LIKELIHOOD] for _ in range(2000)])
     assert abs(ratios.mean() - 1.0) < 8.0 * ratios.std() / np.sqrt(ratios.size)
 
@@ -201,12 +204,12 @@ def test_an_attack_is_chosen_on_the_first_runs_alone() -> None:
 
     for turned in (False, True):
         halves = (half(True, turned), half(False, turned))
-        assert best_attack(halves, delta=1e-3, canary="").statistic == "one"
+        assert chosen_attack(halves, delta=1e-3, canary="").statistic == "one"
 
 
 def test_the_log_ratio_is_that_of_the_noise_distribution() -> None:
-    assert SlotNoise(Gaussian(1.0, 2.0), 4).log_ratio((0.5,), 1.0) == pytest.approx(0.0)
-    assert SlotNoise(Laplace(1.0, 1.0), 1).log_ratio((9.0,), 2.0) == pytest.approx(1.0)
+    assert noise_ratio(Gaussian(1.0, 2.0), 4, [0.5], 1.0) == pytest.approx(0.0)
+    assert noise_ratio(Laplace(1.0, 1.0), 1, [9.0], 2.0) == pytest.approx(1.0)
 
 
 def test_the_local_epsilon_is_that_of_the_noise() -> None:
@@ -221,12 +224,12 @@ def test_the_local_epsilon_is_that_of_the_noise() -> None:
 
 def test_a_device_without_noise_has_no_local_guarantee() -> None:
     with pytest.raises(NotCovered, match="no local guarantee"):
-        prepare_device_audit(server_noise(slots=1, noise=1.0, delta=0.1), delta=0.1)
+        prepare_device_audit(server_noise(slots=1, noise=1.0, delta=0.1))
 
 
 def test_the_two_updates_of_the_grid_are_an_odd_number_of_steps_apart() -> None:
     campaign = client_noise(slots=1, noise=2.0, capacity=1, delta=0.1)
-    audit = prepare_device_audit(campaign, delta=0.1, odd=True)
+    audit = prepare_device_audit(campaign, odd=True)
     one, other = (int(audit.sampler.encode(update).units[0]) for update in audit.updates)
     assert (one - other) % 2 == 1
     assert one - other > 1.99 * 10_000
@@ -243,4 +246,4 @@ def test_a_replaced_canary_has_two_data() -> None:
     campaign = averaged(slots=2, contributors=4, local_epsilon=2.0, delta=0.01)
     assert campaign.budget.adjacency is Adjacency.REPLACE_ONE
     (scenario,) = scenarios_for(campaign)
-    assert scenario.data(present=True) == -(scenario.data(present=False) or 0.0)
+    assert scenario.with_ == -(scenario.without or 0.0)

@@ -95,7 +95,7 @@ def test_the_bound_is_where_the_tail_probability_falls_below_the_failure(
     correct: int, failure: float
 ) -> None:
     asked = {"guesses": 50, "canaries": 80, "delta": 1e-6}
-    bound = GuessedBound.of(correct, failure=failure, canary="x", **asked)  # type: ignore[arg-type]
+    bound = GuessedBound(correct, failure=failure, canary="x", **asked)  # type: ignore[arg-type]
     if bound.epsilon > 0.0:
         below, above = bound.epsilon * (1 - 1e-6), bound.epsilon * (1 + 1e-6)
         assert tail_probability(correct, epsilon=below, **asked) < failure  # type: ignore[arg-type]

@@ -52,6 +52,7 @@ def test_planting_a_bug_changes_nothing_in_src(tmp_path: Path) -> None:
     source = mutants.link_source(tmp_path, ["protocol/rules.py"])
     plant(Mutant("", "", (Change("protocol/rules.py", text, "BUG"),), ()), source / "checkins")
     planted = source / "checkins" / "protocol"
+    (planted / "__pycache__").mkdir(exist_ok=True)
     (planted / "__pycache__" / "rules.bug.pyc").touch()
     assert "BUG" in (planted / "rules.py").read_text(encoding="utf-8")
     assert text in (folder / "rules.py").read_text(encoding="utf-8")

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
 
 import numpy as np
 
@@ -21,10 +20,10 @@ from checkins.accounting import Certificate
 from checkins.audit import bounds
 from checkins.audit.canaries import Canary, worst_case
 from checkins.audit.one_run import OneRun
-from checkins.audit.report import AttackResult, Audit, CertificateCheck
+from checkins.audit.report import AttackResult, Audit, CertificateCheck, certificate_at
 from checkins.audit.runner import Clock, OutOfTime, RunBudget, run_attack
 from checkins.audit.statistics import TradeOffCurve, epsilon_of, exact_rates
-from checkins.campaign import Campaign, PartialRun, RandomizerKind, certify_runs
+from checkins.campaign import Campaign, RandomizerKind
 from checkins.errors import CheckinsError, InvalidValue
 
 CONFIDENCE = 0.9999
@@ -139,13 +138,6 @@ def audit_campaign(
         notes=tuple(attacks.notes),
         seconds=clock() - started,
     )
-
-
-@lru_cache(maxsize=64)
-def certificate_at(campaign: Campaign, delta: float) -> Certificate:
-    """Return the campaign's certificate at ``delta``. Raises if no certificate can be computed."""
-    budget = replace(campaign.budget, delta=delta)
-    return certify_runs((PartialRun.whole(replace(campaign, budget=budget)),))
 
 
 @dataclass(slots=True)
@@ -322,8 +314,7 @@ class _AttackRunner:
 
         Return None, and add a note, if that is not possible or no time is left.
         """
-        from checkins.audit.machines import made_small, run_trials
-        from checkins.audit.machines.machine_audit import RUNS
+        from checkins.audit.machine_audit import RUNS, made_small, run_trials
 
         delta = max(self.deltas[0], MACHINES_DELTA)
         try:
@@ -341,9 +332,8 @@ class _AttackRunner:
         started = self.clock()
         try:
             trials = run_trials(
-                self.campaign,
+                small,
                 runs=self.settings.runs or RUNS,
-                delta=delta,
                 seconds=None if self.settings.runs else self._share_s(),
                 clock=self.clock,
             )
@@ -370,4 +360,5 @@ class _AttackRunner:
             )
             for one in trials
         )
-        return CertificateCheck({small.certificate.delta: small.certificate}, results)
+        delta = small.budget.delta
+        return CertificateCheck({delta: certificate_at(small, delta)}, results)

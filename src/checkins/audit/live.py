@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from checkins import validate
 from checkins.accounting import Adjacency, Design, GaussianNoise, NoiseAt, Protocol
 from checkins.audit.bounds import Trials, lower_bounds
-from checkins.audit.machines.adversary import SlotNoise
-from checkins.audit.one_run import GuessedBound, guess_strategies
+from checkins.audit.one_run import guessed_bounds
+from checkins.audit.releases import GaussianSum
 from checkins.audit.report import Verdict
 from checkins.campaign import Budget, Campaign, Optimizer, Schedule, campaign_text
 from checkins.campaign.randomizer_config import RandomizerConfig, RandomizerKind
@@ -40,7 +40,6 @@ from checkins.client.service_client import VIEW_BYTES, view_request
 from checkins.errors import CheckinsError
 from checkins.ledger import Ledger, SlotClosed
 from checkins.protocol import wire
-from checkins.randomizers import Gaussian
 from checkins.swarm import Swarm, Tally
 from checkins.tasks.tensors import size, unflatten
 
@@ -50,7 +49,9 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.9999
 POLL_S = 0.25
 PATIENCE_S = 120.0
+"""Time limit of one request, and of everything that the audit waits for, in seconds."""
 BUSY = (429, 503)
+"""HTTP status codes after which a request is repeated."""
 IN_TIME = 0.95
 """Share of the devices that must report in time. Slots are lengthened until they do."""
 LONGEST_SLOT_S = 16.0
@@ -135,37 +136,22 @@ class LiveSettings:
 class LiveAudit:
     """The lower bound measured at a coordinator, and the epsilon that its certificates claim."""
 
-    url: str
     claimed: float
     measured: float
     delta: float
     confidence: float
-    campaigns: int
     canaries: int
+    """Number of canaries in all campaigns together."""
     sent: int
+    """Number of canaries whose coin let them take part."""
     outcomes: Mapping[str, int]
+    """Number of participating canaries by the outcome that the client reports."""
     by: str
-    seconds: float
+    """The counts that prove the bound, in words."""
 
     @property
     def verdict(self) -> Verdict:
         return Verdict.CONTRADICTED if self.measured > self.claimed else Verdict.CONSISTENT
-
-    def as_dict(self) -> dict[str, object]:
-        return {
-            "url": self.url,
-            "epsilon_certified": self.claimed,
-            "epsilon_measured_lower": self.measured,
-            "delta": self.delta,
-            "confidence": self.confidence,
-            "verdict": str(self.verdict),
-            "campaigns": self.campaigns,
-            "canaries": self.canaries,
-            "sent": self.sent,
-            "outcomes": dict(self.outcomes),
-            "by": self.by,
-            "seconds": round(self.seconds, 1),
-        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,181 +185,149 @@ def audit_live(url: str, settings: LiveSettings, *, operator: str) -> LiveAudit:
 async def _audited(url: str, settings: LiveSettings, operator: str) -> LiveAudit:
     import httpx
 
-    began = time.monotonic()
     turns = asyncio.Semaphore(settings.at_once)
     async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
-        settings = await _paced(http, url, settings, operator)
+        coordinator = await _paced(_Coordinator(http, url, operator, settings))
 
         async def turn(number: int) -> _FinishedCampaign:
             async with turns:
-                return await _play(http, url, settings, operator, settings.coins(number))
+                return await coordinator.run_campaign(settings.coins(number))
 
-        played = await asyncio.gather(*(turn(number) for number in range(settings.campaigns)))
-    claimed = max(one.epsilon for one in played)
-    measured, by = _measured(settings, played)
-    outcomes: Counter[str] = sum((Counter(one.outcomes) for one in played), Counter())
+        finished = await asyncio.gather(*(turn(number) for number in range(settings.campaigns)))
+    measured, by = _measured(settings, finished)
+    coins = np.concatenate([one.coins for one in finished])
     return LiveAudit(
-        url,
-        claimed,
-        measured,
-        settings.delta,
-        settings.confidence,
-        len(played),
-        sum(one.coins.size for one in played),
-        sum(int(one.coins.sum()) for one in played),
-        outcomes,
-        by,
-        time.monotonic() - began,
+        claimed=max(one.epsilon for one in finished),
+        measured=measured,
+        delta=settings.delta,
+        confidence=settings.confidence,
+        canaries=coins.size,
+        sent=int(coins.sum()),
+        outcomes=sum((Counter(one.outcomes) for one in finished), Counter()),
+        by=by,
     )
 
 
-def _measured(settings: LiveSettings, played: Sequence[_FinishedCampaign]) -> tuple[float, str]:
-    scores = np.concatenate([one.scores for one in played])
-    coins = np.concatenate([one.coins for one in played])
+def _measured(settings: LiveSettings, finished: Sequence[_FinishedCampaign]) -> tuple[float, str]:
+    """Return the best bound and the counts that prove it."""
+    scores = np.concatenate([one.scores for one in finished])
+    coins = np.concatenate([one.coins for one in finished])
     if settings.canaries == 1:  # the campaigns are independent runs
         trials = Trials(scores[coins], scores[~coins], "one device", engine="live")
         (bound,) = lower_bounds(trials, deltas=[settings.delta], confidence=settings.confidence)
-        found_positives = f"{bound.true_positives} of {bound.positive_runs} true positives"
-        return bound.epsilon, f"{found_positives}, {bound.false_positives} false positives"
-    order = np.argsort(scores, kind="stable")
-    strategies = guess_strategies(coins.size)
-    failure = (1.0 - settings.confidence) / len(strategies)
-    guessed = (
-        GuessedBound.from_order(
-            coins,
-            order,
-            lowest=lowest,
-            highest=highest,
-            delta=settings.delta,
-            failure=failure,
-            canary="live",
-        )
-        for lowest, highest in strategies
-    )
+        true_positives = f"{bound.true_positives} of {bound.positive_runs} true positives"
+        return bound.epsilon, f"{true_positives}, {bound.false_positives} false positives"
+    order, failure = np.argsort(scores, kind="stable"), 1.0 - settings.confidence
+    guessed = guessed_bounds(coins, order, deltas=[settings.delta], failure=failure, canary="live")
     best = max(guessed, key=lambda bound: bound.epsilon)
     return best.epsilon, f"{best.correct} of {best.guesses} guesses right"
 
 
-async def _paced(
-    http: httpx.AsyncClient, url: str, settings: LiveSettings, operator: str
-) -> LiveSettings:
-    """Return settings with slots long enough for nearly all devices to report in time.
+async def _paced(coordinator: _Coordinator) -> _Coordinator:
+    """Return the coordinator with slots long enough for nearly all devices to report in time.
 
     Try slots of doubling length in campaigns that do not count, in which all canaries take part.
     """
+    settings = coordinator.settings
     everyone = np.ones(settings.canaries, dtype=np.bool_)
-    while True:
-        tried = await asyncio.gather(
-            *(_play(http, url, settings, operator, everyone) for _ in range(settings.at_once))
-        )
-        reported = sum(one.outcomes.get("reported", 0) for one in tried)
-        if (
-            reported >= IN_TIME * settings.canaries * settings.at_once
-            or settings.slot_s >= LONGEST_SLOT_S
-        ):
-            return settings
-        settings = replace(settings, slot_s=2.0 * settings.slot_s, choose_s=2.0 * settings.choose_s)
-
-
-async def _play(
-    http: httpx.AsyncClient,
-    url: str,
-    settings: LiveSettings,
-    operator: str,
-    coins: NDArray[np.bool_],
-) -> _FinishedCampaign:
-    """Open a campaign, let the chosen canaries take part, and score its ledger."""
-    shown = await _opened(http, settings, operator)
-    chosen = np.flatnonzero(coins)
-    tally = Tally()
-    if chosen.size:
-        swarm = Swarm(
-            url=url,
-            campaign=shown["id"],
-            seal=shown["seal"],
-            clients=chosen.size,
-            trainer=lambda client: _CanaryTrainer(int(chosen[client])),
-            patience_s=PATIENCE_S,
-        )
-        await swarm.run(tally)
-    await _over(http, shown["id"], settings)
-    sums = await _sums(http, shown["id"], settings)
-    scores = np.array([_score(settings, sums[:, canary]) for canary in range(settings.canaries)])
-    return _FinishedCampaign(float(shown["certificate"]["epsilon"]), coins, scores, _ended(tally))
-
-
-async def _opened(
-    http: httpx.AsyncClient, settings: LiveSettings, operator: str
-) -> wire.CampaignView:
-    """Open a campaign that begins soon.
-
-    If its start passes before the coordinator has certified it, try again with a later start.
-    """
-    lead_s, until = settings.lead_s, time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        campaign = settings.campaign(datetime.now(UTC) + timedelta(seconds=lead_s))
-        request = Request(
-            RequestKind.VIEW,
-            "POST",
-            wire.CAMPAIGNS_PATH,
-            PATIENCE_S,
-            wire.bearer(operator) | {"Content-Type": wire.CAMPAIGN_FILE},
-            campaign_text(campaign).encode(),
-            VIEW_BYTES,
-        )
-        answer, body = await fetch_async(http, request)
-        text = body.decode("utf-8", "replace")
-        if answer.status_code == 201:
-            shown: wire.CampaignView = json.loads(text)
-            return shown
-        if answer.status_code in BUSY:
-            await asyncio.sleep(1.0)
-        elif "has passed" in text:
-            lead_s = min(2.0 * lead_s, PATIENCE_S)
-        else:
-            break
-    raise LiveFailed(f"the coordinator opens no campaign: {text[:300]}")
-
-
-def _ended(tally: Tally) -> dict[str, int]:
-    failed = {"failed": tally.failures.total()} if tally.failures else {}
-    return {name: count for name, count in tally.outcomes.items() if count} | failed
-
-
-async def _over(http: httpx.AsyncClient, run: str, settings: LiveSettings) -> None:
-    async with asyncio.timeout(PATIENCE_S + settings.lead_s + settings.slots * settings.slot_s):
-        while True:
-            request = replace(view_request(run), timeout_s=PATIENCE_S)
-            answer, body = await fetch_async(http, request)
-            if answer.status_code == 200 and json.loads(body)["status"] in wire.OVER:
-                return
-            await asyncio.sleep(POLL_S)
-
-
-async def _sums(http: httpx.AsyncClient, run: str, settings: LiveSettings) -> NDArray[np.float64]:
-    """Return the sum of each slot from the ledger, in units of the clip.
-
-    Raise InvalidLedger if the chain is broken.
-    """
-    max_bytes = 2 * VIEW_BYTES + settings.slots * (
-        LINE_BYTES + NUMBER_BYTES * (settings.canaries + 1)
+    tried = await asyncio.gather(
+        *(coordinator.run_campaign(everyone) for _ in range(settings.at_once))
     )
-    path = wire.LEDGER_PATH.format(run=run)
-    request = Request(RequestKind.LEDGER, "GET", path, PATIENCE_S, max_bytes=max_bytes)
-    _, body = await fetch_async(http, request)
-    ledger, sums = Ledger(), []
-    for line in body.splitlines(keepends=True):
-        ledger, entry = ledger.read(line)
-        if isinstance(entry, SlotClosed):
-            total = entry.numbers()
-            if total is None:
-                raise LiveFailed(f"slot {entry.slot} of {run} has no sum")
-            sums.append(total * (GRID / CLIP))
-    return np.array(sums)
+    reported = sum(one.outcomes.get("reported", 0) for one in tried)
+    enough = reported >= IN_TIME * settings.canaries * settings.at_once
+    if enough or settings.slot_s >= LONGEST_SLOT_S:
+        return coordinator
+    longer = replace(settings, slot_s=2.0 * settings.slot_s, choose_s=2.0 * settings.choose_s)
+    return await _paced(replace(coordinator, settings=longer))
 
 
-def _score(settings: LiveSettings, values: NDArray[np.float64]) -> float:
-    """Return the log-likelihood ratio of one canary, from its coordinate in every slot's sum."""
-    noise = SlotNoise(Gaussian(CLIP, settings.slot_noise), 1)
-    ratios = [noise.log_ratio((float(value),), 1.0) for value in values]
-    return float(np.logaddexp.reduce(ratios))
+@dataclass(frozen=True, slots=True)
+class _Coordinator:
+    """The audited coordinator, and the settings of the campaigns that are opened at it."""
+
+    http: httpx.AsyncClient
+    url: str
+    operator: str
+    settings: LiveSettings
+
+    async def run_campaign(self, coins: NDArray[np.bool_]) -> _FinishedCampaign:
+        """Open a campaign, let the chosen canaries take part, and score its ledger."""
+        view = await self._open()
+        chosen, tally = np.flatnonzero(coins), Tally()
+        if chosen.size:
+            swarm = Swarm(
+                url=self.url,
+                campaign=view["id"],
+                seal=view["seal"],
+                clients=chosen.size,
+                trainer=lambda client: _CanaryTrainer(int(chosen[client])),
+                patience_s=PATIENCE_S,
+            )
+            await swarm.run(tally)
+        await self._wait_for_end(view["id"])
+        sums = await self._sums(view["id"])
+        ratios = GaussianSum(self.settings.slot_noise).log_ratio(sums, np.ones(1))
+        scores = np.logaddexp.reduce(ratios[:, : self.settings.canaries], axis=0)
+        failed = {"failed": tally.failures.total()} if tally.failures else {}
+        outcomes = {name: count for name, count in tally.outcomes.items() if count} | failed
+        return _FinishedCampaign(float(view["certificate"]["epsilon"]), coins, scores, outcomes)
+
+    async def _open(self) -> wire.CampaignView:
+        """Open a campaign that begins soon.
+
+        If its start passes before the coordinator has certified it, try again with a later start.
+        """
+        lead_s, until = self.settings.lead_s, time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            campaign = self.settings.campaign(datetime.now(UTC) + timedelta(seconds=lead_s))
+            request = Request(
+                RequestKind.VIEW,
+                "POST",
+                wire.CAMPAIGNS_PATH,
+                PATIENCE_S,
+                wire.bearer(self.operator) | {"Content-Type": wire.CAMPAIGN_FILE},
+                campaign_text(campaign).encode(),
+                VIEW_BYTES,
+            )
+            answer, body = await fetch_async(self.http, request)
+            text = body.decode("utf-8", "replace")
+            if answer.status_code == 201:
+                view: wire.CampaignView = json.loads(text)
+                return view
+            if answer.status_code in BUSY:
+                await asyncio.sleep(1.0)
+            elif "has passed" in text:
+                lead_s = min(2.0 * lead_s, PATIENCE_S)
+            else:
+                break
+        raise LiveFailed(f"the coordinator opens no campaign: {text[:300]}")
+
+    async def _wait_for_end(self, run: str) -> None:
+        slots_s = self.settings.slots * self.settings.slot_s
+        async with asyncio.timeout(PATIENCE_S + self.settings.lead_s + slots_s):
+            while True:
+                request = replace(view_request(run), timeout_s=PATIENCE_S)
+                answer, body = await fetch_async(self.http, request)
+                if answer.status_code == 200 and json.loads(body)["status"] in wire.OVER:
+                    return
+                await asyncio.sleep(POLL_S)
+
+    async def _sums(self, run: str) -> NDArray[np.float64]:
+        """Return the sum of each slot from the ledger, in units of the clip.
+
+        Raise InvalidLedger if the chain is broken.
+        """
+        slot_bytes = LINE_BYTES + NUMBER_BYTES * (self.settings.canaries + 1)
+        max_bytes = 2 * VIEW_BYTES + self.settings.slots * slot_bytes
+        path = wire.LEDGER_PATH.format(run=run)
+        request = Request(RequestKind.LEDGER, "GET", path, PATIENCE_S, max_bytes=max_bytes)
+        _, body = await fetch_async(self.http, request)
+        ledger, sums = Ledger(), []
+        for line in body.splitlines(keepends=True):
+            ledger, entry = ledger.read(line)
+            if isinstance(entry, SlotClosed):
+                total = entry.numbers()
+                if total is None:
+                    raise LiveFailed(f"slot {entry.slot} of {run} has no sum")
+                sums.append(total * (GRID / CLIP))
+        return np.array(sums)

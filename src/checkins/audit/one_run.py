@@ -31,7 +31,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,85 +75,69 @@ def tail_probability(
     return bound if bound < 0.5 else 1.0  # the theorem covers the upper tail only
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GuessedBound:
-    """A lower bound on epsilon at ``delta``, because ``correct`` of ``guesses`` were right."""
+    """A lower bound on epsilon at ``delta``, because ``correct`` of ``guesses`` were right.
 
-    epsilon: float
-    delta: float
-    canary: str
-    canaries: int
-    guesses: int
+    It is false with probability at most ``failure``.
+    """
+
     correct: int
+    guesses: int
+    canaries: int
+    canary: str
+    delta: float
     failure: float
 
-    @classmethod
-    def of(
-        cls, correct: int, *, guesses: int, canaries: int, delta: float, failure: float, canary: str
-    ) -> GuessedBound:
-        """Return the bound: the largest epsilon that the guesses refute at level ``failure``."""
+    @cached_property
+    def epsilon(self) -> float:
+        """The largest epsilon that the guesses refute."""
+        known = {"guesses": self.guesses, "canaries": self.canaries}
 
         def refuted(epsilon: float) -> bool:
-            bound = tail_probability(
-                correct, guesses=guesses, canaries=canaries, epsilon=epsilon, delta=delta
-            )
-            return bound < failure
+            bound = tail_probability(self.correct, **known, epsilon=epsilon, delta=self.delta)
+            return bound < self.failure
 
-        epsilon = 0.0
-        if refuted(epsilon):
-            epsilon = first_true(refuted, false=_MAX_EPSILON, true=0.0, width=1e-9, precision=1e-9)
-        return cls(epsilon, delta, canary, canaries, guesses, correct, failure)
-
-    @classmethod
-    def from_order(
-        cls,
-        coins: NDArray[np.bool_],
-        order: NDArray[np.intp],
-        *,
-        lowest: int,
-        highest: int,
-        delta: float,
-        failure: float,
-        canary: str,
-    ) -> GuessedBound:
-        """Return the bound of one strategy.
-
-        It guesses that the last ``highest`` canaries in ``order`` were included, and that the first
-        ``lowest`` canaries were not.
-        """
-        right = int(coins[order[coins.size - highest :]].sum())
-        right += int((~coins[order[:lowest]]).sum())
-        return cls.of(
-            right,
-            guesses=lowest + highest,
-            canaries=coins.size,
-            delta=delta,
-            failure=failure,
-            canary=canary,
-        )
+        if not refuted(0.0):
+            return 0.0
+        return first_true(refuted, false=_MAX_EPSILON, true=0.0, width=1e-9, precision=1e-9)
 
     def at(self, delta: float) -> GuessedBound:
         """Return the bound from the same guesses at another delta."""
-        if delta == self.delta:
-            return self
-        return GuessedBound.of(
-            self.correct,
-            guesses=self.guesses,
-            canaries=self.canaries,
-            delta=delta,
-            failure=self.failure,
-            canary=self.canary,
-        )
+        return self if delta == self.delta else replace(self, delta=delta)
 
     def as_dict(self) -> dict[str, object]:
-        return {
-            "delta": self.delta,
-            "epsilon": self.epsilon,
-            "canary": self.canary,
-            "canaries": self.canaries,
-            "guesses": self.guesses,
-            "correct": self.correct,
-        }
+        names = ("delta", "epsilon", "canary", "canaries", "guesses", "correct")
+        return {name: getattr(self, name) for name in names}
+
+
+def guessed_bounds(
+    coins: NDArray[np.bool_],
+    order: NDArray[np.intp],
+    *,
+    deltas: Sequence[float],
+    failure: float,
+    canary: str,
+) -> tuple[GuessedBound, ...]:
+    """Return the bounds of all strategies and deltas. All hold, except with ``failure``.
+
+    ``order`` sorts the canaries by their scores. A strategy guesses that the canaries with the h
+    highest scores were included, and that those with the l lowest scores were not. The strategies
+    do not depend on the results. One of them guesses only about high scores, because an included
+    canary that did not report also has a low score.
+    """
+    canaries = coins.size
+    half, quarter, few = (max(1, canaries // part) for part in (2, 4, 32))
+    strategies = [(half, canaries - half), (few, few), (0, quarter)]
+    strategies = [(low, high) for low, high in strategies if low + high <= canaries]
+    each = failure / (len(strategies) * len(deltas))
+    found = []
+    for low, high in strategies:
+        right = int(coins[order[canaries - high :]].sum()) + int((~coins[order[:low]]).sum())
+        found += [
+            GuessedBound(right, low + high, canaries, canary, delta, each) for delta in deltas
+        ]
+    return tuple(found)
 
 
 CANARIES = 1000
@@ -180,9 +165,8 @@ class OneRun:
         """
         run = RunParameters.of(campaign.design, repeats=campaign.repeats)
         if run.averaged:
-            raise NotCovered(
-                "protocol", "averaged", "one run is for the fixed and the sliding protocol"
-            )
+            why = "one run is for the fixed and the sliding protocol"
+            raise NotCovered("protocol", "averaged", why)
         if campaign.design.population is not None:
             canaries = min(canaries, campaign.design.population.most)
         if run.capacity is not None:  # only chosen canaries show anything
@@ -211,24 +195,8 @@ class OneRun:
         """Return the bounds of all strategies. All hold, except with probability ``failure``."""
         coins = generator.random(self.canaries) < 0.5
         scores = self.scores(coins, generator)
-        strategies = guess_strategies(self.canaries)
-        each = failure / (len(strategies) * len(deltas))
         order = np.lexsort((generator.random(self.canaries), scores))  # ties are broken at random
-        found: list[GuessedBound] = []
-        for lowest, highest in strategies:
-            found += (
-                GuessedBound.from_order(
-                    coins,
-                    order,
-                    lowest=lowest,
-                    highest=highest,
-                    delta=delta,
-                    failure=each,
-                    canary=self.name,
-                )
-                for delta in deltas
-            )
-        return tuple(found)
+        return guessed_bounds(coins, order, deltas=deltas, failure=failure, canary=self.name)
 
     def scores(self, coins: NDArray[np.bool_], generator: np.random.Generator) -> FloatArray:
         """Return one score for each canary. A larger score is evidence that its coin is True."""
@@ -244,12 +212,14 @@ class OneRun:
         return total
 
     def _used(
-        self, run: RunParameters, there: NDArray[np.bool_], generator: np.random.Generator
+        self, run: RunParameters, coins: NDArray[np.bool_], generator: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the canaries that the slots use, and the slot of each.
 
-        A slot uses at most as many canaries as its capacity.
+        A slot uses at most as many canaries as its capacity. For add/remove, a canary takes part
+        only if its coin is True.
         """
+        there = coins | self._replace_one
         coin = generator.random(self.canaries) < run.participation
         slot = generator.integers(0, run.choices, self.canaries)
         who = generator.permutation(np.flatnonzero(there & coin & (slot < run.slots)))
@@ -274,8 +244,7 @@ class OneRun:
         The other canaries matter little, because their directions are nearly orthogonal.
         """
         sums = generator.standard_normal((run.slots, self.dimension)) * deviation
-        there = np.ones(self.canaries, dtype=np.bool_) if self._replace_one else coins
-        who, where = self._used(run, there, generator)
+        who, where = self._used(run, coins, generator)
         signs = np.where(coins[who], 1.0, -1.0)
         if self.canaries <= self.dimension:
             np.add.at(sums, (where, who), signs)
@@ -304,8 +273,7 @@ class OneRun:
         categories = self.canaries * (2 if self._replace_one else 1) + 1
         places = run.places
         b = math.exp(randomizer.local_epsilon)
-        there = np.ones(self.canaries, dtype=np.bool_) if self._replace_one else coins
-        who, _ = self._used(run, there, generator)
+        who, _ = self._used(run, coins, generator)
         held = np.full(places, categories - 1)  # dummies have the last category
         own = np.where(coins[who], who, who + self.canaries) if self._replace_one else who
         held[: who.size] = own
@@ -320,15 +288,3 @@ class OneRun:
 def _log_mean(exponents: FloatArray, deviation: float, run: RunParameters) -> FloatArray:
     ratios = np.exp(exponents - 0.5 / deviation**2)
     return np.asarray(np.log(1.0 - run.reach + run.reach * ratios.mean(axis=0)))
-
-
-def guess_strategies(canaries: int) -> list[tuple[int, int]]:
-    """Return the strategies, which do not depend on the results.
-
-    A strategy (l, h) guesses about the canaries with the l lowest and the h highest scores. One
-    strategy guesses only about high scores, because an included canary that did not report also has
-    a low score.
-    """
-    half, quarter, few = (max(1, canaries // part) for part in (2, 4, 32))
-    strategies = [(half, canaries - half), (few, few), (0, quarter)]
-    return [(least, most) for least, most in strategies if least + most <= canaries]

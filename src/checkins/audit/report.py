@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from checkins.accounting import Certificate
 from checkins.accounting.certificate import OF_DESIGN
 from checkins.audit.bounds import CHOOSING, Bound, best_of_each
 from checkins.audit.statistics import EventRates, TradeOffCurve, runs_needed
-from checkins.campaign import Campaign
+from checkins.campaign import Campaign, PartialRun, certify_runs
 from checkins.formatting import finite
+
+
+@lru_cache(maxsize=64)
+def certificate_at(campaign: Campaign, delta: float) -> Certificate:
+    """Return the campaign's certificate at ``delta``. Raises if no certificate can be computed."""
+    budget = replace(campaign.budget, delta=delta)
+    return certify_runs((PartialRun.whole(replace(campaign, budget=budget)),))
+
 
 SHARE = 0.8
 """An audit is powerful if it measures at least this share of the known lower bound on epsilon."""

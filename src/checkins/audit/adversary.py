@@ -8,7 +8,7 @@ implementation errors: missing noise, a predictable slot, or information that mu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins.accounting import Adjacency
-from checkins.audit.machines.machine_run import CANARY, Observations
+from checkins.audit.machine_run import CANARY, Observations
+from checkins.audit.releases import GaussianSum, LaplaceSum, Noise
 from checkins.campaign import Campaign
 from checkins.protocol.model_update import ModelUpdate
 from checkins.protocol.participant import Participant
@@ -46,13 +47,6 @@ class Scenario:
     others: int = 0
     strangers: int = 0
 
-    def data(self, *, present: bool) -> float | None:
-        """Return the canary's update in one half of the runs. None means no canary."""
-        return self.with_ if present else self.without
-
-
-ALONE = Scenario("alone among dummies")
-
 
 def scenarios_for(campaign: Campaign) -> tuple[Scenario, ...]:
     """Return the worst scenarios for a campaign.
@@ -66,7 +60,7 @@ def scenarios_for(campaign: Campaign) -> tuple[Scenario, ...]:
     if design.population is not None:
         strangers = design.population.fewest - 1
         return (Scenario("among others", EXCESS, other_data, strangers=strangers),)
-    scenes = [Scenario(ALONE.name, EXCESS, other_data)]
+    scenes = [Scenario("alone among dummies", EXCESS, other_data)]
     if design.capacity is not None:
         scenes.append(Scenario("in full slots", EXCESS, other_data, others=design.capacity))
     return tuple(scenes)
@@ -100,35 +94,23 @@ def neighbours(scenario: Scenario, campaign: Campaign) -> dict[str, tuple[Partic
     return known | unknown
 
 
-def clipped(clips: float) -> float:
-    """Return the length after clipping, in units of the clip. The sign is kept."""
-    return math.copysign(min(abs(clips), 1.0), clips)
-
-
 AttackScores = dict[str, float]
 """The scores of one run, by the name of the attack."""
 
 LIKELIHOOD = "likelihood ratio"
 
 
-@dataclass(frozen=True, slots=True)
-class SlotNoise:
-    """The noise of a slot's sum: ``reports`` independent noises, in units of the clip."""
+def noise_ratio(randomizer: Randomizer, reports: int, sums: Sequence[float], shift: float) -> float:
+    """Return the log-likelihood ratio of sums with the mean ``shift`` and with the mean 0.
 
-    randomizer: Randomizer
-    reports: int
-
-    def log_ratio(self, values: Iterable[float], shift: float) -> float:
-        """Return the log-likelihood ratio of the values with the mean ``shift`` and the mean 0."""
-        match self.randomizer:
-            case Gaussian(noise_multiplier=sigma):
-                variance = self.reports * sigma**2
-            case _:
-                scale = 2.0 / self.randomizer.privacy_spec.local_epsilon
-                if self.reports == 1:
-                    return sum((abs(y) - abs(y - shift)) / scale for y in values)
-                variance = self.reports * 2.0 * scale**2
-        return sum((y * shift - shift**2 / 2.0) / variance for y in values)
+    The noise of a sum is that of ``reports`` reports. Everything is in units of the clip.
+    """
+    noise: Noise
+    if isinstance(randomizer, Gaussian):
+        noise = GaussianSum(randomizer.noise_multiplier * math.sqrt(reports))
+    else:
+        noise = LaplaceSum(2.0 / randomizer.privacy_spec.local_epsilon, reports)
+    return math.fsum(noise.log_ratio(np.asarray(sums, np.float64), np.full(1, shift)))
 
 
 @dataclass(frozen=True)
@@ -139,7 +121,9 @@ class Adversary:
     scenario: Scenario
     slots: Sequence[int]
     """The slots that the canary draws from."""
-    noise: SlotNoise
+    randomizer: Randomizer
+    reports: int
+    """The number of reports with noise in the sum of a slot."""
 
     @cached_property
     def _update(self) -> ModelUpdate:
@@ -208,10 +192,10 @@ class Adversary:
     def _likelihood(self, clips: dict[int, list[float]], observed: Observations) -> float:
         """Return the log-likelihood ratio. See docs/theory/one-likelihood-ratio.md."""
         scenario = self.scenario
-        ratio = self._log_f(clips, clipped(scenario.with_), observed)
+        ratio = self._log_f(clips, _clipped(scenario.with_), observed)
         if scenario.without is None:
             return ratio
-        return ratio - self._log_f(clips, clipped(scenario.without), observed)
+        return ratio - self._log_f(clips, _clipped(scenario.without), observed)
 
     def _log_f(self, clips: dict[int, list[float]], data: float, observed: Observations) -> float:
         scenario, participation = self.scenario, self.campaign.design.participation
@@ -222,7 +206,8 @@ class Adversary:
         terms = [math.log1p(-participation)] if participation < 1.0 else []
         share = participation / len(self.slots)
         for slot in self.slots:
-            ratio = self.noise.log_ratio(clips.get(slot, ()), shift)
+            sums = clips.get(slot, ())
+            ratio = noise_ratio(self.randomizer, self.reports, sums, shift)
             terms.append(math.log(share * used) + ratio)
             if used < 1.0:
                 terms.append(math.log(share * (1.0 - used)))
@@ -233,8 +218,13 @@ class Adversary:
     ) -> float:
         """Return log f of averaged updates, where each slot is weighted by its reports."""
         terms = [
-            math.log(count) + SlotNoise(self.noise.randomizer, count).log_ratio(some, data)
+            math.log(count) + noise_ratio(self.randomizer, count, some, data)
             for slot, some in clips.items()
             if (count := counts.get(slot) or 0) > 0
         ]
         return float(np.logaddexp.reduce(terms)) if terms else 0.0
+
+
+def _clipped(clips: float) -> float:
+    """Return the length after clipping, in units of the clip. The sign is kept."""
+    return math.copysign(min(abs(clips), 1.0), clips)

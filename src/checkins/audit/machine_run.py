@@ -63,13 +63,10 @@ class Faults:
 
 
 NO_FAULTS = Faults()
-"""No faults."""
-
 ORDINARY_FAULTS = Faults(
     repeated=1, crashes_after_draw=1, crashes_after_report=1, crashes_while_closing=1
 )
-"""Ordinary faults: messages arrive twice, and the devices and the server restart."""
-
+"""Messages arrive twice, and the devices and the server restart."""
 
 CANARY = "canary"
 _SERVER = "server"
@@ -104,7 +101,8 @@ class MachineRun:
     devices: Mapping[str, Participant]
     make: Maker
     faults: Faults = NO_FAULTS
-    wakes: Mapping[str, int] = field(default_factory=dict)
+    wake: int = 1
+    """The slot at which all devices wake up and draw."""
     server: Server = field(init=False)
     server_disk: Server = field(init=False)
     memory: dict[str, Participant] = field(init=False)
@@ -127,8 +125,8 @@ class MachineRun:
 
     def run(self) -> Observations:
         """Run all slots, and return what the adversary observes."""
-        for token in self.devices:
-            if self.wakes.get(token, 1) <= 1:
+        if self.wake == 1:
+            for token in self.devices:
                 self._wake_up(token, now=1)
         while self.server.phase is not servers.Phase.DONE:
             self._tick()
@@ -165,7 +163,7 @@ class MachineRun:
         if number > self._began:
             self._began, self._closing_crashes, self._invitation_crashes = number, 0, 0
         for token in self.devices:
-            if self.wakes.get(token, 1) == number > 1:
+            if self.wake == number > 1:
                 self._wake_up(token, now=number)
             self._device_step(token, events.SlotBegan(number))
         self._deliver()
@@ -253,7 +251,7 @@ class MachineRun:
                 self._send(token, events.Acknowledged(receipt))
             case slots.RecordChoice():
                 self.server_disk = state
-                self._server_step(slots.ChoiceRecorded(_number(state)))
+                self._server_step(slots.ChoiceRecorded(state.slot.number if state.slot else 0))
             case slots.Invite(receipt):
                 model = self.server.learner.model
                 self._send(self._owners[receipt], events.Invited(receipt, model))
@@ -327,7 +325,7 @@ class MachineRun:
             case events.SendCheckIn(slot):
                 self._send(_SERVER, slots.CheckedIn(slot, token, "", spent=False))
             case events.AskOutcome(receipt):
-                self._send(_SERVER, slots.Asked(_slot(state), receipt))
+                self._send(_SERVER, slots.Asked(state.slot or 0, receipt))
             case events.Train():
                 self._device_step(token, events.ReportMade(self.make(token)))
             case events.RecordReport():
@@ -350,11 +348,3 @@ class MachineRun:
         so_far = self._crashed.get((token, where), 0)
         self._crashed[token, where] = so_far + 1
         return so_far < most
-
-
-def _number(server: Server) -> int:
-    return 0 if server.slot is None else server.slot.number
-
-
-def _slot(participant: Participant) -> int:
-    return 0 if participant.slot is None else participant.slot
