@@ -27,8 +27,8 @@ from checkins.campaign import (
 from checkins.simulation.engine.outcome import Outcome, simulate
 from checkins.simulation.engine.training import Scenario
 from checkins.tasks.data.dataset import Dataset
+from checkins.tasks.linear_models import Softmax
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.models.linear import Softmax
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parent / "out" / "bench"

@@ -11,9 +11,11 @@ checkins.errors.InvalidValue: delta = nan: must lie strictly between 0 and 1
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from numbers import Integral, Real
+from typing import Any
 
 from checkins.errors import InvalidValue
 
@@ -110,3 +112,21 @@ def make_floats(description: object, *names: str) -> None:
     """Convert the named attributes of a frozen object to floats. They must be numbers."""
     for name in names:
         object.__setattr__(description, name, float(getattr(description, name)))
+
+
+def installed(name: str, *, extra: str, wanted_by: str, setting: str = "data") -> Any:
+    """Return the optional package ``name``, or raise an error that says how to install it.
+
+    ``setting`` is the name of the setting that needs the package, and ``wanted_by`` its value.
+
+    >>> installed("no_such_package", extra="data", wanted_by="patients")
+    Traceback (most recent call last):
+        ...
+    checkins.errors.InvalidValue: data = 'patients': needs no_such_package, ... 'checkins[data]'
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing = error.name or name
+        why = f"needs {missing}, which is not installed: pip install 'checkins[{extra}]'"
+        raise InvalidValue(setting, wanted_by, why) from error

@@ -17,10 +17,11 @@ from checkins.client import RowsTrainer
 from checkins.client.trainer import DatasetClients, trainer_of_file
 from checkins.errors import InvalidValue
 from checkins.simulation.engine.updates import LocalWork, client_updates
-from checkins.tasks.data import synthetic, table_file
+from checkins.tasks.data import synthetic
+from checkins.tasks.data import table as table_module
 from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.loaded_task import model_of
-from checkins.tasks.tensors import flatten, unflatten
+from checkins.tasks.model import flatten, unflatten
 
 FEATURES = ("x", "y", "z")
 
@@ -161,7 +162,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     lines = [
         "from pathlib import Path",
         f"Path({str(tmp_path / 'imported')!r}).touch()",
-        "from checkins.tasks.models.linear import Softmax",
+        "from checkins.tasks.linear_models import Softmax",
         "def build(shape, classes):",
         "    return Softmax(shape[0], classes)",
     ]
@@ -218,8 +219,8 @@ def test_no_file_is_opened_because_a_campaign_names_it(
         opened.append(path)
         return original(path, **how)
 
-    original = table_file.read
-    monkeypatch.setattr(table_file, "read", read)
+    original = table_module.read
+    monkeypatch.setattr(table_module, "read", read)
     source = table(2, "logistic").data
     assert isinstance(source, DataFile)
     task = Task(replace(source, file=named), "logistic", Optimizer(rate=1.0))

@@ -33,9 +33,9 @@ from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.training import Scenario, Training
 from checkins.simulation.engine.updates import Clip, LocalWork, linear
 from checkins.simulation.population import SlotCounts, digits, mixed
+from checkins.tasks.linear_models import Logistic
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.models.linear import Logistic
-from checkins.tasks.models.networks import MLP
+from checkins.tasks.neural_networks import MLP
 from tests.simulation.campaigns import (
     AT_SERVER,
     CLASSES,

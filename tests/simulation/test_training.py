@@ -21,7 +21,7 @@ from checkins.simulation.engine.outcome import training_of
 from checkins.simulation.engine.training import Position, Scenario, Training
 from checkins.simulation.population import Diurnal, Sampling, SlotCounts
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.models.networks import MLP
+from checkins.tasks.neural_networks import MLP
 from tests.simulation.campaigns import (
     AT_SERVER,
     CLASSES,

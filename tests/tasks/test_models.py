@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from checkins.campaign.task import Model as ModelName
 from checkins.errors import InvalidValue
 from checkins.tasks import metrics
-from checkins.tasks.models.linear import Logistic, Softmax
-from checkins.tasks.models.model import LinearModel, Model
-from checkins.tasks.models.networks import CNN, MLP
-from checkins.tasks.models.own_model import NAMES, OwnModel, model_by_name
-from checkins.tasks.tensors import flatten, size, unflatten
+from checkins.tasks.linear_models import Logistic, Softmax
+from checkins.tasks.model import LinearModel, Model, flatten, size, unflatten
+from checkins.tasks.neural_networks import CNN, MLP
+from checkins.tasks.own_model import NAMES, OwnModel, model_by_name
 from tests.support.program import output_of
 
 MODELS: dict[str, tuple[Any, tuple[int, ...], int]] = {
@@ -355,7 +354,7 @@ def test_a_device_without_jax_computes_every_gradient() -> None:
 import sys
 sys.modules["jax"] = None  # any import of it fails
 import numpy as np
-from checkins.tasks.models.own_model import model_by_name
+from checkins.tasks.own_model import model_by_name
 from checkins.tasks import metrics
 from checkins.tasks.data import scattering
 for name, shape in (("logistic", (4,)), ("softmax", (4,)), ("mlp", (4,)), ("cnn", (16, 16))):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from checkins.campaign.task import DataFile
 from checkins.errors import InvalidValue
-from checkins.tasks.data import table, table_file
+from checkins.tasks.data import table
 from checkins.tasks.data.dataset import in_holdout
 from checkins.tasks.data.table import describe, load, scaled
 
@@ -45,9 +45,9 @@ def write(folder: Path, rows: list[Row], kind: str = "csv", header: list[str] = 
     return replace(SOURCE, file=path.name)
 
 
-def refused(folder: Path, source: DataFile, **options: object) -> str:
+def refused(folder: Path, source: DataFile) -> str:
     with pytest.raises(InvalidValue) as caught:
-        load(source, folder=folder, **options)  # type: ignore[arg-type]
+        load(source, folder=folder)
     return str(caught.value)
 
 
@@ -104,9 +104,9 @@ def test_the_holdout_takes_whole_clients_by_their_ids(
     held = set(np.array(people)[in_holdout(people, share=share, purpose=table.PURPOSE)])
     left = {row[3] for row in rows if row[0] not in held}
     if len(left) < 2:
-        assert refused(folder, source, holdout=share).startswith("holdout")
+        assert refused(folder, replace(source, holdout=share)).startswith("holdout")
         return
-    data = load(source, folder=folder, holdout=share)
+    data = load(replace(source, holdout=share), folder=folder)
     assert data.clients == len(people) - len(held)
     assert len(data.holdout_labels) == sum(row[0] in held for row in rows)
     assert len(data.labels) + len(data.holdout_labels) == len(rows)
@@ -219,13 +219,13 @@ def test_one_class_and_one_client_teach_nothing(tmp_path: Path, kind: str) -> No
 def test_labels_must_be_those_that_were_said(tmp_path: Path) -> None:
     source = write(tmp_path, changed(3, "outcome", 2))
     assert load(source, folder=tmp_path).classes == 3
-    assert load(source, folder=tmp_path, classes=5).classes == 5
-    message = refused(tmp_path, source, classes=2)
+    assert load(replace(source, classes=5), folder=tmp_path).classes == 5
+    message = refused(tmp_path, replace(source, classes=2))
     assert message == "column 'outcome', row 4 = 2: is an unknown label: must be 0 to 1"
     gap = write(tmp_path, changed(3, "outcome", 7))
     said = "holds the labels 0, 1, 7: recode them as 0 to 2, or say how many classes there are"
     assert said in refused(tmp_path, gap)
-    assert load(gap, folder=tmp_path, classes=8).classes == 8
+    assert load(replace(gap, classes=8), folder=tmp_path).classes == 8
     from_one = write(tmp_path, [[*row[:3], int(str(row[3])) + 1] for row in ROWS])
     assert refused(tmp_path, from_one).endswith("holds the labels 1, 2: recode them as 0 to 1")
 
@@ -288,7 +288,7 @@ def test_marks_blanks_and_blank_lines_of_a_csv_change_nothing(tmp_path: Path) ->
 
 
 def test_many_rows_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_file, "_BLOCK", 3)
+    monkeypatch.setattr(table, "_BLOCK", 3)
     rows: list[Row] = [[number, number, 50, number % 2] for number in range(10)]
     data = load(write(tmp_path, rows), folder=tmp_path)
     assert data.features[:, 0].tolist() == pytest.approx([n / 50 - 1 for n in range(10)])
@@ -322,7 +322,7 @@ def test_parquet_ids_must_be_texts_or_integers(tmp_path: Path) -> None:
 def test_both_kinds_of_file_give_the_same_data(tmp_path: Path) -> None:
     rows: list[Row] = [[n % 7, n / 3, 50 + n, n % 3] for n in range(40)]
     one, other = (
-        load(write(tmp_path, rows, kind), folder=tmp_path, holdout=0.3) for kind in FORMATS
+        load(replace(write(tmp_path, rows, kind), holdout=0.3), folder=tmp_path) for kind in FORMATS
     )
     assert one.features.tobytes() == other.features.tobytes()
     assert one.labels.tobytes() == other.labels.tobytes()
@@ -356,6 +356,10 @@ def test_a_description_asks_for_the_ranges_that_are_missing(tmp_path: Path) -> N
 
 def test_a_holdout_that_leaves_nothing_to_learn_is_refused(tmp_path: Path) -> None:
     source = write(tmp_path, ROWS)
-    assert "leaves none of the 3 clients" in refused(tmp_path, source, holdout=0.9999999)
-    assert "must be a share" in refused(tmp_path, source, holdout=1.0)
-    assert "must be a share" in refused(tmp_path, source, holdout=float("nan"))
+    message = refused(tmp_path, replace(source, holdout=0.9999999))
+    assert "leaves none of the 3 clients" in message
+    for share in (1.0, float("nan")):
+        with pytest.raises(InvalidValue, match="holdout"):
+            replace(source, holdout=share)
+        with pytest.raises(InvalidValue, match="must be a share"):
+            in_holdout(["ann"], share=share, purpose=table.PURPOSE)

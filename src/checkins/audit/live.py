@@ -41,7 +41,7 @@ from checkins.errors import CheckinsError
 from checkins.ledger import Ledger, SlotClosed
 from checkins.protocol import wire
 from checkins.swarm import Swarm, Tally
-from checkins.tasks.tensors import size, unflatten
+from checkins.tasks.model import size, unflatten
 
 if TYPE_CHECKING:
     import httpx

@@ -194,10 +194,10 @@ def addressed(given: GivenOptions) -> tuple[str, GivenOptions]:
 def campaign_at(url: str, given: GivenOptions) -> CampaignView:
     """Fetch the campaign to join and check its seal."""
     from checkins.client import fetch_campaign
-    from checkins.tasks.optional_import import package
+    from checkins.validate import installed
 
     for name in ("httpx", "safetensors"):
-        package(name, extra="client", wanted_by=url, setting="url")
+        installed(name, extra="client", wanted_by=url, setting="url")
     with naming_options(given):
         view = fetch_campaign(url, given.texts.get("campaign"))
         view.check(seal=given.texts.get("seal"))

@@ -52,7 +52,7 @@ from checkins.protocol.machine import Effect, Event
 from checkins.protocol.participant import Outcome, Participant, participant_of, step
 from checkins.protocol.report import Report, model_from_bytes, most_model_bytes, report_to_bytes
 from checkins.randomizers import DeviceReport
-from checkins.tasks.tensors import flatten, unflatten
+from checkins.tasks.model import flatten, unflatten
 
 LONG_SLEEP_S = 60.0
 """If its slot is more seconds away, the device reads the server's clock again before it."""

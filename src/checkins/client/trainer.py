@@ -14,11 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from checkins.campaign import DataFile, Task
 from checkins.campaign.task import Model as Named
 from checkins.errors import InvalidCell, InvalidValue
-from checkins.tasks.data import table, table_file
+from checkins.tasks.data import table
 from checkins.tasks.data.dataset import Dataset, in_holdout
 from checkins.tasks.loaded_task import LoadedTask, model_of
-from checkins.tasks.models.model import Model
-from checkins.tasks.tensors import flatten, unflatten
+from checkins.tasks.model import Model, flatten, unflatten
 
 Tensors = Mapping[str, NDArray[Any]]
 """Named arrays: the weights of a model, or an update with the same names and shapes."""
@@ -119,10 +118,10 @@ def trainer_of_file(
             "data", source, "the campaign uses a built-in data set: choose one of its rows"
         )
     path = Path(file)
-    named = source.client_column in table_file.header(path)
+    named = source.client_column in table.header(path)
     if client is not None and not named:
         raise InvalidValue("client", client, f"{path.name} has no column {source.client_column}")
-    cells = table_file.read(
+    cells = table.read(
         path,
         client=source.client_column if named else source.label_column,
         label=source.label_column,

@@ -19,7 +19,7 @@ from checkins.protocol import wire
 from checkins.protocol.rules import sampler_of
 from checkins.protocol.schedule import RunSchedule
 from checkins.randomizers import DeviceSampler
-from checkins.tasks.tensors import size
+from checkins.tasks.model import size
 
 
 class MalformedView(CheckinsError):

@@ -33,8 +33,8 @@ from checkins.simulation.engine.mechanism import Mechanism
 from checkins.simulation.engine.outcome import Outcome
 from checkins.simulation.population import Sampling
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.optional_import import package
-from checkins.tasks.tensors import unflatten
+from checkins.tasks.model import unflatten
+from checkins.validate import installed
 
 _STEPS = 2**13
 """Number of noise multipliers that the search tries per doubling of the noise multiplier."""
@@ -239,7 +239,7 @@ def train_pooled(
     ``watch`` is called with the number of finished passes. If it returns False, training stops.
     """
     began = time.perf_counter()
-    optax = package("optax", extra="sim", wanted_by="non-private", setting="baselines")
+    optax = installed("optax", extra="sim", wanted_by="non-private", setting="baselines")
     data, model = loaded.data, loaded.model
     rows, labels = jnp.asarray(data.features), jnp.asarray(data.labels)
     batch = min(BATCH, len(rows))

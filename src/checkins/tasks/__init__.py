@@ -6,6 +6,6 @@ computes its update needs only numpy.
 
 from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.data.synthetic import Loss, Problem
-from checkins.tasks.models.own_model import OwnModel
+from checkins.tasks.own_model import OwnModel
 
 __all__ = ["Dataset", "Loss", "OwnModel", "Problem"]

@@ -11,8 +11,8 @@ from checkins.errors import InvalidValue
 from checkins.tasks.data import fashion_mnist, patients, synthetic, table
 from checkins.tasks.data.dataset import Dataset
 from checkins.tasks.data.scattering import Scattering
-from checkins.tasks.models.model import Model
-from checkins.tasks.models.own_model import model_by_name
+from checkins.tasks.model import Model
+from checkins.tasks.own_model import model_by_name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +45,7 @@ def with_features(data: Dataset, features: Features | None) -> Dataset:
 
 def _loaded(source: str | DataFile, folder: str | os.PathLike[str]) -> Dataset:
     if isinstance(source, DataFile):
-        return table.load(source, folder=folder, classes=source.classes, holdout=source.holdout)
+        return table.load(source, folder=folder)
     match DataSet(source):
         case DataSet.PATIENTS:
             return patients.load()

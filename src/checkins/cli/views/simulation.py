@@ -241,7 +241,7 @@ def save(
     """
     from checkins.simulation.report import write_report
     from checkins.simulation.workers import load_task
-    from checkins.tasks.tensors import unflatten
+    from checkins.tasks.model import unflatten
 
     terminal.write_json(out / "result.json", result.as_json(), indent=1)
     left = iter(outcomes)

@@ -17,7 +17,7 @@ from checkins.protocol.report import model_to_bytes
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.store.run_spec import RunSpec
 from checkins.service.store.run_state import RunSnapshot
-from checkins.tasks.tensors import unflatten
+from checkins.tasks.model import unflatten
 
 MOST_RELEASES = 200  # largest number of releases that ``progress`` shows
 OWN_SLOT = (

@@ -10,7 +10,7 @@ from checkins.protocol.rules import MOST_ENROLLED, Rules, rules_of, sampler_of
 from checkins.protocol.schedule import RunSchedule
 from checkins.protocol.wire import run_id
 from checkins.randomizers import DeviceSampler
-from checkins.tasks.tensors import Shapes, size
+from checkins.tasks.model import Shapes, size
 
 
 def population_of(campaign: Campaign) -> str:

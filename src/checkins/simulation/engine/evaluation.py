@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from checkins.errors import InvalidValue, first_line
 from checkins.tasks import metrics
 from checkins.tasks.loaded_task import LoadedTask
-from checkins.tasks.models.own_model import OwnModel
-from checkins.tasks.tensors import unflatten
+from checkins.tasks.model import unflatten
+from checkins.tasks.own_model import OwnModel
 
 Metrics = dict[str, float]
 MOST_ROWS = 20_000

@@ -24,7 +24,7 @@ from checkins.randomizers import Randomizer
 from checkins.randomizers.compiled import compiled_dummies, compiled_reports
 from checkins.simulation.engine.updates import Updates
 from checkins.simulation.population import digits, mixed
-from checkins.tasks.optional_import import package
+from checkins.validate import installed
 
 SKIPPED, IGNORED = 0.0, -1.0
 """Special values of a slot's count. In a skipped slot the server makes no step. An ignored row is
@@ -240,7 +240,7 @@ def _direction(choice: Optimizer) -> StepDirection:
 
 def _from_optax(choice: Optimizer) -> StepDirection:
     """Return an optax optimizer with rate 1. ``Server`` multiplies its steps by the rate."""
-    optax = package("optax", extra="sim", wanted_by=choice.kind, setting="optimizer")
+    optax = installed("optax", extra="sim", wanted_by=choice.kind, setting="optimizer")
     maker = getattr(optax, choice.optax or "", None)
     if not callable(maker):
         raise InvalidValue("optimizer", choice.kind, "optax has no such function")

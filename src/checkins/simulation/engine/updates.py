@@ -19,8 +19,7 @@ from jax import Array
 
 from checkins.randomizers.compiled import clip_l1, clip_l2
 from checkins.tasks.data.dataset import Dataset
-from checkins.tasks.models.model import LinearModel, Model
-from checkins.tasks.tensors import unflatten
+from checkins.tasks.model import LinearModel, Model, unflatten
 
 
 def _identity(flat: Array) -> Array:

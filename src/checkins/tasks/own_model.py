@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins.errors import InvalidValue, first_line
-from checkins.tasks.models.linear import Logistic, Softmax
-from checkins.tasks.models.model import Model, Rows, Vector
-from checkins.tasks.models.networks import CNN, MLP
-from checkins.tasks.tensors import flatten, size, unflatten
+from checkins.tasks.linear_models import Logistic, Softmax
+from checkins.tasks.model import Model, Rows, Vector, flatten, size, unflatten
+from checkins.tasks.neural_networks import CNN, MLP
 
 if TYPE_CHECKING:
     import jax
@@ -70,7 +69,6 @@ class OwnModel:
 
     @property
     def dimension(self) -> int:
-        """The number of initial weights."""
         return size(self.shapes)
 
     def start(self, seed: int) -> NDArray[np.float64]:
@@ -79,7 +77,6 @@ class OwnModel:
         return flatten(tensors, self.shapes).astype(np.float64)
 
     def loss(self, parameters: dict[str, jax.Array], features: jax.Array, label: Any) -> jax.Array:
-        """Return ``example_loss`` at one example."""
         value: jax.Array = self.example_loss(parameters, features, label)
         return value
 
