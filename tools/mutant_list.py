@@ -254,7 +254,7 @@ MUTANTS = (
         (
             Change(
                 "service/store/database.py",
-                "PRAGMA busy_timeout = {READERS_MS}",
+                "PRAGMA busy_timeout = {CHECKPOINT_READERS_MS}",
                 "PRAGMA busy_timeout = {1000 * WAIT_S}",
             ),
         ),
@@ -272,7 +272,7 @@ MUTANTS = (
     Mutant(
         "silent-store-holds-the-process",
         "threads that wait for an unresponsive store keep the process alive",
-        (Change("service/workers/threads.py", "daemon=True", "daemon=False"),),
+        (Change("service/workers/background_tasks.py", "daemon=True", "daemon=False"),),
         (f"{BACKGROUND}::test_what_has_not_begun_is_dropped_when_threads_leave",),
     ),
     Mutant(
@@ -281,7 +281,7 @@ MUTANTS = (
         (
             Change(
                 "service/store/database.py",
-                "                if self.is_sqlite or not is_away(error):\n",
+                "                if self.is_sqlite or not is_unavailable(error):\n",
                 "                if True:\n",
             ),
         ),
@@ -305,7 +305,7 @@ MUTANTS = (
         (
             Change(
                 "service/store/clock.py",
-                "return self._steady() + self._ahead",
+                "return self._steady() + self._offset",
                 "return self.calendar()",
             ),
         ),
@@ -422,9 +422,8 @@ MUTANTS = (
         (
             Change(
                 "service/runs/client_requests.py",
-                "    return await runner.ask(intake.is_chosen, runner.database, live_run.spec.id,"
-                " slot, receipt)\n",
-                "    return True\n",
+                "return await runner.load(participants.is_chosen, live_run.spec.id, slot, receipt)",
+                "return True",
             ),
         ),
         (f"{MEMORY}::test_room_is_for_reports_of_those_who_were_chosen[stranger]",),

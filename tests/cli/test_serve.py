@@ -186,7 +186,7 @@ def test_a_wrong_option_is_reported_in_one_line(
 def test_an_unreachable_postgresql_is_reported_in_one_line(
     serve, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("checkins.service.store.database.STARTING_S", 0)
+    monkeypatch.setattr("checkins.service.store.database.START_TIMEOUT_S", 0)
     store = ("--store", "postgresql://ann:hidden-word@127.0.0.1:1/x")
     outcome, served = serve(file, *store, "--log-file", tmp_path / "log")
     assert outcome.code == 1

@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 
 from checkins.service.workers import background_tasks
-from checkins.service.workers.background_tasks import BackgroundTasks
-from checkins.service.workers.threads import DaemonThreads
+from checkins.service.workers.background_tasks import BackgroundTasks, DaemonThreads
 from tests.support.program import output_of
 from tests.support.waiting import until
 
 LEAVES = """
 import threading
-from checkins.service.workers.threads import DaemonThreads
+from checkins.service.workers.background_tasks import DaemonThreads
 threads = DaemonThreads(2, name="test")
 begun = threading.Event()
 threads.submit(lambda: (begun.set(), threading.Event().wait()))
 begun.wait()
-print(threads.leave(within_s=0.01))
+print(threads.stop(within_s=0.01))
 """
 
 
@@ -52,7 +51,7 @@ def test_a_task_that_raises_is_started_again_and_counted() -> None:
                 raise OSError("the disk is full")
             done.set()
 
-        tasks.keep("clock", work)
+        tasks.supervise("clock", work)
         await done.wait()
         assert (lives, restarted) == (3, ["clock", "clock"])
 
@@ -71,7 +70,7 @@ def test_a_task_that_dies_is_due_again_at_once(monkeypatch) -> None:
         async def work() -> None:
             raise ValueError
 
-        tasks.keep("clock", work)
+        tasks.supervise("clock", work)
         for _ in range(3):
             await asyncio.sleep(0)
         assert (due, tasks.failing) == ([background_tasks.FIRST_PAUSE_S], ["clock"])
@@ -90,7 +89,7 @@ def test_a_task_that_was_cancelled_by_nobody_of_ours_is_started_again() -> None:
                 raise asyncio.CancelledError
             done.set()
 
-        tasks.keep("clock", work)
+        tasks.supervise("clock", work)
         await done.wait()
         assert restarted == ["clock"]
 
@@ -105,7 +104,7 @@ def test_a_task_that_returns_is_over() -> None:
             nonlocal lives
             lives += 1
 
-        tasks.keep("clock", work)
+        tasks.supervise("clock", work)
         for _ in range(5):
             await asyncio.sleep(0.002)
         assert (lives, restarted, tasks.failing) == (1, [], [])
@@ -124,10 +123,10 @@ def test_a_task_is_failing_from_its_death_until_it_works() -> None:
                 raise ValueError
             again.set()
             await working.wait()
-            tasks.works("clock", name="a")
+            tasks.succeeded("clock", name="a")
             await asyncio.Event().wait()
 
-        tasks.keep("clock", work, name="a")
+        tasks.supervise("clock", work, name="a")
         assert tasks.failing == []
         await again.wait()
         assert tasks.failing == ["clock"]
@@ -153,13 +152,13 @@ def test_pauses_grow_up_to_the_longest_and_begin_anew_once_it_works(monkeypatch)
             nonlocal lives
             lives += 1
             if lives == 7:
-                tasks.works("clock")
+                tasks.succeeded("clock")
             if lives == 8:
                 done.set()
                 return
             raise ValueError
 
-        tasks.keep("clock", work)
+        tasks.supervise("clock", work)
         await done.wait()
         assert [pause for pause in pauses if pause > 0.0] == [*(0.1, 0.2, 0.4, 0.8, 1.6, 2.0), 0.1]
 
@@ -180,8 +179,8 @@ def test_threads_give_answers_and_errors_and_take_no_more_once_they_left() -> No
     ]
     with pytest.raises(ZeroDivisionError):
         threads.submit(divmod, 1, 0).result(60)
-    assert threads.leave(within_s=60)
-    with pytest.raises(RuntimeError, match="shut down"):
+    assert threads.stop(within_s=60)
+    with pytest.raises(RuntimeError, match="stopped"):
         threads.submit(pow, 2, 2)
 
 
@@ -190,12 +189,12 @@ def test_what_has_not_begun_is_dropped_when_threads_leave() -> None:
     first = threads.submit(lambda: (begun.set(), go_on.wait(60)))
     second = threads.submit(pow, 2, 2)
     assert begun.wait(60)
-    assert not threads.leave(within_s=0.0)
+    assert not threads.stop(within_s=0.0)
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "dropping")
     assert second.cancelled()
     go_on.set()
     assert first.result(60) == (None, True)
-    assert threads.leave(within_s=60)
+    assert threads.stop(within_s=60)
 
 
 def test_a_thread_that_hangs_does_not_keep_its_process_alive() -> None:

@@ -100,7 +100,7 @@ def test_a_suspended_machine_has_missed_time_and_does_not_hold() -> None:
 
 
 def test_a_machine_whose_steady_clock_was_stopped_holds() -> None:
-    """As a virtual machine that was paused: its calendar is corrected afterwards."""
+    """As a virtual machine that was paused: its calendar is nearest_offset afterwards."""
     clocks = Clocks(NOON)
     clock = clocks.clock()
     clocks.set(600.0)

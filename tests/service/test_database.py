@@ -18,8 +18,8 @@ from sqlalchemy.exc import OperationalError
 
 from checkins.service.authentication import hashed
 from checkins.service.runs import runner
-from checkins.service.store.clock import corrected
-from checkins.service.store.database import STARTING_CRASHES, WAIT_S, Database, is_away
+from checkins.service.store.clock import nearest_offset
+from checkins.service.store.database import START_CRASHES, WAIT_S, Database, is_unavailable
 from tests.support.in_process import Living, play
 from tests.support.postgres import Postgres
 from tests.support.program import output_of
@@ -91,14 +91,14 @@ def test_the_clock_is_never_further_off_than_the_quickest_answer_took(
 ) -> None:
     offset = 0.0
     for there_s, back_s in delays:
-        offset = corrected(offset, before=0.0, there=there_s + true, after=there_s + back_s)
+        offset = nearest_offset(offset, before=0.0, there=there_s + true, after=there_s + back_s)
         assert abs(offset - true) <= there_s + back_s + 1e-9
     assert abs(offset - true) <= min(sum(delay) for delay in delays) + 1e-9
 
 
 def test_the_clock_of_another_machine_is_taken_over(postgres: Postgres, monkeypatch) -> None:
     database = Database(postgres.create())
-    monkeypatch.setattr("checkins.service.store.database.CLOCK", AHEAD)
+    monkeypatch.setattr("checkins.service.store.database.CLOCK_QUERY", AHEAD)
     before_s = time.time()
     database.synchronise()
     took_s = time.time() - before_s
@@ -139,7 +139,7 @@ def test_a_reader_that_never_ends_delays_no_slot_and_refuses_no_enrolment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its going empties the log: what slots have erased is gone from the files."""
-    monkeypatch.setattr(runner, "EMPTY_LOG_S", 0.0)  # a checkpoint is due all the time
+    monkeypatch.setattr(runner, "EMPTY_WAL_S", 0.0)  # a checkpoint is due all the time
     path = tmp_path / "store.db"
     log = tmp_path / "store.db-wal"
     spent: list[bytes] = []
@@ -177,7 +177,7 @@ def test_a_checkpoint_leaves_how_long_writers_wait_as_it_was(tmp_path: Path) -> 
 
 
 def test_a_checkpoint_does_not_wait_for_a_writer_that_hangs(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("checkins.service.store.database.TURN_S", 0.0)
+    monkeypatch.setattr("checkins.service.store.database.CHECKPOINT_TURN_S", 0.0)
     database = Database(f"sqlite:///{tmp_path}/store.db")
     with database.exclusive("any") as connection:
         connection.execute(text("CREATE TABLE kept (number INTEGER)"))
@@ -211,13 +211,13 @@ def refusal(words: str, *, state: str | None = None) -> OperationalError:
 def test_a_postgresql_that_may_come_back_is_told_from_one_that_refuses(
     error: OperationalError, away: bool
 ) -> None:
-    assert is_away(error) is away
+    assert is_unavailable(error) is away
 
 
 class Answering(Database):
     """A database that is never waited for."""
 
-    def wait_until_it_answers(self) -> None:
+    def wait_until_available(self) -> None:
         """Nothing."""
 
 
@@ -230,7 +230,7 @@ def test_what_a_start_does_is_done_again_after_a_crash() -> None:
             raise outcomes.pop()
         return "done"
 
-    assert database.when_it_answers(work) == "done"
+    assert database.run_when_available(work) == "done"
 
 
 def test_a_start_on_a_postgresql_that_keeps_crashing_ends() -> None:
@@ -243,5 +243,5 @@ def test_a_start_on_a_postgresql_that_keeps_crashing_ends() -> None:
         raise refusal("crash", state="57P02")
 
     with pytest.raises(OperationalError, match="crash"):
-        database.when_it_answers(work)
-    assert crashes == 1 + STARTING_CRASHES
+        database.run_when_available(work)
+    assert crashes == 1 + START_CRASHES

@@ -44,7 +44,8 @@ from checkins.randomizers import DeviceReport
 from checkins.service.authentication import hashed
 from checkins.service.runs import intake, randomness, run_state_machine
 from checkins.service.runs.live_run import LiveRun
-from checkins.service.store.run_spec import RunSpec
+from checkins.service.store import participants
+from checkins.service.store.run_state import RunSpec
 from tests.support.campaigns import AT_SERVER, AVERAGED, EVERYONE, SLIDING, campaign
 from tests.support.clock import Clock
 from tests.support.store import House, units_of
@@ -205,7 +206,7 @@ class Both:
         )
         choice = run_state_machine.read_choice(self.house.database, self.spec.id)
         live_run.update(snapshot, choice)
-        known = intake.slot_of(self.house.database, self.spec.id, receipt)
+        known = self.house.database.read(participants.slot_of, self.spec.id, receipt)
         told = None if known is None else live_run.outcome(slot, receipt)
         if known is None and self.pure.server.phase is Phase.OPEN and slot == self.slot:
             assert self.pure.ask(slot, receipt) in (None, "waiting")  # withdrawn

@@ -11,7 +11,7 @@ from checkins.errors import ProtocolViolation
 from checkins.service.authentication import hashed
 from checkins.service.runs import intake
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
-from checkins.service.store import schema
+from checkins.service.store import participants, schema
 from checkins.service.store.participants import MOST_IN_A_LIST
 from tests.support.campaigns import AT_SERVER, AVERAGED, SLIDING, campaign
 from tests.support.store import House, total_of, units_of
@@ -207,8 +207,8 @@ def test_a_receipt_of_another_run_means_nothing_here(house, spec) -> None:
     house.choose(other, 1)
     with pytest.raises(ProtocolViolation):
         house.report(spec, 1, receipt)
-    assert intake.slot_of(house.database, spec.id, receipt) is None
-    assert intake.slot_of(house.database, other.id, receipt) == 1
+    assert house.database.read(participants.slot_of, spec.id, receipt) is None
+    assert house.database.read(participants.slot_of, other.id, receipt) == 1
     house.report(other, 1, receipt)
 
 

@@ -96,13 +96,13 @@ def test_invariant_8_receipts_that_were_given_out_are_forgotten_with_their_slot(
 ) -> None:
     spec = house.open(campaign())
     live_run = live_run_at(house, spec)
-    live_run.issued["receipt"] = 1
+    live_run.slots_of_receipts["receipt"] = 1
     house.begin(spec, 1)
     told(live_run, house, spec)
-    assert live_run.issued
+    assert live_run.slots_of_receipts
     house.close(spec, 1)
     told(live_run, house, spec)
-    assert live_run.issued == {}
+    assert live_run.slots_of_receipts == {}
 
 
 def test_early_is_before_the_slot_has_begun(house: House) -> None:
@@ -146,11 +146,11 @@ def test_everyone_who_waits_is_woken_by_a_change(house: House) -> None:
 
     async def main() -> None:
         live_run = live_run_at(house, spec)
-        waiters = [asyncio.create_task(live_run.change(most_s=60)) for _ in range(100)]
+        waiters = [asyncio.create_task(live_run.wait_for_change(most_s=60)) for _ in range(100)]
         await asyncio.sleep(0)
         live_run.wake()
         assert await asyncio.gather(*waiters) == [True] * 100
-        assert await live_run.change(most_s=0.001) is False
+        assert await live_run.wait_for_change(most_s=0.001) is False
 
     asyncio.run(main())
 

@@ -20,7 +20,7 @@ from checkins.service.runs import intake, memory_limits, opening, randomness, ru
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest
 from checkins.service.runs.memory_limits import MIB, MemoryBudget
 from checkins.service.store import schema
-from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.run_state import RunSpec
 from tests.support.campaigns import AVERAGED, EVERYONE, campaign, campaign_text
 from tests.support.coordinator import OPERATOR
 from tests.support.in_process import play, problem
@@ -142,7 +142,7 @@ def test_sums_of_batches_are_exact(
 def test_a_run_that_does_not_fit_is_refused_when_it_is_opened(
     house: House, dimension: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_limits, "allowed", lambda: 100 * MIB)
+    monkeypatch.setattr(memory_limits, "allowed_bytes", lambda: 100 * MIB)
     with pytest.raises(InvalidValue) as refused:
         house.open(campaign())
     said = str(refused.value)
@@ -155,7 +155,7 @@ def test_a_run_that_is_open_goes_on_with_less_memory(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = house.open(campaign())
-    monkeypatch.setattr(memory_limits, "allowed", lambda: 1)
+    monkeypatch.setattr(memory_limits, "allowed_bytes", lambda: 1)
     house.restart()
     assert house.open(campaign()).id == spec.id
     house.close(spec, 1)
@@ -164,7 +164,7 @@ def test_a_run_that_is_open_goes_on_with_less_memory(
 def test_a_posted_campaign_that_does_not_fit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_limits, "allowed", lambda: 100 * MIB)
+    monkeypatch.setattr(memory_limits, "allowed_bytes", lambda: 100 * MIB)
 
     async def scenario(it) -> None:
         bearer = {"authorization": f"Bearer {OPERATOR}"}
@@ -180,13 +180,13 @@ def test_a_larger_model_or_population_needs_more() -> None:
         return RunSpec(campaign(population=population), 1, {"w": (dimension,)}, 4)
 
     assert (
-        memory_limits.needed(spec(10))
-        < memory_limits.needed(spec(10**6))
-        < memory_limits.needed(spec(10**7))
+        memory_limits.needed_bytes(spec(10))
+        < memory_limits.needed_bytes(spec(10**6))
+        < memory_limits.needed_bytes(spec(10**7))
     )
-    few, many = (memory_limits.needed(spec(10**6, (1, most))) for most in (2, 10**6))
+    few, many = (memory_limits.needed_bytes(spec(10**6, (1, most))) for most in (2, 10**6))
     assert few < many
-    assert few < memory_limits.needed(spec(10**6))
+    assert few < memory_limits.needed_bytes(spec(10**6))
 
 
 def test_the_least_limit_that_is_set_is_what_is_allowed(
@@ -196,20 +196,20 @@ def test_the_least_limit_that_is_set_is_what_is_allowed(
     monkeypatch.setattr(memory_limits, "CONTROL_GROUP_FILES", (group, tmp_path / "absent"))
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
     group.write_text("max\n")
-    machine = memory_limits.allowed()
+    machine = memory_limits.allowed_bytes()
     assert 64 * MIB < machine < 2**62
     group.write_text(f"{50 * MIB}\n")
-    assert memory_limits.allowed() == 50 * MIB
+    assert memory_limits.allowed_bytes() == 50 * MIB
     limits = {
         resource.RLIMIT_AS: memory_limits.MAPPED_UNUSED_BYTES + 45 * MIB,
         resource.RLIMIT_DATA: 40 * MIB,
     }
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], 2**40))
-    assert memory_limits.allowed() == 40 * MIB
+    assert memory_limits.allowed_bytes() == 40 * MIB
     limits[resource.RLIMIT_DATA] = resource.RLIM_INFINITY
-    assert memory_limits.allowed() == 45 * MIB
+    assert memory_limits.allowed_bytes() == 45 * MIB
     limits[resource.RLIMIT_AS] = 100 * MIB  # less than a worker maps without using it
-    assert memory_limits.allowed() == 0
+    assert memory_limits.allowed_bytes() == 0
 
 
 def test_room_is_lent_in_the_order_in_which_it_was_asked_for() -> None:

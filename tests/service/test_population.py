@@ -17,7 +17,7 @@ from checkins.service.settings import Enrolment as Admission
 from checkins.service.settings import EnrolmentKind
 from checkins.service.store import schema
 from checkins.service.store.database import retry_on_conflict
-from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.run_state import RunSpec
 from tests.support.campaigns import AVERAGED, SLIDING, campaign, campaign_text
 from tests.support.coordinator import OPERATOR
 from tests.support.in_process import play, problem, settings

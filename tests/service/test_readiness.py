@@ -83,7 +83,7 @@ def test_each_reason_is_enough(
     async def main() -> list[str]:
         stand_in: Any = SimpleNamespace(
             stopping=asyncio.Event(),
-            answered=asyncio.get_running_loop().time() - silent_s,
+            store_answered_at=asyncio.get_running_loop().time() - silent_s,
             database=SimpleNamespace(now=lambda: 1000.0 + late_s),
             live_runs={"run": live_run},
             background=SimpleNamespace(failing=failing),
@@ -234,8 +234,8 @@ def test_the_clock_of_a_run_is_started_whatever_the_store_does_while_it_is_found
         it.runner.live_runs.clear()  # as after a start
         monkeypatch.setattr(run_state_machine, "read_choice", failing)
         with pytest.raises(OperationalError):
-            await it.runner._look()
-        await it.runner._look()
+            await it.runner._find_new_runs()
+        await it.runner._find_new_runs()
         assert asked == 2
         await it.show(1)
 

@@ -65,19 +65,21 @@ def test_a_ledger_that_became_shorter_is_noticed(house: House, tmp_path: Path) -
     house.close(spec, 2)
     RollbackGuard(tmp_path / "w").record(progress_of(house.database))
     held = RollbackGuard(tmp_path / "w")._seen
-    assert held.behind(older) == ["the ledger of population clinic has 1 entries, and had 3"]
-    assert held.behind(progress_of(house.database)) == []
+    assert held.ways_older(older) == ["the ledger of population clinic has 1 entries, and had 3"]
+    assert held.ways_older(progress_of(house.database)) == []
 
 
 def test_an_older_epoch_is_noticed_even_without_a_release() -> None:
-    assert StoreProgress(3).behind(StoreProgress(2)) == ["it is in epoch 2, and was in 3"]
+    assert StoreProgress(3).ways_older(StoreProgress(2)) == ["it is in epoch 2, and was in 3"]
     assert (
-        StoreProgress(3).behind(StoreProgress(3)) == StoreProgress(3).behind(StoreProgress(4)) == []
+        StoreProgress(3).ways_older(StoreProgress(3))
+        == StoreProgress(3).ways_older(StoreProgress(4))
+        == []
     )
 
 
 def test_a_population_that_is_gone_is_noticed() -> None:
-    (lost,) = StoreProgress(1, {"population clinic": 4}).behind(StoreProgress(1))
+    (lost,) = StoreProgress(1, {"population clinic": 4}).ways_older(StoreProgress(1))
     assert "has 0 entries, and had 4" in lost
 
 

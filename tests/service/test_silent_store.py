@@ -17,7 +17,7 @@ from checkins.service.runs.runner import Runner
 from checkins.service.startup import Start, prepare
 from checkins.service.store import database as databases
 from checkins.service.store import metadata
-from checkins.service.store.database import Database, StoreAway
+from checkins.service.store.database import Database, StoreUnavailable
 from checkins.service.workers.epsilon_process import EpsilonProcesses
 from tests.support.campaigns import campaign, campaign_text, write_campaign
 from tests.support.coordinator import Coordinator
@@ -63,7 +63,7 @@ def test_asked_to_stop_while_postgresql_is_silent_it_leaves(
 def test_asked_to_stop_before_postgresql_has_answered_a_coordinator_leaves(
     tmp_path: Path, postgres: Postgres, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("checkins.service.runs.runner.LEAVE_STORE_S", 0.0)
+    monkeypatch.setattr("checkins.service.runs.runner.LAST_COMMITS_S", 0.0)
     prepare(settings(postgres_url, tmp_path), None, start=Start())
     with Silence(postgres.port).open() as proxy:
         proxy.silent.set()
@@ -130,7 +130,7 @@ def test_a_crash_of_postgresql_while_runs_are_looked_for_is_waited_for(
 def test_a_postgresql_that_stays_away_is_named_with_how_long_it_was_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "STARTING_S", 0)
+    monkeypatch.setattr(databases, "START_TIMEOUT_S", 0)
     away = settings("postgresql://ann:hidden-word@127.0.0.1:1/x", tmp_path)
-    with pytest.raises(StoreAway, match="did not take connections for 0 s: is it running"):
+    with pytest.raises(StoreUnavailable, match="did not take connections for 0 s: is it running"):
         prepare(away, None, start=Start())

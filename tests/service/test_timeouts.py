@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from checkins.service.workers import threads
+from checkins.service.workers import background_tasks
 from tests.support.in_process import Living, play, problem
 
 PATHS = ("/progress", "/ledger", "/check-ins/abcdefgh12345678?wait=0")
@@ -33,7 +33,7 @@ def test_a_silent_store_is_busy(tmp_path: Path, monkeypatch, path: str) -> None:
 
         with monkeypatch.context() as patch:
             it.faults["reading"] = silent
-            patch.setattr(threads, "PATIENCE_S", 0.05)
+            patch.setattr(background_tasks, "STORE_TIMEOUT_S", 0.05)
             try:
                 assert problem(await it.ask("GET", path)) == (503, "busy")
             finally:

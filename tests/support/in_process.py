@@ -188,5 +188,5 @@ def play(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runners, "LONGEST_SLEEP_S", 0.003)
-        patch.setattr(runners, "LOOK_S", 0.05)
+        patch.setattr(runners, "POLL_S", 0.05)
         asyncio.run(main())

@@ -23,8 +23,7 @@ from checkins.service.runs import intake, opening, run_state_machine
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
 from checkins.service.store import ledgers, metadata, run_state, schema
 from checkins.service.store.database import Database
-from checkins.service.store.run_spec import RunSpec
-from checkins.service.store.run_state import RunSnapshot
+from checkins.service.store.run_state import RunSnapshot, RunSpec
 from checkins.service.store.schema import migrate
 from checkins.service.workers.epsilon_process import EpsilonProcesses
 from tests.support.clock import Clock, StoreClock

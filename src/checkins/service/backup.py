@@ -35,7 +35,7 @@ def back_up(store: str, out: Path) -> int:
         with copy.exclusive("facts") as connection:
             metadata.write(connection, metadata.COPY, "yes")
             participants.erase_clients(connection)  # no client may check in to a copy
-            metadata.forget(connection, metadata.KEY)  # tokens are derived from the key
+            metadata.delete_entry(connection, metadata.KEY)  # tokens are derived from the key
             epoch = int(metadata.read(connection, metadata.EPOCH) or 0)
         copy.compact()
         copy.close()
@@ -63,7 +63,7 @@ def end_runs(database: Database, *, lost: Collection[str] = ()) -> None:
     unknown = {*lost, *(spec.population for spec, _ in open_runs if spec.rules.averaged)}
     with database.exclusive("facts") as connection:
         for population in sorted(unknown):
-            metadata.write(connection, metadata.lost(population), "yes")
+            metadata.write(connection, metadata.lost_runs_entry(population), "yes")
     for spec, snapshot in open_runs:
         certificate = None
         if spec.rules.averaged:  # epsilon depends on contributors after the copy
@@ -74,7 +74,7 @@ def end_runs(database: Database, *, lost: Collection[str] = ()) -> None:
         stopped = run_state_machine.stop(database, spec, snapshot)
         run_state_machine.finish(database, spec, stopped, certificate)
     with database.exclusive("facts") as connection:
-        metadata.forget(connection, metadata.COPY)
+        metadata.delete_entry(connection, metadata.COPY)
 
 
 def stored_model(store: str, run: str | None = None) -> bytes:

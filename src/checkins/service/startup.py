@@ -1,6 +1,6 @@
 """Steps before a coordinator starts: migrate and check its store, and open a campaign.
 
-Later ``runs.crash_recovery`` reads the runs from the store.
+Later ``runs.runner`` reads the runs from the store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from checkins.service.settings import Settings
 from checkins.service.store import metadata, run_state
 from checkins.service.store.database import Database
 from checkins.service.store.rollback_guard import RollbackGuard, progress_of
-from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.run_state import RunSpec
 from checkins.service.store.schema import migrate
 
 
@@ -79,7 +79,7 @@ def prepare(
                 guard.check_restorable(store)
             backup.end_runs(store, lost=() if guard is None else guard.unknown_to(store))
             if guard is not None:
-                guard.forget(progress_of(store))
+                guard.overwrite(progress_of(store))
         if guard is not None:
             guard.check(store)
             for event, words in guard.warnings(store, settings.store).items():
@@ -94,7 +94,7 @@ def prepare(
 
     try:
         with logs.configure(settings.log_file):
-            return store.when_it_answers(prepared)
+            return store.run_when_available(prepared)
     finally:
         store.close()
 

@@ -267,10 +267,10 @@ def _explained(error: Exception, settings: Settings) -> Exception:
     from sqlalchemy.exc import DBAPIError
 
     from checkins.errors import ComputationFailed, ProtocolViolation
-    from checkins.service.store.database import StoreAway
+    from checkins.service.store.database import StoreUnavailable
     from checkins.service.store.rollback_guard import NotRolledBack, RolledBack
 
-    if isinstance(error, StoreAway):
+    if isinstance(error, StoreUnavailable):
         return ComputationFailed(f"--store {settings.redacted_store}: {error}")
     if isinstance(error, RolledBack | NotRolledBack):
         return UsageError(f"{settings.redacted_store}: {error}")

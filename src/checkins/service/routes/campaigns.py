@@ -62,7 +62,7 @@ async def open_campaign(request: Request) -> Response:
     require_operator(request)
     runner = runner_of(request)
     try:
-        campaign = await runner.read(await request.body())
+        campaign = await runner.parse_campaign(await request.body())
     except InvalidCampaign as error:
         raise Problem("invalid", str(error)) from None
     live_run = await runner.open(campaign)
@@ -95,7 +95,7 @@ async def stop_campaign(request: Request) -> Response:
     stop may depend on the releases."""
     require_operator(request)
     live_run, runner = await live_run_of(request), runner_of(request)
-    await runner.end(live_run)
+    await runner.stop_run(live_run)
     return _view(live_run, runner)
 
 

@@ -25,7 +25,7 @@ from checkins.service.routes.requests import (
 )
 from checkins.service.runs import run_state_machine
 from checkins.service.runs.runner import Runner
-from checkins.service.workers.threads import PATIENCE_S
+from checkins.service.workers.background_tasks import STORE_TIMEOUT_S
 
 LATE_S = 5.0
 """A transition of a slot counts as late this many seconds after its time."""
@@ -88,9 +88,9 @@ def faults(runner: Runner) -> list[str]:
     found = []
     if runner.stopping.is_set():
         found.append("the service is stopping")
-    now, answered = asyncio.get_running_loop().time(), runner.answered
-    if answered is None or not now - answered <= PATIENCE_S:
-        found.append(f"the store has not answered for {PATIENCE_S:.0f} s")
+    now, answered = asyncio.get_running_loop().time(), runner.store_answered_at
+    if answered is None or not now - answered <= STORE_TIMEOUT_S:
+        found.append(f"the store has not answered for {STORE_TIMEOUT_S:.0f} s")
     if runner.clock_watch.holding is not None:
         found.append(f"no slot is closed: {runner.clock_watch.holding}")
     elif late := _late(runner):

@@ -15,8 +15,7 @@ from checkins.formatting import up_in_full
 from checkins.protocol import wire
 from checkins.protocol.report import model_to_bytes
 from checkins.service.runs.live_run import LiveRun
-from checkins.service.store.run_spec import RunSpec
-from checkins.service.store.run_state import RunSnapshot
+from checkins.service.store.run_state import RunSnapshot, RunSpec
 from checkins.tasks.model import unflatten
 
 MOST_RELEASES = 200  # largest number of releases that ``progress`` shows

@@ -20,7 +20,7 @@ from checkins.service.runs.intake import CheckIn, EnrolmentRequest
 from checkins.service.runs.live_run import EARLY_S, LiveRun
 from checkins.service.runs.memory_limits import REPORT_BYTES_PER_COORDINATE
 from checkins.service.runs.runner import Runner
-from checkins.service.store import ledgers
+from checkins.service.store import ledgers, participants
 
 LEDGER_BYTES = 4_000_000
 """A ledger is sent in parts of about this size, so that it is never in memory as a whole."""
@@ -51,7 +51,7 @@ async def withdraw(runner: Runner, live_run: LiveRun, token: str) -> None:
     """Spend a token and erase its check-in. Raise ``refused`` if the service has neither."""
     _refuse_if_over(live_run)
     run = live_run.spec.id
-    if not await runner.ask(intake.withdraw, runner.database, run, hashed(token)):
+    if not await runner.in_thread_or_busy(intake.withdraw, runner.database, run, hashed(token)):
         raise Problem("refused", "this token is unknown or spent; nothing is stored about it")
 
 
@@ -63,15 +63,15 @@ async def check_in(runner: Runner, live_run: LiveRun, slot: int, token: str) -> 
         await _until_begun(live_run, runner, slot)
         clock_watch.refuse_while_holding(runner.database)
     receipt = await live_run.check_ins.submit(CheckIn(slot, hashed(token)))
-    live_run.issued[receipt] = slot
+    live_run.slots_of_receipts[receipt] = slot
     return receipt
 
 
 async def slot_of(runner: Runner, live_run: LiveRun, receipt: str) -> int:
     """Return the slot of a receipt. Raise ``unknown-receipt`` if that slot is not in progress."""
-    slot = live_run.issued.get(receipt)
+    slot = live_run.slots_of_receipts.get(receipt)
     if slot is None:
-        slot = await runner.ask(intake.slot_of, runner.database, live_run.spec.id, receipt)
+        slot = await runner.load(participants.slot_of, live_run.spec.id, receipt)
     if slot is None:
         raise unknown_receipt()
     return slot
@@ -92,7 +92,7 @@ async def wait_for_outcome(
     with runner.metrics.waiters.track_inprogress():
         while outcome == "waiting" and not runner.stopping.is_set():
             left = until - loop.time()
-            if left <= 0.0 or not await live_run.change(most_s=left):
+            if left <= 0.0 or not await live_run.wait_for_change(most_s=left):
                 break
             outcome = live_run.outcome(slot, receipt)
     return outcome
@@ -122,7 +122,7 @@ async def receiving_report(
     if not await _is_chosen(live_run, runner, slot, receipt):
         raise Problem("refused", "no report is asked of this receipt in this slot")
     size = REPORT_BYTES_PER_COORDINATE * live_run.spec.dimension
-    async with live_run.report_of(receipt), runner.report_memory.reserve(size):
+    async with live_run.receiving(receipt), runner.report_memory.reserve(size):
         yield
 
 
@@ -131,9 +131,9 @@ async def _is_chosen(live_run: LiveRun, runner: Runner, slot: int, receipt: str)
 
     The store is asked if this process has not read the choice of that slot.
     """
-    if live_run.knows(slot):
+    if live_run.knows_choice(slot):
         return live_run.outcome(slot, receipt) == "chosen"
-    return await runner.ask(intake.is_chosen, runner.database, live_run.spec.id, slot, receipt)
+    return await runner.load(participants.is_chosen, live_run.spec.id, slot, receipt)
 
 
 async def _until_begun(live_run: LiveRun, runner: Runner, slot: int) -> None:
@@ -147,7 +147,7 @@ async def _until_begun(live_run: LiveRun, runner: Runner, slot: int) -> None:
     until = loop.time() + EARLY_S + live_run.spec.times.choose_s
     while live_run.is_early(slot) and not runner.stopping.is_set():
         left = until - loop.time()
-        if left <= 0.0 or not await live_run.change(most_s=left):
+        if left <= 0.0 or not await live_run.wait_for_change(most_s=left):
             raise Problem("busy", "the slot before is not closed yet", retry_after=1)
     # Wait for the fixed time of the release, because the duration of closing the slot before may
     # depend on who was in it.
@@ -168,13 +168,12 @@ def _refuse_if_over(live_run: LiveRun) -> None:
 
 async def progress(runner: Runner, live_run: LiveRun) -> wire.Progress:
     """Return the learning curve, the epsilons and the latest releases."""
-    releases = await runner.ask(
-        runner.database.read,
-        ledgers.last_releases,
+    run, closed, most = (
         live_run.spec.id,
-        closed=live_run.public.state.closed,
-        most=cached_responses.MOST_RELEASES,
+        live_run.public.state.closed,
+        cached_responses.MOST_RELEASES,
     )
+    releases = await runner.load(ledgers.last_releases, run, closed=closed, most=most)
     return cached_responses.progress(live_run, releases)
 
 
@@ -188,9 +187,8 @@ async def ledger_parts(runner: Runner, live_run: LiveRun, *, after: int) -> Asyn
     most = max(1, LEDGER_BYTES // (LINE_BYTES + NUMBER_BYTES * live_run.spec.dimension))
 
     async def part(done: int) -> list[bytes]:
-        some = max(0, min(most, last - done))
-        read = runner.database.read
-        return await runner.ask(read, ledgers.ledger_lines, population, after=done, most=some)
+        count = max(0, min(most, last - done))
+        return await runner.load(ledgers.ledger_lines, population, after=done, most=count)
 
     async def parts(lines: list[bytes], done: int) -> AsyncIterator[bytes]:
         while lines:
@@ -209,7 +207,5 @@ async def ledger_head(runner: Runner, live_run: LiveRun, *, entries: int) -> str
     public, population = live_run.public.ledger.entries, live_run.spec.population
     if entries > public:
         raise Problem("unknown-entry", f"it has {public:,} entries so far")
-    read = runner.database.read
-    before = entries - 1
-    (head,) = await runner.ask(read, ledgers.ledger_heads, population, after=before, most=1)
-    return str(head)
+    (head,) = await runner.load(ledgers.ledger_heads, population, after=entries - 1, most=1)
+    return head

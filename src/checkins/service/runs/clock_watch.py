@@ -35,10 +35,10 @@ def start(database: Database, *, trust: bool = False) -> None:
         if saved is not None:
             ahead, width = map(float, saved.split())
             database.clock.resume((ahead, width))
-    look(database)
+    compare(database)
 
 
-def look(database: Database) -> None:
+def compare(database: Database) -> None:
     """Compare the clocks once and save their offset. Without an open run, accept the calendar."""
     database.synchronise()
     if database.clock.holds and not database.read(run_state.count_open_runs):

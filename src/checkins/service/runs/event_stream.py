@@ -33,7 +33,7 @@ async def _events(live_run: LiveRun, runner: Runner) -> AsyncIterator[bytes]:
         for event in events:
             yield event
         # No other task runs between finding no news and waiting for a change.
-        if not events and not await live_run.change(most_s=KEEP_ALIVE_S):
+        if not events and not await live_run.wait_for_change(most_s=KEEP_ALIVE_S):
             yield b": still here\n\n"
 
 
@@ -84,9 +84,9 @@ class _Listener:
             hashes, heads = [(closed, public.model_hash)], [public.ledger.head]
         else:
             run, population, most = live_run.spec.id, live_run.spec.population, closed - first + 1
-            ask, read, after = self._runner.ask, self._runner.database.read, self._entries
-            hashes = await ask(read, ledgers.last_releases, run, closed=closed, most=most)
-            heads = await ask(read, ledgers.ledger_heads, population, after=after, most=most)
+            load, after = self._runner.load, self._entries
+            hashes = await load(ledgers.last_releases, run, closed=closed, most=most)
+            heads = await load(ledgers.ledger_heads, population, after=after, most=most)
         return [
             cached_responses.release(
                 live_run,

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from checkins.service.workers.threads import PATIENCE_S, away
+from checkins.service.workers.background_tasks import STORE_TIMEOUT_S, store_unavailable
 
 M = TypeVar("M")
 A = TypeVar("A")
@@ -19,14 +19,14 @@ class GroupCommit(Generic[M, A]):
     """Answers each message after it is durable, with one transaction at a time.
 
     ``commit`` runs on ``threads`` and returns an answer, or an exception, for each message. If a
-    transaction takes longer than ``patience_s`` seconds, all waiting messages get ``busy``.
+    transaction takes longer than ``timeout_s`` seconds, all waiting messages get ``busy``.
     ``on_commit`` is called with the number of messages and the duration of each transaction.
     """
 
     commit: Callable[[Sequence[M]], Sequence[A | Exception]]
     threads: Executor = field(kw_only=True)
     most: int = field(default=500, kw_only=True)
-    patience_s: float = field(default=PATIENCE_S, kw_only=True)
+    timeout_s: float = field(default=STORE_TIMEOUT_S, kw_only=True)
     on_commit: Callable[[int, float], None] | None = field(default=None, kw_only=True)
     _waiting: list[tuple[M, asyncio.Future[A]]] = field(default_factory=list)
     _committing: list[tuple[M, asyncio.Future[A]]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class GroupCommit(Generic[M, A]):
                 answers: Sequence[A | Exception]
                 try:
                     commit = loop.run_in_executor(self.threads, self.commit, messages)
-                    while not (await asyncio.wait({commit}, timeout=self.patience_s))[0]:
+                    while not (await asyncio.wait({commit}, timeout=self.timeout_s))[0]:
                         self.refuse_waiting()
                     answers = commit.result()
                 except Exception as error:
@@ -73,5 +73,5 @@ class GroupCommit(Generic[M, A]):
         """Answer all waiting messages with ``busy``. The transaction may still become durable."""
         for _, future in (*self._committing, *self._waiting):
             if not future.done():
-                future.set_exception(away())
+                future.set_exception(store_unavailable())
         self._waiting = []

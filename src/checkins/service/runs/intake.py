@@ -23,11 +23,10 @@ from checkins.protocol.server import Server
 from checkins.protocol.slot import Acknowledge, CheckedIn, RecordCheckIn, ReportArrived, Slot
 from checkins.randomizers import DeviceReport
 from checkins.service.runs import randomness
-from checkins.service.runs.slot_closing import report_of
+from checkins.service.runs.run_state_machine import stored_report
 from checkins.service.store import participants, run_state
 from checkins.service.store.database import ConcurrentUpdate, Database
-from checkins.service.store.run_spec import RunSpec
-from checkins.service.store.run_state import RunState
+from checkins.service.store.run_state import RunSpec, RunState
 
 NO_MODEL = Learner(np.zeros(1))
 """A placeholder. The state machine needs a model, but no decision about a message uses it."""
@@ -118,7 +117,7 @@ def take_reports(
                 state,
                 waiting={} if row is None else {row.token: row.receipt},
                 chosen=(message.receipt,) if row is not None and row.chosen else (),
-                reports={} if held is None else {message.receipt: report_of(held, spec)},
+                reports={} if held is None else {message.receipt: stored_report(held, spec)},
             )
             report = Report.from_device(DeviceReport(message.units, spec.sampler.grid))
             try:
@@ -181,16 +180,6 @@ def withdraw(database: Database, run: str, token: str) -> bool:
     """Spend a token and erase its check-in. Return False if the store has neither."""
     with database.shared(run) as connection:
         return participants.erase_client(connection, run, token)
-
-
-def slot_of(database: Database, run: str, receipt: str) -> int | None:
-    """Return the slot of a receipt, or None if it does not belong to the slot in progress."""
-    return database.read(participants.slot_of, run, receipt)
-
-
-def is_chosen(database: Database, run: str, slot: int, receipt: str) -> bool:
-    """Return whether ``slot`` is in progress and the receipt was chosen in it."""
-    return database.read(participants.is_chosen, run, slot, receipt)
 
 
 def _server(spec: RunSpec, state: RunState, **client: Any) -> Server:

@@ -14,9 +14,8 @@ from checkins.campaign import DataFile, Task
 from checkins.errors import CheckinsError
 from checkins.service.store import run_state
 from checkins.service.store.database import Database
-from checkins.service.store.run_spec import RunSpec
-from checkins.service.store.run_state import Curve, RunSnapshot
-from checkins.service.workers.threads import DaemonThreads
+from checkins.service.store.run_state import Curve, RunSnapshot, RunSpec
+from checkins.service.workers.background_tasks import DaemonThreads
 from checkins.tasks import metrics
 from checkins.tasks.loaded_task import LoadedTask
 
@@ -70,9 +69,9 @@ class Measurements:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._measure, spec, snapshot)
 
-    def leave(self, *, within_s: float) -> bool:
+    def stop(self, *, within_s: float) -> bool:
         """Accept no more work. Return False if a measurement still runs after ``within_s``."""
-        return self._thread.leave(within_s=within_s)
+        return self._thread.stop(within_s=within_s)
 
     def _measure(self, spec: RunSpec, snapshot: RunSnapshot) -> None:
         task = spec.campaign.task

@@ -19,13 +19,12 @@ from checkins.service.http.problems import Problem
 from checkins.service.runs.group_commit import GroupCommit
 from checkins.service.runs.intake import CheckIn, EnrolmentRequest, Submission
 from checkins.service.runs.run_state_machine import SlotChoice
-from checkins.service.store.run_spec import RunSpec
-from checkins.service.store.run_state import Curve, Epsilons, RunSnapshot
+from checkins.service.store.run_state import Curve, Epsilons, RunSnapshot, RunSpec
 
 EARLY_S = 2.0
 """A check-in that comes at most this many seconds before its slot waits; others are refused."""
 
-MOST_REPORTS_OF_ONE = 2
+MOST_REPORTS_PER_RECEIPT = 2
 """Largest number of reports of one receipt at once: one that has stalled, and its retry."""
 
 
@@ -43,9 +42,9 @@ class LiveRun:
     epsilons: Epsilons = field(default_factory=list)
     curve: Curve = field(default_factory=list)
     next_run: str | None = None
-    no_more: bool = False
+    budget_is_spent: bool = False
     """Whether the budget allows no further run, although the campaign declares more."""
-    issued: dict[str, int] = field(default_factory=dict)  # the slot of each receipt
+    slots_of_receipts: dict[str, int] = field(default_factory=dict)  # the slot of each receipt
     cached_view: bytes | None = None
     """The view as JSON without the server's time; None if it must be built again."""
     cached_models: dict[str, bytes] = field(default_factory=dict)
@@ -70,7 +69,7 @@ class LiveRun:
     def is_last(self) -> bool:
         """Whether no further run of the campaign follows."""
         stopped = self.snapshot.state.ending is Ending.STOPPED
-        return self.no_more or stopped or self.spec.number >= self.spec.campaign.repeats
+        return self.budget_is_spent or stopped or self.spec.number >= self.spec.campaign.repeats
 
     @property
     def is_over(self) -> bool:
@@ -90,7 +89,7 @@ class LiveRun:
         If it contains a new release, it becomes public only by ``publish``.
         """
         if snapshot.state.closed != self.snapshot.state.closed:
-            self.issued.clear()
+            self.slots_of_receipts.clear()
         self.snapshot = snapshot
         if choice is not None:
             self._choice = choice
@@ -110,7 +109,7 @@ class LiveRun:
         self._change.set()
         self._change = asyncio.Event()
 
-    async def change(self, *, most_s: float) -> bool:
+    async def wait_for_change(self, *, most_s: float) -> bool:
         """Wait for a change of the run. Return False if none comes within ``most_s`` seconds."""
         try:
             async with asyncio.timeout(most_s):
@@ -120,13 +119,13 @@ class LiveRun:
         return True
 
     @asynccontextmanager
-    async def report_of(self, receipt: str) -> AsyncIterator[None]:
+    async def receiving(self, receipt: str) -> AsyncIterator[None]:
         """Hold the lock of a receipt, so that one of its reports is read at a time.
 
         One more report may wait. Raise ``too-many`` for a third.
         """
         turn, others = self._reporting.get(receipt, (asyncio.Lock(), 0))
-        if others >= MOST_REPORTS_OF_ONE:
+        if others >= MOST_REPORTS_PER_RECEIPT:
             words = "two reports of this receipt are already being received"
             raise Problem("too-many", words, retry_after=1)
         self._reporting[receipt] = turn, others + 1
@@ -146,7 +145,7 @@ class LiveRun:
             return False
         return slot > state.slot or (slot == state.slot and state.phase is Phase.WAITING)
 
-    def knows(self, slot: int) -> bool:
+    def knows_choice(self, slot: int) -> bool:
         """Return whether this process has read who was chosen in a slot."""
         state = self.snapshot.state
         is_chosen = state.slot_phase is slots.Phase.CHOOSING

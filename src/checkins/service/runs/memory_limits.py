@@ -16,7 +16,7 @@ from pathlib import Path
 from resource import RLIMIT_AS, RLIMIT_DATA
 
 from checkins.errors import InvalidValue
-from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.run_state import RunSpec
 
 MIB = 2**20
 BATCH_BYTES = 8 * MIB
@@ -46,7 +46,7 @@ def reports_per_batch(dimension: int) -> int:
     return max(1, BATCH_BYTES // (REPORT_BYTES_PER_COORDINATE * dimension))
 
 
-def needed(spec: RunSpec) -> int:
+def needed_bytes(spec: RunSpec) -> int:
     """Return the memory that a worker process needs to serve a run, in bytes.
 
     This is an upper bound if the campaign declares its population. Otherwise the number of
@@ -67,7 +67,7 @@ def needed(spec: RunSpec) -> int:
     )
 
 
-def allowed() -> int:
+def allowed_bytes() -> int:
     """Return the memory that this process may use, in bytes.
 
     It is the smallest of the machine's memory and the limits of control groups and of ulimit.
@@ -99,7 +99,7 @@ def _own_control_group() -> list[Path]:
 
 def require_memory(spec: RunSpec) -> None:
     """Raise InvalidValue if a run needs more memory than a worker may use."""
-    needs, may = needed(spec), allowed()
+    needs, may = needed_bytes(spec), allowed_bytes()
     if needs <= may:
         return
     population = spec.campaign.design.population

@@ -20,13 +20,13 @@ from checkins.service.http.problems import Problem
 from checkins.service.runs.memory_limits import require_memory
 from checkins.service.store import ledgers, metadata, run_state
 from checkins.service.store.database import Connection, Database
-from checkins.service.store.run_spec import RunSpec, population_of
-from checkins.service.workers.threads import DaemonThreads
+from checkins.service.store.run_state import RunSpec, population_of
+from checkins.service.workers.background_tasks import DaemonThreads
 from checkins.tasks.loaded_task import INITIAL_WEIGHTS_SEED, model_of
 
 T = TypeVar("T")
 MOST_WAITING = 4  # largest number of campaigns in the queue
-WITHIN_S = 60.0
+OPENING_TIMEOUT_S = 60.0
 """A request that takes longer than this gets ``busy``, in seconds.
 
 The work goes on, and a retry gets its result.
@@ -84,7 +84,7 @@ def open_run(
     while True:
         with database.reading() as connection:
             ledger = ledgers.load_ledger(connection, population)
-            incomplete = metadata.read(connection, metadata.lost(population)) is not None
+            incomplete = metadata.read(connection, metadata.lost_runs_entry(population)) is not None
         running = ledger.running
         if running is not None:
             if running.seal == seal:
@@ -222,7 +222,7 @@ class OpeningQueue:
     work, so that it does not delay check-ins.
     """
 
-    def __init__(self, *, within_s: float = WITHIN_S, most: int = MOST_WAITING) -> None:
+    def __init__(self, *, within_s: float = OPENING_TIMEOUT_S, most: int = MOST_WAITING) -> None:
         self._thread = DaemonThreads(1, name="openings")
         self._within_s = within_s
         self._most = most
@@ -247,4 +247,4 @@ class OpeningQueue:
 
     def close(self) -> None:
         """Drop all waiting work, and do not wait for the work in progress."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.stop(within_s=0.0)

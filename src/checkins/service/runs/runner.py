@@ -1,7 +1,11 @@
-"""The runner of one process, which closes slots by the clock and calls the store for requests.
+"""The runner of one process: it recovers the runs of the store, and closes slots by the clock.
 
 It has a ``LiveRun`` for each run. If a run is not over, the runner waits until its next transition
 is due, commits it unless another worker has, and wakes the waiting requests.
+
+Crash recovery: a coordinator starts in the same way after a stop and after a crash. It closes every
+slot that ended meanwhile. Reports that were durable in time count, and dummy reports replace all
+missing ones. If the crash prevented the next run of a campaign, that run is opened.
 """
 
 from __future__ import annotations
@@ -10,20 +14,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from checkins.campaign import Campaign
 from checkins.protocol.server import Ending
 from checkins.service import logs
 from checkins.service.metrics import Metrics
-from checkins.service.runs import (
-    clock_watch,
-    crash_recovery,
-    intake,
-    learning_curve,
-    opening,
-    run_state_machine,
-)
+from checkins.service.runs import clock_watch, intake, learning_curve, opening, run_state_machine
 from checkins.service.runs.clock_watch import ClockWatch
 from checkins.service.runs.group_commit import GroupCommit
 from checkins.service.runs.live_run import LiveRun
@@ -31,28 +28,33 @@ from checkins.service.runs.memory_limits import MOST_RECEIVED_BYTES, MemoryBudge
 from checkins.service.runs.opening import OpeningQueue
 from checkins.service.settings import Settings
 from checkins.service.store import metadata, run_state
-from checkins.service.store.database import Database, retry_on_conflict
+from checkins.service.store.database import (
+    CONNECT_PAUSE_S,
+    START_TIMEOUT_S,
+    Connection,
+    Database,
+    StoreError,
+    is_unavailable,
+    retry_on_conflict,
+)
 from checkins.service.store.rollback_guard import RollbackGuard, progress_of
-from checkins.service.store.run_spec import RunSpec
-from checkins.service.store.run_state import RunSnapshot
+from checkins.service.store.run_state import RunSnapshot, RunSpec
 from checkins.service.workers import epsilon_process
-from checkins.service.workers.background_tasks import BackgroundTasks
+from checkins.service.workers.background_tasks import BackgroundTasks, DaemonThreads, Timeouts
 from checkins.service.workers.epsilon_process import EpsilonProcesses
-from checkins.service.workers.threads import DaemonThreads, Timeouts
 
+P = ParamSpec("P")
 T = TypeVar("T")
 THREADS = 8  # number of threads that call the store
-MOST_TOGETHER = 500  # largest number of messages in one transaction
-LOOK_S = 1.0  # seconds between two queries for runs, epsilons and curves of other workers
-LOOK_AGAIN_S = 0.2  # least seconds between two queries for a run that a request names
+MOST_PER_COMMIT = 500  # largest number of messages in one transaction
+POLL_S = 1.0  # seconds between two queries for runs, epsilons and curves of other workers
+LEAST_SEARCH_S = 0.2  # least seconds between two searches for a run that a request names
 BUSY_AFTER_S = 3.0
 """Seconds after the request to stop at which requests that wait for the store get ``busy``."""
-LEAVE_STORE_S = 2.0  # seconds that open transactions may take once everything else has stopped
-EMPTY_LOG_S = 10.0
-"""Seconds between two attempts to empty SQLite's write-ahead log."""
-LOG_HELD_S = 60.0  # seconds for which a reader may prevent that without a warning
-LONGEST_SLEEP_S = 5.0
-"""Most seconds between two readings of the clock, because it may be adjusted meanwhile."""
+LAST_COMMITS_S = 2.0  # seconds that open transactions may take once everything else has stopped
+EMPTY_WAL_S = 10.0  # seconds between two attempts to empty SQLite's write-ahead log
+WAL_WARNING_S = 60.0  # seconds for which a reader may prevent that without a warning
+LONGEST_SLEEP_S = 5.0  # most seconds between two readings of the clock, which may be adjusted
 
 
 class Runner:
@@ -71,7 +73,7 @@ class Runner:
         self.stopping = asyncio.Event()
         self.listeners = 0
         self.background = BackgroundTasks(self.metrics.task_restarted)
-        self.answered: float | None = None
+        self.store_answered_at: float | None = None
         """When the store last answered, in the event loop's time; None before the start."""
         self._threads = DaemonThreads(THREADS, name="store")
         self._curves = learning_curve.Measurements(database, folder=settings.folder)
@@ -80,7 +82,7 @@ class Runner:
         self.witness_fault: str | None = None
         """Why the last write of the witness failed; None if it succeeded."""
         self._witness = None if settings.witness is None else RollbackGuard(settings.witness)
-        self._looked = 0.0
+        self._searched_at = 0.0
         self._timeouts = Timeouts()
         self._epsilon_processes = epsilon_processes
 
@@ -101,17 +103,27 @@ class Runner:
             stopping.cancel()
 
     async def _start(self) -> None:
-        await crash_recovery.when_the_store_answers(self.database, self._recover)
-        self.background.keep("watch", self._keep_looking)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + START_TIMEOUT_S
+        while True:
+            try:
+                await self._recover()
+                break
+            except StoreError as error:
+                if self.database.is_sqlite or not is_unavailable(error) or loop.time() > until:
+                    raise
+                logs.repeated("waiting-for-store", store="postgresql", seconds=START_TIMEOUT_S)
+            await asyncio.sleep(CONNECT_PAUSE_S)
+        self.background.supervise("watch", self._poll)
         if self.database.is_sqlite:
-            self.background.keep("checkpoint", self._keep_log_empty)
+            self.background.supervise("checkpoint", self._keep_wal_empty)
 
     async def _recover(self) -> None:
-        await self.thread(clock_watch.start, self.database)
+        await self.in_thread(clock_watch.start, self.database)
         self.clock_watch.report_changes()
-        self.epoch = await self.thread(metadata.epoch_of, self.database)
-        self.key = await self.thread(metadata.key_of, self.database)
-        await self._look()
+        self.epoch = await self.in_thread(metadata.epoch_of, self.database)
+        self.key = await self.in_thread(metadata.key_of, self.database)
+        await self._find_new_runs()
 
     async def stop(self) -> None:
         """Answer all waiting requests, stop the background tasks and close the store.
@@ -123,11 +135,10 @@ class Runner:
         await self.background.stop()
         self._epsilon_processes.end()
         self._opening_queue.close()
-        left = time.monotonic() + LEAVE_STORE_S
-        done = self._threads.leave(within_s=LEAVE_STORE_S)
-        done &= self._curves.leave(within_s=max(0.0, left - time.monotonic()))
-        if not done:
-            logs.warning("store-silent", seconds=LEAVE_STORE_S)
+        until = time.monotonic() + LAST_COMMITS_S
+        done = self._threads.stop(within_s=LAST_COMMITS_S)
+        if not (self._curves.stop(within_s=until - time.monotonic()) and done):
+            logs.warning("store-silent", seconds=LAST_COMMITS_S)
             return
         self.database.checkpoint()
         self.database.close()
@@ -141,44 +152,47 @@ class Runner:
             live_run.wake()
 
     def _refuse_waiting(self) -> None:
-        self._timeouts.end()
+        self._timeouts.expire_all()
         for live_run in self.live_runs.values():
             for batch in (live_run.enrolments, live_run.check_ins, live_run.reports):
                 batch.refuse_waiting()
 
-    async def thread(self, function: Callable[..., T], *given: Any, **named: Any) -> T:
+    async def in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a function that waits for the store on a thread."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, partial(function, *given, **named))
+        return await loop.run_in_executor(self._threads, partial(function, *args, **kwargs))
 
-    async def ask(self, function: Callable[..., T], *given: Any, **named: Any) -> T:
-        """Call a function on a thread. Raise ``busy`` if the store does not answer."""
-        return await self._timeouts.wait(self.thread(function, *given, **named))
+    async def in_thread_or_busy(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run a function on a thread. Raise ``busy`` if the store does not answer."""
+        return await self._timeouts.wait(self.in_thread(function, *args, **kwargs))
 
-    async def read(self, text: bytes) -> Campaign:
+    async def load(
+        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a query that only reads on a thread. Raise ``busy`` if the store does not answer."""
+        return await self.in_thread_or_busy(self.database.read, query, *args, **kwargs)
+
+    async def parse_campaign(self, text: bytes) -> Campaign:
         """Parse the text of a posted campaign file."""
         return await self._opening_queue.run(opening.posted_campaign, text)
 
     async def open(self, campaign: Campaign) -> LiveRun:
         """Open the next run of a campaign, or return the run that is open."""
-        opened = partial(
-            opening.open_run,
-            self.database,
-            campaign,
-            folder=self.settings.folder,
-            listed=len(self.settings.enrolment.allow_list),
+        folder, listed = self.settings.folder, len(self.settings.enrolment.allow_list)
+        open_run = partial(opening.open_run, folder=folder, listed=listed)
+        return await self._live_run(
+            await self._opening_queue.run(open_run, self.database, campaign)
         )
-        return await self._live_run(await self._opening_queue.run(opened))
 
     async def find(self, run: str) -> LiveRun | None:
         """Return a run, which another worker may have opened, or None if it does not exist."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._looked > LOOK_AGAIN_S:
-            self._looked = loop.time()
-            await self._timeouts.wait(self._look())
+        if loop.time() - self._searched_at > LEAST_SEARCH_S:
+            self._searched_at = loop.time()
+            await self._timeouts.wait(self._find_new_runs())
         return self.live_runs.get(run)
 
-    async def end(self, live_run: LiveRun) -> None:
+    async def stop_run(self, live_run: LiveRun) -> None:
         """Stop a run before its next release. No further run of its campaign is opened."""
         was_over = live_run.is_over
         stopped = await self._step(run_state_machine.stop, live_run, live_run.snapshot)
@@ -192,40 +206,40 @@ class Runner:
     async def _step(
         self, step: Callable[..., RunSnapshot], live_run: LiveRun, known: RunSnapshot
     ) -> RunSnapshot:
-        return await self.thread(step, self.database, live_run.spec, known)
+        return await self.in_thread(step, self.database, live_run.spec, known)
 
     async def _live_run(self, spec: RunSpec) -> LiveRun:
         """Return the live run of a specification. Read it from the store if it is new here."""
         if spec.id in self.live_runs:
             return self.live_runs[spec.id]
-        stored = await self.thread(crash_recovery.stored_run, self.database, spec)
+        snapshot = await self.in_thread(self.database.read, run_state.load_snapshot, spec)
         live_run = LiveRun(
             spec,
-            stored.snapshot,
+            snapshot,
             enrolments=self._batch(spec, intake.take_enrolments),
             check_ins=self._batch(spec, intake.take_check_ins),
             reports=self._batch(spec, intake.take_reports, most=reports_per_batch(spec.dimension)),
         )
-        live_run.epsilons, live_run.curve = stored.epsilons, stored.curve
+        await self._refresh(live_run)
         await self._read_choice(live_run)
         if spec.id in self.live_runs:
             return self.live_runs[spec.id]
         self.live_runs[spec.id] = live_run  # no step until its clock task starts can fail
         if not live_run.is_over:
-            self.background.keep("clock", lambda: self._drive(live_run), name=spec.id)
+            self.background.supervise("clock", lambda: self._drive(live_run), name=spec.id)
             if len(live_run.epsilons) < len(epsilon_process.slot_counts(spec)):
                 self._epsilon_processes.start(spec.id)
         elif not live_run.is_last:  # a crash came before the next run was opened
-            self.background.keep("next-run", lambda: self._open_next(live_run), name=spec.id)
+            self.background.supervise("next-run", lambda: self._open_next(live_run), name=spec.id)
         return live_run
 
     def _batch(
-        self, spec: RunSpec, take: Callable[..., Any], *, most: int = MOST_TOGETHER
+        self, spec: RunSpec, take: Callable[..., Any], *, most: int = MOST_PER_COMMIT
     ) -> GroupCommit[Any, Any]:
         def commit(messages: Any) -> Any:
             return retry_on_conflict(lambda: take(self.database, spec, messages))
 
-        most, committed = min(most, MOST_TOGETHER), self.metrics.committed
+        most, committed = min(most, MOST_PER_COMMIT), self.metrics.committed
         return GroupCommit(commit, threads=self._threads, most=most, on_commit=committed)
 
     async def _drive(self, live_run: LiveRun) -> None:
@@ -235,17 +249,17 @@ class Runner:
             await self._read_choice(live_run)
             await self._sleep_until_due(live_run)
             await self._advance(live_run)
-            self.background.works("clock", name=run)
+            self.background.succeeded("clock", name=run)
         await self._publish(live_run, live_run.snapshot)
         logs.event("over", campaign=run, status=live_run.status)
-        self.background.keep("next-run", lambda: self._open_next(live_run), name=run)
+        self.background.supervise("next-run", lambda: self._open_next(live_run), name=run)
 
     async def _sleep_until_due(self, live_run: LiveRun) -> None:
         while True:
             moment = run_state_machine.due(live_run.spec, live_run.snapshot.state)
             left = 0.0 if moment is None else moment - self.database.now()
             if moment is not None and self.database.clock.holds:
-                await asyncio.sleep(LOOK_S)  # another worker's clock may not hold
+                await asyncio.sleep(POLL_S)  # another worker's clock may not hold
                 return
             if left <= 0.0:
                 return
@@ -264,17 +278,19 @@ class Runner:
         live_run.update(snapshot)
         await self._read_choice(live_run)
         if snapshot.ledger.head != before.ledger.head:
-            place = f"{live_run.spec.id} {snapshot.ledger.entries}"
-            self.background.keep("publish", lambda: self._publish(live_run, snapshot), name=place)
+            name = f"{live_run.spec.id} {snapshot.ledger.entries}"
+            self.background.supervise(
+                "publish", lambda: self._publish(live_run, snapshot), name=name
+            )
             if learning_curve.is_due(live_run.spec, snapshot, live_run.curve):
-                self.background.start(self._measure(live_run))
+                self.background.run_once(self._measure(live_run))
             await self._write_witness()
 
     async def _read_choice(self, live_run: LiveRun) -> None:
         """Read which clients were chosen, if the choice is durable and not read yet."""
         if live_run.needs_choice:
             run = live_run.spec.id
-            choice = await self.thread(run_state_machine.read_choice, self.database, run)
+            choice = await self.in_thread(run_state_machine.read_choice, self.database, run)
             live_run.update(live_run.snapshot, choice)
 
     async def _publish(self, live_run: LiveRun, snapshot: RunSnapshot) -> None:
@@ -293,7 +309,7 @@ class Runner:
         if witness is None:
             return
         try:
-            await self.thread(lambda: witness.record(progress_of(self.database)))
+            await self.in_thread(lambda: witness.record(progress_of(self.database)))
             self.witness_fault = None
         except OSError as error:
             self.witness_fault = f"the witness cannot be written: {error.strerror}"
@@ -310,54 +326,54 @@ class Runner:
         if live_run.is_last:
             return
         following = await self.open(live_run.spec.campaign)
-        live_run.no_more = following is live_run  # the budget allows no further run
-        live_run.next_run = None if live_run.no_more else following.spec.id
+        live_run.budget_is_spent = following is live_run  # the budget allows no further run
+        live_run.next_run = None if live_run.budget_is_spent else following.spec.id
         live_run.wake()
 
     async def _refresh(self, live_run: LiveRun) -> None:
         """Read new epsilons and new points of the learning curve from the store."""
         run, curve = live_run.spec.id, live_run.curve
-        epsilons = await self.thread(run_state.load_epsilons, self.database, run)
+        epsilons = await self.in_thread(run_state.load_epsilons, self.database, run)
         last = curve[-1][0] if curve else -1
-        points = await self.thread(run_state.load_curve, self.database, run, after=last)
+        points = await self.in_thread(run_state.load_curve, self.database, run, after=last)
         if points or epsilons != live_run.epsilons:
             curve += [point for point in points if not curve or point[0] > curve[-1][0]]
             live_run.epsilons = epsilons
             live_run.wake()
 
-    async def _keep_looking(self) -> None:
+    async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
-            self._epsilon_processes.forget_those_that_ended()
-            await self._look_at_the_clock()
-            await self._look()
+            await asyncio.sleep(POLL_S)
+            self._epsilon_processes.remove_ended()
+            await self._check_clock()
+            await self._find_new_runs()
             for live_run in list(self.live_runs.values()):
                 if not live_run.is_over or len(live_run.curve) == 0:
                     await self._refresh(live_run)
             if self.witness_fault is not None:
                 await self._write_witness()
-            self.background.works("watch")
+            self.background.succeeded("watch")
 
-    async def _look_at_the_clock(self) -> None:
+    async def _check_clock(self) -> None:
         """Compare the clocks, and read the epoch, which another coordinator may have increased."""
-        await self.thread(clock_watch.look, self.database)
-        before, self.epoch = self.epoch, await self.thread(metadata.epoch_of, self.database)
+        await self.in_thread(clock_watch.compare, self.database)
+        before, self.epoch = self.epoch, await self.in_thread(metadata.epoch_of, self.database)
         if self.clock_watch.report_changes() or self.epoch != before:
             for live_run in self.live_runs.values():
                 live_run.wake()
 
-    async def _look(self) -> None:
+    async def _find_new_runs(self) -> None:
         """Add the runs that other workers have opened."""
         known = set(self.live_runs)
-        unknown = await self.thread(crash_recovery.unknown_runs, self.database, known)
-        self.answered = asyncio.get_running_loop().time()
-        for spec in unknown:
+        new = await self.in_thread(self.database.read, run_state.load_specs_except, known)
+        self.store_answered_at = asyncio.get_running_loop().time()
+        for spec in new:
             await self._live_run(spec)
             for other in self.live_runs.values():
                 if other.spec.seal == spec.seal and other.spec.number == spec.number - 1:
                     other.next_run = spec.id
 
-    async def _keep_log_empty(self) -> None:
+    async def _keep_wal_empty(self) -> None:
         """Empty SQLite's write-ahead log regularly, because it still contains deleted rows.
 
         Writers do not wait for this. While a reader prevents it, it is tried again every second.
@@ -365,11 +381,11 @@ class Runner:
         loop = asyncio.get_running_loop()
         emptied = loop.time()
         while True:
-            await asyncio.sleep(LOOK_S)
-            due = loop.time() - emptied >= EMPTY_LOG_S
-            empty = self.database.log_bytes == 0
-            if empty or (due and await self.thread(self.database.checkpoint)):
+            await asyncio.sleep(POLL_S)
+            due = loop.time() - emptied >= EMPTY_WAL_S
+            empty = self.database.wal_bytes == 0
+            if empty or (due and await self.in_thread(self.database.checkpoint)):
                 emptied = loop.time()
-            elif loop.time() - emptied >= LOG_HELD_S:
+            elif loop.time() - emptied >= WAL_WARNING_S:
                 logs.repeated("log-held-by-reader", store="sqlite")
-            self.background.works("checkpoint")
+            self.background.succeeded("checkpoint")

@@ -70,8 +70,8 @@ class Clock:
         """How far the calendar is ahead of this clock; None while they agree."""
         self._steady = steady_s if steady is None else steady
         self._lock = threading.Lock()
-        self._ahead = self.calendar() - self._steady()
-        self._width = math.inf  # the offset is not known before the first reading
+        self._offset = self.calendar() - self._steady()
+        self._uncertainty = math.inf  # the offset is not known before the first reading
         self._read_at = self._steady()
 
     @property
@@ -82,19 +82,19 @@ class Clock:
     @property
     def setting(self) -> tuple[float, float]:
         """The offset of the calendar from the steady clock, and its uncertainty."""
-        return self._ahead, self._width
+        return self._offset, self._uncertainty
 
     def now(self) -> float:
         """Return the time. While the clock holds, a jump of the calendar is ignored."""
-        return self._steady() + self._ahead
+        return self._steady() + self._offset
 
     def read(self, calendar: Callable[[], float] | None = None) -> None:
         """Read a calendar clock, which may take a while, and adjust this clock to it."""
         before = self._steady()
         there = (calendar or self.calendar)()
-        self.heard(before=before, there=there, after=self._steady())
+        self.adjust(before=before, there=there, after=self._steady())
 
-    def heard(self, *, before: float, there: float, after: float) -> None:
+    def adjust(self, *, before: float, there: float, after: float) -> None:
         """Adjust this clock to a reading of the calendar.
 
         The calendar showed ``there`` at an unknown steady time between ``before`` and ``after``, so
@@ -103,33 +103,33 @@ class Clock:
         reading that is more precise than all earlier ones may change it by their uncertainty too.
         """
         with self._lock:
-            ahead, width = self._ahead, after - before
+            ahead, width = self._offset, after - before
             off = math.nan
             if math.isfinite(there):
-                off = corrected(ahead, before=before, there=there, after=after) - ahead
-            if not abs(off) <= TOLERANCE_S + self._width:  # also true if ``off`` is NaN
+                off = nearest_offset(ahead, before=before, there=there, after=after) - ahead
+            if not abs(off) <= TOLERANCE_S + self._uncertainty:  # also true if ``off`` is NaN
                 self.off_s = off
                 return
             self.off_s = None
             most = SLEW * max(0.0, after - self._read_at)
-            if width < self._width:
-                most, self._width = most + self._width, width
-            self._ahead = ahead + min(max(off, -most), most)
+            if width < self._uncertainty:
+                most, self._uncertainty = most + self._uncertainty, width
+            self._offset = ahead + min(max(off, -most), most)
             self._read_at = after
 
     def resume(self, setting: tuple[float, float]) -> None:
         """Use the ``setting`` of another process on the same machine."""
         with self._lock:
-            self._ahead, self._width = setting
+            self._offset, self._uncertainty = setting
             self._read_at = self._steady()
 
     def trust(self) -> None:
         """Accept the next reading of the calendar, even if it differs a lot."""
         with self._lock:
-            self._width, self.off_s = math.inf, None
+            self._uncertainty, self.off_s = math.inf, None
 
 
-def corrected(offset: float, *, before: float, there: float, after: float) -> float:
+def nearest_offset(offset: float, *, before: float, there: float, after: float) -> float:
     """Return the value nearest to ``offset`` that a reading of another clock allows.
 
     ``offset`` is the other clock minus this clock. The other clock showed ``there`` at an unknown

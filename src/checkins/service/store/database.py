@@ -32,8 +32,8 @@ from checkins.service import logs
 from checkins.service.store.clock import Clock
 
 WAIT_S = 30  # seconds that a transaction waits for another writer
-READINGS = 3  # number of readings of PostgreSQL's clock per comparison
-CONNECTING = {
+CLOCK_READINGS = 3  # number of readings of PostgreSQL's clock per comparison
+CONNECTION_OPTIONS = {
     "application_name": "checkins",
     "connect_timeout": 10,
     "keepalives_idle": 15,
@@ -42,15 +42,15 @@ CONNECTING = {
     "tcp_user_timeout": 30_000,
 }
 """Options of a connection to PostgreSQL. A lost host is noticed after half a minute."""
-STARTING_S = 60
+START_TIMEOUT_S = 60
 """Seconds that a starting coordinator waits for a PostgreSQL that accepts no connections."""
-STARTING_PAUSE_S = 0.5  # seconds between two attempts to connect
-STARTING_CRASHES = 3  # how many crashes of PostgreSQL a start survives
-TURN_S = 1.0  # seconds that a checkpoint waits for writers of this process
-READERS_MS = 50  # milliseconds that a checkpoint waits for readers, and blocks writers
-_AWAY = frozenset({"57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006"})
+CONNECT_PAUSE_S = 0.5  # seconds between two attempts to connect
+START_CRASHES = 3  # how many crashes of PostgreSQL a start survives
+CHECKPOINT_TURN_S = 1.0  # seconds that a checkpoint waits for writers of this process
+CHECKPOINT_READERS_MS = 50  # milliseconds that a checkpoint waits for readers, and blocks writers
+_UNAVAILABLE = frozenset({"57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006"})
 """SQLSTATE codes that mean that PostgreSQL is shutting down, has crashed or is starting up."""
-_HOPELESS = (
+_LOGIN_REFUSED = (
     "authentication failed",
     "no password supplied",
     "no pg_hba.conf entry",
@@ -60,16 +60,16 @@ _HOPELESS = (
 """Parts of messages with which PostgreSQL refuses a login, so that waiting does not help."""
 
 RETRIES = 4  # how often a transaction is repeated after a conflict with another worker
-_DEADLOCK = ("40P01", "40001")
+_CONFLICT = ("40P01", "40001")
 """SQLSTATE codes of a transaction that PostgreSQL aborted because of a conflict."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 StoreError = DBAPIError  # any error of a database or of the connection to it
-CLOCK = "SELECT extract(epoch FROM clock_timestamp())"
+CLOCK_QUERY = "SELECT extract(epoch FROM clock_timestamp())"
 
 
-class StoreAway(ComputationFailed):
+class StoreUnavailable(ComputationFailed):
     """PostgreSQL accepted no connections for as long as a starting coordinator waits."""
 
     def __init__(self, seconds: float) -> None:
@@ -91,7 +91,7 @@ def retry_on_conflict(attempt: Callable[[], T]) -> T:
         except (ConcurrentUpdate, IntegrityError):
             continue
         except DBAPIError as error:
-            deadlock = getattr(error.orig, "sqlstate", None) in _DEADLOCK
+            deadlock = getattr(error.orig, "sqlstate", None) in _CONFLICT
             if not (error.connection_invalidated or deadlock):
                 raise
     return attempt()
@@ -112,7 +112,7 @@ class Database:
                 isolation_level="READ COMMITTED",  # each statement sees all commits before it
                 pool_size=4,
                 max_overflow=4,
-                connect_args={n: v for n, v in CONNECTING.items() if n not in parsed.query},
+                connect_args={n: v for n, v in CONNECTION_OPTIONS.items() if n not in parsed.query},
             )
             event.listen(self.engine, "connect", _durable)
         # Writers wait for SQLite by polling. With a lock the writers of this process form a queue.
@@ -178,40 +178,40 @@ class Database:
             self.clock.read()
             return
         with self.reading() as connection:
-            for _ in range(READINGS):
-                self.clock.read(lambda: float(connection.execute(text(CLOCK)).scalar_one()))
+            for _ in range(CLOCK_READINGS):
+                self.clock.read(lambda: float(connection.execute(text(CLOCK_QUERY)).scalar_one()))
 
-    def when_it_answers(self, work: Callable[[], T]) -> T:
+    def run_when_available(self, work: Callable[[], T]) -> T:
         """Wait until PostgreSQL accepts connections, and return the result of ``work``.
 
         If PostgreSQL crashes meanwhile, ``work`` is repeated from its beginning.
         """
-        for _ in range(STARTING_CRASHES):
-            self.wait_until_it_answers()
+        for _ in range(START_CRASHES):
+            self.wait_until_available()
             try:
                 return work()
             except DBAPIError as error:
-                if self.is_sqlite or not is_away(error):
+                if self.is_sqlite or not is_unavailable(error):
                     raise
             self.engine.dispose()  # drop all connections from before the crash
-        self.wait_until_it_answers()
+        self.wait_until_available()
         return work()
 
-    def wait_until_it_answers(self) -> None:
-        """Wait until PostgreSQL accepts connections; raise StoreAway after ``STARTING_S``."""
-        until = time.monotonic() + STARTING_S
+    def wait_until_available(self) -> None:
+        """Wait until PostgreSQL accepts connections, for at most ``START_TIMEOUT_S`` seconds."""
+        until = time.monotonic() + START_TIMEOUT_S
         while not self.is_sqlite:
             try:
                 with self.reading() as connection:
                     connection.execute(text("SELECT 1"))
                 return
             except DBAPIError as error:
-                if not is_away(error):
+                if not is_unavailable(error):
                     raise
                 if not time.monotonic() < until:
-                    raise StoreAway(STARTING_S) from error
-                logs.repeated("waiting-for-store", store="postgresql", seconds=STARTING_S)
-            time.sleep(STARTING_PAUSE_S)
+                    raise StoreUnavailable(START_TIMEOUT_S) from error
+                logs.repeated("waiting-for-store", store="postgresql", seconds=START_TIMEOUT_S)
+            time.sleep(CONNECT_PAUSE_S)
 
     def check_durable(self) -> None:
         """Raise InvalidValue if PostgreSQL's settings allow it to lose committed transactions."""
@@ -231,13 +231,15 @@ class Database:
         """
         if not self.is_sqlite:
             return True
-        if not self._writers.acquire(timeout=TURN_S):  # SQLite refuses during a write
+        if not self._writers.acquire(timeout=CHECKPOINT_TURN_S):  # SQLite refuses during a write
             return False
         try:
             connection = self.engine.raw_connection()
             try:
                 # TRUNCATE waits for readers, and no other connection can write meanwhile.
-                connection.cursor().execute(f"PRAGMA busy_timeout = {READERS_MS}").close()
+                connection.cursor().execute(
+                    f"PRAGMA busy_timeout = {CHECKPOINT_READERS_MS}"
+                ).close()
                 emptying = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 busy, *_ = emptying.fetchone()
                 emptying.close()
@@ -253,7 +255,7 @@ class Database:
         return not busy
 
     @property
-    def log_bytes(self) -> int:
+    def wal_bytes(self) -> int:
         """The size of SQLite's write-ahead log; 0 if there is none, and 0 for PostgreSQL."""
         if self.is_sqlite:
             with suppress(FileNotFoundError):
@@ -282,15 +284,15 @@ def copy_sqlite(file: Path, copy: Path) -> None:
         target.close()
 
 
-def is_away(error: DBAPIError) -> bool:
+def is_unavailable(error: DBAPIError) -> bool:
     """Return whether an error means that PostgreSQL is not available now, but may be later."""
     state = getattr(error.orig, "sqlstate", None)
-    if error.connection_invalidated or state in _AWAY:
+    if error.connection_invalidated or state in _UNAVAILABLE:
         return True
     if state is not None or not isinstance(error, OperationalError):
         return False
     # If no connection was made, libpq gives a text and no SQLSTATE.
-    return not any(words in str(error.orig) for words in _HOPELESS)
+    return not any(words in str(error.orig) for words in _LOGIN_REFUSED)
 
 
 def _durable(connection: Any, record: object) -> None:

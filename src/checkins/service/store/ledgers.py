@@ -56,7 +56,7 @@ def add_population(connection: Connection, population: str, ledger: Ledger) -> N
     connection.execute(insert(populations).values(**values))
 
 
-def lengths(connection: Connection) -> dict[str, int]:
+def entry_counts(connection: Connection) -> dict[str, int]:
     """Return the number of ledger entries of each population."""
     c = populations.c
     return {row.key: row.entries for row in connection.execute(select(c.key, c.entries))}

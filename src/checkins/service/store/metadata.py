@@ -18,7 +18,7 @@ from checkins.service.store.schema import facts
 EPOCH, KEY, COPY = "epoch", "key", "copy"
 
 
-def lost(population: str) -> str:
+def lost_runs_entry(population: str) -> str:
     """Return the name of the entry which says that a population has lost runs.
 
     The population is hashed, because names of entries are short.
@@ -51,7 +51,7 @@ def read(connection: Connection, name: str) -> str | None:
     return connection.execute(asked).scalar_one_or_none()
 
 
-def forget(connection: Connection, name: str) -> None:
+def delete_entry(connection: Connection, name: str) -> None:
     connection.execute(delete(facts).where(facts.c.name == name))
 
 

@@ -41,7 +41,7 @@ class StoreProgress:
     entries: dict[str, int] = field(default_factory=dict)
     runs: dict[str, int] = field(default_factory=dict)
 
-    def behind(self, store: StoreProgress) -> list[str]:
+    def ways_older(self, store: StoreProgress) -> list[str]:
         """Return in words in which ways ``store`` is older than this progress."""
         lost = [
             f"the ledger of {population} has {store.entries.get(population, 0):,} entries,"
@@ -98,7 +98,7 @@ class RollbackGuard:
     def _lost(self, database: Database) -> list[str]:
         is_copy = database.read(metadata.read, metadata.COPY) is not None
         marked = ["it is a copy made by checkins backup"] if is_copy else []
-        return marked + self._seen.behind(progress_of(database))
+        return marked + self._seen.ways_older(progress_of(database))
 
     def warnings(self, database: Database, store: str) -> dict[str, str]:
         """Return a warning for each reason why this witness may not detect a rollback.
@@ -135,7 +135,7 @@ class RollbackGuard:
         """Return the populations of which the store has fewer runs than the witness records."""
         return self._seen.unknown_to(progress_of(database))
 
-    def forget(self, store: StoreProgress) -> None:
+    def overwrite(self, store: StoreProgress) -> None:
         """Write the progress of ``store``, even if numbers become smaller."""
         with self._alone():
             self._write(store)
@@ -163,7 +163,7 @@ def progress_of(database: Database) -> StoreProgress:
     with database.reading() as connection:
         epoch = int(metadata.read(connection, metadata.EPOCH) or 0)
         return StoreProgress(
-            epoch, ledgers.lengths(connection), run_state.count_runs_per_population(connection)
+            epoch, ledgers.entry_counts(connection), run_state.count_runs_per_population(connection)
         )
 
 

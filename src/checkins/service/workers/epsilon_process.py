@@ -17,7 +17,7 @@ from checkins.campaign import Spending
 from checkins.ledger import earlier_of
 from checkins.service.store import ledgers, run_state
 from checkins.service.store.database import Database
-from checkins.service.store.run_spec import RunSpec
+from checkins.service.store.run_state import RunSpec
 
 SLOT_COUNTS = 20  # largest number of slot counts whose epsilon is computed
 KILL_AFTER_S = 0.5  # seconds between asking a process to end and killing it
@@ -75,7 +75,7 @@ class EpsilonProcesses:
         environment = {**os.environ, STORE_VARIABLE: self._store}
         self._running.append(subprocess.Popen(command, env=environment, **quiet))
 
-    def forget_those_that_ended(self) -> None:
+    def remove_ended(self) -> None:
         self._running = [process for process in self._running if process.poll() is None]
 
     def end(self) -> None:
