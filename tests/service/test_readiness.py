@@ -149,7 +149,7 @@ def test_a_store_that_is_silent_is_not_ready(tmp_path: Path, monkeypatch) -> Non
 
         with monkeypatch.context() as patch:
             it.faults["reading"] = silent
-            patch.setattr(readiness, "PATIENCE_S", 0.05)
+            patch.setattr(readiness, "STORE_TIMEOUT_S", 0.05)
             try:
                 await unready(it, "the store has not answered")
             finally:
