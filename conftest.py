@@ -6,6 +6,7 @@ processors (``make test``), and a worker that waits takes turns with one that co
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -90,6 +91,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     waiting = sorted((file for file in files if file in places), key=places.__getitem__)
     computing = sorted((file for file in files if file not in places), key=lambda file: -slow[file])
     items[:] = [item for file in _in_turn(waiting, computing) for item in files[file]]
+
+
+def pytest_collection_finish() -> None:
+    """Leave all collected tests out of later garbage collections, which take long with them."""
+    gc.collect()
+    gc.freeze()
 
 
 def _left_to_soak(items: list[pytest.Item]) -> Iterable[pytest.Item]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -11,15 +12,20 @@ import tests.support
 from tests.architecture.test_repository import ROOT
 
 SUPPORT = ROOT / "tests" / "support"
-OTHERS = {
-    str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted((ROOT / "tests").rglob("*.py"))
-    if SUPPORT not in path.parents
-}
 STARTS = {"Forked", "Popen", "call", "check_call", "check_output", "run", "create_subprocess_exec"}
 """Functions that start a process."""
 SERVE = re.compile(r"\bserve\b")
 DRIVERS = {"playwright", "selenium", "pyppeteer"}
+
+
+@cache
+def trees_outside_support() -> dict[str, ast.Module]:
+    """The parsed modules of all tests, by path."""
+    return {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if SUPPORT not in path.parents
+    }
 
 
 def modules_of(tree: ast.Module) -> set[str]:
@@ -71,11 +77,13 @@ def starts_a_coordinator(tree: ast.Module) -> bool:
 
 
 def test_only_the_support_starts_coordinators() -> None:
-    assert [name for name, tree in OTHERS.items() if starts_a_coordinator(tree)] == []
+    assert [
+        name for name, tree in trees_outside_support().items() if starts_a_coordinator(tree)
+    ] == []
 
 
 def test_only_the_support_drives_a_browser() -> None:
-    imported = {name: modules_of(tree) for name, tree in OTHERS.items()}
+    imported = {name: modules_of(tree) for name, tree in trees_outside_support().items()}
     drivers = {
         name: module
         for name, modules in imported.items()
@@ -86,7 +94,11 @@ def test_only_the_support_drives_a_browser() -> None:
 
 
 def test_only_the_support_builds_the_app_of_a_coordinator() -> None:
-    made = [name for name, tree in OTHERS.items() if "checkins.service.app" in modules_of(tree)]
+    made = [
+        name
+        for name, tree in trees_outside_support().items()
+        if "checkins.service.app" in modules_of(tree)
+    ]
     assert made == []
 
 
@@ -94,7 +106,7 @@ def test_no_test_assigns_to_an_attribute_of_a_class() -> None:
     """Doubles are arguments: a method that is assigned stays so for every later test."""
     assigned = [
         (name, ast.unparse(target))
-        for name, tree in OTHERS.items()
+        for name, tree in trees_outside_support().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign)
         for target in node.targets
