@@ -233,7 +233,7 @@ FORBIDDEN = (
 def test_a_device_imports_nothing_that_a_device_does_not_need() -> None:
     code = f"""
 import sys
-import checkins.client, checkins.swarm.swarm, checkins.client.trainer
+import checkins.client, checkins.swarm, checkins.client.trainer
 heavy = [name for name in {FORBIDDEN!r} if name in sys.modules]
 assert not heavy, heavy
 """

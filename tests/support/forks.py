@@ -42,7 +42,7 @@ LOADED = (
     "checkins.cli.commands.serve",
     "checkins.cli.commands.join",
     "checkins.cli.commands.swarm",
-    "checkins.swarm.swarm",
+    "checkins.swarm",
     "tests.support.crashing_devices",
     "tests.support.store",
 )

@@ -17,7 +17,7 @@ from checkins.cli.params import GivenOptions, text
 if TYPE_CHECKING:
     import asyncio
 
-    from checkins.swarm.swarm import Swarm, Tally
+    from checkins.swarm import Swarm, Tally
 
 MOST_CLIENTS = 10**6
 SPARE_FILES = 512
@@ -73,7 +73,7 @@ def swarm(given: GivenOptions) -> None:
     with _journal(given) as write:
 
         def devices(run: str) -> Swarm:
-            from checkins.swarm.swarm import Swarm
+            from checkins.swarm import Swarm
 
             return Swarm(
                 url=url,
@@ -102,7 +102,7 @@ def _run(
     """Run the devices in the first run and, with ``--follow``, in the later runs."""
     import asyncio
 
-    from checkins.swarm.swarm import Tally, next_run, raise_open_files
+    from checkins.swarm import Tally, next_run, raise_open_files
 
     results: list[dict[str, Any]] = []
     run: str | None = first
