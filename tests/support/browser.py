@@ -25,6 +25,11 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 PATIENCE_MS = 1000.0 * PATIENCE_S
 PHONE = (390, 844)
 DESK = (1280, 800)
+THREE_FRAMES = """() => new Promise((done) => {
+  let left = 3;  // one for the observer of sizes, one for the drawing that it asks for
+  const next = () => (left-- > 0 ? requestAnimationFrame(next) : done());
+  next();
+})"""
 MISSING = (
     "no chromium found, and this test looks at a page in a real browser: run `make browser`, or"
     " install the package chromium, or name the program in the variable CHROMIUM"
@@ -171,3 +176,13 @@ def live(page: Page) -> None:
 
 def overflow(page: Page) -> int:
     return page.evaluate("document.documentElement.scrollWidth - innerWidth")
+
+
+def every_look(page: Page) -> Iterator[str]:
+    """Show the page on a desk and on a phone, light and dark; yield the name of each look."""
+    for name, size in (("desk", DESK), ("phone", PHONE)):
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        for colours in ("light", "dark"):
+            page.emulate_media(color_scheme=colours)
+            page.evaluate(THREE_FRAMES)
+            yield f"{name}-{colours}"
