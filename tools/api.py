@@ -3,7 +3,7 @@
 python tools/api.py routes      all routes, from the OpenAPI document of create_app
 python tools/api.py objects     the JSON objects in responses
 python tools/api.py problems    all problems that a response may report
-python tools/api.py metrics     the table of metrics, from the docstring of metrics.py
+python tools/api.py metrics     the table of metrics
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from checkins.protocol import wire
-from checkins.service import metrics
 from checkins.service.app import create_app
 from checkins.service.http.problems import KINDS
+from checkins.service.metrics import Metrics
 from checkins.service.settings import Enrolment, Settings
 
 OPERATIONS = ("get", "put", "post", "delete")
@@ -140,14 +140,12 @@ def problems(_: Mapping[str, Any]) -> Iterator[str]:
 
 
 def metrics_table(_: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the table of metrics in the docstring of metrics.py."""
-    found = re.search(
-        r"<!-- table of metrics -->\n(.*?)<!-- end of table -->", metrics.__doc__ or "", re.DOTALL
-    )
-    if found is None:
-        raise SystemExit("the docstring of metrics.py holds no table of metrics")
-    for line in found[1].splitlines():
-        yield re.sub(r"^\| (checkins_\w+) \|", r"| `\1` |", line)
+    """Yield a table of all Prometheus metrics."""
+    rows = [
+        (f"`{name}`", kind.__name__.lower(), ", ".join(labels), meaning)
+        for kind, name, labels, meaning in Metrics().descriptions
+    ]
+    yield from _table(("metric", "kind", "labels", "meaning"), rows)
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

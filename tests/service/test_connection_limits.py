@@ -17,8 +17,7 @@ import uvicorn
 from starlette.responses import StreamingResponse
 
 from checkins.service import logs
-from checkins.service.http.rate_limits import ConnectionCounts, Proxies
-from checkins.service.http.request_limits import RequestLimits
+from checkins.service.http.request_limits import ConnectionCounts, Proxies, RequestLimits
 from checkins.service.http.uvicorn_hooks import limited_protocol
 from checkins.service.settings import Limits
 from tests.support.waiting import PATIENCE_S, wait_until

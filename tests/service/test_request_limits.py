@@ -17,8 +17,7 @@ from pydantic import BaseModel
 from checkins.errors import InvalidValue
 from checkins.service import logs
 from checkins.service.http import problems
-from checkins.service.http.rate_limits import RequestRates
-from checkins.service.http.request_limits import CONTENT_POLICY, RequestLimits
+from checkins.service.http.request_limits import CONTENT_POLICY, RequestLimits, RequestRates
 from checkins.service.settings import Limits
 
 FREE = Limits(requests_per_s=0)

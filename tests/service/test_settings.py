@@ -225,7 +225,7 @@ def test_a_worker_reads_the_settings_that_were_written(token, keys, paths, publi
         '{"colour": 1}',
         settings().to_json().replace('"open"', '"closed"'),
         settings().to_json().replace('"burst"', '"bursts"'),
-        settings().to_json().replace('"enrolment": {', '"enrolment": 3, "x": {'),
+        settings().to_json().replace('"enrolment":{', '"enrolment":3,"x":{'),
     ],
 )
 def test_other_json_is_refused_without_showing_secrets(text):

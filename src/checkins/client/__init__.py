@@ -5,7 +5,7 @@ The user writes a ``Trainer``, and ``Participant`` does the rest. The state mach
 device, and ``drivers.py`` performs its actions.
 """
 
-from checkins.client.errors import CampaignRefused, ServiceFailed
+from checkins.client.actions import CampaignRefused, ServiceFailed
 from checkins.client.participant import Participant, fetch_campaign
 from checkins.client.trainer import RowsTrainer, Trainer
 from checkins.client.view import CampaignView

@@ -1,4 +1,4 @@
-"""Actions that a device's flow asks its driver to perform, and their results.
+"""Actions that a device's flow asks its driver to perform, their results, and the SDK's errors.
 
 A flow is a generator that yields actions and receives their results. It uses no sockets, files or
 threads itself, so the same flow runs with blocking calls, on an event loop and in tests.
@@ -6,12 +6,14 @@ threads itself, so the same flow runs with blocking calls, on an event loop and 
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
+from checkins.errors import CheckinsError, InvalidValue
 from checkins.protocol.wire import PROBLEM_URN
 from checkins.randomizers import DeviceReport
 
@@ -19,6 +21,24 @@ Shape = TypeVar("Shape")
 """A ``TypedDict`` of ``checkins.protocol.wire``."""
 MAX_SHORT_RESPONSE_BYTES = 64 * 1024
 """Largest body in bytes of a response with a token, a receipt, an outcome or a problem."""
+
+
+class ServiceFailed(CheckinsError, OSError):
+    """The service cannot be reached, responds incorrectly, or was rolled back to an older state.
+
+    The device's durable state is kept. A later call continues from it if the slot has not passed.
+    """
+
+    def __init__(self, url: str, why: str) -> None:
+        OSError.__init__(self, errno.EIO, why, url)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return what pickle needs to raise the error in another process."""
+        return type(self), (self.filename, self.strerror)
+
+
+class CampaignRefused(InvalidValue):
+    """The device does not take part in this campaign, and sends nothing more for it."""
 
 
 class RequestKind(StrEnum):

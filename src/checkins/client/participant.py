@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checkins import validate
-from checkins.client.actions import Flow, LogEvent, Response, Save, SleepUntil
+from checkins.client.actions import CampaignRefused, Flow, LogEvent, Response, Save, SleepUntil
 from checkins.client.clock import OS_RANDOMNESS
 from checkins.client.drivers import AsyncDriver, Driver, Journal, async_http_client, http_client
-from checkins.client.errors import CampaignRefused
 from checkins.client.participation import Participation, ParticipationConfig
 from checkins.client.service_client import ServiceClient, listing_request, withdraw_request
 from checkins.client.state import WITHDRAWN, MemoryStore, SavedState, StateFile, locked, make_folder

@@ -21,6 +21,7 @@ import numpy as np
 from checkins.accounting import NoiseAt
 from checkins.campaign import Campaign
 from checkins.client.actions import (
+    CampaignRefused,
     Flow,
     LogEvent,
     NoResponse,
@@ -31,7 +32,6 @@ from checkins.client.actions import (
     Train,
 )
 from checkins.client.clock import DeviceRandomness
-from checkins.client.errors import CampaignRefused
 from checkins.client.service_client import (
     RESPONSE_TIMEOUT_S,
     ServiceClient,

@@ -13,15 +13,16 @@ from typing import TypeVar
 
 from checkins.client.actions import (
     RETRYABLE,
+    CampaignRefused,
     Flow,
     NoResponse,
     Request,
     RequestKind,
     Response,
+    ServiceFailed,
     SleepUntil,
 )
 from checkins.client.clock import OS_RANDOMNESS, DeviceRandomness, ServerClock, steady_s
-from checkins.client.errors import CampaignRefused, ServiceFailed
 from checkins.client.state import SavedState
 from checkins.client.view import CampaignView, MalformedView, view_from
 from checkins.protocol import wire

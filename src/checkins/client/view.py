@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from checkins.campaign import Campaign, campaign_from_canonical
 from checkins.campaign.seal import sealed
-from checkins.client.errors import CampaignRefused
+from checkins.client.actions import CampaignRefused
 from checkins.errors import CheckinsError
 from checkins.ledger.entry import MOST_NUMBERS, SHA256
 from checkins.protocol import wire

@@ -1,15 +1,15 @@
-"""The ASGI app of a coordinator, assembled from routes, middleware and error handlers."""
+"""The ASGI app of a coordinator: routes, web pages, middleware and error handlers."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import FileResponse, HTMLResponse
 
 from checkins import __version__
 from checkins.protocol.report import MOST_HEADER_BYTES
@@ -19,8 +19,9 @@ from checkins.service.http import problems
 from checkins.service.http.problems import Problem
 from checkins.service.http.request_limits import RequestLimits
 from checkins.service.metrics import RequestMetrics
-from checkins.service.routes import campaigns, clients, page, planning, readiness
-from checkins.service.routes.requests import SECURITY
+from checkins.service.routes import campaigns, clients, planning, readiness
+from checkins.service.routes.planning import planner_of
+from checkins.service.routes.requests import SECURITY, HeadRoute, also_head
 from checkins.service.runs.runner import Runner
 from checkins.service.settings import Settings
 from checkins.service.store.database import Database, StoreError
@@ -39,6 +40,14 @@ NO_TELEMETRY: Any = dict.fromkeys(
 
 Its traces would reveal which client checked in to which slot (invariant 8).
 """
+PAGE_FOLDER = Path(__file__).parent / "page"
+PAGE_TYPES = {".css": "text/css", ".js": "text/javascript"}
+PAGE_FILES = {path.name: path for path in PAGE_FOLDER.iterdir() if path.suffix in PAGE_TYPES}
+"""The only files that are served. A name from a request is never used as a path."""
+
+PLAN_LINK = '<a class="to-plan" href="plan">Plan a campaign</a>'
+
+pages = APIRouter(include_in_schema=False, route_class=HeadRoute)
 
 
 def create_app(
@@ -84,7 +93,7 @@ def create_app(
     app.state.runner = runner
     app.state.planner = planner
     routers = (clients.router, campaigns.router, campaigns.public_router)
-    for router in (*routers, planning.router, readiness.router, page.router):
+    for router in (*routers, planning.router, readiness.router, pages):
         app.router.routes += router.routes  # a flat list is faster than nested routers
     _declare_security(app)
     problems.install(app)
@@ -133,3 +142,27 @@ def _body_limit(runner: Runner, scope: Any) -> int:
 async def _store_is_away(request: Request, error: Exception) -> Response:
     logs.failure(error)
     return Problem("busy", "the store does not answer: try again", retry_after=1).response()
+
+
+@pages.get("/")
+@also_head
+async def campaigns_page(request: Request) -> HTMLResponse:
+    """Return the page of campaigns, with a link to the planner if planning is turned on."""
+    text = (PAGE_FOLDER / "index.html").read_text(encoding="utf-8")
+    return HTMLResponse(text if request.app.state.planner else text.replace(PLAN_LINK, ""))
+
+
+@pages.get("/plan")
+async def plan_page(request: Request) -> FileResponse:
+    """Return the planner's page, and start the planner because a question will follow."""
+    planner_of(request).wake()
+    return FileResponse(PAGE_FOLDER / "plan.html", media_type="text/html")
+
+
+@pages.get("/page/{name}")
+async def page_file(name: str) -> FileResponse:
+    """Return a style sheet or a script of the pages."""
+    path = PAGE_FILES.get(name)
+    if path is None:
+        raise Problem("unknown-path", "the page has no such file")
+    return FileResponse(path, media_type=PAGE_TYPES[path.suffix])

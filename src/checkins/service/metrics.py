@@ -4,28 +4,6 @@ The metrics reveal how many clients checked in and when, so reading them require
 token. A label holds the id of a campaign, the template of a route or a fixed word. It never holds a
 client, a token, a receipt or a slot number.
 
-<!-- table of metrics -->
-| metric | kind | labels | meaning |
-|---|---|---|---|
-| checkins_requests_total | counter | route, method, status | requests by status class: 2xx, 4xx |
-| checkins_request_seconds | histogram | route | time from request head to end of response |
-| checkins_refused_total | counter | reason | requests refused before the app saw them |
-| checkins_connections | gauge | | open connections |
-| checkins_waiters | gauge | | long polls and event streams waiting now |
-| checkins_long_polls_total | counter | outcome | responses: waiting, chosen, dismissed |
-| checkins_batch_size | histogram | | writes that one group commit made durable |
-| checkins_commit_seconds | histogram | | time of one group commit |
-| checkins_slots_closed_total | counter | | slots that this process closed |
-| checkins_closing_seconds | histogram | | time from the start of closing a slot to its commit |
-| checkins_closing_late_seconds | histogram | | delay from the end of a slot to its closing |
-| checkins_clock_off_seconds | gauge | | how far the clock has jumped; 0 if it has not |
-| checkins_log_lines_lost_total | counter | | log lines that could not be written |
-| checkins_task_restarts_total | counter | task | failures of background tasks, each restarted |
-| checkins_campaign_slots_closed | gauge | campaign | slots released so far |
-| checkins_campaign_epsilon_spent | gauge | campaign | upper bound on epsilon so far |
-| checkins_campaign_epsilon_budget | gauge | campaign | epsilon of the population's budget |
-<!-- end of table -->
-
 With several workers, the variable ``PROMETHEUS_MULTIPROC_DIR`` of every worker must name the same
 empty folder before this module is imported. ``render`` then returns the sums over all workers.
 """
@@ -33,9 +11,11 @@ empty folder before this module is imported. ``render`` then returns the sums ov
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -47,8 +27,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-
-from checkins.service.http.request_limits import App, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they show when a first check-in came
 
@@ -57,6 +36,7 @@ NO_ROUTE = "none"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 OUTCOMES = frozenset({"waiting", "chosen", "dismissed"})
 
+Kind = TypeVar("Kind", Counter, Gauge, Histogram)
 _REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _COMMIT_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _CLOSING_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -64,60 +44,60 @@ _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 class Metrics:
-    """The metrics of one app. Each app has its own registry, so that apps never collide."""
+    """The metrics of one app. Each app has its own registry, so that apps never collide.
+
+    ``descriptions`` holds the type, name, labels and meaning of each metric, for the documentation.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        counter = partial(Counter, registry=self.registry)
-        histogram = partial(Histogram, registry=self.registry)
-        live = partial(Gauge, registry=self.registry, multiprocess_mode="livesum")
-        newest = partial(
-            Gauge,
-            labelnames=("campaign",),
-            registry=self.registry,
-            multiprocess_mode="mostrecent",
-        )
+        self.descriptions: list[tuple[type, str, list[str], str]] = []
+        counter, histogram = partial(self._add, Counter), partial(self._add, Histogram)
+        live = partial(self._add, Gauge, multiprocess_mode="livesum")
+        newest = partial(self._add, Gauge, multiprocess_mode="mostrecent")
         self._requests = counter(
-            "checkins_requests", "Requests answered", ("route", "method", "status")
+            "requests_total{route,method,status}", "requests by status class: 2xx, 4xx"
         )
         self._request_s = histogram(
-            "checkins_request_seconds",
-            "Time from request head to end of response",
-            ("route",),
+            "request_seconds{route}",
+            "time from request head to end of response",
             buckets=_REQUEST_S,
         )
-        self._refused = counter("checkins_refused", "Refused before the app saw it", ("reason",))
-        self._connections = live("checkins_connections", "Open connections")
-        self.waiters = live("checkins_waiters", "Long polls and event streams waiting")
-        self._long_polls = counter("checkins_long_polls", "Long polls answered", ("outcome",))
+        self._refused = counter("refused_total{reason}", "requests refused before the app saw them")
+        self._connections = live("connections", "open connections")
+        self.waiters = live("waiters", "long polls and event streams waiting now")
+        self._long_polls = counter(
+            "long_polls_total{outcome}", "responses: waiting, chosen, dismissed"
+        )
         self._batch_size = histogram(
-            "checkins_batch_size", "Writes that one group commit made durable", buckets=_SIZES
+            "batch_size", "writes that one group commit made durable", buckets=_SIZES
         )
-        self._commit_s = histogram("checkins_commit_seconds", "Time of a commit", buckets=_COMMIT_S)
-        self._slots = counter("checkins_slots_closed", "Slots that this process closed")
-        self._closing_s = histogram(
-            "checkins_closing_seconds", "Time to close a slot", buckets=_CLOSING_S
-        )
-        self._late_s = histogram(
-            "checkins_closing_late_seconds",
-            "Delay from the end of a slot to its closing",
-            buckets=_CLOSING_S,
-        )
-        self._clock_off = Gauge(
-            "checkins_clock_off_seconds",
-            "How far the clock has jumped",
-            registry=self.registry,
-            multiprocess_mode="livemax",
-        )
-        self._lines_lost = counter("checkins_log_lines_lost", "Log lines that could not be written")
+        self._commit_s = histogram("commit_seconds", "time of one group commit", buckets=_COMMIT_S)
+        self._slots = counter("slots_closed_total", "slots that this process closed")
+        seconds = "time from the start of closing a slot to its commit"
+        self._closing_s = histogram("closing_seconds", seconds, buckets=_CLOSING_S)
+        late = "delay from the end of a slot to its closing"
+        self._late_s = histogram("closing_late_seconds", late, buckets=_CLOSING_S)
+        jump = "how far the clock has jumped; 0 if it has not"
+        self._clock_off = self._add(Gauge, "clock_off_seconds", jump, multiprocess_mode="livemax")
+        self._lines_lost = counter("log_lines_lost_total", "log lines that could not be written")
         self._restarts = counter(
-            "checkins_task_restarts", "Failures of background tasks", ("task",)
+            "task_restarts_total{task}", "failures of background tasks, each restarted"
         )
-        campaign = "checkins_campaign_"
-        self._campaign_slots = newest(f"{campaign}slots_closed", "Slots released")
-        self._campaign_spent = newest(f"{campaign}epsilon_spent", "Upper bound on epsilon so far")
-        self._campaign_budget = newest(f"{campaign}epsilon_budget", "Epsilon of the budget")
+        self._campaign_slots = newest("campaign_slots_closed{campaign}", "slots released so far")
+        self._campaign_spent = newest(
+            "campaign_epsilon_spent{campaign}", "upper bound on epsilon so far"
+        )
+        self._campaign_budget = newest(
+            "campaign_epsilon_budget{campaign}", "epsilon of the population's budget"
+        )
         self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def _add(self, kind: type[Kind], name: str, meaning: str, **options: Any) -> Kind:
+        """Create a metric. ``name`` lacks the prefix, and lists the labels in braces."""
+        name, *labels = re.findall(r"\w+", f"checkins_{name}")
+        self.descriptions.append((kind, name, labels, meaning))
+        return kind(name, meaning, labels, registry=self.registry, **options)
 
     def request(self, *, route: str, method: str, status: int, seconds: float) -> None:
         """Record one request; ``route`` is the template of a route, never a path."""
@@ -186,7 +166,7 @@ class RequestMetrics:
     """ASGI middleware that counts and times each request under its route's template."""
 
     def __init__(
-        self, app: App, *, metrics: Metrics, clock: Callable[[], float] = time.perf_counter
+        self, app: ASGIApp, *, metrics: Metrics, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.app = app
         self.metrics = metrics

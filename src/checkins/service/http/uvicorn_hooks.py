@@ -33,7 +33,7 @@ import uvicorn
 from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from checkins.service.http.rate_limits import ConnectionCounts, Proxies
+from checkins.service.http.request_limits import ConnectionCounts, Proxies
 from checkins.service.settings import Limits
 
 HTTP_VERSIONS = ("1.0", "1.1")
