@@ -2,14 +2,20 @@
 
     python tools/architecture.py diagram    packages; an arrow points to the imported package
     python tools/architecture.py table      modules and lines of each package
+    python tools/architecture.py modules account ...    modules that a `checkins` command runs
 
-If a imports b and b imports c, an arrow from a to c is left out.
+If a imports b and b imports c, an arrow from a to c is left out. ``modules`` counts functions that
+run, and not modules that are only imported.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import sys
+import threading
 from pathlib import Path
+from types import FrameType
 
 import grimp
 
@@ -84,13 +90,36 @@ def table() -> str:
     return "\n".join([*rows, f"| all | {total_files} | {total_lines:,} |"])
 
 
+def modules_of_command(arguments: list[str]) -> list[str]:
+    """Run a `checkins` command. Return the modules of which it calls a function, in this order."""
+    from checkins.cli.main import main
+
+    called: dict[str, None] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        path = Path(code.co_filename)
+        if event == "call" and code.co_flags & inspect.CO_OPTIMIZED and SOURCE in path.parents:
+            called.setdefault(str(path.relative_to(SOURCE)))
+
+    sys.argv = [PACKAGE, *arguments]
+    threading.setprofile(note)
+    sys.setprofile(note)
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr):
+        main()
+    sys.setprofile(None)
+    return list(called)
+
+
 def main() -> None:
-    """Print the diagram or the table."""
+    """Print the diagram, the table, or the modules of a command."""
     match sys.argv[1:]:
         case ["diagram"]:
             print(diagram())
         case ["table"]:
             print(table())
+        case ["modules", *arguments]:
+            print("\n".join(modules_of_command(arguments)))
         case _:
             sys.exit(str(__doc__))
 

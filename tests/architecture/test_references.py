@@ -71,6 +71,18 @@ def test_every_invariant_names_a_test_that_exists(texts: dict[str, str]) -> None
         assert set(guards) <= tests, set(guards) - tests
 
 
+def test_every_rule_of_the_code_names_a_contract_or_a_test_that_exists(
+    texts: dict[str, str],
+) -> None:
+    page = texts["docs/architecture.md"].split("## Rules of the code")[1].split("## ")[0]
+    contracts = re.findall(r'contract "([^"]+)"', page)
+    assert contracts
+    assert all(f'name = "{name}"' in texts["pyproject.toml"] for name in contracts)
+    guards = re.findall(r"\[`(test_\w+)`\]\(\.\./([\w/.]+)\)", page)
+    assert guards
+    assert [name for name, path in guards if f"def {name}(" not in (ROOT / path).read_text()] == []
+
+
 TWO_MEANINGS = {"protocol": {"Outcome", "Phase", "RecordReport"}}
 """Public class names that two modules of a package define: remove a name here once it is unique."""
 
