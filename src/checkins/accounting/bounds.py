@@ -338,24 +338,21 @@ def covers(design: Design) -> bool:
 
 def _local(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
     """Return the theorem's epsilon for this randomizer, or infinity if it does not apply."""
-    pure = {"local_epsilon": randomizer.local_epsilon, "delta": delta}
-    approximate = {**pure, "local_delta": randomizer.local_delta}
+    local = {
+        "local_epsilon": randomizer.local_epsilon,
+        "local_delta": randomizer.local_delta,
+        "delta": delta,
+    }
     try:
         if design.protocol is Protocol.AVERAGED:
             clients = design.population.fewest if design.population else 1
-            if randomizer.is_pure:
-                return statements.averaged_total(clients=clients, slots=design.slots, **pure)
-            return statements.averaged_approximate_total(
-                clients=clients, slots=design.slots, **approximate
-            )
+            return statements.averaged_total(clients=clients, slots=design.slots, **local)
         theorem = (
             statements.sliding_window(window=design.choices)
             if design.protocol is Protocol.SLIDING
             else statements.fixed_window(slots=design.slots, participation=design.participation)
         )
-        if randomizer.is_pure:
-            return theorem.epsilon(**pure)
-        return theorem.approximate_total(**approximate)
+        return theorem.total_epsilon(**local)
     except NotCovered:
         return math.inf
 
@@ -400,4 +397,4 @@ def composed_paper_epsilon(designs: Sequence[Design], *, campaigns: int, delta: 
         return math.inf
     if len(set(each)) == 1:
         return kov_composition.homogeneous_composition(epsilon=each[0], steps=runs, delta=delta / 2)
-    return kov_composition.composition(epsilons=each * campaigns, delta=delta / 2)
+    return kov_composition.composition(each * campaigns, delta=delta / 2)

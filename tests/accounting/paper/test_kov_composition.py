@@ -53,19 +53,19 @@ def test_composition_is_true_of_randomized_response(epsilon, steps, delta):
 
 @given(sequence=st.lists(st.floats(0.0, 1e3), min_size=1, max_size=30), delta=deltas)
 def test_composition_never_exceeds_the_sum(sequence, delta):
-    total = kov_composition.composition(epsilons=sequence, delta=delta)
+    total = kov_composition.composition(sequence, delta=delta)
     assert 0.0 <= total <= sum(sequence) * (1 + 1e-9)
 
 
 def test_composition_of_equal_steps_agrees_with_the_homogeneous_form():
-    listed = kov_composition.composition(epsilons=[0.02] * 500, delta=1e-6)
+    listed = kov_composition.composition([0.02] * 500, delta=1e-6)
     assert listed == pytest.approx(
         kov_composition.homogeneous_composition(epsilon=0.02, steps=500, delta=1e-6)
     )
 
 
 def test_composition_of_huge_steps_is_their_sum_and_no_warning():
-    assert kov_composition.composition(epsilons=[1e300, 1e300], delta=0.1) == pytest.approx(2e300)
+    assert kov_composition.composition([1e300, 1e300], delta=0.1) == pytest.approx(2e300)
 
 
 @given(epsilon=epsilons, delta=deltas, slots=counts, weight=shares)
@@ -88,8 +88,10 @@ def test_swapping_unrelaxed_is_never_above_the_theorem(epsilon, delta, clients):
     loads=st.lists(st.integers(0, 1000), min_size=1, max_size=50).filter(any),
 )
 def test_bins_unrelaxed_is_never_above_the_theorem(epsilon, delta, loads):
-    values = {"local_epsilon": epsilon, "delta": delta, "loads": loads}
-    assert 0.0 <= kov_composition.bins_unrelaxed(**values) <= bound(statements.bins, **values)
+    steps = kov_composition.bins_epsilons(local_epsilon=epsilon, loads=loads)
+    unrelaxed = kov_composition.composition(steps, delta=delta)
+    theorem = bound(statements.bins, local_epsilon=epsilon, delta=delta, loads=loads)
+    assert 0.0 <= unrelaxed <= theorem
 
 
 @settings(max_examples=20)
@@ -108,7 +110,7 @@ def test_blocks_lie_just_above_the_full_sum(epsilon, weight, count):
     listed = kov_composition.replacement_steps(
         local_epsilon=epsilon, slots=count, largest_weight=weight
     ).epsilons()
-    full = kov_composition.composition(epsilons=listed, delta=1e-6)
+    full = kov_composition.composition(listed, delta=1e-6)
     assert full * (1 - 1e-12) <= blocks <= full * (1 + 1e-7)
 
 
@@ -172,7 +174,8 @@ def test_the_unrelaxed_bound_is_monotone(epsilon, delta, slots, more):
 def test_a_huge_local_epsilon_gives_a_vacuous_bound_and_no_warning(local_epsilon):
     values = {"local_epsilon": local_epsilon, "delta": 1e-6}
     assert composed(kov_composition.swapping_steps, clients=10**6, **values) > 1e6
-    assert kov_composition.bins_unrelaxed(loads=[1, 0, 2], **values) >= local_epsilon
+    steps = kov_composition.bins_epsilons(local_epsilon=local_epsilon, loads=[1, 0, 2])
+    assert kov_composition.composition(steps, delta=1e-6) >= local_epsilon
     steps = kov_composition.swapping_steps(local_epsilon=local_epsilon, clients=5).epsilons()
     assert steps.max() <= local_epsilon
 
@@ -187,5 +190,5 @@ def test_listing_refuses_what_would_not_fit_in_memory():
 @pytest.mark.parametrize("sequence", [[], [-0.1], [math.nan], [math.inf]])
 def test_a_bad_sequence_is_refused_by_name(sequence):
     with pytest.raises(InvalidValue) as refusal:
-        kov_composition.composition(epsilons=sequence, delta=1e-6)
+        kov_composition.composition(sequence, delta=1e-6)
     assert refusal.value.name == "epsilons"

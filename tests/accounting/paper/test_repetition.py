@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 from hypothesis import assume, given
@@ -18,6 +19,8 @@ deltas = st.floats(1e-12, 0.1)
 slot_counts = st.integers(1, 10**5)
 ratios = st.integers(1, 10**4)
 more = st.floats(1.0, 10.0)
+
+explicit_total = partial(statements.repeated_total, form=statements.repeated_explicit)
 
 
 def test_the_papers_preconditions_do_not_imply_a_small_first_epsilon():
@@ -76,7 +79,7 @@ def test_the_total_form_is_no_worse_than_an_even_split(delta):
     )
     assert spent == pytest.approx(delta)
     assert statements.repeated_total(delta=delta, **WIDE) <= statements.repeated(**even)
-    explicit = statements.repeated_explicit_total(delta=delta, **WIDE)
+    explicit = explicit_total(delta=delta, **WIDE)
     assert explicit <= statements.repeated_explicit(**even)
 
 
@@ -105,7 +108,7 @@ def test_a_precondition_that_fails_is_named(change, name, message):
 
 def test_the_total_form_passes_the_refusal_on():
     with pytest.raises(NotCovered, match=r"local_epsilon = 4\.0"):
-        statements.repeated_explicit_total(**(WIDE | {"local_epsilon": 4.0, "delta": 1e-6}))
+        explicit_total(**(WIDE | {"local_epsilon": 4.0, "delta": 1e-6}))
 
 
 def test_a_beta_near_one_is_refused_by_the_closed_form():

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from checkins.accounting import paper
+from checkins.accounting.paper import tables
 from checkins.errors import InvalidValue
 
-SETTING = paper.Setting(
+SETTING = tables.Setting(
     clients=10_000,
     slots=1000,
     participation=0.1,
@@ -29,7 +29,7 @@ SETTING = paper.Setting(
 
 
 def test_the_table_has_the_papers_five_rows_in_order():
-    rows = paper.table1(clients=10**6, slots=10**4, local_epsilon=2.0, delta=1e-6)
+    rows = tables.table1(clients=10**6, slots=10**4, local_epsilon=2.0, delta=1e-6)
     assert [row.order for row in rows] == [
         "ε₀",
         "O(e^ε₀/√n)",
@@ -43,26 +43,26 @@ def test_the_table_has_the_papers_five_rows_in_order():
 
 
 def test_the_orders_of_growth_show_in_the_numbers():
-    few = paper.table1(clients=10**6, slots=10**4, local_epsilon=1.0, delta=1e-6)
-    many = paper.table1(clients=10**8, slots=10**4, local_epsilon=1.0, delta=1e-6)
+    few = tables.table1(clients=10**6, slots=10**4, local_epsilon=1.0, delta=1e-6)
+    many = tables.table1(clients=10**8, slots=10**4, local_epsilon=1.0, delta=1e-6)
     for small, large in zip(few[1:], many[1:], strict=True):
         assert 5.0 < small.epsilon / large.epsilon < 30.0
 
 
 def test_a_table_row_that_overflows_is_infinite():
-    rows = paper.table1(clients=1000, slots=10, local_epsilon=700.0, delta=1e-6)
+    rows = tables.table1(clients=1000, slots=10, local_epsilon=700.0, delta=1e-6)
     assert rows[0].epsilon == 700.0
     assert all(math.isinf(row.epsilon) for row in rows[2:])
 
 
 def test_the_table_refuses_more_slots_than_clients():
     with pytest.raises(InvalidValue, match="slots = 11"):
-        paper.table1(clients=10, slots=11, local_epsilon=1.0, delta=1e-6)
+        tables.table1(clients=10, slots=11, local_epsilon=1.0, delta=1e-6)
 
 
 def test_the_figure_shows_an_order_of_magnitude_fewer_users():
     """The caption: our n = 10³ and 10⁴ look like the earlier n = 10⁴ and 10⁵."""
-    curves = {c.clients: c for c in paper.figure2(local_epsilons=np.linspace(0.1, 1.0, 10))}
+    curves = {c.clients: c for c in tables.figure2(local_epsilons=np.linspace(0.1, 1.0, 10))}
     assert set(curves) == {10**3, 10**4, 10**5, 10**6}
     for clients in (10**3, 10**4):
         ratio = curves[clients].this_paper / curves[10 * clients].earlier
@@ -70,7 +70,7 @@ def test_the_figure_shows_an_order_of_magnitude_fewer_users():
 
 
 def test_the_figures_curves_rise_with_local_epsilon_and_fall_with_clients():
-    curves = paper.figure2(local_epsilons=[0.5, 1.0, 2.0])
+    curves = tables.figure2(local_epsilons=[0.5, 1.0, 2.0])
     for curve in curves:
         assert np.all(np.diff(curve.this_paper) > 0.0)
         assert np.all(curve.this_paper <= curve.earlier)
@@ -80,11 +80,11 @@ def test_the_figures_curves_rise_with_local_epsilon_and_fall_with_clients():
 
 def test_the_figure_needs_a_grid():
     with pytest.raises(InvalidValue, match="local_epsilons"):
-        paper.figure2(local_epsilons=[])
+        tables.figure2(local_epsilons=[])
 
 
 def test_the_sheet_evaluates_every_statement():
-    rows = paper.theorem_sheet(SETTING)
+    rows = tables.theorem_sheet(SETTING)
     assert {row.id for row in rows} == {f"A{number}" for number in range(1, 12)}
     assert [row.statement for row in rows if row.refusal] == []
     assert all(row.value is not None and row.value >= 0.0 for row in rows)
@@ -94,7 +94,7 @@ def test_the_sheet_evaluates_every_statement():
 
 
 def test_a_statement_that_does_not_apply_is_a_row_with_its_refusal():
-    rows = paper.theorem_sheet(replace(SETTING, local_epsilon=3.0, participation=0.01))
+    rows = tables.theorem_sheet(replace(SETTING, local_epsilon=3.0, participation=0.01))
     refused = {row.statement: row.refusal for row in rows if row.refusal}
     assert "local_epsilon = 3.0" in refused["Thm 3.2: fixed window, simplified"]
     assert "local_delta = 1e-20" in refused["Thm 3.2: the same at total δ"]
@@ -103,7 +103,7 @@ def test_a_statement_that_does_not_apply_is_a_row_with_its_refusal():
 
 
 def test_every_row_names_the_inputs_it_used():
-    rows = paper.theorem_sheet(SETTING)
+    rows = tables.theorem_sheet(SETTING)
     assert all(row.inputs for row in rows)
     bins = next(row for row in rows if "bins" in row.statement)
     assert bins.inputs["clients"] == 10_000

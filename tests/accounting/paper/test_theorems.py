@@ -34,9 +34,9 @@ def approximate(theorem, *, local_epsilon, local_delta, delta, **setting):
     return theorem(**setting).approximate(delta=delta, **local)
 
 
-def approximate_total(theorem, *, local_epsilon, local_delta, delta, **setting):
+def total_epsilon(theorem, *, local_epsilon, local_delta, delta, **setting):
     local = {"local_epsilon": local_epsilon, "local_delta": local_delta}
-    return theorem(**setting).approximate_total(delta=delta, **local)
+    return theorem(**setting).total_epsilon(delta=delta, **local)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_fixed_window_is_monotone_in_every_argument(local_epsilon, delta, sl
 def test_averaging_is_monotone_in_every_argument(local_epsilon, delta, clients, slots, more):
     def bound(**change):
         values = {"local_epsilon": local_epsilon, "delta": delta, "clients": clients}
-        return statements.averaged_total(**(values | {"slots": slots} | change))
+        return statements.averaged_total(**(values | {"slots": slots, "local_delta": 0.0} | change))
 
     assert bound(local_epsilon=local_epsilon * more) >= bound()
     assert bound(delta=delta / more) >= bound()
@@ -154,9 +154,7 @@ def test_no_approximate_bound_is_ever_negative_or_nan(local_epsilon, share, slot
     common = {"local_epsilon": local_epsilon, "delta": delta, "local_delta": 1e-30}
     try:
         bound = approximate(statements.fixed_window, slots=slots, participation=share, **common)
-        total = approximate_total(
-            statements.fixed_window, slots=slots, participation=share, **common
-        )
+        total = total_epsilon(statements.fixed_window, slots=slots, participation=share, **common)
     except NotCovered as refusal:
         assert refusal.name == "local_delta"  # noqa: PT017
     else:
@@ -219,7 +217,7 @@ def test_the_total_form_is_the_best_inner_delta(local_epsilon, log_local_delta, 
     ]
     within = [found.epsilon for found in candidates if found.delta <= delta]
     try:
-        best = theorem.approximate_total(delta=delta, **common)
+        best = theorem.total_epsilon(delta=delta, **common)
     except NotCovered:
         assert not within
         return
@@ -234,17 +232,17 @@ def test_the_total_form_is_the_best_inner_delta(local_epsilon, log_local_delta, 
 def test_a_refused_local_delta_says_how_small_it_must_be_and_that_works():
     values = {"local_epsilon": 0.1, "delta": 1e-6, "slots": 1000, "participation": 1.0}
     with pytest.raises(NotCovered, match=r"^local_delta = 1e-09: must be at most") as refusal:
-        approximate_total(statements.fixed_window, local_delta=1e-9, **values)
+        total_epsilon(statements.fixed_window, local_delta=1e-9, **values)
     most = float(re.search(r"at most (\S+) for", str(refusal.value)).group(1))
-    assert approximate_total(statements.fixed_window, local_delta=0.99 * most, **values) > 0.0
+    assert total_epsilon(statements.fixed_window, local_delta=0.99 * most, **values) > 0.0
     with pytest.raises(NotCovered):
-        approximate_total(statements.fixed_window, local_delta=1.02 * most, **values)
+        total_epsilon(statements.fixed_window, local_delta=1.02 * most, **values)
 
 
 def test_where_no_local_delta_helps_the_refusal_says_to_lower_local_epsilon():
     values = {"local_epsilon": 2.0, "delta": 1e-6, "clients": 1000, "slots": 10}
     with pytest.raises(NotCovered, match="no local_delta is small enough for local_epsilon"):
-        statements.averaged_approximate_total(local_delta=1e-250, **values)
+        statements.averaged_total(local_delta=1e-250, **values)
 
 
 def test_swapping_averaging_and_bins_replace_all_n_randomizers():
@@ -267,7 +265,7 @@ def test_swapping_averaging_and_bins_replace_all_n_randomizers():
 def test_the_approximate_form_is_monotone(local_epsilon, more, slots):
     def bound(**change):
         values = {"local_epsilon": local_epsilon, "local_delta": 1e-25, "delta": 1e-5}
-        return approximate_total(statements.sliding_window, **(values | {"window": slots} | change))
+        return total_epsilon(statements.sliding_window, **(values | {"window": slots} | change))
 
     assert bound(local_epsilon=local_epsilon * more) >= bound()
     assert bound(local_delta=1e-25 * more) >= bound()
@@ -278,25 +276,25 @@ def test_total_forms_of_all_approximate_statements_exceed_their_pure_limit():
     values = {"local_epsilon": 0.05, "delta": 1e-6}
     pairs = [
         (
-            approximate_total(statements.swapping, local_delta=1e-20, clients=1000, **values),
+            total_epsilon(statements.swapping, local_delta=1e-20, clients=1000, **values),
             epsilon(statements.swapping, local_epsilon=0.4, delta=1e-6, clients=1000),
         ),
         (
-            approximate_total(statements.bins, local_delta=1e-20, loads=[10] * 100, **values),
+            total_epsilon(statements.bins, local_delta=1e-20, loads=[10] * 100, **values),
             epsilon(statements.bins, local_epsilon=0.4, delta=1e-6, loads=[10] * 100),
         ),
         (
-            statements.averaged_approximate_total(
-                local_delta=1e-20, clients=1000, slots=100, **values
+            statements.averaged_total(local_delta=1e-20, clients=1000, slots=100, **values),
+            statements.averaged_total(
+                local_epsilon=0.4, local_delta=0.0, delta=1e-6, clients=1000, slots=100
             ),
-            statements.averaged_total(local_epsilon=0.4, delta=1e-6, clients=1000, slots=100),
         ),
         (
-            approximate_total(statements.shuffling, local_delta=1e-20, clients=1000, **values),
+            total_epsilon(statements.shuffling, local_delta=1e-20, clients=1000, **values),
             epsilon(statements.shuffling, local_epsilon=0.4, delta=1e-6, clients=1000),
         ),
         (
-            approximate_total(
+            total_epsilon(
                 statements.replacement, local_delta=1e-20, slots=1000, largest_weight=0.5, **values
             ),
             epsilon(

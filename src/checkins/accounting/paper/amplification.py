@@ -53,11 +53,6 @@ def log_complement(power: float) -> float:
     return math.log1p(-math.exp(-power))
 
 
-def log_inverse(delta: float) -> float:
-    """Return log(1/δ), even if 1/δ overflows."""
-    return -math.log(delta)
-
-
 SHARES = 32
 """A total δ is split into two parts in steps of 1/SHARES, and the best split is used."""
 
@@ -208,7 +203,7 @@ class Amplification:
             raise NotCovered("local_epsilon", local_epsilon, "the simplified form needs at most 1")
         if not delta <= 0.01:
             raise NotCovered("delta", delta, "the simplified form needs at most 1/100")
-        return 7.0 * self.scale * local_epsilon * math.sqrt(log_inverse(delta)) * UP
+        return 7.0 * self.scale * local_epsilon * math.sqrt(-math.log(delta)) * UP
 
     def approximate(
         self, *, local_epsilon: float, local_delta: float, delta: float
@@ -229,8 +224,13 @@ class Amplification:
             epsilon=epsilon, delta=min(1.0, (delta + replaced) * UP + self.load_delta)
         )
 
-    def approximate_total(self, *, local_epsilon: float, local_delta: float, delta: float) -> float:
-        """Return the smallest ε′ of ``approximate`` with δ′ − load_delta at most ``delta``."""
+    def total_epsilon(self, *, local_epsilon: float, local_delta: float, delta: float) -> float:
+        """Return the smallest ε′ of ``approximate`` with δ′ − load_delta at most ``delta``.
+
+        For a pure randomizer, with δ₀ = 0, this is ``epsilon``.
+        """
+        if local_delta == 0.0:
+            return self.epsilon(local_epsilon=local_epsilon, delta=delta)
         validate.open_unit(delta=delta)
         distance = smallest_distance(local_epsilon=local_epsilon, local_delta=local_delta)
         spread = self.spread(MAGNIFICATION * local_epsilon)
@@ -258,7 +258,7 @@ class Amplification:
 
 def tail_epsilon(*, spread: float, delta: float) -> float:
     """Return x²/2 + x √(2 log(1/δ)), rounded up, or infinity if it overflows."""
-    return (spread * spread / 2.0 + spread * math.sqrt(2.0 * log_inverse(delta))) * UP
+    return (spread * spread / 2.0 + spread * math.sqrt(2.0 * -math.log(delta))) * UP
 
 
 def smallest_within(*, spread: float, log_replaced: float, total: float) -> float | None:

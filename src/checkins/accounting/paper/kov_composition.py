@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from checkins import validate
-from checkins.accounting.paper.amplification import UP, log_inverse, tail_epsilon
+from checkins.accounting.paper.amplification import UP, tail_epsilon
 from checkins.accounting.paper.statements import Loads, checked_loads
 from checkins.errors import InvalidValue
 
@@ -56,7 +56,7 @@ def relaxed_composition(*, delta: float, steps: int, a: float, b: float) -> floa
     return tail_epsilon(spread=a / math.sqrt(steps * (1.0 - b)), delta=delta)
 
 
-def composition(*, epsilons: ArrayLike, delta: float) -> float:
+def composition(epsilons: ArrayLike, *, delta: float) -> float:
     """Return ε of an adaptive sequence of pure εᵢ-DP steps, the smallest of three bounds.
 
         Σεᵢ,   Σ εᵢ tanh(εᵢ/2) + √(2 log(1/δ) Σεᵢ²),   and with log(e + √(Σεᵢ²)/δ) for log(1/δ)
@@ -65,7 +65,7 @@ def composition(*, epsilons: ArrayLike, delta: float) -> float:
     Neighbours:  whatever the steps are private for.
     Rounding:    up.
 
-    >>> round(composition(epsilons=[0.01] * 1000, delta=1e-6), 4)
+    >>> round(composition([0.01] * 1000, delta=1e-6), 4)
     1.6415
     """
     validate.open_unit(delta=delta)
@@ -156,6 +156,9 @@ def bins_epsilons(*, local_epsilon: float, loads: Loads) -> NDArray[np.float64]:
 
     >>> bins_epsilons(local_epsilon=1.0, loads=[2, 0, 1]).round(3).tolist()
     [0.897, 0.0, 0.855]
+    >>> steps = bins_epsilons(local_epsilon=1.0, loads=[10] * 1000)
+    >>> round(composition(steps, delta=1e-6), 4)
+    1.2319
     """
     validate.non_negative(local_epsilon=local_epsilon)
     sizes = checked_loads(loads)
@@ -167,21 +170,6 @@ def bins_epsilons(*, local_epsilon: float, loads: Loads) -> NDArray[np.float64]:
         return (sizes > 0.0) * np.full_like(sizes, local_epsilon)  # pᵢ ≤ 1
     steps: NDArray[np.float64] = np.log1p(there * math.expm1(local_epsilon))
     return steps
-
-
-def bins_unrelaxed(*, local_epsilon: float, delta: float, loads: Loads) -> float:
-    """Return ε of averaging within bins of given sizes, composed bin by bin.
-
-    Theorem:     proof of [BKMTT20, Thm A.5], arXiv:2007.06605v2; [KOV17, Thm 3.5].
-    Neighbours:  replace-one, at index 1, given the loads.
-    Rounding:    up.
-
-    >>> round(bins_unrelaxed(local_epsilon=1.0, delta=1e-6, loads=[10] * 1000), 4)
-    1.2319
-    """
-    return composition(
-        epsilons=bins_epsilons(local_epsilon=local_epsilon, loads=loads), delta=delta
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +191,7 @@ class _Sums:
             )
 
     def composed(self, delta: float) -> float:
-        log_plain = log_inverse(delta)
+        log_plain = -math.log(delta)
         log_small = math.log(math.e + math.sqrt(self.square) / delta)
         tail = math.sqrt(2.0 * self.square * min(log_plain, log_small))
         return min(self.plain, self.drift + tail) * UP

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import betainc
 
 from checkins import validate
-from checkins.accounting.paper.amplification import UP, log_inverse
+from checkins.accounting.paper.amplification import UP
 from checkins.errors import InvalidValue
 
 _TAIL_SLACK = 1.0 + 1e-6  # more than the error of scipy's incomplete beta function
@@ -105,7 +105,7 @@ def load_norm(*, clients: int, slots: int, delta: float) -> float:
     validate.count(clients=clients, slots=slots)
     validate.open_unit(delta=delta)
     mean = math.sqrt(clients + clients / slots * clients)
-    return (mean + math.sqrt(clients * log_inverse(delta))) * UP
+    return (mean + math.sqrt(clients * -math.log(delta))) * UP
 
 
 def expected_inverse_load(*, clients: int, slots: int) -> float:

@@ -14,7 +14,7 @@ divide n, there are ⌊n/m⌋ complete runs, and the bounds for n/m runs cover t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -28,7 +28,6 @@ from checkins.accounting.paper.amplification import (
     best_split,
     exponential,
     log_gap,
-    log_inverse,
 )
 from checkins.errors import InvalidValue, NotCovered
 
@@ -98,41 +97,26 @@ def averaged(*, load_delta: float, clients: int, slots: int) -> Amplification:
     return Amplification(2.0, norm / clients, clients, load_delta)
 
 
-def averaged_total(*, local_epsilon: float, delta: float, clients: int, slots: int) -> float:
-    """Return the smallest ε of ``averaged`` over all splits of ``delta`` into δ + δ₂.
+def averaged_total(
+    *, local_epsilon: float, local_delta: float, delta: float, clients: int, slots: int
+) -> float:
+    """Return the smallest ε of ``averaged`` over all splits of ``delta`` into δ′ + δ₂.
 
     Theorem:     [BKMTT20, Thm 4.1], arXiv:2007.06605v2. Participation 1, clients do not collude.
     Neighbours:  replace-one.
     Rounding:    up; the split is the best of SHARES − 1.
 
-    >>> round(averaged_total(local_epsilon=0.5, delta=1e-6, clients=100_000, slots=1000), 4)
+    >>> given = dict(delta=1e-6, slots=1000)
+    >>> round(averaged_total(local_epsilon=0.5, local_delta=0.0, clients=100_000, **given), 4)
     0.416
-    """
-
-    def bound(load_delta: float) -> float:
-        theorem = averaged(load_delta=load_delta, clients=clients, slots=slots)
-        return theorem.epsilon(local_epsilon=local_epsilon, delta=delta - load_delta)
-
-    return best_split(bound, delta=delta)
-
-
-def averaged_approximate_total(
-    *, local_epsilon: float, local_delta: float, delta: float, clients: int, slots: int
-) -> float:
-    """Return the smallest ε′ of ``averaged`` with (ε₀, δ₀)-DP randomizers, if δ′ is ``delta``.
-
-    Theorem:     [BKMTT20, Thm 4.1], arXiv:2007.06605v2, "furthermore".
-    Neighbours:  replace-one.
-    Rounding:    up; δ₂ is the best of SHARES − 1 parts of ``delta``.
-
     >>> given = dict(local_epsilon=0.05, local_delta=1e-20, delta=1e-6)
-    >>> round(averaged_approximate_total(clients=1000, slots=100, **given), 4)
+    >>> round(averaged_total(clients=1000, slots=100, **given), 4)
     1.356
     """
 
     def bound(load_delta: float) -> float:
         theorem = averaged(load_delta=load_delta, clients=clients, slots=slots)
-        return theorem.approximate_total(
+        return theorem.total_epsilon(
             local_epsilon=local_epsilon, local_delta=local_delta, delta=delta - load_delta
         )
 
@@ -237,7 +221,7 @@ def shuffling_earlier(*, local_epsilon: float, delta: float, clients: int) -> fl
     step = all_steps / clients
     if math.isinf(all_steps) or step > 700.0:
         return math.inf
-    tail = all_steps * math.sqrt(2.0 * log_inverse(delta) / clients)
+    tail = all_steps * math.sqrt(2.0 * -math.log(delta) / clients)
     return (all_steps * math.expm1(step) + tail) * UP
 
 
@@ -271,7 +255,7 @@ def one_run_bound(*, local_epsilon: float, beta: float, clients: int, slots: int
     _check_epoch(clients=clients, slots=slots)
     validate.non_negative(local_epsilon=local_epsilon)
     validate.open_unit(beta=beta)
-    root = math.sqrt(2.0 * slots * log_inverse(beta))
+    root = math.sqrt(2.0 * slots * -math.log(beta))
     return 2.0 * exponential(_log_growth(local_epsilon)) * root / clients * UP
 
 
@@ -310,7 +294,7 @@ def repeated(*, local_epsilon: float, delta: float, beta: float, clients: int, s
     if single > 700.0:
         return math.inf
     runs = clients / slots
-    tail = single * math.sqrt(2.0 * runs * log_inverse(delta))
+    tail = single * math.sqrt(2.0 * runs * -math.log(delta))
     return (tail + runs * single * math.expm1(single)) * UP
 
 
@@ -334,42 +318,33 @@ def repeated_explicit(
     validate.open_unit(delta=delta)
     _check_corollary(local_epsilon=local_epsilon, beta=beta, clients=clients, slots=slots)
     growth = exponential(_log_growth(local_epsilon)) / math.sqrt(clients)
-    log_beta = log_inverse(beta)
-    tail = 4.0 * growth * math.sqrt(log_beta * log_inverse(delta))
+    log_beta = -math.log(beta)
+    tail = 4.0 * growth * math.sqrt(log_beta * -math.log(delta))
     return (tail + 12.0 * growth * growth * log_beta) * UP
 
 
-def repeated_total(*, local_epsilon: float, delta: float, clients: int, slots: int) -> float:
-    """Return the smallest ε of ``repeated`` over splits of a total ``delta`` into δ + nβ/m.
+def repeated_total(
+    *,
+    local_epsilon: float,
+    delta: float,
+    clients: int,
+    slots: int,
+    form: Callable[..., float] = repeated,
+) -> float:
+    """Return the smallest ε of ``form`` over splits of a total ``delta`` into δ + nβ/m.
+
+    ``form`` is ``repeated`` or ``repeated_explicit``.
 
     Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2; [DR14, Thm 3.20].
     Neighbours:  replace-one.
-    Rounding:    up; the split is the best of SHARES − 1.
-
-    >>> round(repeated_total(local_epsilon=1.0, delta=1e-6, clients=10_000, slots=100), 4)
-    0.9744
-    """
-    _check_epoch(clients=clients, slots=slots)
-    bound = partial(repeated, local_epsilon=local_epsilon, clients=clients, slots=slots)
-    return best_split(
-        lambda part: bound(delta=part, beta=(delta - part) * slots / clients), delta=delta
-    )
-
-
-def repeated_explicit_total(
-    *, local_epsilon: float, delta: float, clients: int, slots: int
-) -> float:
-    """Return the smallest ε of ``repeated_explicit`` over splits of ``delta`` into δ + nβ/m.
-
-    Theorem:     proof of [BKMTT20, Cor 3.3], arXiv:2007.06605v2, last display.
-    Neighbours:  replace-one.
     Rounding:    up; the split is the best of SHARES − 1 that satisfy the preconditions.
 
-    >>> round(repeated_explicit_total(local_epsilon=1.0, delta=1e-6, clients=10_000, slots=100), 4)
-    2.071
+    >>> given = dict(local_epsilon=1.0, delta=1e-6, clients=10_000, slots=100)
+    >>> round(repeated_total(**given), 4), round(repeated_total(form=repeated_explicit, **given), 4)
+    (0.9744, 2.071)
     """
     _check_epoch(clients=clients, slots=slots)
-    bound = partial(repeated_explicit, local_epsilon=local_epsilon, clients=clients, slots=slots)
+    bound = partial(form, local_epsilon=local_epsilon, clients=clients, slots=slots)
     return best_split(
         lambda part: bound(delta=part, beta=(delta - part) * slots / clients), delta=delta
     )
@@ -398,7 +373,7 @@ def _check_corollary(*, local_epsilon: float, beta: float, clients: int, slots: 
             local_epsilon,
             f"must be at most (2/3) log(n/(8√m)) = {most:.4g} for n = {clients}, m = {slots}",
         )
-    needed = exponential(2.0 * _log_growth(local_epsilon)) * math.sqrt(slots) * log_inverse(beta)
+    needed = exponential(2.0 * _log_growth(local_epsilon)) * math.sqrt(slots) * -math.log(beta)
     if not clients >= needed:
         raise NotCovered(
             "clients",

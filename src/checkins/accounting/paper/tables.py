@@ -12,18 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins import validate
-from checkins.accounting.paper import (
-    amplification,
-    kov_composition,
-    occupancy,
-    statements,
-    utility,
-)
-from checkins.accounting.paper.amplification import (
-    Amplification,
-    ApproximateBound,
-    held_locally,
-)
+from checkins.accounting.paper import amplification, kov_composition, occupancy, statements, utility
+from checkins.accounting.paper.amplification import Amplification, ApproximateBound, held_locally
 from checkins.errors import InvalidValue
 
 FIGURE_DELTA = 1e-6
@@ -78,7 +68,9 @@ def table1(*, clients: int, slots: int, local_epsilon: float, delta: float) -> t
         TableRow(
             "random check-ins, fixed window",
             "O(e^1.5ε₀/√n)",
-            statements.repeated_total(clients=clients, slots=slots, **given),
+            statements.repeated_total(
+                clients=clients, slots=slots, local_epsilon=local_epsilon, delta=delta
+            ),
             f"[BKMTT20, Cor 3.3] by advanced composition, m = {slots}, total δ",
         ),
     )
@@ -220,7 +212,9 @@ _DERIVED: dict[str, Callable[[Setting], float]] = {
 """Values of arguments that are not fields of a setting."""
 
 _PURE, _SIMPLIFIED = Amplification.epsilon, Amplification.simplified
-_APPROXIMATE, _TOTAL = Amplification.approximate, Amplification.approximate_total
+_APPROXIMATE, _TOTAL = Amplification.approximate, Amplification.total_epsilon
+_PURE_AVERAGED_TOTAL = partial(statements.averaged_total, local_delta=0.0)
+_EXPLICIT_TOTAL = partial(statements.repeated_total, form=statements.repeated_explicit)
 _LISTED, _COMPOSED = kov_composition.Steps.epsilons, kov_composition.Steps.composed
 _Statement = (
     tuple[str, str, Callable[..., object]]
@@ -239,11 +233,11 @@ _STATEMENTS: tuple[_Statement, ...] = (
     ("A2", "Cor 3.3: advanced composition", statements.repeated),
     ("A2", "Cor 3.3: advanced composition at total δ", statements.repeated_total),
     ("A2", "Cor 3.3: explicit", statements.repeated_explicit),
-    ("A2", "Cor 3.3: explicit at total δ", statements.repeated_explicit_total),
+    ("A2", "Cor 3.3: explicit at total δ", _EXPLICIT_TOTAL),
     ("A3", "Thm 4.1: averaged", statements.averaged, _PURE),
-    ("A3", "Thm 4.1: averaged at total δ", statements.averaged_total),
+    ("A3", "Thm 4.1: averaged at total δ", _PURE_AVERAGED_TOTAL),
     ("A3", "Thm 4.1: averaged, approximate", statements.averaged, _APPROXIMATE),
-    ("A3", "Thm 4.1: the same at total δ", statements.averaged_approximate_total),
+    ("A3", "Thm 4.1: the same at total δ", statements.averaged_total),
     ("A4", "Thm 4.3: sliding window", statements.sliding_window, _PURE),
     ("A4", "Thm 4.3: sliding window, simplified", statements.sliding_window, _SIMPLIFIED),
     ("A4", "Thm 4.3: sliding window, approximate", statements.sliding_window, _APPROXIMATE),
@@ -272,7 +266,7 @@ _STATEMENTS: tuple[_Statement, ...] = (
     ("A8", "Thm A.7: largest step", kov_composition.swapping_steps, _LISTED),
     ("A8", "Thm A.7: unrelaxed", kov_composition.swapping_steps, _COMPOSED),
     ("A8", "Thm A.5: largest step", kov_composition.bins_epsilons),
-    ("A8", "Thm A.5: unrelaxed", kov_composition.bins_unrelaxed),
+    ("A8", "Thm A.5: unrelaxed", kov_composition.bins_epsilons, kov_composition.composition),
     ("A9", "Prop 3.4: dummies, fixed window", occupancy.dummies_fixed),
     ("A9", "Prop 3.4: the bound m/e^c", occupancy.dummies_fixed_bound),
     ("A9", "Prop 4.4: dummies, sliding window", occupancy.dummies_sliding),
@@ -297,7 +291,10 @@ def _row(
     bound: Callable[..., object],
     form: Callable[..., object] | None = None,
 ) -> SheetRow:
-    own = {name: _argument(setting, name) for name in inspect.signature(bound).parameters}
+    required = [
+        one for one in inspect.signature(bound).parameters.values() if one.default is one.empty
+    ]
+    own = {one.name: _argument(setting, one.name) for one in required}
     formed = [] if form is None else list(inspect.signature(form).parameters)[1:]
     common = {name: _argument(setting, name) for name in formed}
     arguments = {**common, **own}

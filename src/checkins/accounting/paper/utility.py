@@ -6,36 +6,8 @@ deviation σ per coordinate. The model is projected onto the ball after every sl
 makes one step.
 
 The paper applies two SGD theorems as if every slot gave an unbiased gradient. But an empty slot
-gives no gradient, and whether a slot is empty depends on the slots before it. This is why the
-bounds here still hold:
-
-*Last iterate.* Fix which M of the m slots are occupied. Slot t moves the model by ηₜ = κ/√t times
-gₜ, where E‖gₜ‖² ≤ G². E[gₜ] is ∇F if t is occupied, and 0 otherwise. Add an occupied slot T = m + 1
-after the end. As in [SZ13, Thm 2], for every occupied s, over the W slots from s to T,
-
-    Σ_{t ≥ s, occupied} E[F(θₜ) − F(θₛ)] ≤ K W/√T,     K = R²/(2κ) + κG²,
-
-and the same holds from slot 1 with θ* in place of θₛ and T in place of W. Therefore the average of
-F over the last j occupied slots grows by at most K Wⱼ/(j(j − 1)√T) if the j-th last is dropped.
-Given M, the occupied slots are a uniform subset, so E[Wⱼ] = 1 + (j − 1)T/(M + 1). The telescoping
-sum is at most
-
-    E[F(θ_T)] − F(θ*) ≤ K/√T · (T·H_{M+1} + M)/(M + 1),     H the harmonic numbers.
-
-Occupancies are negatively associated, so E[z^M] ≤ (1 − q + qz)^m with q = 1 − (1 − p₀/m)^n.
-Integrating over z in [0, 1] gives E[T/(M + 1)] ≤ 1/q, and so ``last_iterate_risk``. With averaged
-reports, G² = L² + pσ²·E[1/S | M] given M. This mean grows with M, by Efron's theorem for truncated
-Poisson loads given their sum. The factor above decreases with M. By Chebyshev's inequality, the
-mean may therefore be replaced by E[1/S | S > 0], which is its mean under the distribution of M
-weighted by M.
-
-*Mean iterate, smooth.* Let the step be 1/(β + 1/h), and let D be the squared distance to θ*. As in
-the proof of [B15, Thm 6.3], each of the M updates satisfies
-
-    E[F(θ_{s+1})] − F* ≤ (β + 1/h)/2 · E[Dₛ − D_{s+1}] + (h/2)(L² + pσ²)·E[1/S | M].
-
-In the mean over all slots, θ₁ and each of the M new models have an expected weight of at most
-(m + 1)/((M + 1)m). The sum over all updates with h = R/(κ√m) gives ``averaged_smooth_risk``.
+gives no gradient, and whether a slot is empty depends on the slots before it. The bounds of this
+module are proved in docs/theory/utility.md.
 """
 
 from __future__ import annotations
@@ -65,7 +37,7 @@ def last_iterate_risk(
 
     κ is ``rate``, and G² is ``second_moment``, the second moment of a slot's report.
 
-    Theorem:     this module's docstring, after [SZ13, Thm 2].
+    Theorem:     docs/theory/utility.md, after [SZ13, Thm 2].
     Neighbours:  none; expectation over data, check-ins and noise.
     Rounding:    up; infinity if no client can check in.
     Differs:     [BKMTT20, Thm 3.5 and 4.2] treat every slot as unbiased. Here, empty slots add a

@@ -45,12 +45,12 @@ def table1(given: GivenOptions) -> None:
     Without options: 100,000 clients, 1,000 slots, local epsilon 2, delta 1e-6.
     """
     with terminal.working("evaluating Table 1", quiet=given.json):
-        from checkins.accounting import paper as theory
+        from checkins.accounting.paper import tables
         from checkins.cli.views import paper as views
 
         setting = _numbers(given, clients=100_000, slots=1_000, local_epsilon=2.0, delta=1e-6)
         with given.naming_options():
-            rows = theory.table1(**setting)  # type: ignore[arg-type]  # counts stay int
+            rows = tables.table1(**setting)  # type: ignore[arg-type]  # counts stay int
         saved = _drawn(
             given, "table1.png", lambda path: views.draw_table1(rows, path, setting=setting)
         )
@@ -69,12 +69,12 @@ def figure2(given: GivenOptions) -> None:
     Without options, delta is 1e-6, as in the paper.
     """
     with terminal.working("evaluating Figure 2", quiet=given.json):
-        from checkins.accounting import paper as theory
+        from checkins.accounting.paper import tables
         from checkins.cli.views import paper as views
 
-        setting = _numbers(given, delta=theory.FIGURE_DELTA)
+        setting = _numbers(given, delta=tables.FIGURE_DELTA)
         with given.naming_options():
-            curves = theory.figure2(
+            curves = tables.figure2(
                 local_epsilons=views.FIGURE2_LOCAL_EPSILONS, delta=setting["delta"]
             )
         saved = _drawn(
@@ -119,7 +119,7 @@ def theorems(given: GivenOptions) -> None:
     local epsilon 0.5, local delta 1e-20, delta 1e-6.
     """
     with terminal.working("evaluating the theorems", quiet=given.json):
-        from checkins.accounting import paper as theory
+        from checkins.accounting.paper import tables
         from checkins.cli.views import paper as views
 
         setting = _numbers(
@@ -138,7 +138,7 @@ def theorems(given: GivenOptions) -> None:
                     name, f"must be an integer from 1 to {views.MOST_CLIENTS_OR_SLOTS:,} here"
                 )
         with given.naming_options():
-            rows = theory.theorem_sheet(theory.Setting(**setting, **SMOOTH))  # type: ignore[arg-type]
+            rows = tables.theorem_sheet(tables.Setting(**setting, **SMOOTH))  # type: ignore[arg-type]
             saved = _drawn(given, "theorems.png", lambda path: views.draw_theorems(setting, path))
     _answer(
         {"setting": setting | SMOOTH, "rows": [asdict(row) for row in rows]},

@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from checkins import formatting
-from checkins.accounting.paper import Curve, SheetRow, TableRow
+from checkins.accounting.paper.tables import Curve, SheetRow, TableRow
 from checkins.cli.views.certificate import listed, plain_table
 
 if TYPE_CHECKING:
