@@ -7,8 +7,8 @@ from itertools import product
 import PLD_accounting
 
 from bench.measure import Section, timed
-from checkins.accounting.exact.campaign_divergence import CELLS
 from checkins.accounting.exact.gaussian import GaussianAddRemove, GaussianCampaign
+from checkins.accounting.exact.grid_distribution import CELLS
 from checkins.accounting.solve import Interval
 
 NOISES = (0.3, 0.5, 1.0, 2.0, 5.0, 10.0)

@@ -20,7 +20,9 @@ from checkins.accounting.design import (
     Population,
     Protocol,
 )
-from checkins.accounting.exact.campaign_divergence import gaussian_campaign, pure_campaign
+from checkins.accounting.exact.campaign_divergence import campaign_of
+from checkins.accounting.exact.gaussian import GaussianCampaign
+from checkins.accounting.exact.pure import PureCampaign
 from checkins.errors import InvalidValue, NotCovered
 from tests import strategies
 
@@ -67,28 +69,35 @@ def test_every_design_says_among_how_many_slots_a_client_chooses(design: Design)
 
 @given(design=strategies.designs())
 def test_a_design_hands_its_own_numbers_to_the_accountant(design: Design) -> None:
+    campaign, slots = campaign_of(design), design.choices
+    if isinstance(campaign, PureCampaign) and design.protocol is Protocol.AVERAGED:
+        assert design.population is not None
+        slots = design.population.fewest
+    assert (campaign.slots, campaign.participation) == (slots, design.participation)
     if isinstance(design.randomizer, LocalRandomizer):
-        pure = pure_campaign(design, design.randomizer)
-        assert (pure.slots, pure.participation) == (design.choices, design.participation)
-        assert pure.local_epsilon == design.randomizer.local_epsilon
-    elif design.protocol is not Protocol.AVERAGED:
-        gaussian = gaussian_campaign(design, design.randomizer)
-        assert (gaussian.slots, gaussian.participation) == (design.choices, design.participation)
-        assert gaussian.displaces == design.capacity
+        assert isinstance(campaign, PureCampaign)
+        assert campaign.local_epsilon == design.randomizer.local_epsilon
+    else:
+        assert isinstance(campaign, GaussianCampaign)
+        assert campaign.displaces == design.capacity
 
 
 @given(capacity=st.integers(1, 10_000))
 def test_reports_add_their_noise_and_the_server_adds_its_own_once(capacity: int) -> None:
-    client, server = (GaussianNoise(1.0, at) for at in (NoiseAt.CLIENT, NoiseAt.SERVER))
-    capped = Design(**{**AT_CLIENT, "capacity": capacity})  # type: ignore[arg-type]
-    assert gaussian_campaign(capped, client).noise == pytest.approx(math.sqrt(capacity))
-    capped = Design(**{**AT_SERVER, "capacity": capacity})  # type: ignore[arg-type]
-    assert gaussian_campaign(capped, server).noise == 1.0
+    for options, at, noise in (
+        (AT_CLIENT, NoiseAt.CLIENT, math.sqrt(capacity)),
+        (AT_SERVER, NoiseAt.SERVER, 1.0),
+    ):
+        changed = {**options, "capacity": capacity, "randomizer": GaussianNoise(1.0, at)}
+        campaign = campaign_of(Design(**changed))  # type: ignore[arg-type]
+        assert isinstance(campaign, GaussianCampaign)
+        assert campaign.noise == pytest.approx(noise)
 
 
 def test_noise_at_the_server_without_a_cap_displaces_no_client() -> None:
-    noise = GaussianNoise(1.0, NoiseAt.SERVER)
-    assert gaussian_campaign(Design(**AT_SERVER), noise).displaces is None  # type: ignore[arg-type]
+    campaign = campaign_of(Design(**AT_SERVER))  # type: ignore[arg-type]
+    assert isinstance(campaign, GaussianCampaign)
+    assert campaign.displaces is None
 
 
 def test_integers_of_numpy_are_integers() -> None:

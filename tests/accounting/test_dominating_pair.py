@@ -85,8 +85,7 @@ def gaussian_delta(shift: float, epsilon: float) -> float:
 
 def release(shift: float, rounding: Rounding) -> DominatingPair:
     """One Gaussian release: a campaign of one slot that everybody takes part in."""
-    campaign = gaussian.GaussianCampaign(1.0 / shift, 1, 1.0)
-    return gaussian.GaussianAddRemove.pair(campaign, rounding)
+    return gaussian.GaussianCampaign(1.0 / shift, 1, 1.0).pair(rounding)
 
 
 # Composition

@@ -34,7 +34,7 @@ from checkins.accounting.certificate import (
 from checkins.accounting.comparisons import comparisons
 from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, LocalRandomizer, Protocol
 from checkins.accounting.exact import campaign_divergence
-from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
+from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.errors import InvalidValue, NotCovered
 
 if TYPE_CHECKING:
@@ -312,9 +312,7 @@ def loss_distribution(
             interval,
             "must be at most 1, because coarser intervals give no useful bound",
         )
-    rounding = Rounding(
-        side=Side.UP, cells=campaign_divergence.CELLS, tolerance=max(1e-9 * delta, SMALLEST)
-    )
+    rounding = Rounding.near(delta, side=Side.UP)
     pair = campaign_divergence.pair(design, adjacency, rounding, delta=delta)
     return pair.to_dp_accounting(interval=interval)
 

@@ -13,8 +13,9 @@ from dataclasses import replace
 from checkins.accounting.certificate import Alternative
 from checkins.accounting.composition import worse
 from checkins.accounting.design import Adjacency, Design, LocalRandomizer
-from checkins.accounting.exact import campaign_divergence, pure
-from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
+from checkins.accounting.exact import campaign_divergence
+from checkins.accounting.exact.grid_distribution import Rounding, Side
+from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
 from checkins.accounting.paper.statements import shuffling, shuffling_earlier
 from checkins.accounting.solve import crossing
 
@@ -50,7 +51,7 @@ def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
     rate = design.participation / design.choices
     step = replace(campaign_divergence.uncapped(design), slots=1, window=None, participation=rate)
     steps = design.choices * campaigns
-    rounding = Rounding(side=Side.UP, cells=_CELLS, tolerance=max(1e-9 * delta / steps, SMALLEST))
+    rounding = Rounding.near(delta, side=Side.UP, cells=_CELLS, runs=steps)
     above = campaign_divergence.pair(step, Adjacency.ADD_REMOVE, rounding, delta=delta).repeat(
         steps, rounding
     )
@@ -89,5 +90,6 @@ def shuffled(local_epsilon: float, *, clients: int, delta: float) -> float:
     >>> round(shuffled(1.0, clients=10_000, delta=1e-6), 4)
     0.0432
     """
-    campaign = pure.PureCampaign(local_epsilon, clients, 1.0)
-    return pure.PureReplaceOne(campaign, delta=delta).upper_epsilon(delta)
+    return PureReplaceOne(PureCampaign(local_epsilon, clients, 1.0), delta=delta).upper_epsilon(
+        delta
+    )

@@ -20,13 +20,12 @@ from functools import reduce
 from checkins.accounting.design import Adjacency, Design, Protocol
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import ROUND_OFF, DominatingPair, envelope
-from checkins.accounting.exact.grid_distribution import SMALLEST, Rounding, Side
+from checkins.accounting.exact.grid_distribution import CELLS, Rounding, Side
 from checkins.accounting.solve import Interval, crossing
 from checkins.errors import NotCovered
 
 SPLITS = (0.5, 0.46, 0.54, 0.4, 0.6)
 """Shares e1/(e1 + e2) that the triangle bound tries."""
-_TAIL = 1e-9
 Delta = Callable[[float], float]
 """An upper bound on delta as a function of epsilon."""
 
@@ -68,7 +67,7 @@ class Composition:
             return None
         return uncapped.upper_epsilon(delta - overflow)
 
-    def curve(self, delta: float, cells: int = campaign_divergence.CELLS) -> Delta:
+    def curve(self, delta: float, cells: int = CELLS) -> Delta:
         """Return an upper bound on delta as a function of epsilon, accurate down to ``delta``."""
         plain = self._curve(delta, cells)
         uncapped, overflow = self._without_overflow()
@@ -102,17 +101,17 @@ class Composition:
         overflow = self.campaigns * math.fsum(probability or 0.0 for probability in known)
         return replace(self, designs=uncapped), overflow
 
-    def _curve(self, delta: float, cells: int = campaign_divergence.CELLS) -> Delta:
+    def _curve(self, delta: float, cells: int = CELLS) -> Delta:
         def pair(between: Adjacency) -> DominatingPair:
             return self._pair(between, delta, Side.UP, cells)
 
         return _between(pair, self.adjacency, self.designs)
 
     def _pair(
-        self, adjacency: Adjacency, delta: float, side: Side, cells: int = campaign_divergence.CELLS
+        self, adjacency: Adjacency, delta: float, side: Side, cells: int = CELLS
     ) -> DominatingPair:
         runs = len(self.designs) * self.campaigns
-        rounding = Rounding(side=side, cells=cells, tolerance=max(_TAIL * delta / runs, SMALLEST))
+        rounding = Rounding.near(delta, side=side, cells=cells, runs=runs)
         known = {
             one: campaign_divergence.pair(one, adjacency, rounding, delta=delta)
             for one in dict.fromkeys(self.designs)
@@ -132,8 +131,7 @@ def composed_kinds(
     Theorem:     docs/theory/windows-and-capacity.md, "Kinds of clients".
     Rounding:    up.
     """
-    tolerance = max(_TAIL * delta / campaigns, SMALLEST)
-    rounding = Rounding(side=Side.UP, cells=campaign_divergence.CELLS, tolerance=tolerance)
+    rounding = Rounding.near(delta, side=Side.UP, runs=campaigns)
 
     def pair(between: Adjacency) -> DominatingPair:
         known = [campaign_divergence.pair(kind, between, rounding, delta=delta) for kind in kinds]

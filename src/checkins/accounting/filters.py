@@ -35,6 +35,7 @@ from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, Protocol
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import ROUND_OFF
 from checkins.accounting.exact.gaussian import MOST_SHIFT, largest_shift, shifted_delta
+from checkins.accounting.exact.grid_distribution import CELLS
 from checkins.accounting.exact.slot_ratio import FloatArray
 from checkins.accounting.solve import crossing, first_true
 from checkins.errors import InvalidValue, NotCovered
@@ -316,9 +317,7 @@ def charge_of(
     return chosen.charge(curve)
 
 
-def _delta_of(
-    block: Block, adjacency: Adjacency, *, slack: float, cells: int = campaign_divergence.CELLS
-) -> Delta:
+def _delta_of(block: Block, adjacency: Adjacency, *, slack: float, cells: int = CELLS) -> Delta:
     """Return the curve of the block.
 
     Averaged Gaussian reports are treated as if each client's slot were known.

@@ -23,24 +23,15 @@ from checkins.accounting.design import (
     NoiseAt,
     Protocol,
 )
-from checkins.accounting.exact import gaussian, pure
-from checkins.accounting.exact.dominating_pair import DominatingPair, from_curve, from_ratios
+from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, from_curve
+from checkins.accounting.exact.gaussian import GaussianCampaign
 from checkins.accounting.exact.grid_distribution import Rounding, Side
+from checkins.accounting.exact.pure import PureCampaign, PureReplaceOne
 from checkins.accounting.paper.occupancy import overflow_probability
 from checkins.accounting.solve import Divergence, Interval, crossing
 from checkins.errors import NotCovered
 
-CELLS = 768
-REPLACE_ONE_CELLS = 600
-"""Numbers of grid cells for add/remove and for replace-one.
-
-For add/remove, the lower and the upper bound differ by at most half a percent. Replace-one uses
-fewer cells, because it builds a distribution for every epsilon that it tries. Its bounds differ by
-about one percent for a hundred slots, and by three percent for ten thousand slots."""
-
-_TAIL = 1e-9
 _CURVE_CELLS = 320
-_CERTAIN = from_ratios(np.ones(1), np.zeros(1), np.ones(1))
 
 
 def divergence(
@@ -48,29 +39,23 @@ def divergence(
 ) -> Divergence:
     """Return the exact divergence of one campaign. Raise ``NotCovered`` if no theorem gives it."""
     _check(design, adjacency)
-    if isinstance(design.randomizer, GaussianNoise):
-        noisy = gaussian_campaign(design, design.randomizer)
-        if adjacency is Adjacency.ADD_REMOVE:
-            return gaussian.GaussianAddRemove(noisy, delta=delta, cells=cells or CELLS)
-        return gaussian.GaussianReplaceOne(noisy, delta=delta, cells=cells or REPLACE_ONE_CELLS)
+    return campaign_of(design).divergence(adjacency, delta=delta, cells=cells)
+
+
+def campaign_of(design: Design) -> PureCampaign | GaussianCampaign:
+    """Return the slots, the participation and the slot ratio that the design is accounted for by.
+
+    Averaged updates are a post-processing of a shuffle of all reports.
+    """
+    randomizer = design.randomizer
+    if isinstance(randomizer, GaussianNoise):
+        noise = design.slot_noise(randomizer)
+        return GaussianCampaign(noise, design.choices, design.participation, design.capacity)
     if design.protocol is Protocol.AVERAGED:
-        return pure.PureReplaceOne(_shuffled(design, design.randomizer), delta=delta)
-    campaign = pure_campaign(design, design.randomizer)
-    if adjacency is Adjacency.ADD_REMOVE:
-        return pure.PureAddRemove(campaign, delta=delta)
-    return pure.PureReplaceOne(campaign, delta=delta)
-
-
-def pure_campaign(design: Design, randomizer: LocalRandomizer) -> pure.PureCampaign:
-    """Return the parameters for the accountant for pure randomizers."""
-    return pure.PureCampaign(randomizer.local_epsilon, design.choices, design.participation)
-
-
-def gaussian_campaign(design: Design, noise: GaussianNoise) -> gaussian.GaussianCampaign:
-    """Return the parameters for the accountant for Gaussian noise."""
-    return gaussian.GaussianCampaign(
-        design.slot_noise(noise), design.choices, design.participation, design.capacity
-    )
+        return PureCampaign(
+            randomizer.local_epsilon, design.population.fewest if design.population else 1, 1.0
+        )
+    return PureCampaign(randomizer.local_epsilon, design.choices, design.participation)
 
 
 def _check(design: Design, adjacency: Adjacency) -> None:
@@ -88,12 +73,6 @@ def _check(design: Design, adjacency: Adjacency) -> None:
             design.randomizer.local_delta,
             "there is no exact bound for reports with a local delta",
         )
-
-
-def _shuffled(design: Design, randomizer: LocalRandomizer) -> pure.PureCampaign:
-    """Return the shuffle of all reports, of which averaged updates are post-processing."""
-    contribute = design.population.fewest if design.population else 1
-    return pure.PureCampaign(randomizer.local_epsilon, contribute, 1.0)
 
 
 def attaining_design(design: Design) -> Design:
@@ -207,20 +186,12 @@ def pair(
     """
     _check(design, adjacency)
     if design.participation == 0.0:
-        return _CERTAIN
-    one_sided = adjacency is Adjacency.ADD_REMOVE or rounding.side is Side.DOWN
-    if not one_sided:
-        return _CERTAIN.compose(_curve_pair(design, rounding, delta=delta), rounding)
+        return NO_LOSS
     if rounding.side is Side.DOWN:
-        design = attaining_design(design)
-    if isinstance(design.randomizer, GaussianNoise):
-        return gaussian.GaussianAddRemove.pair(
-            gaussian_campaign(design, design.randomizer), rounding
-        )
-    campaign = pure_campaign(design, design.randomizer)
-    if design.protocol is Protocol.AVERAGED:
-        campaign = _shuffled(design, design.randomizer)
-    return _CERTAIN.compose(pure.PureAddRemove(campaign, delta=rounding.tolerance).pair(), rounding)
+        return campaign_of(attaining_design(design)).pair(rounding)
+    if adjacency is Adjacency.ADD_REMOVE:
+        return campaign_of(design).pair(rounding)
+    return NO_LOSS.compose(_curve_pair(design, rounding, delta=delta), rounding)
 
 
 def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> DominatingPair:
@@ -232,9 +203,9 @@ def _curve_pair(design: Design, rounding: Rounding, *, delta: float) -> Dominati
         raise NotCovered("delta", delta, "is too small to compose campaigns of this design")
     if last == 0.0:
         hidden = curve.upper(0.0)
-        return replace(_CERTAIN, only_present=hidden, only_absent=hidden)
+        return replace(NO_LOSS, only_present=hidden, only_absent=hidden)
     nodes = rounding.cells // 16
-    if isinstance(curve, pure.PureReplaceOne):
+    if isinstance(curve, PureReplaceOne):
         nodes = 200 if rounding.cells >= 200 else rounding.cells // 2
     epsilons = np.linspace(0.0, last, nodes)
     return from_curve(epsilons, np.array([curve.upper(float(e)) for e in epsilons]))

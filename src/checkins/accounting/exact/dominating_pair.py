@@ -5,9 +5,8 @@ without the client (or with other data). An outcome has its probability (mass) u
 and its privacy loss is log P/Q. The difference P - Q, called the gain, is stored separately,
 because it is more accurate if P and Q nearly agree. To compose campaigns with fresh randomness,
 masses are multiplied and losses are added. Rounding up splits an outcome between two neighbouring
-losses and preserves both masses. This is safe, because the outcome is a
-post-processing of the two: they can be merged again.
-Rounding down merges neighbouring outcomes, which is post-processing.
+losses and preserves both masses. This is safe, because the outcome is a post-processing of the two:
+they can be merged again. Rounding down merges neighbouring outcomes, which is post-processing.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 _MOST_LOSS = 600.0  # an outcome with a larger loss counts as possible under P only
-_LEAST_RELATIVE_SPACING = (
-    1e-5  # outcomes of an envelope with a smaller relative distance are dropped
-)
+_LEAST_SPACING = 1e-5  # outcomes of an envelope with a smaller relative distance are dropped
 _EXTRA_ENVELOPE_POINTS = 1024  # additional points of an envelope, besides the outcomes
 _DRIFT = 1e-11  # largest difference of the sum of masses from 1 that is round-off
 ROUND_OFF = 1e-7
+"""Relative error of a divergence that covers all floating-point errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +174,10 @@ def from_ratios(
     )
 
 
+NO_LOSS = from_ratios(np.ones(1), np.zeros(1), np.ones(1))
+"""The pair of a campaign that reveals nothing: P and Q are equal."""
+
+
 def from_curve(epsilons: FloatArray, deltas: FloatArray) -> DominatingPair:
     """Return a pair that dominates every pair with delta at most ``deltas`` at ``epsilons``.
 
@@ -237,7 +239,7 @@ def envelope(pairs: Sequence[DominatingPair]) -> DominatingPair:
 
 def _spaced(x: FloatArray) -> FloatArray:
     """Drop each sorted point that is too close to the previous point for differences of doubles."""
-    step = _LEAST_RELATIVE_SPACING * np.maximum(np.abs(x), np.median(np.abs(x)))
+    step = _LEAST_SPACING * np.maximum(np.abs(x), np.median(np.abs(x)))
     spaced: list[float] = []
     for value, least in zip(x, step, strict=True):
         if not spaced or value - spaced[-1] >= least:

@@ -22,9 +22,13 @@ from functools import cached_property
 import numpy as np
 from scipy.special import log_ndtr
 
-from checkins.accounting.exact.dominating_pair import DominatingPair, from_ratios
+from checkins.accounting.design import Adjacency
+from checkins.accounting.exact.dominating_pair import ROUND_OFF, DominatingPair, from_ratios
 from checkins.accounting.exact.grid_distribution import (
+    CELLS,
+    REPLACE_ONE_CELLS,
     SMALLEST,
+    TAIL,
     GridDistribution,
     Rounding,
     Side,
@@ -41,11 +45,16 @@ from checkins.accounting.exact.slot_ratio import (
     Shifted,
     SlotRatio,
 )
-from checkins.accounting.solve import DeltaBounds, Interval, crossing, first_true, root_above
+from checkins.accounting.solve import (
+    DeltaBounds,
+    Divergence,
+    Interval,
+    crossing,
+    first_true,
+    root_above,
+)
 
-ROUND_OFF = 1e-7
 _MOST_LOSS = 200.0  # above e^200, the values of a ratio would not fit a double
-_TAIL = 1e-9  # share of delta that may lie outside the grid
 MOST_SHIFT = 60.0
 """Largest shift of a Gaussian in standard deviations. Above it, no useful epsilon holds."""
 
@@ -145,6 +154,24 @@ class GaussianCampaign:
         """The largest probability w = K/(K+1) of being chosen in a full slot."""
         return 1.0 if self.displaces is None else self.displaces / (self.displaces + 1.0)
 
+    def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
+        """Return the exact divergence on a grid. ``cells`` None means as many as a certificate."""
+        if adjacency is Adjacency.ADD_REMOVE:
+            return GaussianAddRemove(self, delta=delta, cells=cells or CELLS)
+        return GaussianReplaceOne(self, delta=delta, cells=cells or REPLACE_ONE_CELLS)
+
+    def pair(self, rounding: Rounding) -> DominatingPair:
+        """Return the pair of all releases with and without the client, rounded as asked."""
+        m, p0 = self.slots, self.participation
+        if rounding.side is Side.UP:
+            first = discretise_up(self.add_remove_ratio(), rounding)
+        else:
+            first = discretise_down(Shifted(self.shift), rounding)
+        total = sum_of(m, first, mean=1.0, rounding=rounding)
+        gains = p0 / m * (total.values + (total.origin - m))
+        ratios = 1.0 + gains if total.origin else 1.0 - p0 + p0 / m * total.values
+        return from_ratios(ratios, gains, total.masses, only_present=p0 / m * total.excess)
+
     def add_remove_ratio(self) -> SlotRatio:
         joins = Shifted(self.shift)
         if self.displaces is None:
@@ -172,7 +199,7 @@ def _room(
 
 
 def _rounding(campaign: GaussianCampaign, *, delta: float, cells: int, side: Side) -> Rounding:
-    tolerance = _TAIL * delta / campaign.participation
+    tolerance = TAIL * delta / campaign.participation
     return Rounding(side=side, cells=cells, tolerance=min(max(tolerance, SMALLEST), 1e-12))
 
 
@@ -207,21 +234,6 @@ class GaussianAddRemove:
         rounding = _rounding(self.campaign, delta=self.delta, cells=self.cells, side=Side.DOWN)
         first = discretise_down(self.below_ratio, rounding)
         return sum_of(self.campaign.slots - 1, first, mean=1.0, rounding=rounding)
-
-    @staticmethod
-    def pair(campaign: GaussianCampaign, rounding: Rounding) -> DominatingPair:
-        """Return the pair of all releases with and without the client, rounded as asked."""
-        m, p0 = campaign.slots, campaign.participation
-        if rounding.side is Side.UP:
-            first = discretise_up(campaign.add_remove_ratio(), rounding)
-        else:
-            first = discretise_down(Shifted(campaign.shift), rounding)
-        distribution = sum_of(m, first, mean=1.0, rounding=rounding)
-        gains = p0 / m * (distribution.values + (distribution.origin - m))
-        ratios = 1.0 + gains if distribution.origin else 1.0 - p0 + p0 / m * distribution.values
-        return from_ratios(
-            ratios, gains, distribution.masses, only_present=p0 / m * distribution.excess
-        )
 
     def _needed(self, distribution: GridDistribution, loss: float) -> FloatArray:
         m, p0 = self.campaign.slots, self.campaign.participation

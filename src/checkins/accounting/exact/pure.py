@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from checkins.accounting.design import Adjacency
 from checkins.accounting.exact.binomial import ROUND_OFF, fair_shortfall, window
-from checkins.accounting.exact.dominating_pair import DominatingPair, from_ratios
+from checkins.accounting.exact.dominating_pair import NO_LOSS, DominatingPair, from_ratios
+from checkins.accounting.exact.grid_distribution import Rounding
 from checkins.accounting.exact.slot_ratio import FloatArray
-from checkins.accounting.solve import DeltaBounds, Interval, crossing
+from checkins.accounting.solve import DeltaBounds, Divergence, Interval, crossing
 
 _MARGIN = 45.0  # at most e^-45 times delta lies outside a window, far below ROUND_OFF
 _BLOCKS = 600
@@ -33,7 +35,22 @@ class PureCampaign:
     def odds(self) -> float:
         return math.exp(self.local_epsilon)
 
+    def divergence(self, adjacency: Adjacency, *, delta: float, cells: int | None) -> Divergence:
+        """Return the exact divergence, valid near ``delta``. No grid is used, so ``cells`` is not.
+
+        The grid cells are an argument, because campaigns with Gaussian noise need them.
+        """
+        if adjacency is Adjacency.ADD_REMOVE:
+            return PureAddRemove(self, delta=delta)
+        return PureReplaceOne(self, delta=delta)
+
+    def pair(self, rounding: Rounding) -> DominatingPair:
+        """Return the pair of all releases with and without the client, rounded as asked."""
+        exact = PureAddRemove(self, delta=rounding.tolerance).pair()
+        return NO_LOSS.compose(exact, rounding)
+
     def log_outside(self, delta: float) -> float:
+        """Return the ``log_outside`` of a window of counts that is accurate near ``delta``."""
         return math.log(1.0 / delta) + 2 * self.local_epsilon + _MARGIN
 
 
