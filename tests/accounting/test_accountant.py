@@ -24,7 +24,7 @@ from checkins.accounting.accountant import (
     certify_heterogeneous,
     loss_distribution,
 )
-from checkins.accounting.bounds import covers, local_epsilon, paper_epsilon
+from checkins.accounting.bounds import known_slot_epsilon, paper_covers, paper_epsilon
 from checkins.accounting.certificate import Alternative, Certificate
 from checkins.accounting.design import (
     Adjacency,
@@ -177,7 +177,7 @@ def test_the_exact_epsilon_is_never_above_the_papers_or_the_unamplified(
     exactly = campaign_divergence.divergence(what, adjacency, delta=delta).epsilon(delta)
     assert named(found, "exact").epsilon == exactly.upper
     assert exactly.upper <= named(found, "no-amplification").epsilon * (1 + 1e-6)
-    if covers(what):
+    if paper_covers(what):
         assert exactly.upper <= paper_epsilon(what, delta=delta)
         assert exactly.lower <= named(found, "paper").epsilon
     if isinstance(what.randomizer, LocalRandomizer):
@@ -768,7 +768,7 @@ def test_pure_campaigns_never_raise_epsilon_than_their_local_epsilons(
     assume(share * campaigns > DELTA)
     what = local(epsilon, slots=3, participation=share)
     found = price(what, campaigns=campaigns)
-    held = local_epsilon(what, LocalRandomizer(epsilon), delta=DELTA)
+    held = known_slot_epsilon(what, LocalRandomizer(epsilon), delta=DELTA)
     assert found.epsilon <= campaigns * held * (1 + 1e-9)
     assert held <= epsilon * (1 + 1e-9)
 

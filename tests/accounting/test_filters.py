@@ -22,16 +22,17 @@ from checkins.accounting import (
     Protocol,
     composition,
 )
-from checkins.accounting.adaptive import BEFOREHAND, certify_adaptive
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.dominating_pair import DominatingPair
 from checkins.accounting.exact.grid_distribution import Rounding, Side
 from checkins.accounting.filters import (
+    BEFOREHAND,
     ORDERS,
     SLACK_SHARE,
     Block,
     DeltaCurve,
     Filter,
+    certify_adaptive,
     charge_of,
     choose_filter,
     filtered_epsilon,

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from checkins.accounting import Adjacency
-from checkins.accounting.adaptive import BEFOREHAND
-from checkins.accounting.filters import Block, Filter, filtered_epsilon
+from checkins.accounting.filters import BEFOREHAND, Block, Filter, filtered_epsilon
 from checkins.campaign.partial_runs import PartialRun
 from checkins.campaign.spending import Spending, certify_runs
 from checkins.ledger.chain import Ledger

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 from checkins import validate
 from checkins.accounting import total_variation
 from checkins.accounting.adversaries import AgainstServer, against_curious, against_server
-from checkins.accounting.bounds import Bound, Campaigns, HeterogeneousClients
+from checkins.accounting.bounds import Bound, Campaigns, HeterogeneousClients, best_bound
 from checkins.accounting.certificate import (
     OF_DESIGN,
     OF_KINDS,
     OF_SOME_RANDOMIZER,
-    Alternative,
     Certificate,
     assumptions,
     charged_to_delta,
@@ -81,22 +80,17 @@ def certify(
     """
     started = time.perf_counter()
     designs = (design,) if isinstance(design, Design) else tuple(design)
-    check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
-    total_variation.check(variation)
+    check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
     mechanism = Campaigns(designs, adjacency, campaigns)
     bounded, exposure = _against_curious(mechanism, curious, delta)
-    found, best = _charged(bounded, delta, variation, exposure)
-    compared: list[Alternative] = []
-    if compare and len(designs) == 1 and designs[0].participation > 0.0:
-        compared = list(comparisons(designs[0], adjacency, campaigns=campaigns, delta=delta))
+    found = _bounds_after_charges(bounded, delta, variation, exposure)
     certificate = _certificate(
-        mechanism, found, best, delta=delta, variation=variation, exposure=exposure, curious=curious
+        mechanism, found, delta=delta, variation=variation, exposure=exposure, curious=curious
     )
-    return replace(
-        certificate,
-        alternatives=(*certificate.alternatives, *compared),
-        seconds=time.perf_counter() - started,
-    )
+    if compare and len(designs) == 1 and designs[0].participation > 0.0:
+        compared = comparisons(designs[0], adjacency, campaigns=campaigns, delta=delta)
+        certificate = replace(certificate, alternatives=(*certificate.alternatives, *compared))
+    return replace(certificate, seconds=time.perf_counter() - started)
 
 
 def _against_curious(mechanism: Campaigns, curious: int, delta: float) -> tuple[Campaigns, float]:
@@ -116,7 +110,6 @@ def _against_curious(mechanism: Campaigns, curious: int, delta: float) -> tuple[
 def _certificate(
     mechanism: Campaigns | HeterogeneousClients,
     found: Sequence[Bound],
-    best: Bound,
     *,
     delta: float,
     variation: float,
@@ -124,18 +117,18 @@ def _certificate(
     curious: int = 0,
 ) -> Certificate:
     """Return the certificate of the best bound. Its lower bound is about ``mechanism``."""
-    designs, epsilon = mechanism.designs, best.epsilon.upper
-    if curious:  # ``found`` is about a weaker mechanism, so its lower bounds do not apply
-        lower = max(one.epsilon.lower for one in mechanism.bounds(delta))
-    else:
-        lower = max(bound.epsilon.lower for bound in found)
+    best = best_bound(found)
+    epsilon = best.epsilon.upper
+    # With curious clients, ``found`` is about a weaker mechanism: its lower bounds do not apply.
+    known = mechanism.bounds(delta) if curious else found
+    lower = max(bound.epsilon.lower for bound in known)
     if variation > 0.0:
         above = total_variation.widened(delta=delta, epsilon=epsilon, variation=variation)
-        lower = mechanism.too_small(above, at_most=lower)
+        lower = mechanism.lower_epsilon(above, at_most=lower)
     return Certificate(
         epsilon=epsilon,
         epsilon_lower=min(lower, epsilon),
-        epsilon_lower_of=lower_of(designs),
+        epsilon_lower_of=lower_of(mechanism.designs),
         delta=delta,
         adjacency=mechanism.adjacency,
         method=best.method,
@@ -177,27 +170,24 @@ def smallest_epsilon(
     variation: float = 0.0,
 ) -> float:
     """Return the epsilon of ``certify`` without a certificate, or infinity if none is proved."""
-    check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns)
-    total_variation.check(variation)
+    check(designs, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
+    mechanism = Campaigns(tuple(designs), adjacency, campaigns)
     try:
-        mechanism = Campaigns(tuple(designs), adjacency, campaigns)
-        _, best = _charged(mechanism, delta, variation, 0.0)
+        return best_bound(_bounds_after_charges(mechanism, delta, variation, 0.0)).epsilon.upper
     except NotCovered:
         return math.inf
-    return best.epsilon.upper
 
 
-def _charged(
+def _bounds_after_charges(
     mechanism: Campaigns | HeterogeneousClients, delta: float, variation: float, exposure: float
-) -> tuple[list[Bound], Bound]:
-    """Return all bounds and the best one, computed at a part of ``delta``, the share.
+) -> list[Bound]:
+    """Return all bounds at a part of ``delta``, the share.
 
     The rest of ``delta`` covers the charges for ``variation`` and ``exposure``. The largest share
-    that leaves enough for them is used.
+    that leaves enough for them is used. Raise ``NotCovered`` if no bound is finite.
     """
     if variation == 0.0 and exposure == 0.0:
-        found = mechanism.bounds(delta)
-        return found, _best(found, mechanism.designs, delta)
+        return _finite(mechanism.bounds(delta), mechanism.designs, delta)
 
     def fits(share: float, epsilon: float) -> bool:
         return total_variation.fits(
@@ -208,34 +198,33 @@ def _charged(
     for share in total_variation.shares(delta):
         if not fits(share, least):
             continue  # its epsilon is at least ``least``, and the charges grow with epsilon
-        if mechanism.surely_above(_most_charged(share, delta, variation + exposure), share):
+        if mechanism.proves_larger(_most_charged(share, delta, variation + exposure), share):
             continue
-        found = mechanism.bounds(share)
-        best = _best(found, mechanism.designs, delta)
-        least = max(least, best.epsilon.upper)
+        found = _finite(mechanism.bounds(share), mechanism.designs, delta)
+        least = max(least, best_bound(found).epsilon.upper)
         if fits(share, least):
             if exposure > 0.0:  # it may use much of delta, so a better share is worth a search
-                return _refined(mechanism, (found, best), delta, variation, exposure)
-            return found, best
+                return _refined(mechanism, found, delta, variation, exposure)
+            return found
     raise total_variation.exhausted(delta, variation, exposure)
 
 
 def _refined(
     mechanism: Campaigns | HeterogeneousClients,
-    known: tuple[list[Bound], Bound],
+    known: list[Bound],
     delta: float,
     variation: float,
     exposure: float,
-) -> tuple[list[Bound], Bound]:
+) -> list[Bound]:
     """Improve the bounds twice, with all of delta that remains after the charges."""
     for _ in range(2):
-        epsilon = known[1].epsilon.upper
+        epsilon = best_bound(known).epsilon.upper
         charge = total_variation.charge(epsilon=epsilon, variation=variation, exposure=exposure)
-        found = mechanism.bounds(math.nextafter(delta - charge, 0.0))
-        best = _best(found, mechanism.designs, delta)
-        if not best.epsilon.upper < epsilon:
+        share = math.nextafter(delta - charge, 0.0)
+        found = _finite(mechanism.bounds(share), mechanism.designs, delta)
+        if not best_bound(found).epsilon.upper < epsilon:
             break
-        known = found, best
+        known = found
     return known
 
 
@@ -245,11 +234,22 @@ def _most_charged(share: float, delta: float, charged: float) -> float:
     return math.log1p(2.0 * float(min(room, Fraction(10) ** 300)))
 
 
-def _best(found: Sequence[Bound], designs: Sequence[Design], delta: float) -> Bound:
-    best = min(found, key=lambda bound: bound.epsilon.upper, default=None)
-    if best is None or not math.isfinite(best.epsilon.upper):
-        raise _uncovered(designs, delta)
-    return best
+def _finite(found: list[Bound], designs: Sequence[Design], delta: float) -> list[Bound]:
+    """Return the bounds. Raise ``NotCovered`` if none of them is finite."""
+    if any(math.isfinite(bound.epsilon.upper) for bound in found):
+        return found
+    for design in designs:
+        if isinstance(design.randomizer, LocalRandomizer) and not design.randomizer.is_pure:
+            raise NotCovered(
+                "local_delta",
+                design.randomizer.local_delta,
+                "no theorem covers it; its sum over all campaigns must be below delta",
+            )
+    raise NotCovered(
+        "delta",
+        delta,
+        f"no epsilon below {MOST_EPSILON:g} is proved at it; add noise or slots, or run less",
+    )
 
 
 def certify_heterogeneous(
@@ -271,9 +271,14 @@ def certify_heterogeneous(
     Rounding:    ``epsilon`` up, ``epsilon_lower`` down.
     """
     started = time.perf_counter()
-    check(kinds, delta=delta, adjacency=adjacency, campaigns=campaigns)
-    total_variation.check(variation)
-    distinct = tuple(dict.fromkeys(_without_population(kind) for kind in kinds))
+    check(kinds, delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
+    # The population is dropped: whether slots overflow depends on all kinds of clients together.
+    distinct = tuple(
+        dict.fromkeys(
+            kind if kind.protocol is Protocol.AVERAGED else replace(kind, population=None)
+            for kind in kinds
+        )
+    )
     if len({(kind.protocol, kind.randomizer, kind.capacity) for kind in distinct}) > 1:
         raise InvalidValue(
             "kinds", len(distinct), "must differ in slots, window and participation only"
@@ -283,15 +288,9 @@ def certify_heterogeneous(
         if len(distinct) == 1
         else HeterogeneousClients(distinct, adjacency, campaigns)
     )
-    found, best = _charged(mechanism, delta, variation, 0.0)
-    certificate = _certificate(mechanism, found, best, delta=delta, variation=variation)
+    found = _bounds_after_charges(mechanism, delta, variation, 0.0)
+    certificate = _certificate(mechanism, found, delta=delta, variation=variation)
     return replace(certificate, seconds=time.perf_counter() - started)
-
-
-def _without_population(design: Design) -> Design:
-    """Drop the population, because slots overflow depending on all kinds of clients together."""
-    averaged = design.protocol is Protocol.AVERAGED
-    return design if averaged else replace(design, population=None)
 
 
 def loss_distribution(
@@ -304,7 +303,7 @@ def loss_distribution(
 
     Rounding:    up (pessimistic).
     """
-    check((design,), delta=delta, adjacency=adjacency, campaigns=1)
+    check((design,), delta=delta, adjacency=adjacency)
     validate.positive(interval=interval)
     if interval > 1.0:
         raise InvalidValue(
@@ -317,8 +316,16 @@ def loss_distribution(
     return pair.to_dp_accounting(interval=interval)
 
 
-def check(designs: Sequence[Design], *, delta: float, adjacency: Adjacency, campaigns: int) -> None:
+def check(
+    designs: Sequence[Design],
+    *,
+    delta: float,
+    adjacency: Adjacency,
+    campaigns: int = 1,
+    variation: float = 0.0,
+) -> None:
     """Raise ``InvalidValue`` for arguments for which no certificate can exist."""
+    validate.probability(variation=variation)
     for design in designs:
         validate.one_of(Design, design=design)
     validate.open_unit(delta=delta)
@@ -348,18 +355,3 @@ def _assumed(
         )
     )
     return tuple(dict.fromkeys((*lines, *(() if together else (OF_KINDS,)))))
-
-
-def _uncovered(designs: Sequence[Design], delta: float) -> NotCovered:
-    for design in designs:
-        if isinstance(design.randomizer, LocalRandomizer) and not design.randomizer.is_pure:
-            return NotCovered(
-                "local_delta",
-                design.randomizer.local_delta,
-                "no theorem covers it; its sum over all campaigns must be below delta",
-            )
-    return NotCovered(
-        "delta",
-        delta,
-        f"no epsilon below {MOST_EPSILON:g} is proved at it; add noise or slots, or run less",
-    )

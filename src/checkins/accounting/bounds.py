@@ -25,8 +25,7 @@ from checkins.accounting.design import (
 )
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.gaussian import report_epsilon
-from checkins.accounting.paper import kov_composition, statements
-from checkins.accounting.paper.amplification import held_locally
+from checkins.accounting.paper import amplification, kov_composition, statements
 from checkins.accounting.solve import DeltaBounds, Interval
 from checkins.errors import NotCovered
 
@@ -52,6 +51,11 @@ class Bound:
         return Alternative(self.method, self.epsilon.upper, note, proves=bounded)
 
 
+def best_bound(found: Sequence[Bound]) -> Bound:
+    """Return the bound with the smallest upper bound on epsilon."""
+    return min(found, key=lambda bound: bound.epsilon.upper)
+
+
 @dataclass(frozen=True, slots=True)
 class Campaigns:
     """``designs`` run one after the other, and the whole sequence runs ``campaigns`` times."""
@@ -63,12 +67,8 @@ class Campaigns:
     """Whether some clients disclose what they see. If so, only exact bounds hold."""
 
     @property
-    def alone(self) -> bool:
+    def is_one_campaign(self) -> bool:
         return len(self.designs) == 1 and self.campaigns == 1
-
-    @property
-    def composition(self) -> Composition:
-        return Composition(self.designs, self.adjacency, self.campaigns)
 
     @property
     def participation(self) -> float:
@@ -77,26 +77,27 @@ class Campaigns:
 
     def bounds(self, delta: float) -> list[Bound]:
         """Return the bounds of every method that applies."""
-        if self.alone:
-            found = list(_one(self.designs[0], self.adjacency, delta))
+        if self.participation <= delta:
+            note = "holds because participation is at most delta"
+            return [Bound("exact", Interval(0.0, 0.0), note)]
+        if self.is_one_campaign:
+            found = list(_of_one_campaign(self.designs[0], self.adjacency, delta))
         else:
-            found = list(_several(self, delta))
-        if self.curious:
-            return [one for one in found if one.method in ("exact", "exact-population")]
-        return found
+            found = list(_of_several_campaigns(self, delta))
+        return found if self.curious else [*found, *_published(self, delta)]
 
-    def surely_above(self, epsilon: float, delta: float) -> bool:
+    def proves_larger(self, epsilon: float, delta: float) -> bool:
         """Return True if a coarse grid proves that the true epsilon is larger than ``epsilon``."""
         if (
-            not self.alone
+            not self.is_one_campaign
             or epsilon > _MOST_COARSE_EPSILON
-            or self.designs[0].participation <= delta
+            or self.participation <= delta
         ):
             return False
         known = _lower_bounds(self.designs[0], self.adjacency, delta, cells=_COARSE_CELLS)
         return any(bound.lower(epsilon) > delta for bound in known)
 
-    def too_small(self, delta: float, *, at_most: float) -> float:
+    def lower_epsilon(self, delta: float, *, at_most: float) -> float:
         """Return a lower bound on epsilon at this delta, which is at most ``at_most``.
 
         ``at_most`` is a lower bound at a delta that is nearly the same, so it is tried first, and
@@ -104,7 +105,7 @@ class Campaigns:
         """
         if at_most == 0.0 or not delta < 1.0:
             return 0.0
-        if self.alone:
+        if self.is_one_campaign:
             known = list(_lower_bounds(self.designs[0], self.adjacency, delta))
             for epsilon in (at_most, at_most * (1.0 - 1e-6), at_most * (1.0 - 1e-4)):
                 if any(bound.lower(epsilon) > delta for bound in known):
@@ -121,25 +122,26 @@ class Campaigns:
 def _lower_bounds(
     design: Design, adjacency: Adjacency, delta: float, *, cells: int | None = None
 ) -> Iterator[DeltaBounds]:
-    randomizer = design.randomizer
-    if isinstance(randomizer, LocalRandomizer) and not randomizer.is_pure:
-        design = replace(design, randomizer=LocalRandomizer(randomizer.local_epsilon))
+    """Yield divergences whose ``lower`` some client of the design attains."""
+    if isinstance(design.randomizer, LocalRandomizer):
+        design = _with_pure_reports(design, design.randomizer)
+    attaining = campaign_divergence.attaining_design(design)
     try:
-        yield campaign_divergence.divergence(
-            campaign_divergence.attaining_design(design), adjacency, delta=delta, cells=cells
-        )
+        yield campaign_divergence.divergence(attaining, adjacency, delta=delta, cells=cells)
         bounded = campaign_divergence.with_population(design, adjacency, delta=delta, cells=cells)
-        if bounded is not None and campaign_divergence.attaining_design(design) == design:
+        if bounded is not None and attaining == design:
             yield bounded
     except NotCovered:
         return
 
 
-def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
-    """Yield the bounds of every method that covers one campaign."""
-    if design.participation <= delta:
-        yield Bound("exact", Interval(0.0, 0.0), "holds because participation is at most delta")
-        return
+def _with_pure_reports(design: Design, randomizer: LocalRandomizer) -> Design:
+    """Return the design with local delta 0. It is a special case of an approximate randomizer."""
+    return replace(design, randomizer=LocalRandomizer(randomizer.local_epsilon))
+
+
+def _of_one_campaign(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
+    """Yield the bounds of the exact accountant for one campaign."""
     try:
         found = campaign_divergence.divergence(design, adjacency, delta=delta).epsilon(delta)
         is_attained = campaign_divergence.attaining_design(design) == design
@@ -157,19 +159,24 @@ def _one(design: Design, adjacency: Adjacency, delta: float) -> Iterator[Bound]:
             yield Bound(
                 "exact-population", found if is_attained else replace(found, lower=0.0), note
             )
-    except NotCovered:  # the design also allows pure randomizers, which give a lower bound
+    except NotCovered:
         if isinstance(design.randomizer, LocalRandomizer):
-            pure = replace(design, randomizer=LocalRandomizer(design.randomizer.local_epsilon))
+            pure = _with_pure_reports(design, design.randomizer)
             lower = _attained_lower(pure, adjacency, delta)
-            yield Bound(
-                "exact",
-                Interval(lower, math.inf),
-                "no upper bound; a pure randomizer proves the lower bound",
-            )
-    if covers(design):
-        yield Bound("paper", Interval(0.0, paper_epsilon(design, delta=delta)), "as published")
-    unamplified = _no_amplification(design, adjacency, campaigns=1, delta=delta)
-    yield Bound("no-amplification", Interval(0.0, unamplified), "holds even if the slot is known")
+            note = "no upper bound; a pure randomizer proves the lower bound"
+            yield Bound("exact", Interval(lower, math.inf), note)
+
+
+def _published(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
+    """Yield the bounds of the paper's theorems and of local privacy."""
+    designs, campaigns = mechanism.designs, mechanism.campaigns
+    if all(map(paper_covers, designs)):
+        paper = composed_paper_epsilon(designs, campaigns=campaigns, delta=delta)
+        note = "as published" if mechanism.is_one_campaign else "as published, composed by [KOV17]"
+        yield Bound("paper", Interval(0.0, paper), note)
+    if len(designs) == 1:
+        bare = _no_amplification(designs[0], mechanism.adjacency, campaigns=campaigns, delta=delta)
+        yield Bound("no-amplification", Interval(0.0, bare), "holds even if the slot is known")
 
 
 def _attained_lower(
@@ -188,28 +195,22 @@ def _attained_lower(
     return divergence().epsilon(delta).lower
 
 
-def _several(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
-    """Yield the bounds of every method that covers several campaigns."""
-    designs, adjacency, campaigns = mechanism.designs, mechanism.adjacency, mechanism.campaigns
-    if mechanism.participation <= delta:
-        yield Bound("exact", Interval(0.0, 0.0), "holds because participation is at most delta")
-        return
+def _of_several_campaigns(mechanism: Campaigns, delta: float) -> Iterator[Bound]:
+    """Yield the bounds of the exact accountant for several campaigns."""
     try:
         yield Bound(
             "exact", _composed(mechanism, delta), "composed from privacy loss distributions"
         )
-        bounded = mechanism.composition.upper_epsilon_with_population(delta)
+        bounded = _composition(mechanism).upper_epsilon_with_population(delta)
         if bounded is not None:
             note = "needs the declared limit on the number of clients"
             yield Bound("exact-population", Interval(0.0, bounded), note)
     except NotCovered:
-        pass
-    if all(map(covers, designs)):
-        paper = composed_paper_epsilon(designs, campaigns=campaigns, delta=delta)
-        yield Bound("paper", Interval(0.0, paper), "as published, composed by [KOV17]")
-    if len(designs) == 1:
-        bare = _no_amplification(designs[0], adjacency, campaigns=campaigns, delta=delta)
-        yield Bound("no-amplification", Interval(0.0, bare), "holds even if the slot is known")
+        return
+
+
+def _composition(mechanism: Campaigns) -> Composition:
+    return Composition(mechanism.designs, mechanism.adjacency, mechanism.campaigns)
 
 
 def _composed(mechanism: Campaigns, delta: float) -> Interval:
@@ -217,7 +218,7 @@ def _composed(mechanism: Campaigns, delta: float) -> Interval:
 
     A lower bound for one campaign is also a lower bound for all campaigns together.
     """
-    found = mechanism.composition.epsilon(delta)
+    found = _composition(mechanism).epsilon(delta)
     alone = max(
         _attained_lower(one, mechanism.adjacency, delta, known=found.lower)
         for one in set(mechanism.designs)
@@ -229,21 +230,19 @@ def _no_amplification(
     design: Design, adjacency: Adjacency, *, campaigns: int, delta: float
 ) -> float:
     """Return epsilon against an adversary who knows the client's slot, or infinity if unproved."""
-    if campaigns == 1 and isinstance(design.randomizer, LocalRandomizer):
-        return local_epsilon(design, design.randomizer, delta=delta)
-    known = replace(design, slots=1, window=None if design.window is None else 1)
-    if design.protocol is Protocol.AVERAGED:  # the adversary sees each single report
-        known = replace(campaign_divergence.uncapped(design), slots=1)
-    added = math.inf
+    local = math.inf
     if isinstance(design.randomizer, LocalRandomizer):
-        added = composed_local_epsilon(design, design.randomizer, campaigns=campaigns, delta=delta)
+        local = known_slot_epsilon(design, design.randomizer, delta=delta, campaigns=campaigns)
+        if campaigns == 1:
+            return local
+    known = campaign_divergence.with_known_slot(design)
     try:
         if campaigns == 1:
             exact = campaign_divergence.divergence(known, adjacency, delta=delta)
             return exact.upper_epsilon(delta)
-        return min(added, Composition((known,), adjacency, campaigns).upper_epsilon(delta))
+        return min(local, Composition((known,), adjacency, campaigns).upper_epsilon(delta))
     except NotCovered:
-        return added
+        return local
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,38 +262,29 @@ class HeterogeneousClients:
         if self.campaigns == 1:
             return [self._worst_kind(delta)]
         upper = composed_kinds(self.designs, self.adjacency, campaigns=self.campaigns, delta=delta)
-        lower = self.too_small(delta, at_most=upper)
+        lower = self.lower_epsilon(delta, at_most=upper)
         note = "composed from the largest divergence of all kinds of clients"
         return [Bound("exact", Interval(lower, upper), note)]
 
     def _worst_kind(self, delta: float) -> Bound:
         """Return the best bound of the kind of client for which that bound is largest."""
-        worst: Bound | None = None
-        lower = 0.0
-        for kind in self.designs:
-            found = Campaigns((kind,), self.adjacency, 1).bounds(delta)
-            best = min(found, key=lambda one: one.epsilon.upper)
-            lower = max(lower, *(one.epsilon.lower for one in found))
-            if worst is None or best.epsilon.upper > worst.epsilon.upper:
-                worst = best
-        if worst is None:
-            raise NotCovered("kinds", 0, "must be at least one")
-        return Bound(
-            worst.method,
-            Interval(min(lower, worst.epsilon.upper), worst.epsilon.upper),
-            f"the largest of {len(self.designs)} kinds of clients",
-        )
+        found = [Campaigns((kind,), self.adjacency, 1).bounds(delta) for kind in self.designs]
+        worst = max((best_bound(bounds) for bounds in found), key=lambda bound: bound.epsilon.upper)
+        lower = max(bound.epsilon.lower for bounds in found for bound in bounds)
+        upper = worst.epsilon.upper
+        note = f"the largest of {len(self.designs)} kinds of clients"
+        return Bound(worst.method, Interval(min(lower, upper), upper), note)
 
-    def surely_above(self, epsilon: float, delta: float) -> bool:
+    def proves_larger(self, epsilon: float, delta: float) -> bool:
         return False
 
-    def too_small(self, delta: float, *, at_most: float) -> float:
+    def lower_epsilon(self, delta: float, *, at_most: float) -> float:
         """Return a lower bound on epsilon for some client, which is at most ``at_most``."""
         found = 0.0
         for sequence in self._sequences():
             runs = self.campaigns if len(sequence) == 1 else 1
             mechanism = Campaigns(sequence, self.adjacency, runs)
-            found = max(found, mechanism.too_small(delta, at_most=at_most))
+            found = max(found, mechanism.lower_epsilon(delta, at_most=at_most))
         return found
 
     def _sequences(self) -> list[tuple[Design, ...]]:
@@ -327,7 +317,7 @@ def paper_epsilon(design: Design, *, delta: float) -> float:
     return min(tries, default=math.inf)
 
 
-def covers(design: Design) -> bool:
+def paper_covers(design: Design) -> bool:
     """Return True if the paper's theorem covers the design: one report per slot, local noise."""
     if isinstance(design.randomizer, GaussianNoise) and design.randomizer.at is NoiseAt.SERVER:
         return False
@@ -357,41 +347,38 @@ def _local(design: Design, randomizer: LocalRandomizer, *, delta: float) -> floa
         return math.inf
 
 
-def local_epsilon(design: Design, randomizer: LocalRandomizer, *, delta: float) -> float:
-    """Return the epsilon of one campaign if the client's slot is known, or infinity if unproved.
+def known_slot_epsilon(
+    design: Design, randomizer: LocalRandomizer, *, delta: float, campaigns: int = 1
+) -> float:
+    """Return the epsilon that holds if the client's slots are known, or infinity if unproved.
 
-    Participation below 1 still amplifies privacy, except for averaged updates.
+    Participation below 1 still amplifies privacy, except for averaged updates. Several campaigns
+    are composed by [KOV17].
     """
-    amplified = design.protocol is not Protocol.AVERAGED
-    return held_locally(
+    averaged = design.protocol is Protocol.AVERAGED
+    one = amplification.known_slot_epsilon(
         local_epsilon=randomizer.local_epsilon,
         local_delta=randomizer.local_delta,
         delta=delta,
-        participation=design.participation if amplified else 1.0,
+        participation=1.0 if averaged else design.participation,
     )
-
-
-def composed_local_epsilon(
-    design: Design, randomizer: LocalRandomizer, *, campaigns: int, delta: float
-) -> float:
-    """Return the epsilon of several campaigns if the client's slots are known.
-
-    The epsilons of ``local_epsilon`` are composed by [KOV17]. Return infinity if the local deltas
-    use up ``delta``.
-    """
+    if campaigns == 1:
+        return one
     left = delta - campaigns * randomizer.local_delta
     if left <= 0.0:
         return math.inf
-    one = local_epsilon(design, randomizer, delta=delta)
     return kov_composition.homogeneous_composition(epsilon=one, steps=campaigns, delta=left)
 
 
 def composed_paper_epsilon(designs: Sequence[Design], *, campaigns: int, delta: float) -> float:
     """Compose the paper's bounds of several campaigns by [KOV17].
 
-    Half of ``delta`` is shared by the single campaigns. The other half is for the composition.
+    Half of ``delta`` is shared by the single campaigns. The other half is for the composition. A
+    single campaign uses all of ``delta``.
     """
     runs = len(designs) * campaigns
+    if runs == 1:
+        return paper_epsilon(designs[0], delta=delta)
     each = [paper_epsilon(design, delta=delta / (2 * runs)) for design in designs]
     if not all(map(math.isfinite, each)):
         return math.inf

@@ -173,8 +173,7 @@ def calibrate(
     """
     validate.one_of(Parameter, parameter=parameter)
     validate.positive(epsilon=epsilon)
-    check([design], delta=delta, adjacency=adjacency, campaigns=campaigns)
-    total_variation.check(variation)
+    check([design], delta=delta, adjacency=adjacency, campaigns=campaigns, variation=variation)
     left = total_variation.share(delta=delta, epsilon=epsilon, variation=variation)
     search = _search_range(design, parameter)
     target = _Target(epsilon, left, adjacency, campaigns, curious)

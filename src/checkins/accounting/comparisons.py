@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from checkins.accounting.certificate import Alternative
-from checkins.accounting.composition import worse
+from checkins.accounting.composition import worse_direction
 from checkins.accounting.design import Adjacency, Design, LocalRandomizer
 from checkins.accounting.exact import campaign_divergence
 from checkins.accounting.exact.grid_distribution import Rounding, Side
@@ -55,7 +55,7 @@ def poisson(design: Design, *, campaigns: int, delta: float) -> Alternative:
     above = campaign_divergence.pair(step, Adjacency.ADD_REMOVE, rounding, delta=delta).repeat(
         steps, rounding
     )
-    epsilon = crossing(worse(above), delta, guess=1.0, precision=1e-9).upper
+    epsilon = crossing(worse_direction(above), delta, guess=1.0, precision=1e-9).upper
     note = f"a server samples each client with probability {rate:.3g} in each of {steps:,} steps"
     return Alternative("poisson", epsilon, note, proves=False)
 

@@ -83,7 +83,11 @@ class Composition:
         updates are not covered.
         """
         both = self._pair(Adjacency.ADD_REMOVE, delta, Side.UP, cells)
-        return worse(both) if self.adjacency is Adjacency.ADD_REMOVE else triangle_bound(both)
+        return (
+            worse_direction(both)
+            if self.adjacency is Adjacency.ADD_REMOVE
+            else triangle_bound(both)
+        )
 
     def _without_overflow(self) -> tuple[Composition | None, float]:
         """Return the campaigns without capacities, and the probability that any slot overflows.
@@ -141,7 +145,7 @@ def composed_kinds(
     return crossing(upper, delta, guess=1.0, precision=1e-9).upper
 
 
-def worse(both: DominatingPair) -> Delta:
+def worse_direction(both: DominatingPair) -> Delta:
     """Return the larger delta of the two directions. ``both`` must be rounded up."""
     return lambda epsilon: max(both.remove(epsilon), both.add(epsilon)) * (1 + ROUND_OFF)
 
@@ -167,7 +171,7 @@ def _between(
     For replace-one, return the smaller of the two bounds of this module.
     """
     if adjacency is Adjacency.ADD_REMOVE:
-        return worse(pair(adjacency))
+        return worse_direction(pair(adjacency))
     if any(design.protocol is Protocol.AVERAGED for design in designs):
         return _replaced(pair(adjacency))
     triangle = triangle_bound(pair(Adjacency.ADD_REMOVE))

@@ -4,7 +4,7 @@
 looks at releases before describing the next campaign, the true epsilon may be larger. A filter is
 chosen before the first release, with a bound on the total charge. Every block of campaigns has a
 charge. The filter refuses a block if the total charge would exceed the bound. All admitted blocks
-together are (epsilon, delta)-DP, however they were chosen.
+together are (epsilon, delta)-DP, however they were chosen. ``certify_adaptive`` certifies them.
 
 A ``Block`` is declared before any of its campaigns releases anything. It is charged in full, even
 if some of its campaigns never run. Campaigns in one block compose as fixed beforehand.
@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import math
 import re
+import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -30,6 +32,15 @@ from scipy.special import ndtr
 
 from checkins import validate
 from checkins.accounting import total_variation
+from checkins.accounting.accountant import certify, check, lower_of
+from checkins.accounting.adversaries import AgainstServer, against_server
+from checkins.accounting.certificate import (
+    Alternative,
+    Certificate,
+    assumptions,
+    charged_to_delta,
+    versions,
+)
 from checkins.accounting.composition import Composition, Delta
 from checkins.accounting.design import MOST_EPSILON, Adjacency, Design, Protocol
 from checkins.accounting.exact import campaign_divergence
@@ -47,6 +58,10 @@ VARIATION_SHARE = 0.01
 ORDERS = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
 """Orders of the Renyi filters that ``choose_filter`` compares."""
 MOST_ORDER = 1024
+BEFOREHAND = "parameters fixed beforehand"
+"""The last words of the assumption under which campaigns compose without a filter."""
+_MOST_COMPARED = 1000
+"""Largest number of campaigns for which the comparison without a filter is computed."""
 _NODES = 512
 _COARSE_NODES, _COARSE_CELLS = 128, 128
 _LEAST_SHIFT = 1e-6
@@ -326,9 +341,7 @@ def _delta_of(block: Block, adjacency: Adjacency, *, slack: float, cells: int = 
         return Composition(block.designs, adjacency, block.campaigns).curve(slack, cells)
     except NotCovered:
         known = tuple(
-            replace(campaign_divergence.uncapped(one), slots=1)
-            if one.protocol is Protocol.AVERAGED
-            else one
+            campaign_divergence.with_known_slot(one) if one.protocol is Protocol.AVERAGED else one
             for one in block.designs
         )
         if known == block.designs:
@@ -344,3 +357,118 @@ def _main_share(delta: float) -> float:
 def _log_tail(order: int) -> float:
     """Return log c for the smallest c with (x - t)_+ <= c t^(1-a) x^a for all x, t > 0."""
     return order * math.log1p(-1.0 / order) - math.log(order - 1.0)
+
+
+def certify_adaptive(
+    blocks: Sequence[Block],
+    chosen: Filter,
+    *,
+    delta: float,
+    adjacency: Adjacency,
+    variation: float = 0.0,
+    budget: float = 0.0,
+) -> Certificate:
+    """Certify blocks of campaigns, each of which may depend on all earlier releases.
+
+    ``chosen`` is the filter, which was fixed before the first release. The certificate's epsilon is
+    the smallest budget under which the filter admits these blocks. It is a guarantee only if no
+    larger budget was allowed. If a larger ``budget`` was promised, the total variation is charged
+    at that epsilon.
+    """
+    started = time.perf_counter()
+    designs = [design for block in blocks for design in block.designs]
+    check(designs, delta=delta, adjacency=adjacency, variation=variation)
+    epsilon = filtered_epsilon(
+        blocks, chosen, delta=delta, adjacency=adjacency, variation=variation, budget=budget
+    )
+    if not math.isfinite(epsilon):
+        without = filtered_epsilon(blocks, chosen, delta=delta, adjacency=adjacency)
+        if variation > 0.0 and math.isfinite(without):
+            raise total_variation.exhausted(delta, variation)
+        raise NotCovered(
+            "delta",
+            delta,
+            f"no epsilon below {MOST_EPSILON:g} is proved at it for campaigns chosen after earlier"
+            f" releases (filter {chosen}); add noise or slots, or run less",
+        )
+    fixed = _fixed_beforehand(blocks, delta=delta, adjacency=adjacency, variation=variation)
+    own = Alternative(chosen.method, epsilon, f"{chosen}; chosen after earlier releases", True)
+    others = [
+        replace(other, note=f"with {BEFOREHAND}", proves=False)
+        for other in (() if fixed is None else fixed.alternatives)
+    ]
+    return Certificate(
+        epsilon=epsilon,
+        epsilon_lower=0.0 if fixed is None else min(fixed.epsilon_lower, epsilon),
+        delta=delta,
+        adjacency=adjacency,
+        method=chosen.method,
+        assumptions=(
+            *_assumed(blocks, chosen, adjacency),
+            *charged_to_delta(variation=variation, epsilon=max(epsilon, budget)),
+        ),
+        alternatives=(own, *others),
+        epsilon_lower_of=lower_of(designs),
+        variation=variation,
+        against_server=_against_server(blocks, delta),
+        seconds=time.perf_counter() - started,
+        versions=versions("checkins", "numpy", "scipy", "dp-accounting"),
+    )
+
+
+def _against_server(blocks: Sequence[Block], delta: float) -> AgainstServer:
+    """Compose the reports as if fixed beforehand, because no filter covers the server's view."""
+    runs = [design for block in blocks for design in block.designs * block.campaigns]
+    found = against_server(runs, delta=delta)
+    if len(blocks) == 1 or not math.isfinite(found.epsilon):
+        return found
+    return replace(found, note=f"{found.note}; with {BEFOREHAND}")
+
+
+def _assumed(blocks: Sequence[Block], chosen: Filter, adjacency: Adjacency) -> tuple[str, ...]:
+    """Return the assumptions of the blocks, including declared populations, and of the filter.
+
+    The last one replaces the assumption that parameters are fixed beforehand.
+    """
+    lines = (
+        line
+        for block in blocks
+        for design in block.designs
+        for line in assumptions(
+            design, adjacency=adjacency, uses_population=design.capacity is not None
+        )
+        if not line.endswith(BEFOREHAND)
+    )
+    runs = sum(block.runs for block in blocks)
+    of_filter = (
+        f"{runs:,} campaigns in {len(blocks):,} blocks, each with fresh randomness; a block may be"
+        f" chosen after earlier releases, within a filter ({chosen}) fixed before the first release"
+    )
+    return (*dict.fromkeys(lines), of_filter)
+
+
+def _fixed_beforehand(
+    blocks: Sequence[Block], *, delta: float, adjacency: Adjacency, variation: float
+) -> Certificate | None:
+    """Certify the campaigns as if fixed beforehand.
+
+    Return None if nothing is proved, or if there are too many campaigns.
+    """
+    times: Counter[Design] = Counter()
+    for block in blocks:
+        for design in block.designs:
+            times[design] += block.campaigns
+    rounds = math.gcd(*times.values())
+    if times.total() // rounds > _MOST_COMPARED:
+        return None
+    try:
+        return certify(
+            [design for design, count in times.items() for _ in range(count // rounds)],
+            delta=delta,
+            adjacency=adjacency,
+            campaigns=rounds,
+            compare=False,
+            variation=variation,
+        )
+    except InvalidValue:
+        return None

@@ -178,8 +178,8 @@ def certify_at(
 
 def _accounted(design: Design, *, delta: float, campaigns: int) -> tuple[Design, float]:
     """Return the design to account for in place of ``design``, and the amount to add to delta."""
-    if _is_averaged_gaussian(design):  # treat every client's slot as known
-        return replace(campaign_divergence.uncapped(design), slots=1), 0.0
+    if _is_averaged_gaussian(design):
+        return campaign_divergence.with_known_slot(design), 0.0
     overflow = _rare_overflow(design, delta=delta, campaigns=campaigns)
     if overflow is None:
         return design, 0.0

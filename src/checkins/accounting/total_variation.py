@@ -17,13 +17,7 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 
-from checkins import validate
 from checkins.errors import DeltaExhausted
-
-
-def check(variation: float) -> None:
-    """Raise ``InvalidValue`` if the total variation is outside [0, 1]."""
-    validate.probability(variation=variation)
 
 
 def shares(delta: float) -> Iterator[float]:

@@ -28,8 +28,7 @@ from typing import Any
 from checkins import validate
 from checkins.accounting import Certificate, Protocol, certify
 from checkins.accounting.accountant import smallest_epsilon
-from checkins.accounting.adaptive import certify_adaptive
-from checkins.accounting.filters import Block, Filter, filtered_epsilon
+from checkins.accounting.filters import Block, Filter, certify_adaptive, filtered_epsilon
 from checkins.campaign.model import Campaign
 from checkins.campaign.partial_runs import (
     MOST_IN_A_LIST,

@@ -167,7 +167,7 @@ def test_an_overflowing_bound_is_infinite_and_its_local_cap_is_not():
     values = {"local_epsilon": 900.0, "delta": 1e-6, "participation": 1.0}
     assert epsilon(statements.fixed_window, slots=10, **values) == math.inf
     assert statements.shuffling_earlier(local_epsilon=300.0, delta=0.1, clients=2) == math.inf
-    assert amplification.held_locally(local_delta=0.0, **values) == 900.0
+    assert amplification.known_slot_epsilon(local_delta=0.0, **values) == 900.0
 
 
 def test_participation_0_has_epsilon_0_even_where_the_factor_overflows():
@@ -312,7 +312,7 @@ def test_total_forms_of_all_approximate_statements_exceed_their_pure_limit():
 
 
 def test_the_local_cap_counts_abstaining_and_needs_delta_above_local_delta():
-    held = amplification.held_locally
+    held = amplification.known_slot_epsilon
     expected = math.log1p(0.1 * math.expm1(2.0))
     assert held(local_epsilon=2.0, local_delta=0.0, delta=1e-6, participation=0.1) == pytest.approx(
         expected

@@ -159,6 +159,16 @@ def uncapped(design: Design) -> Design:
     )
 
 
+def with_known_slot(design: Design) -> Design:
+    """Return the campaign of one slot that an adversary sees who knows the client's slot.
+
+    Of averaged updates, the adversary is assumed to see each single report.
+    """
+    if design.protocol is Protocol.AVERAGED:
+        return replace(uncapped(design), slots=1)
+    return replace(design, slots=1, window=None if design.window is None else 1)
+
+
 def overflow_probability_of(design: Design) -> float | None:
     """Return a bound on the probability that other clients fill a slot that the client may draw.
 

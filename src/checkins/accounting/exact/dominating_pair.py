@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from checkins.accounting.exact.grid_distribution import Grid, Rounding, Side, blocks, runs
+from checkins.accounting.exact.grid_distribution import Grid, Rounding, Side, blocks, groups
 from checkins.accounting.exact.slot_ratio import FloatArray
 
 if TYPE_CHECKING:
@@ -342,6 +342,6 @@ def _grid(one: DominatingPair, other: DominatingPair, rounding: Rounding) -> Gri
 
 def _coarse(pair: DominatingPair) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Divide the outcomes into at most 80 groups. Return their first and last losses and masses."""
-    losses, (starts, ends) = pair.losses, runs(len(pair.absent))
+    losses, (starts, ends) = pair.losses, groups(len(pair.absent))
     absent, present = (np.add.reduceat(one, starts) for one in (pair.absent, pair.present))
     return losses[starts], losses[ends], absent, present

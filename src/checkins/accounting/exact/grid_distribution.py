@@ -283,13 +283,13 @@ class _Coarse:
 
 
 def _coarsen(distribution: GridDistribution) -> _Coarse:
-    starts, ends = runs(len(distribution.values))
+    starts, ends = groups(len(distribution.values))
     first, last = distribution.values[starts], distribution.values[ends]
     return _Coarse(first, (first + last) / 2, last, np.add.reduceat(distribution.masses, starts))
 
 
-def runs(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Divide ``count`` atoms into at most 80 runs, and return their first and last indices."""
+def groups(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Divide ``count`` atoms into at most 80 groups, and return their first and last indices."""
     size = -(-count // _COARSE)
     starts = np.arange(0, count, size)
     return starts, np.minimum(starts + size, count) - 1

@@ -294,7 +294,7 @@ def smallest_within(*, spread: float, log_replaced: float, total: float) -> floa
     return (half + x * first_true(fits, false=0.0, true=bottom)) * UP
 
 
-def held_locally(
+def known_slot_epsilon(
     *, local_epsilon: float, local_delta: float, delta: float, participation: float = 1.0
 ) -> float:
     """Return the ε that holds if the client's slot is known, or infinity if none holds at this δ.
@@ -306,7 +306,7 @@ def held_locally(
     Neighbours:  replace-one.
     Rounding:    up.
 
-    >>> round(held_locally(local_epsilon=1.0, local_delta=0.0, delta=1e-6, participation=0.1), 4)
+    >>> round(known_slot_epsilon(local_epsilon=1.0, local_delta=0.0, delta=1e-6, participation=0.1), 4)
     0.1586
     """
     validate.non_negative(local_epsilon=local_epsilon)

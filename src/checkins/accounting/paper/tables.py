@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 
 from checkins import validate
 from checkins.accounting.paper import amplification, kov_composition, occupancy, statements, utility
-from checkins.accounting.paper.amplification import Amplification, ApproximateBound, held_locally
+from checkins.accounting.paper.amplification import (
+    Amplification,
+    ApproximateBound,
+    known_slot_epsilon,
+)
 from checkins.errors import InvalidValue
 
 FIGURE_DELTA = 1e-6
@@ -89,7 +93,7 @@ def subsampling(*, clients: int, local_epsilon: float, delta: float) -> float:
     0.0902
     """
     validate.count(clients=clients)
-    step = held_locally(
+    step = known_slot_epsilon(
         local_epsilon=local_epsilon, local_delta=0.0, delta=delta, participation=1.0 / clients
     )
     return kov_composition.homogeneous_composition(epsilon=step, steps=clients, delta=delta)
