@@ -306,7 +306,8 @@ def known_slot_epsilon(
     Neighbours:  replace-one.
     Rounding:    up.
 
-    >>> round(known_slot_epsilon(local_epsilon=1.0, local_delta=0.0, delta=1e-6, participation=0.1), 4)
+    >>> given = dict(local_epsilon=1.0, local_delta=0.0, delta=1e-6)
+    >>> round(known_slot_epsilon(participation=0.1, **given), 4)
     0.1586
     """
     validate.non_negative(local_epsilon=local_epsilon)

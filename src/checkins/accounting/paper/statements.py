@@ -4,7 +4,7 @@
 ``clients``, m is ``slots`` (``window`` for the sliding protocol) and p₀ is ``participation``. Most
 theorems are returned as an ``Amplification``, which computes ε for pure and for approximate
 randomizers. A function whose name ends in ``_total`` takes the total δ and splits it itself. The
-bounds may exceed the ε that holds without amplification (``amplification.known_slot_epsilon``). Theorems
+bounds may exceed ``amplification.known_slot_epsilon``, which holds without amplification. Theorems
 "at index 1" (replacement, swapping and bins) compare two datasets that differ in the first record.
 
 Corollary 3.3 is about one epoch: the fixed window with p₀ = m/n, run n/m times. If m does not
