@@ -336,7 +336,7 @@ def test_one_receipt_holds_room_for_one_report(tmp_path: Path) -> None:
         whole = report_to_bytes(np.zeros(11, dtype=np.int32))
 
         async def slowly():
-            reading.append(it.runner.report_memory._lent)
+            reading.append(it.runner.report_memory._reserved)
             await go_on.wait()
             yield whole
 
@@ -352,6 +352,6 @@ def test_one_receipt_holds_room_for_one_report(tmp_path: Path) -> None:
         codes = [(await task).status_code for task in sent]
         assert codes == [200, 200, 429, 429, 429]  # one more may wait; the rest is told at once
         assert not it.live_run._reporting
-        assert it.runner.report_memory._lent == 0
+        assert it.runner.report_memory._reserved == 0
 
     play(f"sqlite:///{tmp_path}/store.db", tmp_path, scenario)

@@ -124,7 +124,7 @@ def test_a_question_that_nobody_waits_for_is_interrupted_and_the_process_stays()
         await planner.answer(QUESTION)
         process = planner._process
         task = asyncio.create_task(planner.answer(asked(dimension=SLOW)))
-        await until(lambda: not planner._queue and bool(planner._asked))
+        await until(lambda: not planner._queue and bool(planner._jobs))
         await hang_up(task)
         await planner.answer(asked(epsilon=2.0))
         assert planner._process is process
@@ -135,7 +135,7 @@ def test_a_question_that_nobody_waits_for_is_interrupted_and_the_process_stays()
 def test_a_question_goes_on_while_another_still_waits_for_it() -> None:
     async def scenario(planner: Planner) -> None:
         tasks = [asyncio.create_task(planner.answer(QUESTION)) for _ in range(2)]
-        await until(lambda: bool(planner._asked))
+        await until(lambda: bool(planner._jobs))
         await hang_up(tasks[0])
         assert json.loads(await tasks[1])["recommended"]
 
@@ -145,7 +145,7 @@ def test_a_question_goes_on_while_another_still_waits_for_it() -> None:
 def test_one_too_many_is_told_to_come_again_and_room_is_made_by_leaving() -> None:
     async def scenario(planner: Planner) -> None:
         slow = asyncio.create_task(planner.answer(asked(dimension=SLOW)))
-        await until(lambda: not planner._queue and bool(planner._asked))
+        await until(lambda: not planner._queue and bool(planner._jobs))
         waiting = [
             asyncio.create_task(planner.answer(asked(epsilon=float(i)))) for i in range(1, 3)
         ]
@@ -209,7 +209,7 @@ def test_the_real_process_plans_refuses_and_can_be_interrupted() -> None:
             assert plan["certificate"]["epsilon"] <= 1.0
             process = planner._process
             task = asyncio.create_task(planner.answer(asked(epsilon=0.7)))
-            await until(lambda: not planner._queue and bool(planner._asked))
+            await until(lambda: not planner._queue and bool(planner._jobs))
             await hang_up(task)
             with pytest.raises(InvalidValue, match="window"):
                 await planner.answer(asked(fixed={"window": 9, "protocol": "fixed"}))
@@ -384,7 +384,7 @@ def test_a_plan_under_way_delays_no_other_request_and_no_shutdown(route: Any) ->
         query = QUERY.replace("dimension=10", f"dimension={SLOW}")
         slow = asyncio.create_task(coordinator.http.get(f"/plan/answer?{query}"))
         planner: Planner = coordinator.http._transport.app.state.planner  # type: ignore[attr-defined]
-        await until(lambda: not planner._queue and bool(planner._asked))
+        await until(lambda: not planner._queue and bool(planner._jobs))
         assert (await coordinator.http.get("/healthz")).status_code == 200
         coordinator.runner.release_waiters()
         assert problem(await slow) == (503, "busy")
@@ -418,10 +418,10 @@ def test_whoever_hangs_up_is_no_longer_computed_for(route: Any) -> None:
             "app": app,
         }
         asking = asyncio.create_task(app(scope, receive, send))
-        await until(lambda: not planner._queue and bool(planner._asked))
+        await until(lambda: not planner._queue and bool(planner._jobs))
         hung_up.set()
         await asking
-        assert planner._asked == {}
+        assert planner._jobs == {}
         assert (await coordinator.http.get(f"/plan/answer?{QUERY}")).status_code == 200
 
     route(scenario)

@@ -64,7 +64,7 @@ def test_a_ledger_that_became_shorter_is_noticed(house: House, tmp_path: Path) -
     older = progress_of(house.database)
     house.close(spec, 2)
     RollbackGuard(tmp_path / "w").record(progress_of(house.database))
-    held = RollbackGuard(tmp_path / "w")._seen
+    held = RollbackGuard(tmp_path / "w")._recorded
     assert held.ways_older(older) == ["the ledger of population clinic has 1 entries, and had 3"]
     assert held.ways_older(progress_of(house.database)) == []
 

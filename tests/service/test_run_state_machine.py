@@ -372,7 +372,7 @@ def test_the_choice_is_uniform(tmp_path: Path) -> None:
     spec = house.open(campaign())
     house.begin(spec, 1)
     receipts = sorted(house.check_in(spec, 1) for _ in range(5))
-    waiting = house.database.read(participants.waiting, spec.id)
+    waiting = house.database.read(participants.waiting_receipts, spec.id)
     slot = Slot(1, spec.rules, SlotPhase.COLLECTING, waiting)
     house.database.close()
     found: Counter[frozenset[str]] = Counter()

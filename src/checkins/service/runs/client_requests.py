@@ -22,8 +22,8 @@ from checkins.service.runs.memory_limits import REPORT_BYTES_PER_COORDINATE
 from checkins.service.runs.runner import Runner
 from checkins.service.store import ledgers, participants
 
-LEDGER_BYTES = 4_000_000
-"""A ledger is sent in parts of about this size, so that it is never in memory as a whole."""
+LEDGER_PART_BYTES = 4_000_000
+"""Approximate size of the parts in which a ledger is sent, so that memory does not hold it all."""
 LINE_BYTES, NUMBER_BYTES = 500, 11
 """Approximate size of a ledger line without its sum, and of one number of the sum, in bytes."""
 
@@ -39,9 +39,8 @@ async def enrol(runner: Runner, live_run: LiveRun, credential: str | None, key: 
     if admitted is None and key is None:
         token, enrolment = new_token(), None
     else:
-        token = derived_token(
-            runner.key, run=live_run.spec.id, credential=admitted or "", once=key or ""
-        )
+        run, listed = live_run.spec.id, admitted or ""
+        token = derived_token(runner.key, run=run, credential=listed, once=key or "")
         enrolment = admitted or hashed(key or "")
     await live_run.enrolments.submit(EnrolmentRequest(hashed(token), enrolment, hashed(key or "")))
     return token
@@ -140,17 +139,17 @@ async def _until_begun(live_run: LiveRun, runner: Runner, slot: int) -> None:
     """Wait until a slot begins; raise ``too-early`` if it begins in more than ``EARLY_S``."""
     loop = asyncio.get_running_loop()
     ahead = live_run.spec.times.begins(slot) - runner.database.now()
-    if ahead > EARLY_S or slot > live_run.spec.rules.slots:
-        if slot > live_run.spec.rules.slots:
-            raise Problem("refused", f"the run has {live_run.spec.rules.slots:,} slots")
+    if slot > live_run.spec.rules.slots:
+        raise Problem("refused", f"the run has {live_run.spec.rules.slots:,} slots")
+    if ahead > EARLY_S:
         raise Problem("too-early", f"slot {slot} has not begun", retry_after=ahead)
     until = loop.time() + EARLY_S + live_run.spec.times.choose_s
     while live_run.is_early(slot) and not runner.stopping.is_set():
         left = until - loop.time()
         if left <= 0.0 or not await live_run.wait_for_change(most_s=left):
             raise Problem("busy", "the slot before is not closed yet", retry_after=1)
-    # Wait for the fixed time of the release, because the duration of closing the slot before may
-    # depend on who was in it.
+    # Wait for the fixed time of the release, because the time that it takes to close the previous
+    # slot may depend on who was in it.
     await asyncio.sleep(max(0.0, live_run.spec.times.releases(slot - 1) - runner.database.now()))
     if live_run.is_early(slot):
         raise Problem("busy", "this coordinator is stopping; try again", retry_after=1)
@@ -180,11 +179,11 @@ async def progress(runner: Runner, live_run: LiveRun) -> wire.Progress:
 async def ledger_parts(runner: Runner, live_run: LiveRun, *, after: int) -> AsyncIterator[bytes]:
     """Return the public lines of a ledger after the first ``after`` lines, in parts.
 
-    The first part is read before this function returns. If the store does not answer, the caller
-    can still send an error.
+    The first part is read before this function returns, so that the caller can still send an error
+    if the store does not answer.
     """
     last, population = live_run.public.ledger.entries, live_run.spec.population
-    most = max(1, LEDGER_BYTES // (LINE_BYTES + NUMBER_BYTES * live_run.spec.dimension))
+    most = max(1, LEDGER_PART_BYTES // (LINE_BYTES + NUMBER_BYTES * live_run.spec.dimension))
 
     async def part(done: int) -> list[bytes]:
         count = max(0, min(most, last - done))

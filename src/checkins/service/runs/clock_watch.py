@@ -29,12 +29,11 @@ def start(database: Database, *, trust: bool = False) -> None:
     If an offset was saved since the machine booted, the calendar must agree with it, or the clock
     holds. ``trust`` accepts the calendar whatever was saved.
     """
-    name = _name()
+    name = _entry_name()
     if name is not None and not trust:
-        saved = database.read(metadata.read, name)
+        saved = _saved_setting(database, name)
         if saved is not None:
-            ahead, width = map(float, saved.split())
-            database.clock.resume((ahead, width))
+            database.clock.resume(saved)
     compare(database)
 
 
@@ -86,21 +85,29 @@ class ClockWatch:
         return before != self.holding
 
 
-def _name() -> str | None:
-    """Return the name under which the offset is saved, or None if the system has no boot id."""
+def _entry_name() -> str | None:
+    """Return the name of the entry for this boot, or None if the system has no boot id."""
     boot = clocks.boot_id()
     return None if boot is None else f"clock {hashlib.sha256(boot.encode()).hexdigest()[:32]}"
 
 
+def _saved_setting(database: Database, name: str) -> tuple[float, float] | None:
+    saved = database.read(metadata.read, name)
+    if saved is None:
+        return None
+    offset, uncertainty = map(float, saved.split())
+    return offset, uncertainty
+
+
 def _save(database: Database) -> None:
-    name = _name()
+    name = _entry_name()
     if name is None:
         return
-    ahead, width = database.clock.setting
-    saved = database.read(metadata.read, name)
-    if saved is not None:
-        saved_ahead, saved_width = map(float, saved.split())
-        if abs(saved_ahead - ahead) <= LEAST_CHANGE_S and saved_width - width <= LEAST_CHANGE_S:
+    offset, uncertainty = database.clock.setting
+    before = _saved_setting(database, name)
+    if before is not None:
+        more_precise = before[1] - uncertainty > LEAST_CHANGE_S
+        if abs(before[0] - offset) <= LEAST_CHANGE_S and not more_precise:
             return
     with database.exclusive("facts") as connection:
-        metadata.write(connection, name, f"{ahead!r} {width!r}")
+        metadata.write(connection, name, f"{offset!r} {uncertainty!r}")

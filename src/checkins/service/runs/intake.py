@@ -1,8 +1,7 @@
 """Intake of enrolments, check-ins and reports, many in one transaction (invariants 1, 3, 5, 6).
 
 The protocol's state machine decides about each message. It gets a slot that contains only the
-client of that message. This suffices, because no rule about a check-in or a report depends on other
-clients. The
+client of that message, because no rule about a check-in or a report depends on other clients. The
 client gets its response after the transaction is durable.
 """
 
@@ -29,7 +28,7 @@ from checkins.service.store.database import ConcurrentUpdate, Database
 from checkins.service.store.run_state import RunSpec, RunState
 
 NO_MODEL = Learner(np.zeros(1))
-"""A placeholder. The state machine needs a model, but no decision about a message uses it."""
+"""A placeholder for the model, which no decision about a message uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +74,12 @@ def take_check_ins(
         others = [token for token in wanted if token not in unspent]  # mostly retries
         receipts = participants.receipts_of(connection, spec.id, others)
         for message, receipt in zip(messages, randomness.receipts(len(messages)), strict=True):
-            here = receipts.get(message.token)
-            server = _server(spec, state, waiting={} if here is None else {message.token: here})
+            earlier = receipts.get(message.token)
+            waiting = {} if earlier is None else {message.token: earlier}
             spent = message.token not in unspent
             event = CheckedIn(message.slot, message.token, receipt, spent=spent)
             try:
-                _, effects = servers.step(server, event)
+                _, effects = servers.step(_server(spec, state, waiting=waiting), event)
             except ProtocolViolation as refusal:
                 answers.append(refusal)
                 continue
@@ -111,13 +110,13 @@ def take_reports(
         found = participants.lock_check_ins(connection, spec.id, wanted)
         for message in messages:
             row = found.get(message.receipt)
-            held = new.get(message.receipt) or (None if row is None else row.report)
+            stored = new.get(message.receipt) or (None if row is None else row.report)
             server = _server(
                 spec,
                 state,
                 waiting={} if row is None else {row.token: row.receipt},
                 chosen=(message.receipt,) if row is not None and row.chosen else (),
-                reports={} if held is None else {message.receipt: stored_report(held, spec)},
+                reports={} if stored is None else {message.receipt: stored_report(stored, spec)},
             )
             report = Report.from_device(DeviceReport(message.units, spec.sampler.grid))
             try:
@@ -125,7 +124,7 @@ def take_reports(
             except ProtocolViolation as refusal:
                 answers.append(refusal)
                 continue
-            if held is None:
+            if stored is None:
                 new[message.receipt] = np.ascontiguousarray(message.units, dtype="<i4").tobytes()
             answers.append(None)
         participants.save_reports(connection, spec.id, new)

@@ -44,7 +44,8 @@ class LiveRun:
     next_run: str | None = None
     budget_is_spent: bool = False
     """Whether the budget allows no further run, although the campaign declares more."""
-    slots_of_receipts: dict[str, int] = field(default_factory=dict)  # the slot of each receipt
+    slots_of_receipts: dict[str, int] = field(default_factory=dict)
+    """The slot of each receipt that this process issued in the slot in progress."""
     cached_view: bytes | None = None
     """The view as JSON without the server's time; None if it must be built again."""
     cached_models: dict[str, bytes] = field(default_factory=dict)
@@ -124,22 +125,21 @@ class LiveRun:
 
         One more report may wait. Raise ``too-many`` for a third.
         """
-        turn, others = self._reporting.get(receipt, (asyncio.Lock(), 0))
-        if others >= MOST_REPORTS_PER_RECEIPT:
-            words = "two reports of this receipt are already being received"
-            raise Problem("too-many", words, retry_after=1)
-        self._reporting[receipt] = turn, others + 1
+        lock, count = self._reporting.get(receipt, (asyncio.Lock(), 0))
+        if count >= MOST_REPORTS_PER_RECEIPT:
+            detail = "two reports of this receipt are already being received"
+            raise Problem("too-many", detail, retry_after=1)
+        self._reporting[receipt] = lock, count + 1
         try:
-            async with turn:
+            async with lock:
                 yield
         finally:
-            others = self._reporting[receipt][1] - 1
-            self._reporting[receipt] = turn, others
-            if not others:
-                del self._reporting[receipt]
+            _, count = self._reporting.pop(receipt)
+            if count > 1:
+                self._reporting[receipt] = lock, count - 1
 
     def is_early(self, slot: int) -> bool:
-        """Return True if, as far as this process knows, a slot has not begun."""
+        """Return whether a slot has not begun, as far as this process knows."""
         state = self.snapshot.state
         if self.is_over or state.phase is Phase.DONE:
             return False
@@ -148,8 +148,8 @@ class LiveRun:
     def knows_choice(self, slot: int) -> bool:
         """Return whether this process has read who was chosen in a slot."""
         state = self.snapshot.state
-        is_chosen = state.slot_phase is slots.Phase.CHOOSING
-        return slot == state.slot and is_chosen and not self.needs_choice
+        chosen = state.slot_phase is slots.Phase.CHOOSING
+        return slot == state.slot and chosen and not self.needs_choice
 
     def outcome(self, slot: int, receipt: str) -> OutcomeName | None:
         """Return the outcome of a check-in, as the protocol's state machine decides it.
@@ -165,8 +165,8 @@ class LiveRun:
         if choice is None or receipt not in choice.waiting:
             return None
         chosen = (receipt,) if receipt in choice.chosen else ()
-        alone = Slot(slot, self.spec.rules, slots.Phase.TRAINING, {"": receipt}, chosen=chosen)
-        _, (effect,) = slots.step(alone, Asked(slot, receipt))
+        one_client = Slot(slot, self.spec.rules, slots.Phase.TRAINING, {"": receipt}, chosen=chosen)
+        _, (effect,) = slots.step(one_client, Asked(slot, receipt))
         return "chosen" if isinstance(effect, Invite) else "dismissed"
 
     @property
@@ -194,8 +194,8 @@ class LiveRun:
         """
         if closed == 0 and self.spec.number == 1 and not self.public.ledger.closed:
             return {"epsilon": 0.0, "slots": 0}
-        for slots_, epsilon in self.epsilons:
-            if slots_ >= closed:
-                return {"epsilon": epsilon, "slots": slots_}
-        whole = self.public.certificate.get("epsilon")  # used until epsilons are computed
-        return None if whole is None else {"epsilon": whole, "slots": self.spec.affordable}
+        for count, epsilon in self.epsilons:
+            if count >= closed:
+                return {"epsilon": epsilon, "slots": count}
+        certified = self.public.certificate.get("epsilon")  # used until epsilons are computed
+        return None if certified is None else {"epsilon": certified, "slots": self.spec.affordable}

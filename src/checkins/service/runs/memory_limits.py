@@ -58,13 +58,9 @@ def needed_bytes(spec: RunSpec) -> int:
     arriving, batch = max(report, MOST_RECEIVED_BYTES), max(report, BATCH_BYTES)
     if population is not None:
         arriving, batch = min(arriving, clients * report), min(batch, clients * report)
-    held = COPIES_PER_REPORT * arriving + 2 * batch
-    return (
-        PROCESS_BYTES
-        + MODEL_BYTES_PER_COORDINATE * spec.dimension
-        + CHECK_IN_BYTES * clients
-        + held
-    )
+    reports = COPIES_PER_REPORT * arriving + 2 * batch
+    model = MODEL_BYTES_PER_COORDINATE * spec.dimension
+    return PROCESS_BYTES + model + CHECK_IN_BYTES * clients + reports
 
 
 def allowed_bytes() -> int:
@@ -72,29 +68,29 @@ def allowed_bytes() -> int:
 
     It is the smallest of the machine's memory and the limits of control groups and of ulimit.
     """
-    mapped, held = (resource.getrlimit(kind)[0] for kind in (RLIMIT_AS, RLIMIT_DATA))
-    found = [] if held == resource.RLIM_INFINITY else [held]
-    if mapped != resource.RLIM_INFINITY:
-        found.append(max(0, mapped - MAPPED_UNUSED_BYTES))
+    address_space, data = (resource.getrlimit(kind)[0] for kind in (RLIMIT_AS, RLIMIT_DATA))
+    limits = [] if data == resource.RLIM_INFINITY else [data]
+    if address_space != resource.RLIM_INFINITY:
+        limits.append(max(0, address_space - MAPPED_UNUSED_BYTES))
     for path in (*CONTROL_GROUP_FILES, *_own_control_group(), Path("/proc/meminfo")):
         with suppress(OSError, ValueError, IndexError):
             words = path.read_text(encoding="ascii").split()
-            total = words[0] == "MemTotal:"
-            found.append(1024 * int(words[1]) if total else int(words[0]))
-    return min(found, default=2**62)
+            is_meminfo = words[0] == "MemTotal:"
+            limits.append(1024 * int(words[1]) if is_meminfo else int(words[0]))
+    return min(limits, default=2**62)
 
 
 def _own_control_group() -> list[Path]:
     """Return the files that hold the memory limits of this process's control group."""
-    found = []
+    files = []
     with suppress(OSError, UnicodeDecodeError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, kinds, group = line.split(":", 2)
             if not kinds:
-                found.append(Path(f"/sys/fs/cgroup{group}/memory.max"))
+                files.append(Path(f"/sys/fs/cgroup{group}/memory.max"))
             elif "memory" in kinds.split(","):
-                found.append(Path(f"/sys/fs/cgroup/memory{group}/memory.limit_in_bytes"))
-    return found
+                files.append(Path(f"/sys/fs/cgroup/memory{group}/memory.limit_in_bytes"))
+    return files
 
 
 def require_memory(spec: RunSpec) -> None:
@@ -103,9 +99,9 @@ def require_memory(spec: RunSpec) -> None:
     if needs <= may:
         return
     population = spec.campaign.design.population
-    who = "" if population is None else f" and {population.most:,} clients"
+    clients = "" if population is None else f" and {population.most:,} clients"
     expected = (
-        f"is too little for a model of {spec.dimension:,} numbers{who}, which may need"
+        f"is too little for a model of {spec.dimension:,} numbers{clients}, which may need"
         f" {needs / MIB:,.0f} MiB in each worker: use a smaller model or population, or allow the"
         " coordinator more (ulimit, its control group or container, the machine)"
     )
@@ -120,36 +116,36 @@ class MemoryBudget:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._lent = 0
+        self._reserved = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
     async def reserve(self, size: int) -> AsyncIterator[None]:
         """Reserve ``size`` bytes, and wait first if too few are free."""
         size = min(size, self._most)
-        if self._waiting or self._lent + size > self._most:
+        if self._waiting or self._reserved + size > self._most:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((size, turn))
             try:
                 await turn
             except BaseException:
                 if turn.done() and not turn.cancelled():
-                    self._lent -= size  # reserved for a request that has been cancelled
+                    self._reserved -= size  # reserved for a request that has been cancelled
                 with suppress(ValueError):
                     self._waiting.remove((size, turn))
                 self._next()
                 raise
         else:
-            self._lent += size
+            self._reserved += size
         try:
             yield
         finally:
-            self._lent -= size
+            self._reserved -= size
             self._next()
 
     def _next(self) -> None:
-        while self._waiting and self._lent + self._waiting[0][0] <= self._most:
+        while self._waiting and self._reserved + self._waiting[0][0] <= self._most:
             size, turn = self._waiting.popleft()
             if not turn.done():
-                self._lent += size
+                self._reserved += size
                 turn.set_result(None)

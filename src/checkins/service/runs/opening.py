@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from checkins.campaign import Campaign, DataFile, parse_campaign
-from checkins.campaign.task import Model as Named
+from checkins.campaign.task import Model as BuiltInModel
 from checkins.errors import InvalidValue, ProtocolViolation
 from checkins.ledger import InvalidLedger, Ledger, spending_of
 from checkins.ledger.chain import filter_for
@@ -27,10 +27,7 @@ from checkins.tasks.loaded_task import INITIAL_WEIGHTS_SEED, model_of
 T = TypeVar("T")
 MOST_WAITING = 4  # largest number of campaigns in the queue
 OPENING_TIMEOUT_S = 60.0
-"""A request that takes longer than this gets ``busy``, in seconds.
-
-The work goes on, and a retry gets its result.
-"""
+"""Seconds after which a request gets ``busy``. The work goes on, and a retry gets its result."""
 
 
 class _Unaffordable(InvalidValue):
@@ -52,7 +49,7 @@ def posted_campaign(text: bytes) -> Campaign:
         raise InvalidValue("body", "...", "must be the UTF-8 text of a campaign.toml") from None
     if campaign.task is None:
         return campaign
-    if campaign.task.model not in list(Named):
+    if campaign.task.model not in list(BuiltInModel):
         expected = "code is not accepted over the network; serve the campaign from its file"
         raise InvalidValue("model", campaign.task.model, expected)
     data = campaign.task.data
@@ -78,7 +75,7 @@ def open_run(
     ``start`` may change the start of the campaign. It is called again after the certificate is
     computed, because that is slow. ``listed`` is the number of keys in the allow-list, or 0.
     """
-    _check(campaign, folder)
+    _check_complete(campaign, folder)
     require_population(campaign, listed)
     population, seal = population_of(campaign), start(campaign).seal
     while True:
@@ -88,7 +85,7 @@ def open_run(
         running = ledger.running
         if running is not None:
             if running.seal == seal:
-                return _found(database, run_id(running.seal, running.number))
+                return _stored_spec(database, run_id(running.seal, running.number))
             raise PopulationBusy(
                 f"campaign {running.campaign.name!r} is open on this population"
                 " and must be over first: campaigns on the same people come one after another"
@@ -96,7 +93,7 @@ def open_run(
         mine = [run for run in ledger.closed if run.seal == seal]
         stopped = bool(mine) and mine[-1].slots_closed < campaign.design.slots
         if stopped or len(mine) == campaign.repeats:
-            return _found(database, run_id(seal, len(mine)))  # the campaign is over
+            return _stored_spec(database, run_id(seal, len(mine)))  # the campaign is over
         if incomplete:
             expected = "had campaigns that were lost with a store, so its privacy loss is unknown"
             raise InvalidValue("population_id", campaign.population_id, expected)
@@ -106,7 +103,7 @@ def open_run(
         except _Unaffordable:
             if not mine:
                 raise
-            return _found(database, run_id(seal, len(mine)))  # the budget allows no further run
+            return _stored_spec(database, run_id(seal, len(mine)))  # the budget is used up
         _check_time(database, prepared.spec)
         if prepared.commit(database, ledger):
             spec = prepared.spec
@@ -114,7 +111,7 @@ def open_run(
             return spec
 
 
-def _check(campaign: Campaign, folder: Path) -> None:
+def _check_complete(campaign: Campaign, folder: Path) -> None:
     if campaign.missing:
         raise InvalidValue("campaign", campaign.name, f"needs {', '.join(campaign.missing)}")
     data = None if campaign.task is None else campaign.task.data
@@ -143,7 +140,7 @@ def _check_time(database: Database, spec: RunSpec) -> None:
         raise InvalidValue("start", start, expected)
 
 
-def _found(database: Database, run: str) -> RunSpec:
+def _stored_spec(database: Database, run: str) -> RunSpec:
     spec = database.read(run_state.load_spec, run)
     if spec is None:
         raise InvalidValue("campaign", run, "is in the ledger but not in the store")
@@ -234,7 +231,7 @@ class OpeningQueue:
             raise Problem("busy", "other campaigns are being opened: try again", retry_after=5)
         self._waiting += 1
         future = asyncio.wrap_future(self._thread.submit(work, *arguments))
-        future.add_done_callback(self._count_down)
+        future.add_done_callback(lambda _: self._count_down())
         try:
             async with asyncio.timeout(self._within_s):
                 return await asyncio.shield(future)
@@ -242,7 +239,7 @@ class OpeningQueue:
             words = "the certificate is still being computed: post the campaign again"
             raise Problem("busy", words, retry_after=5) from None
 
-    def _count_down(self, _: object) -> None:
+    def _count_down(self) -> None:
         self._waiting -= 1
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ def _begin(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) -> RunS
 
 
 def _choose(connection: Connection, spec: RunSpec, snapshot: RunSnapshot) -> RunSnapshot:
-    waiting = participants.waiting(connection, spec.id)
+    waiting = participants.waiting_receipts(connection, spec.id)
     slot = Slot(snapshot.state.slot, spec.rules, slots.Phase.COLLECTING, waiting)
     _, effects = servers.step(_server(spec, snapshot, slot), randomness.choice(slot))
     for effect in effects:
@@ -162,8 +162,9 @@ def read_choice(database: Database, run: str) -> SlotChoice | None:
         state = run_state.load_state(connection, run)
         if state.phase is not Phase.OPEN or state.slot_phase is not slots.Phase.CHOOSING:
             return None
-        chosen = participants.choices(connection, run)
-    return SlotChoice(state.slot, frozenset(chosen), frozenset(filter(chosen.get, chosen)))
+        is_chosen = participants.chosen_by_receipt(connection, run)
+    chosen = frozenset(receipt for receipt in is_chosen if is_chosen[receipt])
+    return SlotChoice(state.slot, frozenset(is_chosen), chosen)
 
 
 def finish(

@@ -103,18 +103,18 @@ class Clock:
         reading that is more precise than all earlier ones may change it by their uncertainty too.
         """
         with self._lock:
-            ahead, width = self._offset, after - before
+            offset, uncertainty = self._offset, after - before
             off = math.nan
             if math.isfinite(there):
-                off = nearest_offset(ahead, before=before, there=there, after=after) - ahead
+                off = nearest_offset(offset, before=before, there=there, after=after) - offset
             if not abs(off) <= TOLERANCE_S + self._uncertainty:  # also true if ``off`` is NaN
                 self.off_s = off
                 return
             self.off_s = None
             most = SLEW * max(0.0, after - self._read_at)
-            if width < self._uncertainty:
-                most, self._uncertainty = most + self._uncertainty, width
-            self._offset = ahead + min(max(off, -most), most)
+            if uncertainty < self._uncertainty:
+                most, self._uncertainty = most + self._uncertainty, uncertainty
+            self._offset = offset + min(max(off, -most), most)
             self._read_at = after
 
     def resume(self, setting: tuple[float, float]) -> None:

@@ -42,10 +42,9 @@ CONNECTION_OPTIONS = {
     "tcp_user_timeout": 30_000,
 }
 """Options of a connection to PostgreSQL. A lost host is noticed after half a minute."""
-START_TIMEOUT_S = 60
-"""Seconds that a starting coordinator waits for a PostgreSQL that accepts no connections."""
+START_TIMEOUT_S = 60  # seconds that a starting coordinator waits for PostgreSQL
 CONNECT_PAUSE_S = 0.5  # seconds between two attempts to connect
-START_CRASHES = 3  # how many crashes of PostgreSQL a start survives
+START_CRASHES = 3  # number of crashes of PostgreSQL after which a start is repeated
 CHECKPOINT_TURN_S = 1.0  # seconds that a checkpoint waits for writers of this process
 CHECKPOINT_READERS_MS = 50  # milliseconds that a checkpoint waits for readers, and blocks writers
 _UNAVAILABLE = frozenset({"57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006"})
@@ -132,11 +131,11 @@ class Database:
             yield connection
 
     def read(
-        self, load: Callable[Concatenate[Connection, P], T], *given: P.args, **named: P.kwargs
+        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return the result of ``load``, called in a transaction that only reads."""
+        """Return the result of ``query``, called in a transaction that only reads."""
         with self.reading() as connection:
-            return load(connection, *given, **named)
+            return query(connection, *args, **kwargs)
 
     @contextmanager
     def shared(self, run: str) -> Iterator[Connection]:
@@ -147,7 +146,7 @@ class Database:
 
     @contextmanager
     def exclusive(self, run: str) -> Iterator[Connection]:
-        """Open a transaction that writes while no other one of this run, or this name, does."""
+        """Open a transaction that writes, and blocks all others of this run (or lock name)."""
         with self._writing() as connection:
             self._lock(connection, "pg_advisory_xact_lock", run)
             yield connection
@@ -237,12 +236,10 @@ class Database:
             connection = self.engine.raw_connection()
             try:
                 # TRUNCATE waits for readers, and no other connection can write meanwhile.
-                connection.cursor().execute(
-                    f"PRAGMA busy_timeout = {CHECKPOINT_READERS_MS}"
-                ).close()
-                emptying = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                busy, *_ = emptying.fetchone()
-                emptying.close()
+                cursor = connection.cursor()
+                cursor.execute(f"PRAGMA busy_timeout = {CHECKPOINT_READERS_MS}")
+                busy, *_ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                cursor.close()
             except sqlite3.OperationalError as error:
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (5, 6):  # busy, locked
                     raise

@@ -24,15 +24,15 @@ _SLOT_HASH = re.compile(
 
 def load_ledger(connection: Connection, population: str) -> Ledger:
     """Return the state of a population's ledger, without reading its lines."""
-    place = connection.execute(
-        select(populations.c.entries, populations.c.head).where(populations.c.key == population)
-    ).one_or_none()
-    if place is None:
+    c = populations.c
+    query = select(c.entries, c.head).where(c.key == population)
+    stored = connection.execute(query).one_or_none()
+    if stored is None:
         return Ledger()
-    asked = select(runs).where(runs.c.population == population).order_by(runs.c.position)
+    query_runs = select(runs).where(runs.c.population == population).order_by(runs.c.position)
     open_runs: list[Run] = []
     closed: list[Run] = []
-    for row in connection.execute(asked):
+    for row in connection.execute(query_runs):
         run = Run(
             campaign_from_canonical(row.campaign),
             row.seal,
@@ -47,7 +47,7 @@ def load_ledger(connection: Connection, population: str) -> Ledger:
     if len(open_runs) > 1:
         raise OutOfOrder(f"{population}: two runs are open at once")
     running = open_runs[0] if open_runs else None
-    return Ledger(place.entries, place.head, running, tuple(closed))
+    return Ledger(stored.entries, stored.head, running, tuple(closed))
 
 
 def add_population(connection: Connection, population: str, ledger: Ledger) -> None:
@@ -68,16 +68,14 @@ def append(connection: Connection, population: str, ledger: Ledger, entry: Entry
     Raise OutOfOrder if the stored ledger has changed since ``ledger`` was loaded.
     """
     after, line = ledger.append(entry)
-    here = populations.c
-    moved = connection.execute(
-        update(populations)
-        .where(here.key == population, here.entries == ledger.entries, here.head == ledger.head)
-        .values(entries=after.entries, head=after.head)
-    )
-    if moved.rowcount != 1:
+    c = populations.c
+    unchanged = (c.key == population, c.entries == ledger.entries, c.head == ledger.head)
+    values = {"entries": after.entries, "head": after.head}
+    updated = connection.execute(update(populations).where(*unchanged).values(**values))
+    if updated.rowcount != 1:
         raise OutOfOrder(f"{population}: the ledger has changed meanwhile")
-    values = {"population": population, "entry": after.entries, "line": line}
-    connection.execute(insert(schema.ledger).values(**values))
+    row = {"population": population, "entry": after.entries, "line": line}
+    connection.execute(insert(schema.ledger).values(**row))
     return after
 
 
@@ -90,16 +88,16 @@ def last_releases(
 ) -> list[tuple[int, str]]:
     """Return (slot, model hash) of the releases in the last ``most`` slots up to ``closed``."""
     c = schema.releases.c
-    asked = select(c.slot, c.model_hash).where(c.run == run)
-    asked = asked.where(c.slot <= closed, c.slot > closed - most).order_by(c.slot)
-    return [(row.slot, row.model_hash) for row in connection.execute(asked)]
+    query = select(c.slot, c.model_hash).where(c.run == run)
+    query = query.where(c.slot <= closed, c.slot > closed - most).order_by(c.slot)
+    return [(row.slot, row.model_hash) for row in connection.execute(query)]
 
 
 def ledger_lines(connection: Connection, population: str, *, after: int, most: int) -> list[bytes]:
     """Return at most ``most`` lines of a ledger, starting after entry ``after``."""
     c = schema.ledger.c
-    asked = select(c.line).where(c.population == population, c.entry > after)
-    return list(connection.execute(asked.order_by(c.entry).limit(most)).scalars())
+    query = select(c.line).where(c.population == population, c.entry > after)
+    return list(connection.execute(query.order_by(c.entry).limit(most)).scalars())
 
 
 def ledger_heads(connection: Connection, population: str, *, after: int, most: int) -> list[str]:
@@ -109,9 +107,9 @@ def ledger_heads(connection: Connection, population: str, *, after: int, most: i
     """
     c = schema.ledger.c
     prefix = func.substr(c.line, 1, PREFIX_BYTES, type_=LargeBinary).label("prefix")
-    asked = select(c.entry, prefix).where(c.population == population, c.entry > after)
-    found = connection.execute(asked.order_by(c.entry).limit(most)).all()
-    return [_head(connection, population, row.entry, bytes(row.prefix)) for row in found]
+    query = select(c.entry, prefix).where(c.population == population, c.entry > after)
+    rows = connection.execute(query.order_by(c.entry).limit(most)).all()
+    return [_head(connection, population, row.entry, bytes(row.prefix)) for row in rows]
 
 
 def _head(connection: Connection, population: str, entry: int, prefix: bytes) -> str:

@@ -47,8 +47,9 @@ def key_of(database: Database) -> bytes:
 
 
 def read(connection: Connection, name: str) -> str | None:
-    asked = select(facts.c.value).where(facts.c.name == name)
-    return connection.execute(asked).scalar_one_or_none()
+    """Return the value of an entry, or None if there is no such entry."""
+    query = select(facts.c.value).where(facts.c.name == name)
+    return connection.execute(query).scalar_one_or_none()
 
 
 def delete_entry(connection: Connection, name: str) -> None:
@@ -56,6 +57,7 @@ def delete_entry(connection: Connection, name: str) -> None:
 
 
 def write(connection: Connection, name: str, value: str) -> None:
-    done = connection.execute(update(facts).where(facts.c.name == name).values(value=value))
-    if done.rowcount == 0:
+    """Add an entry, or change its value if it exists."""
+    updated = connection.execute(update(facts).where(facts.c.name == name).values(value=value))
+    if updated.rowcount == 0:
         connection.execute(insert(facts).values(name=name, value=value))

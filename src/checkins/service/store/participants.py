@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
+    Row,
     Table,
     any_,
     bindparam,
@@ -50,30 +52,23 @@ class StoredCheckIn:
 def unspent_tokens(connection: Connection, run: str, wanted: Sequence[str]) -> set[str]:
     """Return those of the ``wanted`` tokens that are not spent."""
     c = tokens.c
-    return {
-        row.token
-        for some in _among(connection, c.token, wanted)
-        for row in connection.execute(select(c.token).where(c.run == run, some))
-    }
+    return {row.token for row in _rows(connection, run, c.token, wanted, c.token)}
 
 
 def receipts_of(connection: Connection, run: str, wanted: Sequence[str]) -> dict[str, str]:
     """Return the receipt of each ``wanted`` token that has checked in to the slot in progress."""
     c = check_ins.c
-    return {
-        row.token: row.receipt
-        for some in _among(connection, c.token, wanted)
-        for row in connection.execute(select(c.token, c.receipt).where(c.run == run, some))
-    }
+    rows = _rows(connection, run, c.token, wanted, c.token, c.receipt)
+    return {row.token: row.receipt for row in rows}
 
 
 def spend_tokens(connection: Connection, run: str, spent: Sequence[str]) -> bool:
     """Delete tokens. Return False if another worker has spent one of them before."""
-    gone = sum(
-        connection.execute(delete(tokens).where(tokens.c.run == run, some)).rowcount
-        for some in _among(connection, tokens.c.token, spent)
+    deleted = sum(
+        connection.execute(delete(tokens).where(tokens.c.run == run, condition)).rowcount
+        for condition in _conditions(connection, tokens.c.token, spent)
     )
-    return gone == len(spent)
+    return deleted == len(spent)
 
 
 def add_tokens(connection: Connection, run: str, new: Iterable[str]) -> None:
@@ -93,17 +88,16 @@ def add_check_ins(connection: Connection, run: str, slot_of: Mapping[tuple[str, 
 def lock_check_ins(
     connection: Connection, run: str, wanted: Sequence[str]
 ) -> dict[str, StoredCheckIn]:
-    """Return the check-ins with these receipts, and lock them until the transaction ends."""
+    """Return the check-ins with these receipts, and lock them until the transaction ends.
+
+    Without the lock, two workers could both save a report of the same client.
+    """
     c = check_ins.c
+    columns = (c.receipt, c.token, c.chosen, c.report)
+    rows = _rows(connection, run, c.receipt, wanted, *columns, lock=True)
     return {
         row.receipt: StoredCheckIn(row.receipt, row.token, bool(row.chosen), row.report)
-        for some in _among(connection, c.receipt, wanted)
-        for row in connection.execute(
-            select(c.receipt, c.token, c.chosen, c.report)
-            .where(c.run == run, some)
-            .order_by(c.receipt)
-            .with_for_update()  # another worker may have got another report of this client
-        )
+        for row in rows
     }
 
 
@@ -116,16 +110,13 @@ def save_reports(connection: Connection, run: str, reports: Mapping[str, bytes])
 def enrolment_keys(connection: Connection, run: str, wanted: Sequence[str]) -> dict[str, str]:
     """Return the idempotency key of each ``wanted`` credential that has enrolled."""
     c = enrolments.c
-    return {
-        row.credential: row.key
-        for some in _among(connection, c.credential, wanted)
-        for row in connection.execute(select(c.credential, c.key).where(c.run == run, some))
-    }
+    rows = _rows(connection, run, c.credential, wanted, c.credential, c.key)
+    return {row.credential: row.key for row in rows}
 
 
 def add_enrolments(connection: Connection, run: str, keys: Mapping[str, str]) -> None:
     """Add the idempotency key of each credential, ordered by the hash of the credential."""
-    rows = [{"run": run, "credential": one, "key": keys[one]} for one in sorted(keys)]
+    rows = [{"run": run, "credential": name, "key": key} for name, key in sorted(keys.items())]
     _insert_all(connection, enrolments, rows)
 
 
@@ -134,8 +125,8 @@ def lock_enrolled(connection: Connection, run: str) -> int:
 
     No other worker enrols clients in the run until the transaction ends.
     """
-    asked = select(enrolled.c.clients).where(enrolled.c.run == run).with_for_update()
-    return int(connection.execute(asked).scalar_one())
+    query = select(enrolled.c.clients).where(enrolled.c.run == run).with_for_update()
+    return int(connection.execute(query).scalar_one())
 
 
 def save_enrolled(connection: Connection, run: str, clients: int) -> None:
@@ -144,11 +135,11 @@ def save_enrolled(connection: Connection, run: str, clients: int) -> None:
 
 def erase_client(connection: Connection, run: str, token: str) -> bool:
     """Delete a token and its check-in. Return False if there was neither."""
-    gone = [
+    deleted = [
         connection.execute(delete(table).where(table.c.run == run, table.c.token == token)).rowcount
         for table in (tokens, check_ins)
     ]
-    return any(gone)
+    return any(deleted)
 
 
 def erase_slot(connection: Connection, run: str) -> None:
@@ -159,32 +150,32 @@ def erase_slot(connection: Connection, run: str) -> None:
 def erase_clients(connection: Connection, run: str | None = None) -> None:
     """Delete everything about the clients of a run, or of all runs if ``run`` is None."""
     for table in (check_ins, tokens, enrolments, enrolled):
-        every = delete(table)
-        connection.execute(every if run is None else every.where(table.c.run == run))
+        delete_all = delete(table)
+        connection.execute(delete_all if run is None else delete_all.where(table.c.run == run))
 
 
 def slot_of(connection: Connection, run: str, receipt: str) -> int | None:
     """Return the slot of a receipt, or None if it does not belong to the slot in progress."""
     c = check_ins.c
-    asked = select(c.slot).where(c.run == run, c.receipt == receipt)
-    return connection.execute(asked).scalar_one_or_none()
+    query = select(c.slot).where(c.run == run, c.receipt == receipt)
+    return connection.execute(query).scalar_one_or_none()
 
 
 def is_chosen(connection: Connection, run: str, slot: int, receipt: str) -> bool:
     """Return whether ``slot`` is in progress and the receipt was chosen in it."""
     c = check_ins.c
-    asked = select(c.chosen).where(c.run == run, c.receipt == receipt, c.slot == slot)
-    return bool(connection.execute(asked).scalar_one_or_none())
+    query = select(c.chosen).where(c.run == run, c.receipt == receipt, c.slot == slot)
+    return bool(connection.execute(query).scalar_one_or_none())
 
 
-def waiting(connection: Connection, run: str) -> dict[str, str]:
+def waiting_receipts(connection: Connection, run: str) -> dict[str, str]:
     """Return the receipt of each token that has checked in to the slot in progress."""
     c = check_ins.c
     rows = connection.execute(select(c.token, c.receipt).where(c.run == run))
     return {row.token: row.receipt for row in rows}
 
 
-def choices(connection: Connection, run: str) -> dict[str, bool]:
+def chosen_by_receipt(connection: Connection, run: str) -> dict[str, bool]:
     """Return whether each receipt of the slot in progress was chosen."""
     c = check_ins.c
     rows = connection.execute(select(c.receipt, c.chosen).where(c.run == run))
@@ -198,14 +189,14 @@ def chosen_receipts(connection: Connection, run: str) -> tuple[str, ...]:
 
 
 def save_choice(connection: Connection, run: str, chosen: Sequence[str], *, waiting: int) -> None:
-    """Save which receipts of the slot in progress were chosen; ``waiting`` is their number."""
+    """Save which of the ``waiting`` check-ins of the slot in progress were chosen."""
     c = check_ins.c
     everyone = len(chosen) == waiting
     if waiting:
         connection.execute(update(check_ins).where(c.run == run).values(chosen=everyone))
     if chosen and not everyone:
-        for some in _among(connection, c.receipt, chosen):
-            connection.execute(update(check_ins).where(c.run == run, some).values(chosen=True))
+        for condition in _conditions(connection, c.receipt, chosen):
+            connection.execute(update(check_ins).where(c.run == run, condition).values(chosen=True))
 
 
 def chosen_reports(
@@ -229,17 +220,34 @@ def chosen_reports(
         del rows, row  # free the memory before the next batch is read
 
 
-def _among(
-    connection: Connection, of: ColumnElement[Any], values: Sequence[Any]
+def _rows(
+    connection: Connection,
+    run: str,
+    key: Column[str],
+    values: Sequence[str],
+    *columns: Column[Any],
+    lock: bool = False,
+) -> Iterator[Row[Any]]:
+    """Yield these columns of the rows of a run whose ``key`` is in ``values``.
+
+    ``lock`` locks the rows, in the order of their keys, until the transaction ends.
+    """
+    for condition in _conditions(connection, key, values):
+        query = select(*columns).where(key.table.c.run == run, condition)
+        yield from connection.execute(query.order_by(key).with_for_update() if lock else query)
+
+
+def _conditions(
+    connection: Connection, key: Column[str], values: Sequence[str]
 ) -> Iterator[ColumnElement[bool]]:
-    """Yield conditions that together select the rows whose column ``of`` is in ``values``."""
+    """Yield conditions that together select the rows whose ``key`` is in ``values``."""
     if not values:
         return
     if connection.dialect.name == "postgresql":
-        yield of == any_(bindparam("among", list(values), ARRAY(of.type), unique=True))
+        yield key == any_(bindparam("values", list(values), ARRAY(key.type), unique=True))
         return
     for start in range(0, len(values), MOST_IN_A_LIST):
-        yield of.in_(values[start : start + MOST_IN_A_LIST])
+        yield key.in_(values[start : start + MOST_IN_A_LIST])
 
 
 def _insert_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -253,5 +261,5 @@ def _insert_all(connection: Connection, table: Table, rows: Sequence[Mapping[str
     arrays = [
         bindparam(name, [row[name] for row in rows], ARRAY(table.c[name].type)) for name in names
     ]
-    given = func.unnest(*arrays).table_valued(*(column(name) for name in names)).render_derived()
-    connection.execute(insert(table).from_select(names, select(given)))
+    values = func.unnest(*arrays).table_valued(*(column(name) for name in names)).render_derived()
+    connection.execute(insert(table).from_select(names, select(values)))

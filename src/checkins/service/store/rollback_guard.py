@@ -42,7 +42,7 @@ class StoreProgress:
     runs: dict[str, int] = field(default_factory=dict)
 
     def ways_older(self, store: StoreProgress) -> list[str]:
-        """Return in words in which ways ``store`` is older than this progress."""
+        """Describe in which ways ``store`` is older than this progress."""
         lost = [
             f"the ledger of {population} has {store.entries.get(population, 0):,} entries,"
             f" and had {entries:,}"
@@ -64,12 +64,11 @@ class RollbackGuard:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._seen = _read(path)
+        self._recorded = _read(path)
 
     def check(self, database: Database) -> None:
         """Raise RolledBack if a store is older than its witness, or is marked as a copy."""
-        lost = self._lost(database)
-        if lost:
+        if lost := self._lost(database):
             raise RolledBack(
                 f"the store was rolled back: {'; '.join(lost)}. Continuing with it could release"
                 " slots twice. Use the store that was in use; if it is lost, start with --restore,"
@@ -82,7 +81,7 @@ class RollbackGuard:
         Restoring would end the open runs of such a store. Nothing is raised if the witness is
         empty or missing, because then there is nothing to compare.
         """
-        if self._seen == StoreProgress() or self._lost(database):
+        if self._recorded == StoreProgress() or self._lost(database):
             return
         store = progress_of(database)
         running = database.read(run_state.count_open_runs)
@@ -96,52 +95,54 @@ class RollbackGuard:
         )
 
     def _lost(self, database: Database) -> list[str]:
+        """Describe what the store has lost; empty if it was not rolled back and is no copy."""
         is_copy = database.read(metadata.read, metadata.COPY) is not None
         marked = ["it is a copy made by checkins backup"] if is_copy else []
-        return marked + self._seen.ways_older(progress_of(database))
+        return marked + self._recorded.ways_older(progress_of(database))
 
     def warnings(self, database: Database, store: str) -> dict[str, str]:
         """Return a warning for each reason why this witness may not detect a rollback.
 
         The key is the name of a log event, and the value a text for the operator.
         """
-        found = {}
-        store_now = progress_of(database)
-        if not self.path.exists() and store_now != StoreProgress():
-            entries = sum(store_now.entries.values())
-            found["witness-missing"] = (
+        warnings = {}
+        progress = progress_of(database)
+        if not self.path.exists() and progress != StoreProgress():
+            entries = sum(progress.entries.values())
+            warnings["witness-missing"] = (
                 f"{self.path}: no such witness, though the store was used before (epoch"
-                f" {store_now.epoch:,}, {entries:,} {'entry' if entries == 1 else 'entries'} in its"
+                f" {progress.epoch:,}, {entries:,} {'entry' if entries == 1 else 'entries'} in its"
                 " ledgers): a rollback of the store cannot be detected."
                 " If the witness lies elsewhere, stop and name it with --witness"
             )
         file = Path(store.removeprefix("sqlite:///")) if store.startswith("sqlite") else None
         if file is not None and file.resolve().parent == self.path.resolve().parent:
-            found["witness-beside-store"] = (
+            warnings["witness-beside-store"] = (
                 f"{self.path}: the witness is in the folder of the store: restoring a copy of the"
                 " folder restores both, and cannot be detected. Stop, move it to another folder,"
                 " and name it with --witness"
             )
-        return found
+        return warnings
 
     def record(self, store: StoreProgress) -> None:
         """Write the progress of a store. No number in the witness ever becomes smaller."""
-        with self._alone():
-            before = self._seen = _read(self.path)  # another worker may have written it
-            entries, runs = _most(store.entries, before.entries), _most(store.runs, before.runs)
+        with self._locked():
+            before = self._recorded = _read(self.path)  # another worker may have written it
+            entries = _larger(store.entries, before.entries)
+            runs = _larger(store.runs, before.runs)
             self._write(StoreProgress(max(store.epoch, before.epoch), entries, runs))
 
     def unknown_to(self, database: Database) -> list[str]:
         """Return the populations of which the store has fewer runs than the witness records."""
-        return self._seen.unknown_to(progress_of(database))
+        return self._recorded.unknown_to(progress_of(database))
 
     def overwrite(self, store: StoreProgress) -> None:
         """Write the progress of ``store``, even if numbers become smaller."""
-        with self._alone():
+        with self._locked():
             self._write(store)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Hold a lock, so that only one thread of one process writes the witness."""
         with self._lock:
             descriptor = os.open(self.path.parent, os.O_RDONLY)
@@ -152,9 +153,9 @@ class RollbackGuard:
                 os.close(descriptor)
 
     def _write(self, store: StoreProgress) -> None:
-        if store == self._seen:
+        if store == self._recorded:
             return
-        self._seen = store
+        self._recorded = store
         content = json.dumps(asdict(store), sort_keys=True).encode()
         durable_file.replace_content(self.path, content, mode=0o600)
 
@@ -167,18 +168,19 @@ def progress_of(database: Database) -> StoreProgress:
         )
 
 
-def _most(ours: dict[str, int], theirs: dict[str, int]) -> dict[str, int]:
-    return {key: max(ours.get(key, 0), theirs.get(key, 0)) for key in {*ours, *theirs}}
+def _larger(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    """Return the larger of both counts for each population."""
+    return {key: max(one.get(key, 0), other.get(key, 0)) for key in {*one, *other}}
 
 
 def _read(path: Path) -> StoreProgress:
-    def counts(held: dict[str, Any]) -> dict[str, int]:
-        return {str(name): int(count) for name, count in held.items()}
+    def counts(value: dict[str, Any]) -> dict[str, int]:
+        return {str(name): int(count) for name, count in value.items()}
 
     try:
-        held: Any = json.loads(path.read_text(encoding="utf-8"))
-        entries, runs = counts(held["entries"]), counts(held.get("runs", {}))
-        return StoreProgress(int(held["epoch"]), entries, runs)
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        entries, runs = counts(content["entries"]), counts(content.get("runs", {}))
+        return StoreProgress(int(content["epoch"]), entries, runs)
     except FileNotFoundError:
         return StoreProgress()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -197,23 +199,23 @@ def default_witness(store: str, folder: Path) -> Path:
     if store.startswith(prefix):
         file = Path(store.removeprefix(prefix))
         earlier = file.with_name(file.name + ".witness")
-        name = f"{file.name}-{_digits(str(file.resolve()))}.witness"
+        name = f"{file.name}-{_short_hash(str(file.resolve()))}.witness"
     else:
-        name = f"checkins-{_digits(store.rpartition('@')[2].partition('?')[0])}.witness"
+        name = f"checkins-{_short_hash(store.rpartition('@')[2].partition('?')[0])}.witness"
         earlier = folder / name
     chosen = _state_folder() / name
     return earlier if earlier.is_file() and not chosen.exists() else chosen
 
 
-def _digits(place: str) -> str:
-    return hashlib.sha256(place.encode()).hexdigest()[:12]
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _state_folder() -> Path:
     """Return ``checkins`` in XDG_STATE_HOME, or else in .local/state of the home folder."""
-    given = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if given.is_absolute():
-        return given / "checkins"
+    state_home = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if state_home.is_absolute():
+        return state_home / "checkins"
     try:
         return Path.home() / ".local" / "state" / "checkins"
     except RuntimeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -132,26 +132,16 @@ def load_spec(connection: Connection, run: str) -> RunSpec | None:
 
 def load_state(connection: Connection, run: str) -> RunState:
     c = runs.c
-    found = connection.execute(
-        select(c.phase, c.closed, c.slot_phase, c.contributors, c.ending).where(c.id == run)
-    ).one()
-    return RunState(
-        Phase[found.phase],
-        found.closed,
-        None if found.slot_phase is None else SlotPhase[found.slot_phase],
-        found.contributors,
-        None if found.ending is None else Ending(found.ending),
-    )
+    columns = select(c.phase, c.closed, c.slot_phase, c.contributors, c.ending)
+    row = connection.execute(columns.where(c.id == run)).one()
+    slot_phase = None if row.slot_phase is None else SlotPhase[row.slot_phase]
+    ending = None if row.ending is None else Ending(row.ending)
+    return RunState(Phase[row.phase], row.closed, slot_phase, row.contributors, ending)
 
 
 def save_state(connection: Connection, run: str, state: RunState) -> None:
-    values = {
-        "phase": state.phase.name,
-        "closed": state.closed,
-        "slot_phase": None if state.slot_phase is None else state.slot_phase.name,
-        "contributors": state.contributors,
-        "ending": state.ending,
-    }
+    slot_phase = None if state.slot_phase is None else state.slot_phase.name
+    values = {**asdict(state), "phase": state.phase.name, "slot_phase": slot_phase}
     connection.execute(update(runs).where(runs.c.id == run).values(**values))
 
 
@@ -160,26 +150,26 @@ def load_snapshot(
 ) -> RunSnapshot:
     """Return the snapshot of a run. If its ledger is that of ``known``, read only the state."""
     state, c = load_state(connection, spec.id), populations.c
-    place = connection.execute(select(c.entries, c.head).where(c.key == spec.population)).one()
-    if known is not None and place.entries < known.ledger.entries:
+    stored = connection.execute(select(c.entries, c.head).where(c.key == spec.population)).one()
+    if known is not None and stored.entries < known.ledger.entries:
         raise OutOfOrder(f"{spec.population}: the store was rolled back while it was in use")
-    if known is not None and known.ledger.head == place.head:
-        return RunSnapshot(state, known.learner, known.ledger, known.certificate, known.model_hash)
-    stated = connection.execute(select(runs.c.certificate).where(runs.c.id == spec.id)).scalar_one()
+    if known is not None and known.ledger.head == stored.head:
+        return replace(known, state=state, closed_here=False)
+    query = select(runs.c.certificate).where(runs.c.id == spec.id)
+    certificate = json.loads(connection.execute(query).scalar_one())
     learner = load_learner(connection, spec.id)
     ledger = ledgers.load_ledger(connection, spec.population)
-    return RunSnapshot(state, learner, ledger, json.loads(stated), hashed(learner.model))
+    return RunSnapshot(state, learner, ledger, certificate, hashed(learner.model))
 
 
 def load_learner(connection: Connection, run: str) -> Learner:
     row = connection.execute(select(learners).where(learners.c.run == run)).one()
 
-    def read(held: bytes | None, kind: str) -> Any:
-        return None if held is None else np.frombuffer(held, dtype=kind)
+    def array(stored: bytes | None, dtype: str) -> Any:
+        return None if stored is None else np.frombuffer(stored, dtype=dtype)
 
-    return Learner(
-        read(row.model, "<f8"), read(row.gradient, "<i8"), row.slots, read(row.velocity, "<f8")
-    )
+    model, gradient, velocity = row.model, row.gradient, row.velocity
+    return Learner(array(model, "<f8"), array(gradient, "<i8"), row.slots, array(velocity, "<f8"))
 
 
 def save_learner(connection: Connection, run: str, learner: Learner, *, new: bool = False) -> None:
@@ -196,19 +186,19 @@ def save_learner(connection: Connection, run: str, learner: Learner, *, new: boo
 
 
 def save_certificate(connection: Connection, run: str, certificate: Mapping[str, Any]) -> None:
-    stated = json.dumps(certificate)
-    connection.execute(update(runs).where(runs.c.id == run).values(certificate=stated))
+    values = {"certificate": json.dumps(certificate)}
+    connection.execute(update(runs).where(runs.c.id == run).values(**values))
 
 
 def count_open_runs(connection: Connection) -> int:
-    unended = select(func.count()).select_from(runs).where(runs.c.ending.is_(None))
-    return int(connection.execute(unended).scalar_one())
+    query = select(func.count()).select_from(runs).where(runs.c.ending.is_(None))
+    return int(connection.execute(query).scalar_one())
 
 
 def count_runs_per_population(connection: Connection) -> dict[str, int]:
     population = runs.c.population
-    counted = select(population, func.count().label("runs")).group_by(population)
-    return {row.population: row.runs for row in connection.execute(counted)}
+    query = select(population, func.count().label("runs")).group_by(population)
+    return {row.population: row.runs for row in connection.execute(query)}
 
 
 def add_run(
@@ -237,15 +227,17 @@ def add_run(
 
 
 Epsilons = list[tuple[int, float]]
+"""Pairs of a number of slots and the epsilon after so many slots, in order."""
 Curve = list[tuple[int, dict[str, float]]]
+"""Pairs of a number of closed slots and the metrics of the model after them, in order."""
 
 
 def load_epsilons(database: Database, run: str) -> Epsilons:
-    """Return (number of slots, epsilon) for each epsilon that has been computed, in order."""
+    """Return the epsilons of a run that have been computed."""
     c = epsilons.c
-    asked = select(c.slots, c.epsilon).where(c.run == run).order_by(c.slots)
+    query = select(c.slots, c.epsilon).where(c.run == run).order_by(c.slots)
     with database.reading() as connection:
-        return [(row.slots, row.epsilon) for row in connection.execute(asked)]
+        return [(row.slots, row.epsilon) for row in connection.execute(query)]
 
 
 def add_epsilon(database: Database, run: str, *, slots: int, epsilon: float) -> None:
@@ -253,11 +245,11 @@ def add_epsilon(database: Database, run: str, *, slots: int, epsilon: float) -> 
 
 
 def load_curve(database: Database, run: str, *, after: int = -1) -> Curve:
-    """Return (closed slots, metrics) for more than ``after`` closed slots, in order."""
+    """Return the points of a learning curve with more than ``after`` closed slots."""
     c = curve.c
-    asked = select(c.slots, c.metrics).where(c.run == run, c.slots > after).order_by(c.slots)
+    query = select(c.slots, c.metrics).where(c.run == run, c.slots > after).order_by(c.slots)
     with database.reading() as connection:
-        return [(row.slots, json.loads(row.metrics)) for row in connection.execute(asked)]
+        return [(row.slots, json.loads(row.metrics)) for row in connection.execute(query)]
 
 
 def add_curve_point(

@@ -76,6 +76,7 @@ class EpsilonProcesses:
         self._running.append(subprocess.Popen(command, env=environment, **quiet))
 
     def remove_ended(self) -> None:
+        """Collect the exit status of each process that has ended."""
         self._running = [process for process in self._running if process.poll() is None]
 
     def end(self) -> None:

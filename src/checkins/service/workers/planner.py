@@ -24,12 +24,11 @@ from checkins.service.workers.planning_process import INTERRUPT, Question
 
 COMMAND = (sys.executable, "-m", "checkins.service.workers.planning_process")
 LIMIT_S = 60.0  # seconds that one plan may take, in real time
-INTERRUPT_S = 3.0
-"""Seconds that an interrupted computation may take to stop before its process is killed."""
-START_S = 60.0
-IDLE_S = 300.0
-MOST_WAITING = 4
-CACHE_SIZE = 64
+INTERRUPT_S = 3.0  # seconds after which a process that does not react to interrupts is killed
+START_S = 60.0  # seconds that the process may take to start
+IDLE_S = 300.0  # seconds without a question after which the process is ended
+MOST_WAITING = 4  # largest number of questions in the queue
+CACHE_SIZE = 64  # number of answers in the cache
 MOST_ANSWER_BYTES = 4 * 1024 * 1024
 INTERRUPTS = 30  # number of signals sent within INTERRUPT_S
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -54,7 +53,7 @@ class Planner:
     idle_s: float = IDLE_S
     most_waiting: int = MOST_WAITING
     _cache: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
-    _asked: dict[str, _Job] = field(default_factory=dict)
+    _jobs: dict[str, _Job] = field(default_factory=dict)
     _queue: deque[_Job] = field(default_factory=deque)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
@@ -71,11 +70,11 @@ class Planner:
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
-        job = self._asked.get(key)
+        job = self._jobs.get(key)
         if job is None:
             if len(self._queue) >= self.most_waiting:
                 raise Problem("busy", "other plans are being made: ask again", retry_after=2)
-            job = self._asked[key] = _Job(key, asyncio.get_running_loop().create_future())
+            job = self._jobs[key] = _Job(key, asyncio.get_running_loop().create_future())
             self._queue.append(job)
             self.wake()
         job.waiting += 1
@@ -84,7 +83,7 @@ class Planner:
         finally:
             job.waiting -= 1
             if job.waiting == 0 and not job.answer.done():
-                self._forget(job)
+                self._abandon(job)
 
     def wake(self) -> None:
         """Start the process if it is not running, so that the next question need not wait."""
@@ -97,20 +96,20 @@ class Planner:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        for job in list(self._asked.values()):
+        for job in list(self._jobs.values()):
             self._refuse(job, Problem("busy", "the service is stopping", retry_after=5))
         await self._end_process()
 
-    def _forget(self, job: _Job) -> None:
+    def _abandon(self, job: _Job) -> None:
         job.abandoned.set()
         job.answer.cancel()
-        if self._asked.get(job.key) is job:
-            del self._asked[job.key]
+        if self._jobs.get(job.key) is job:
+            del self._jobs[job.key]
         with contextlib.suppress(ValueError):
             self._queue.remove(job)
 
     def _refuse(self, job: _Job, error: Exception) -> None:
-        self._asked.pop(job.key, None)
+        self._jobs.pop(job.key, None)
         if not job.answer.done():
             job.answer.set_exception(error)
 
@@ -148,8 +147,8 @@ class Planner:
         self._cache[job.key] = body
         if len(self._cache) > CACHE_SIZE:
             self._cache.popitem(last=False)
-        if self._asked.get(job.key) is job:
-            del self._asked[job.key]
+        if self._jobs.get(job.key) is job:
+            del self._jobs[job.key]
         if not job.answer.done():
             job.answer.set_result(body)
 
