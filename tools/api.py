@@ -15,7 +15,7 @@ from typing import Any
 
 from checkins.protocol import wire
 from checkins.service.app import create_app
-from checkins.service.http.problems import KINDS
+from checkins.service.http.problems import PROBLEM_TYPES
 from checkins.service.metrics import Metrics
 from checkins.service.settings import Enrolment, Settings
 
@@ -66,7 +66,7 @@ def anywhere(api: Mapping[str, Any]) -> list[str]:
         for name, operation in operations.items()
         if name in OPERATIONS
     ]
-    return [slug for slug in KINDS if all(slug in slugs for slugs in named)]
+    return [slug for slug in PROBLEM_TYPES if all(slug in slugs for slugs in named)]
 
 
 def slugs_of(operation: Mapping[str, Any]) -> list[str]:
@@ -109,7 +109,7 @@ def _route(
         if wire.PROBLEM not in (content := answer.get("content", {}))
     ]
     problems = [
-        (f"`{slug}`", str(KINDS[slug].status), KINDS[slug].title)
+        (f"`{slug}`", str(PROBLEM_TYPES[slug].status), PROBLEM_TYPES[slug].title)
         for slug in slugs_of(operation)
         if slug not in everywhere or f"`{slug}`" in said  # a problem that the text names is listed
     ]
@@ -135,7 +135,7 @@ def objects(api: Mapping[str, Any]) -> Iterator[str]:
 
 def problems(_: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of all problems with status and title."""
-    rows = [(f"`{slug}`", str(kind.status), kind.title) for slug, kind in KINDS.items()]
+    rows = [(f"`{slug}`", str(kind.status), kind.title) for slug, kind in PROBLEM_TYPES.items()]
     yield from _table(("slug", "status", "title"), rows)
 
 

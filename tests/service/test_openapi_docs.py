@@ -13,7 +13,7 @@ import pytest
 
 from checkins.protocol import wire
 from checkins.service import metrics
-from checkins.service.http.problems import KINDS
+from checkins.service.http.problems import PROBLEM_TYPES
 from checkins.service.http.uvicorn_hooks import limited_protocol
 from checkins.service.routes import campaigns, clients, planning, readiness
 from checkins.service.runs import event_stream
@@ -56,7 +56,9 @@ def test_every_route_has_a_section(method: str, path: str) -> None:
     for parameter in operation.get("parameters", ()):
         assert f"| `{parameter['name']}` | {parameter['in']} |" in section
     for slug in api.slugs_of(operation):
-        assert f"| `{slug}` | {KINDS[slug].status} |" in section or slug in api.anywhere(DOCUMENT)
+        assert f"| `{slug}` | {PROBLEM_TYPES[slug].status} |" in section or slug in api.anywhere(
+            DOCUMENT
+        )
     for status, answer in operation["responses"].items():
         assert wire.PROBLEM in answer.get("content", {}) or f"| {status} |" in section
 
@@ -68,7 +70,7 @@ def test_every_object_that_is_answered_has_a_section() -> None:
 
 
 def test_every_problem_is_listed_with_its_status() -> None:
-    for slug, kind in KINDS.items():
+    for slug, kind in PROBLEM_TYPES.items():
         assert f"| `{slug}` | {kind.status} | {kind.title} |" in API
 
 

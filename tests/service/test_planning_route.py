@@ -396,13 +396,13 @@ def test_whoever_hangs_up_is_no_longer_computed_for(route: Any) -> None:
     async def scenario(coordinator: Living) -> None:
         app = coordinator.http._transport.app  # type: ignore[attr-defined]
         planner: Planner = app.state.planner
-        hung_up = asyncio.Event()
+        disconnected = asyncio.Event()
         messages = [{"type": "http.request", "body": b"", "more_body": False}]
 
         async def receive() -> dict[str, Any]:
             if messages:
                 return messages.pop()
-            await hung_up.wait()
+            await disconnected.wait()
             return {"type": "http.disconnect"}
 
         async def send(_: Any) -> None:
@@ -419,7 +419,7 @@ def test_whoever_hangs_up_is_no_longer_computed_for(route: Any) -> None:
         }
         asking = asyncio.create_task(app(scope, receive, send))
         await until(lambda: not planner._queue and bool(planner._jobs))
-        hung_up.set()
+        disconnected.set()
         await asking
         assert planner._jobs == {}
         assert (await coordinator.http.get(f"/plan/answer?{QUERY}")).status_code == 200

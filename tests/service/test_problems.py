@@ -16,7 +16,7 @@ from checkins.protocol.report import Malformed, report_from_bytes
 from checkins.service import logs
 from checkins.service.authentication import NotAdmitted
 from checkins.service.http import problems
-from checkins.service.http.problems import KINDS, Problem, documented
+from checkins.service.http.problems import PROBLEM_TYPES, Problem
 
 
 class Body(BaseModel):
@@ -68,13 +68,13 @@ def problem_of(answer: httpx.Response) -> dict[str, object]:
     return document
 
 
-@pytest.mark.parametrize("slug", KINDS)
+@pytest.mark.parametrize("slug", PROBLEM_TYPES)
 def test_every_kind_is_answered_with_its_status(slug):
     answer = ask(raising(Problem(slug, "because")))
     document = problem_of(answer)
     assert document["type"] == f"urn:checkins:{slug}"
     assert document["detail"] == "because"
-    assert answer.status_code == KINDS[slug].status
+    assert answer.status_code == PROBLEM_TYPES[slug].status
     assert ("www-authenticate" in answer.headers) == (answer.status_code == 401)
 
 
@@ -203,7 +203,10 @@ def test_a_failure_leaks_nothing_and_is_logged_once_by_type_and_place(tmp_path):
 def test_documented_problems_are_in_the_openapi_text():
     app = FastAPI()
 
-    @app.get("/x/{i}", responses=documented("refused", "too-early", "invalid", "too-many"))
+    @app.get(
+        "/x/{i}",
+        responses=problems.problem_responses("refused", "too-early", "invalid", "too-many"),
+    )
     async def x(i: int) -> None: ...
 
     responses = app.openapi()["paths"]["/x/{i}"]["get"]["responses"]

@@ -65,7 +65,7 @@ def enrolled(http: httpx.Client, run: str) -> str:
 @pytest.mark.slow
 def test_asked_to_stop_it_answers_everyone_and_started_again_it_goes_on(tmp_path: Path) -> None:
     path = written(tmp_path, slot_s=3600.0, choose_s=3000.0)
-    served = Coordinator(path, f"sqlite:///{tmp_path}/store.db", real=True)
+    served = Coordinator(path, f"sqlite:///{tmp_path}/store.db")
     heard: dict[str, Any] = {}
     with served.running(), httpx.Client(base_url=served.url, timeout=90) as http:
         run = served.told["campaign"]
@@ -150,7 +150,7 @@ def test_until_done_leaves_when_every_repeat_is_over(tmp_path: Path) -> None:
 def ends(it: Living, run: str) -> Any:
     """What ``--until-done`` waits for, on a coordinator without a socket."""
     stand_in: Any = SimpleNamespace(runner=it.runner, should_exit=False)
-    return asyncio.create_task(server._end_with(stand_in, run))
+    return asyncio.create_task(server._stop_after(stand_in, run))
 
 
 def test_until_done_leaves_when_the_budget_pays_for_no_further_repeat(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Self
 from checkins import validate
 from checkins.errors import InvalidValue, ProtocolViolation
 
-LEAST_SECRET = 16
+MIN_LENGTH = 16
 """Least number of characters of a secret, because a shorter secret could be guessed."""
 TOKEN_BYTES = 24  # number of random bytes in a token
 HIDDEN = "(hidden)"  # replaces a secret in error messages
@@ -149,11 +149,11 @@ def read_secret(path: Path, *, name: str) -> str:
 
 def require_secret(name: str, secret: object) -> None:
     """Raise InvalidValue if a secret is too short or has characters unfit for an HTTP header."""
-    if not isinstance(secret, str) or not _VISIBLE.fullmatch(secret) or len(secret) < LEAST_SECRET:
+    if not isinstance(secret, str) or not _VISIBLE.fullmatch(secret) or len(secret) < MIN_LENGTH:
         raise InvalidValue(
             name,
             HIDDEN,
-            f"must be at least {LEAST_SECRET} visible ASCII characters without spaces; {_MAKE_ONE}",
+            f"must be at least {MIN_LENGTH} visible ASCII characters without spaces; {_MAKE_ONE}",
         )
 
 

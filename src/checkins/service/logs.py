@@ -70,7 +70,7 @@ FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
 A caller may also pass an exception as ``error``; its type, its cause and its place are written.
 Tokens and receipts must not have 64 hex digits, because they would match the pattern of a hash.
 """
-OWN_FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+CODE_FIELDS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
         **dict.fromkeys(("error", "cause", "field"), re.compile(_TYPE)),
         "place": re.compile(r"[A-Za-z_0-9<][A-Za-z_0-9./<>-]{0,99}:[0-9]{1,6}"),
@@ -107,9 +107,9 @@ class Log:
     level: int = _LEVELS["info"]
     strict: bool = True
     repeated: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
-    saved: dict[str, tuple[list[logging.Handler], int, bool]] = field(default_factory=dict)
+    replaced: dict[str, tuple[list[logging.Handler], int, bool]] = field(default_factory=dict)
     lost: int = 0  # number of lines lost since the last line that was written
-    cut: bool = False  # whether the last write ended in the middle of a line
+    mid_line: bool = False  # whether the last write ended in the middle of a line
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def write(
@@ -119,35 +119,35 @@ class Log:
         fields: Mapping[str, object],
         *,
         unit_s: int,
-        own: Mapping[str, str] = MappingProxyType({}),
+        code: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Write one line, with its time rounded down to ``unit_s`` seconds.
 
-        ``own`` are fields of ``OWN_FIELDS``.
+        ``code`` are fields of ``CODE_FIELDS``.
         """
         if not _EVENT.fullmatch(name):
             if self.strict:
                 raise InvalidValue("event", name[:40], "must be lower-case words joined by -")
             name = "unnamed"
         written: dict[str, object] = {
-            key: value for key, value in own.items() if OWN_FIELDS[key].fullmatch(value)
+            key: value for key, value in code.items() if CODE_FIELDS[key].fullmatch(value)
         }
         for key, value in fields.items():
             if value is None:
                 continue
             if key == "error" and isinstance(value, BaseException):
-                written |= _described(value)
-            elif _fits(key, value):
+                written |= _error_fields(value)
+            elif _is_allowed(key, value):
                 written[key] = value
             elif self.strict:
                 expected = f"must be one of {', '.join(FIELDS)}, and match its pattern"
                 raise InvalidValue("field", key[:40], expected)
             else:
-                written["field"] = key if OWN_FIELDS["field"].fullmatch(key) else "unknown"
+                written["field"] = key if CODE_FIELDS["field"].fullmatch(key) else "unknown"
         if _LEVELS[level] >= self.level:
-            self._put(_line(level, name, written, unit_s=unit_s))
+            self._write_line(_line(level, name, written, unit_s=unit_s))
 
-    def _put(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         """Write a line, or count it as lost.
 
         One call writes the whole line, so that lines of several workers do not mix.
@@ -156,15 +156,15 @@ class Log:
             if self.lost:
                 line = _line("warning", "log-lines-lost", {"count": self.lost}, unit_s=60) + line
             try:
-                self._send(f"\n{line}" if self.cut else line)
+                self._write_text(f"\n{line}" if self.mid_line else line)
             except Exception:  # the service goes on without its log
                 self.lost += 1
                 if _lost is not None:
                     _lost()
             else:
-                self.lost, self.cut = 0, False
+                self.lost, self.mid_line = 0, False
 
-    def _send(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         descriptor = self.file
         if descriptor is None:
             if sys.stderr is None:
@@ -177,10 +177,10 @@ class Log:
                 return
         data = text.encode()
         while data:
-            if not _takes_more(descriptor):
+            if not _is_writable(descriptor):
                 raise BlockingIOError("nobody reads the log")
             data = data[os.write(descriptor, data) :]
-            self.cut = bool(data)
+            self.mid_line = bool(data)
 
     def once_a_minute(self, *key: str) -> int:
         """Return how often an event happened since it was last written, this time included.
@@ -203,12 +203,12 @@ class Log:
     def close(self) -> None:
         """Close the log file, and restore the loggers that ``configure`` changed."""
         global _log
-        for name, (handlers, level, propagate) in self.saved.items():
+        for name, (handlers, level, propagate) in self.replaced.items():
             logger = logging.getLogger(name)
             logger.handlers[:] = handlers
             logger.setLevel(level)
             logger.propagate = propagate
-        self.saved.clear()
+        self.replaced.clear()
         if self.file is not None:
             with contextlib.suppress(OSError):
                 os.close(self.file)
@@ -223,7 +223,7 @@ def _line(level: str, name: str, fields: Mapping[str, object], *, unit_s: int) -
     return json.dumps({"time": stamp, "level": level, "event": name, **fields}) + "\n"
 
 
-def _takes_more(descriptor: int) -> bool:
+def _is_writable(descriptor: int) -> bool:
     """Return whether a short line can be written without waiting.
 
     Return True also if writing would fail at once.
@@ -262,7 +262,7 @@ def configure(log_file: Path | None, *, level: str = "info", strict: bool = Fals
     log = Log(file=descriptor, level=_LEVELS[level], strict=strict)
     for name in _LOGGERS:
         logger = logging.getLogger(name)
-        log.saved[name] = (list(logger.handlers), logger.level, logger.propagate)
+        log.replaced[name] = (list(logger.handlers), logger.level, logger.propagate)
         logger.handlers[:] = [] if name else [_LibraryHandler()]
         logger.setLevel(logging.INFO if name == "uvicorn.error" else logging.WARNING)
         logger.propagate = name != "uvicorn.access"
@@ -288,27 +288,27 @@ def repeated(name: str, /, **fields: object) -> None:
 
 def failure(error: BaseException, *, route: str | None = None) -> None:
     """Write the type and place of an exception, not its message, at most once a minute."""
-    if _is_quiet(error):
+    if _is_logged(error):
         return
-    quiet(error)  # uvicorn would log it again
-    own = _described(error)
-    known = route if route is not None and _fits("route", route) else None
-    if count := _log.once_a_minute(*own.values(), known or ""):
-        _log.write("error", "failed", {"route": known, "count": count}, unit_s=60, own=own)
+    mark_logged(error)  # uvicorn would log it again
+    code = _error_fields(error)
+    known = route if route is not None and _is_allowed("route", route) else None
+    if count := _log.once_a_minute(*code.values(), known or ""):
+        _log.write("error", "failed", {"route": known, "count": count}, unit_s=60, code=code)
 
 
-def quiet(error: Failure) -> Failure:
+def mark_logged(error: Failure) -> Failure:
     """Mark an exception so that it is not logged again, and return it."""
-    if not _is_quiet(error):
+    if not _is_logged(error):
         error.add_note(_LOGGED)
     return error
 
 
-def _is_quiet(error: BaseException) -> bool:
+def _is_logged(error: BaseException) -> bool:
     return _LOGGED in getattr(error, "__notes__", ())
 
 
-def _described(error: BaseException) -> dict[str, str]:
+def _error_fields(error: BaseException) -> dict[str, str]:
     """Return the type of an exception, the type of its cause, and where it was raised.
 
     The place is the innermost one in this package, if there is any.
@@ -327,14 +327,14 @@ def _described(error: BaseException) -> dict[str, str]:
         found["cause"] = type(cause).__name__
     if chosen := (ours or places)[-1:]:
         found["place"] = _place(*chosen[0])
-    return {name: value for name, value in found.items() if OWN_FIELDS[name].fullmatch(value)}
+    return {name: value for name, value in found.items() if CODE_FIELDS[name].fullmatch(value)}
 
 
 def _place(path: str, line: int) -> str:
     return f"{path.removeprefix(_PACKAGE) if path.startswith(_PACKAGE) else Path(path).name}:{line}"
 
 
-def _fits(name: str, value: object) -> bool:
+def _is_allowed(name: str, value: object) -> bool:
     if name not in FIELDS or isinstance(value, bool) or not isinstance(value, str | int | float):
         return False
     if isinstance(value, int) and value.bit_length() > 64:
@@ -357,13 +357,13 @@ class _LibraryHandler(logging.Handler):
         if record.levelno < logging.WARNING:
             return
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and _is_quiet(error):
+        if error is not None and _is_logged(error):
             return
-        own = {} if error is None else _described(error)
-        own["library"] = record.name
-        own.setdefault("place", _place(record.pathname, record.lineno))
-        if count := _log.once_a_minute(*own.values()):
-            _log.write(_level(record), "library", {"count": count}, unit_s=60, own=own)
+        code = {} if error is None else _error_fields(error)
+        code["library"] = record.name
+        code.setdefault("place", _place(record.pathname, record.lineno))
+        if count := _log.once_a_minute(*code.values()):
+            _log.write(_level(record), "library", {"count": count}, unit_s=60, code=code)
 
 
 def _level(record: logging.LogRecord) -> str:

@@ -26,12 +26,14 @@ from checkins.service.http.uvicorn_hooks import GracefulServer, limited_protocol
 from checkins.service.runs.runner import Runner
 from checkins.service.settings import Settings
 
-LEAVE_S = 10  # seconds within which a coordinator and its workers end when asked to stop
-GRACE_S = 5
-"""The part of ``LEAVE_S`` for requests in flight. The rest is for open transactions."""
-KILL_S = LEAVE_S - 0.5  # seconds after which the parent kills a worker that has not ended
-PARENT_LOOK_S = 0.5  # seconds between two checks that the parent is alive
-WORKER_RESTART_S = 0.5
+SHUTDOWN_S = 10
+"""Seconds within which a coordinator and its workers end after they are asked to stop."""
+REQUESTS_S = 5
+"""The part of ``SHUTDOWN_S`` for requests in flight. The rest is for open transactions."""
+KILL_S = SHUTDOWN_S - 0.5
+"""Seconds after which the parent kills a worker that has not ended."""
+CHECK_S = 0.25
+"""Seconds between two checks whether the parent process is alive, or the last run is over."""
 
 
 class Coordinator(GracefulServer):
@@ -53,7 +55,7 @@ class Coordinator(GracefulServer):
                 ws="none",
                 backlog=4096,
                 timeout_keep_alive=75,
-                timeout_graceful_shutdown=GRACE_S,
+                timeout_graceful_shutdown=REQUESTS_S,
                 proxy_headers=False,
                 server_header=False,
                 date_header=False,
@@ -94,7 +96,7 @@ def serve(
     _raise_file_limit()
     with logs.configure(settings.log_file):
         coordinator = Coordinator(settings, ready=ready)
-        _run(coordinator, listener, _end_with(coordinator, until_done))
+        _run(coordinator, listener, _stop_after(coordinator, until_done))
     if not coordinator.started:
         raise ComputationFailed("the coordinator could not start: see its log")
 
@@ -123,10 +125,10 @@ def _run(
         runner.run(main())
 
 
-async def _end_with(coordinator: Coordinator, run: str | None) -> None:
+async def _stop_after(coordinator: Coordinator, run: str | None) -> None:
     """Stop the server once a run and all later runs of its campaign are over."""
     while run is not None:
-        await asyncio.sleep(PARENT_LOOK_S / 2)
+        await asyncio.sleep(CHECK_S)
         live_run = coordinator.runner.live_runs.get(run)
         if live_run is None or not live_run.is_over:
             continue
@@ -146,9 +148,9 @@ def serve_with_workers(
     with logs.configure(settings.log_file), _metrics_folder(), _Workers(settings, listener) as pool:
         for _ in range(workers):
             pool.spawn()
-        pool.wait_for_an_answer()
+        pool.wait_until_ready()
         ready()
-        pool.look_after()
+        pool.restart_dead_workers()
 
 
 @dataclass
@@ -159,7 +161,7 @@ class _Workers:
     listener: socket.socket
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     stopping: bool = False
-    leave_by: float | None = None
+    kill_at: float | None = None
     """Monotonic time at which workers that still run are killed; None until asked to stop."""
 
     def __enter__(self) -> _Workers:
@@ -171,10 +173,10 @@ class _Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        leave_by = self._ask_to_stop()
+        kill_at = self._ask_to_stop()
         for process in self.processes:
             try:
-                process.wait(timeout=max(0.0, leave_by - time.monotonic()))
+                process.wait(timeout=max(0.0, kill_at - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -186,12 +188,12 @@ class _Workers:
         self._ask_to_stop()  # at once, because workers need time to end
 
     def _ask_to_stop(self) -> float:
-        if self.leave_by is None:
-            self.leave_by = time.monotonic() + KILL_S
+        if self.kill_at is None:
+            self.kill_at = time.monotonic() + KILL_S
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
-        return self.leave_by
+        return self.kill_at
 
     def spawn(self) -> None:
         fd = self.listener.fileno()
@@ -201,30 +203,30 @@ class _Workers:
             pass_fds=[fd],
         )
         if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # ``look_after`` restarts the worker
+            with contextlib.suppress(BrokenPipeError):  # it died, and is restarted
                 process.stdin.write(self.settings.to_json().encode())
                 process.stdin.close()
         self.processes.append(process)
 
-    def wait_for_an_answer(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until a worker answers; raise ComputationFailed if a worker could not start."""
         address = self.listener.getsockname()[:2]
         while not self.stopping:
             if any(process.poll() is not None for process in self.processes):
                 raise ComputationFailed("a worker could not start: see its log")
-            with contextlib.suppress(OSError), socket.create_connection(address, 2) as asking:
-                asking.sendall(
+            with contextlib.suppress(OSError), socket.create_connection(address, 2) as connection:
+                connection.sendall(
                     b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
                 )
-                asking.settimeout(2)
-                if b" 200 " in asking.recv(64):
+                connection.settimeout(2)
+                if b" 200 " in connection.recv(64):
                     return
             time.sleep(0.05)
 
-    def look_after(self) -> None:
+    def restart_dead_workers(self) -> None:
         """Restart every worker that dies, until asked to stop."""
         while not self.stopping:
-            time.sleep(WORKER_RESTART_S / 5)
+            time.sleep(0.1)
             for process in list(self.processes):
                 if process.poll() is not None and not self.stopping:
                     logs.warning("worker-died")
@@ -264,13 +266,13 @@ def work(arguments: Sequence[str]) -> None:
     _raise_file_limit()
     with logs.configure(settings.log_file):
         coordinator = Coordinator(settings)
-        _run(coordinator, listener, _end_with_parent(coordinator, parent))
+        _run(coordinator, listener, _stop_without_parent(coordinator, parent))
     sys.exit(0 if coordinator.started else 1)
 
 
-async def _end_with_parent(coordinator: Coordinator, parent: int) -> None:
+async def _stop_without_parent(coordinator: Coordinator, parent: int) -> None:
     while os.getppid() == parent:
-        await asyncio.sleep(PARENT_LOOK_S)
+        await asyncio.sleep(CHECK_S)
     coordinator.should_exit = True
 
 

@@ -26,58 +26,58 @@ from checkins.protocol.report import Malformed
 from checkins.service import logs
 from checkins.service.authentication import NotAdmitted
 
-LONGEST_DETAIL = 600
-LONGEST_VALUE = 80
-MOST_FAULTS = 5
+MAX_DETAIL = 600
+MAX_VALUE = 80
+MAX_FAULTS = 5
 FAILED = "the operator's log says where the service failed; try again later"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ProblemType:
     """The HTTP status and the title of one slug."""
 
     status: int
     title: str
 
 
-KINDS: Mapping[str, Kind] = {
-    "unknown-campaign": Kind(404, "There is no such campaign"),
-    "unknown-receipt": Kind(404, "There is no such receipt"),
-    "unknown-entry": Kind(404, "The ledger has no such entry yet"),
-    "unknown-path": Kind(404, "There is nothing at this address"),
-    "wrong-method": Kind(405, "This address does not take this method"),
-    "refused": Kind(409, "The protocol does not allow it"),
-    "too-early": Kind(409, "The slot has not begun"),
-    "not-enrolled": Kind(401, "A credential is missing or not valid here"),
-    "not-operator": Kind(401, "Only the operator may do this"),
-    "over": Kind(410, "The campaign is over"),
-    "invalid": Kind(422, "The request is not valid"),
-    "too-large": Kind(413, "The body is too large"),
-    "encoded": Kind(415, "The body must not be encoded"),
-    "too-slow": Kind(408, "The request took too long to arrive"),
-    "too-many": Kind(429, "Too many requests"),
-    "busy": Kind(503, "The service is busy"),
-    "not-ready": Kind(503, "The service is not ready"),
-    "failed": Kind(500, "The service failed"),
+PROBLEM_TYPES: Mapping[str, ProblemType] = {
+    "unknown-campaign": ProblemType(404, "There is no such campaign"),
+    "unknown-receipt": ProblemType(404, "There is no such receipt"),
+    "unknown-entry": ProblemType(404, "The ledger has no such entry yet"),
+    "unknown-path": ProblemType(404, "There is nothing at this address"),
+    "wrong-method": ProblemType(405, "This address does not take this method"),
+    "refused": ProblemType(409, "The protocol does not allow it"),
+    "too-early": ProblemType(409, "The slot has not begun"),
+    "not-enrolled": ProblemType(401, "A credential is missing or not valid here"),
+    "not-operator": ProblemType(401, "Only the operator may do this"),
+    "over": ProblemType(410, "The campaign is over"),
+    "invalid": ProblemType(422, "The request is not valid"),
+    "too-large": ProblemType(413, "The body is too large"),
+    "encoded": ProblemType(415, "The body must not be encoded"),
+    "too-slow": ProblemType(408, "The request took too long to arrive"),
+    "too-many": ProblemType(429, "Too many requests"),
+    "busy": ProblemType(503, "The service is busy"),
+    "not-ready": ProblemType(503, "The service is not ready"),
+    "failed": ProblemType(500, "The service failed"),
 }
 _WITH_RETRY = {"too-early", "too-many", "busy", "not-ready"}
 _BY_STATUS = {404: "unknown-path", 405: "wrong-method", 422: "invalid", 500: "failed"}
 
 
 class Problem(Exception):
-    """An error that is sent to the client; ``slug`` is a key of ``KINDS``."""
+    """An error that is sent to the client; ``slug`` is a key of ``PROBLEM_TYPES``."""
 
     def __init__(self, slug: str, detail: str = "", *, retry_after: float | None = None) -> None:
-        if slug not in KINDS:
-            raise InvalidValue("slug", slug, f"must be one of {', '.join(KINDS)}")
+        if slug not in PROBLEM_TYPES:
+            raise InvalidValue("slug", slug, f"must be one of {', '.join(PROBLEM_TYPES)}")
         super().__init__(f"{slug}: {detail}")
         self.slug = slug
-        self.status = KINDS[slug].status
-        self.detail = _cut(detail or KINDS[slug].title, LONGEST_DETAIL)
+        self.status = PROBLEM_TYPES[slug].status
+        self.detail = _shortened(detail or PROBLEM_TYPES[slug].title, MAX_DETAIL)
         self.retry_after = retry_after
 
     def body(self) -> bytes:
-        return _document(self.slug, KINDS[self.slug].title, self.status, self.detail)
+        return _document(self.slug, PROBLEM_TYPES[self.slug].title, self.status, self.detail)
 
     def headers(self) -> dict[str, str]:
         """Return the headers: content type, when to retry, and whether a credential is needed."""
@@ -130,17 +130,17 @@ def _invalid(error: InvalidValue) -> Problem:
     return Problem("invalid", f"{error.name}{_value_text(error.value)}: {error.expected}")
 
 
-def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
+def problem_responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """Return FastAPI's ``responses`` argument for a route that may return these problems.
 
-    >>> sorted(documented("refused", "too-early", "over"))
+    >>> sorted(problem_responses("refused", "too-early", "over"))
     [409, 410]
     """
     responses: dict[int | str, dict[str, Any]] = {}
     for status in sorted({Problem(slug).status for slug in slugs}):
-        here = [slug for slug in slugs if KINDS[slug].status == status]
+        here = [slug for slug in slugs if PROBLEM_TYPES[slug].status == status]
         responses[status] = {
-            "description": "; ".join(f"`{slug}`: {KINDS[slug].title}" for slug in here),
+            "description": "; ".join(f"`{slug}`: {PROBLEM_TYPES[slug].title}" for slug in here),
             "content": {wire.PROBLEM: {"schema": _schema(status, here)}},
         }
         if _WITH_RETRY & set(here):
@@ -181,9 +181,9 @@ def _from_http(error: HTTPException) -> Response:
     known = status in HTTPStatus.__members__.values()
     phrase = HTTPStatus(status).phrase if known else "Refused"
     slug = _BY_STATUS.get(status) or phrase.lower().replace(" ", "-").replace("'", "")
-    title = KINDS[slug].title if slug in KINDS else phrase
+    title = PROBLEM_TYPES[slug].title if slug in PROBLEM_TYPES else phrase
     detail = "" if status >= 500 or error.detail == phrase else str(error.detail)
-    body = _document(slug, title, status, _cut(detail or title, LONGEST_DETAIL))
+    body = _document(slug, title, status, _shortened(detail or title, MAX_DETAIL))
     return Response(body, status_code=status, headers={**headers, "content-type": wire.PROBLEM})
 
 
@@ -202,7 +202,7 @@ def _faults(errors: Sequence[Any]) -> str:
     The name of a field is shortened, because a client may have chosen it.
     """
     faults = []
-    for error in errors[:MOST_FAULTS]:
+    for error in errors[:MAX_FAULTS]:
         cause = (error.get("ctx") or {}).get("error")
         if isinstance(cause, InvalidValue):
             why = cause.expected
@@ -210,10 +210,10 @@ def _faults(errors: Sequence[Any]) -> str:
             why = "is not valid"  # the message of a validator could repeat the input
         else:
             why = str(error.get("msg", "is not valid"))
-        place = ".".join(_cut(str(part), LONGEST_VALUE // 2) for part in error.get("loc", ())[:6])
-        faults.append(f"{place}: {_cut(why, 2 * LONGEST_VALUE)}")
-    if len(errors) > MOST_FAULTS:
-        faults.append(f"and {len(errors) - MOST_FAULTS} more")
+        place = ".".join(_shortened(str(part), MAX_VALUE // 2) for part in error.get("loc", ())[:6])
+        faults.append(f"{place}: {_shortened(why, 2 * MAX_VALUE)}")
+    if len(errors) > MAX_FAULTS:
+        faults.append(f"and {len(errors) - MAX_FAULTS} more")
     return "; ".join(faults)
 
 
@@ -224,8 +224,8 @@ def _value_text(value: object) -> str:
     if isinstance(value, int) and value.bit_length() >= 256:
         return ""
     text = repr(value)
-    return f" = {text}" if len(text) <= LONGEST_VALUE else ""
+    return f" = {text}" if len(text) <= MAX_VALUE else ""
 
 
-def _cut(text: str, longest: int) -> str:
+def _shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 3] + "..."

@@ -23,7 +23,7 @@ from checkins.service import logs
 from checkins.service.http.problems import FAILED, Problem
 from checkins.service.settings import Limits, proxy_network
 
-MOST_ADDRESSES = 100_000  # largest number of addresses whose request rate is remembered
+MAX_ADDRESSES = 100_000  # largest number of addresses whose request rate is remembered
 Headers = list[tuple[bytes, bytes]]
 
 CONTENT_POLICY = (
@@ -84,40 +84,40 @@ class RequestLimits:
         wait_s = self.rates.wait_s(self._address(scope))
         if wait_s > 0:
             problem = Problem("too-many", "wait before the next request", retry_after=wait_s)
-        answer = _Answer(send)
+        response = _LimitedResponse(send)
         if not has_body and problem is None:
-            await self._ask(scope, receive, answer)
+            await self._call_app(scope, receive, response)
             return
         limit = self.limit_for(scope)
         if problem is None and length is not None:
             problem = _length_problem(length, limit)
         if problem is None:
-            body = _Body(receive, left=limit, within_s=self.body_s)
-            answer.body = body
+            body = _LimitedBody(receive, left=limit, timeout_s=self.body_s)
+            response.body = body
             try:
-                await self._ask(scope, body.receive, answer)
+                await self._call_app(scope, body.receive, response)
             except Exception:
                 if body.problem is None:
                     raise
-            problem = None if answer.finished else body.problem
+            problem = None if response.finished else body.problem
         if problem is not None:
             self.refused(problem.slug)
-            if answer.started:
+            if response.started:
                 # Part of the response is sent. Closing the connection shows that it is incomplete.
-                raise logs.quiet(ConnectionAbortedError(problem.slug))
-            await answer.refuse(problem)
+                raise logs.mark_logged(ConnectionAbortedError(problem.slug))
+            await response.refuse(problem)
 
-    async def _ask(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+    async def _call_app(self, scope: Scope, receive: Receive, response: _LimitedResponse) -> None:
         """Call the app. If it fails before its response has begun, send the problem ``failed``.
 
         The exception is always raised again, so that it is logged.
         """
         try:
-            await self.app(scope, receive, answer.send)
+            await self.app(scope, receive, response.send)
         except Exception:
-            cut_off = answer.body is not None and answer.body.problem is not None
-            if not answer.started and not cut_off:
-                await answer.refuse(Problem("failed", FAILED))
+            cut_off = response.body is not None and response.body.problem is not None
+            if not response.started and not cut_off:
+                await response.refuse(Problem("failed", FAILED))
             raise
 
     def _address(self, scope: Scope) -> str:
@@ -131,13 +131,13 @@ class RequestLimits:
             return ""
         peer: str = client[0]
         if not self.proxies:
-            return bucket_of(peer)
+            return address_key(peer)
         headers: Headers = scope["headers"]
         forwarded = b",".join(value for name, value in headers if name == b"x-forwarded-for")
         hops = [hop.strip() for hop in forwarded.decode("latin-1").split(",") if hop.strip()]
-        while peer in self.proxies and hops and parsed(hops[-1]) is not None:
+        while peer in self.proxies and hops and parsed_address(hops[-1]) is not None:
             peer = hops.pop()
-        return bucket_of(peer)
+        return address_key(peer)
 
 
 class _CutOff(ClientDisconnect):
@@ -145,12 +145,12 @@ class _CutOff(ClientDisconnect):
 
 
 @dataclass(slots=True)
-class _Body:
+class _LimitedBody:
     """The body of a request, with a size limit and a deadline."""
 
     wrapped: Receive
     left: int  # bytes that may still arrive
-    within_s: float
+    timeout_s: float
     deadline: float | None = None
     done: bool = False
     problem: Problem | None = None
@@ -161,12 +161,12 @@ class _Body:
         if self.problem is not None:
             raise _CutOff
         if self.deadline is None:
-            self.deadline = asyncio.get_running_loop().time() + self.within_s
+            self.deadline = asyncio.get_running_loop().time() + self.timeout_s
         try:
             async with asyncio.timeout_at(self.deadline):
                 message = await self.wrapped()
         except TimeoutError:
-            self.problem = Problem("too-slow", f"send the body within {self.within_s:g} s")
+            self.problem = Problem("too-slow", f"send the body within {self.timeout_s:g} s")
             raise _CutOff from None
         if message["type"] != "http.request":
             self.done = True
@@ -180,14 +180,14 @@ class _Body:
 
 
 @dataclass(slots=True)
-class _Answer:
+class _LimitedResponse:
     """The response of the app, with security headers added.
 
     Once the body of the request is refused, the response of the app is dropped.
     """
 
     wrapped: Send
-    body: _Body | None = None
+    body: _LimitedBody | None = None
     started: bool = False
     finished: bool = False
 
@@ -256,7 +256,7 @@ class RequestRates:
 
     per_s: float
     burst: int
-    most: int = MOST_ADDRESSES
+    most: int = MAX_ADDRESSES
     clock: Callable[[], float] = time.monotonic
     due: dict[str, float] = field(default_factory=dict)
 
@@ -283,7 +283,7 @@ class Proxies:
         return bool(self._networks)
 
     def __contains__(self, address: object) -> bool:
-        found = parsed(address) if isinstance(address, str) else None
+        found = parsed_address(address) if isinstance(address, str) else None
         return found is not None and any(found in network for network in self._networks)
 
 
@@ -299,7 +299,7 @@ class ConnectionCounts:
 
     def admit(self, address: str) -> bool:
         """Count one more connection and return True, unless a limit is reached."""
-        bucket = bucket_of(address)
+        bucket = address_key(address)
         here = self.of_address.get(bucket, 0)
         if 0 < self.limits.connections <= self.total:
             return False
@@ -311,7 +311,7 @@ class ConnectionCounts:
 
     def release(self, address: str) -> None:
         """Stop counting a connection that was admitted."""
-        bucket = bucket_of(address)
+        bucket = address_key(address)
         self.total -= 1
         here = self.of_address.pop(bucket) - 1
         if here:
@@ -319,19 +319,19 @@ class ConnectionCounts:
 
 
 @lru_cache(maxsize=10_000)
-def bucket_of(address: str) -> str:
+def address_key(address: str) -> str:
     """Return the key under which an address is counted. For IPv6 it is the /64 network.
 
-    >>> bucket_of("2001:db8::1:2"), bucket_of("::ffff:192.0.2.7")
+    >>> address_key("2001:db8::1:2"), address_key("::ffff:192.0.2.7")
     ('2001:db8::/64', '192.0.2.7')
     """
-    found = parsed(address)
+    found = parsed_address(address)
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))
     return address if found is None else str(found)
 
 
-def parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def parsed_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return an IP address, or None if the text is none. IPv4-mapped IPv6 becomes IPv4."""
     try:
         found = ipaddress.ip_address(address)

@@ -11,16 +11,16 @@ from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
     PlainRoute,
     also_head,
-    answer,
     integer_of,
+    json_response,
     live_run_of,
     number_of,
-    refusals,
+    openapi_problems,
+    openapi_request,
+    openapi_response,
     require_operator,
-    returns,
     runner_of,
     schema_of,
-    takes,
 )
 from checkins.service.runs import cached_responses, client_requests, event_stream
 from checkins.service.runs.cached_responses import cached_model
@@ -36,14 +36,14 @@ EVENT_STREAM = "text/event-stream"
     wire.CAMPAIGNS_PATH,
     response_model=schema_of(wire.Campaigns),
     summary="The campaigns of this coordinator",
-    responses=refusals(),
+    responses=openapi_problems(),
 )
 @also_head
 async def campaigns(request: Request) -> Response:
     """The list contains every run, newest first."""
     runner = runner_of(request)
     runs = [cached_responses.summary(run) for run in reversed(runner.live_runs.values())]
-    return answer(
+    return json_response(
         wire.Campaigns(campaigns=runs, server_time=wire.format_time(runner.database.now()))
     )
 
@@ -53,8 +53,8 @@ async def campaigns(request: Request) -> Response:
     response_model=schema_of(wire.CampaignView),
     status_code=status.HTTP_201_CREATED,
     summary="Open a campaign",
-    openapi_extra=takes(security="operator", body=wire.CAMPAIGN_FILE),
-    responses=refusals("not-operator", "invalid", "refused", "too-large"),
+    openapi_extra=openapi_request(security="operator", body=wire.CAMPAIGN_FILE),
+    responses=openapi_problems("not-operator", "invalid", "refused", "too-large"),
 )
 async def open_campaign(request: Request) -> Response:
     """The body is a campaign.toml. The coordinator seals it and opens its next run. If a run of the
@@ -73,8 +73,8 @@ async def open_campaign(request: Request) -> Response:
     wire.RUN_PATH,
     response_model=schema_of(wire.CampaignView),
     summary="One run of a campaign",
-    openapi_extra=takes("run"),
-    responses=refusals("unknown-campaign"),
+    openapi_extra=openapi_request("run"),
+    responses=openapi_problems("unknown-campaign"),
 )
 @also_head
 async def campaign(request: Request) -> Response:
@@ -86,8 +86,8 @@ async def campaign(request: Request) -> Response:
     wire.RUN_PATH,
     response_model=schema_of(wire.CampaignView),
     summary="Stop a run",
-    openapi_extra=takes("run", security="operator"),
-    responses=refusals("unknown-campaign", "not-operator"),
+    openapi_extra=openapi_request("run", security="operator"),
+    responses=openapi_problems("unknown-campaign", "not-operator"),
 )
 async def stop_campaign(request: Request) -> Response:
     """No further slot is released, and no further run of the campaign follows. The epsilon is
@@ -103,13 +103,13 @@ async def stop_campaign(request: Request) -> Response:
     wire.PROGRESS_PATH,
     response_model=schema_of(wire.Progress),
     summary="Learning curve and epsilons",
-    openapi_extra=takes("run"),
-    responses=refusals("unknown-campaign"),
+    openapi_extra=openapi_request("run"),
+    responses=openapi_problems("unknown-campaign"),
 )
 async def progress(request: Request) -> Response:
     """The response contains the data of the charts on the page."""
     live_run, runner = await live_run_of(request), runner_of(request)
-    return answer(await client_requests.progress(runner, live_run))
+    return json_response(await client_requests.progress(runner, live_run))
 
 
 def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) -> Response:
@@ -127,10 +127,10 @@ def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) 
     wire.LATEST_MODEL_PATH,
     response_class=Response,
     summary="The latest release",
-    openapi_extra=takes("run", "If-None-Match"),
-    responses=returns("Named float64 tensors as safetensors", wire.BYTES)
+    openapi_extra=openapi_request("run", "If-None-Match"),
+    responses=openapi_response("Named float64 tensors as safetensors", wire.BYTES)
     | {304: {"description": "The latest model is the one in If-None-Match"}}
-    | refusals("unknown-campaign"),
+    | openapi_problems("unknown-campaign"),
 )
 @also_head
 async def latest(request: Request) -> Response:
@@ -148,9 +148,9 @@ async def latest(request: Request) -> Response:
     wire.LEDGER_PATH,
     response_class=Response,
     summary="The ledger of the population",
-    openapi_extra=takes("run", "after"),
-    responses=returns("The lines of ledger.jsonl, byte for byte", wire.LEDGER)
-    | refusals("unknown-campaign", "invalid"),
+    openapi_extra=openapi_request("run", "after"),
+    responses=openapi_response("The lines of ledger.jsonl, byte for byte", wire.LEDGER)
+    | openapi_problems("unknown-campaign", "invalid"),
 )
 async def ledger(request: Request) -> Response:
     """`checkins verify` recomputes every model, epsilon and certificate from it."""
@@ -165,8 +165,8 @@ async def ledger(request: Request) -> Response:
     wire.LEDGER_HEAD_PATH,
     response_model=schema_of(wire.LedgerPlace),
     summary="The hash of one line of the ledger",
-    openapi_extra=takes("run", "entries"),
-    responses=refusals("unknown-campaign", "unknown-entry", "invalid"),
+    openapi_extra=openapi_request("run", "entries"),
+    responses=openapi_problems("unknown-campaign", "unknown-entry", "invalid"),
 )
 @also_head
 async def head(request: Request) -> Response:
@@ -176,16 +176,16 @@ async def head(request: Request) -> Response:
     live_run, runner = await live_run_of(request), runner_of(request)
     entries = integer_of(request, "entries")
     head = await client_requests.ledger_head(runner, live_run, entries=entries)
-    return answer(wire.LedgerPlace(entries=entries, head=head))
+    return json_response(wire.LedgerPlace(entries=entries, head=head))
 
 
 @public_router.get(
     wire.EVENTS_PATH,
     response_class=Response,
     summary="Events as they happen",
-    openapi_extra=takes("run"),
-    responses=returns("Server-sent events: state, release, curve, status", EVENT_STREAM)
-    | refusals("unknown-campaign"),
+    openapi_extra=openapi_request("run"),
+    responses=openapi_response("Server-sent events: state, release, curve, status", EVENT_STREAM)
+    | openapi_problems("unknown-campaign"),
 )
 async def events(request: Request) -> Response:
     """A `state` event contains the current position of the run. A `release` event is sent for each

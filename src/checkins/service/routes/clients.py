@@ -13,18 +13,18 @@ from checkins.service.routes.requests import (
     PARAMETERS,
     RECEIPT,
     PlainRoute,
-    answer,
     bearer_of,
     credential_of,
     integer_of,
+    json_response,
     live_run_of,
     number_of,
-    refusals,
-    returns,
+    openapi_problems,
+    openapi_request,
+    openapi_response,
     runner_of,
     schema_of,
-    takes,
-    unless_gone,
+    unless_disconnected,
 )
 from checkins.service.runs import client_requests
 from checkins.service.runs.intake import Submission
@@ -37,23 +37,23 @@ router = APIRouter(tags=["clients"], route_class=PlainRoute)
     response_model=schema_of(wire.Token),
     status_code=status.HTTP_201_CREATED,
     summary="Enrol in a run",
-    openapi_extra=takes("run", "Idempotency-Key", security="enrolment"),
-    responses=refusals("unknown-campaign", "not-enrolled", "refused", "over", "invalid"),
+    openapi_extra=openapi_request("run", "Idempotency-Key", security="enrolment"),
+    responses=openapi_problems("unknown-campaign", "not-enrolled", "refused", "over", "invalid"),
 )
 async def enrol(request: Request) -> Response:
     """The response contains a token for one check-in. Enrolling does not reveal whether you will
     check in, or in which slot."""
     live_run, key = await live_run_of(request), _key_of(request)
     token = await client_requests.enrol(runner_of(request), live_run, credential_of(request), key)
-    return answer(wire.Token(token=token), code=status.HTTP_201_CREATED)
+    return json_response(wire.Token(token=token), code=status.HTTP_201_CREATED)
 
 
 @router.delete(
     wire.ENROLMENTS_PATH,
     status_code=status.HTTP_204_NO_CONTENT,
     summary="Withdraw from a run",
-    openapi_extra=takes("run", security="token"),
-    responses=refusals("unknown-campaign", "not-enrolled", "refused", "over"),
+    openapi_extra=openapi_request("run", security="token"),
+    responses=openapi_problems("unknown-campaign", "not-enrolled", "refused", "over"),
 )
 async def withdraw(request: Request) -> Response:
     """Your token becomes invalid. Your check-in and your report in the current slot are erased."""
@@ -67,8 +67,8 @@ async def withdraw(request: Request) -> Response:
     response_model=schema_of(wire.Receipt),
     status_code=status.HTTP_202_ACCEPTED,
     summary="Check in to a slot",
-    openapi_extra=takes("run", "slot", security="token"),
-    responses=refusals(
+    openapi_extra=openapi_request("run", "slot", security="token"),
+    responses=openapi_problems(
         "unknown-campaign", "not-enrolled", "refused", "too-early", "over", "invalid"
     ),
 )
@@ -78,15 +78,15 @@ async def check_in(request: Request) -> Response:
     live_run, slot = await live_run_of(request), integer_of(request, "slot")
     token = bearer_of(request)
     receipt = await client_requests.check_in(runner_of(request), live_run, slot, token)
-    return answer(wire.Receipt(receipt=receipt), code=status.HTTP_202_ACCEPTED)
+    return json_response(wire.Receipt(receipt=receipt), code=status.HTTP_202_ACCEPTED)
 
 
 @router.get(
     wire.OUTCOME_PATH,
     response_model=schema_of(wire.Outcome),
     summary="Ask whether you were chosen",
-    openapi_extra=takes("run", "receipt", "wait"),
-    responses=refusals("unknown-campaign", "unknown-receipt", "invalid"),
+    openapi_extra=openapi_request("run", "receipt", "wait"),
+    responses=openapi_problems("unknown-campaign", "unknown-receipt", "invalid"),
 )
 async def ask(request: Request) -> Response:
     """The response comes when the choice is made, or after `wait` seconds with the outcome
@@ -100,20 +100,20 @@ async def ask(request: Request) -> Response:
     outcome = live_run.outcome(slot, receipt)
     if outcome == "waiting":
         waiting = client_requests.wait_for_outcome(runner, live_run, slot, receipt, most_s=most_s)
-        outcome = await unless_gone(request, waiting)
+        outcome = await unless_disconnected(request, waiting)
     if outcome is None:
         raise client_requests.unknown_receipt()
     runner.metrics.long_poll(outcome)
-    return answer(wire.Outcome(outcome=outcome, slot=slot))
+    return json_response(wire.Outcome(outcome=outcome, slot=slot))
 
 
 @router.get(
     wire.MODEL_PATH,
     response_class=Response,
     summary="The model to train in a slot",
-    openapi_extra=takes("run", "slot", security="receipt"),
-    responses=returns("Named float64 tensors as safetensors", wire.BYTES)
-    | refusals("unknown-campaign", "not-enrolled", "refused", "invalid"),
+    openapi_extra=openapi_request("run", "slot", security="receipt"),
+    responses=openapi_response("Named float64 tensors as safetensors", wire.BYTES)
+    | openapi_problems("unknown-campaign", "not-enrolled", "refused", "invalid"),
 )
 async def model(request: Request) -> Response:
     """Only a client that was chosen in this slot gets the model."""
@@ -127,8 +127,8 @@ async def model(request: Request) -> Response:
     wire.REPORT_PATH,
     response_model=schema_of(wire.Taken),
     summary="Hand in a report",
-    openapi_extra=takes("run", "slot", security="receipt", body=wire.BYTES),
-    responses=refusals(
+    openapi_extra=openapi_request("run", "slot", security="receipt", body=wire.BYTES),
+    responses=openapi_problems(
         "unknown-campaign",
         "not-enrolled",
         "refused",
@@ -147,7 +147,7 @@ async def report(request: Request) -> Response:
     async with client_requests.receiving_report(runner_of(request), live_run, slot, receipt):
         units = report_from_bytes(await request.body(), dimension=live_run.spec.dimension)
         await live_run.reports.submit(Submission(slot, receipt, units))
-    return answer(wire.Taken(status="taken"))
+    return json_response(wire.Taken(status="taken"))
 
 
 def _key_of(request: Request) -> str | None:

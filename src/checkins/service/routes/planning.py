@@ -15,7 +15,12 @@ from checkins.errors import InvalidValue
 from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
 from checkins.protocol import wire
 from checkins.service.http.problems import Problem
-from checkins.service.routes.requests import declared, hung_up, refusals, runner_of
+from checkins.service.routes.requests import (
+    disconnected,
+    openapi_problems,
+    parameter,
+    runner_of,
+)
 from checkins.service.workers.planner import Planner
 
 router = APIRouter(prefix="/plan", tags=["planning"])
@@ -254,11 +259,11 @@ def planner_of(request: Request) -> Planner:
     summary="Plan a campaign for a privacy budget",
     openapi_extra={
         "parameters": [
-            {"name": name, **declared("query", one.meaning, one.required, **one.schema())}
+            {"name": name, **parameter("query", one.meaning, one.required, **one.schema())}
             for name, one in PARAMETERS.items()
         ]
     },
-    responses=refusals("invalid", "unknown-path", "failed"),
+    responses=openapi_problems("invalid", "unknown-path", "failed"),
 )
 async def plan(request: Request) -> Response:
     """The response is the output of `checkins plan --json`. A separate process computes one plan at
@@ -266,9 +271,9 @@ async def plan(request: Request) -> Response:
     cancelled."""
     planner, stopping = planner_of(request), runner_of(request).stopping
     question = question_of(request)
-    await request.body()  # read the body, if any, so that hung_up sees a disconnection
+    await request.body()  # read the body, if any, so that disconnected sees a disconnection
     work = asyncio.ensure_future(planner.answer(question))
-    others = [asyncio.ensure_future(hung_up(request)), asyncio.ensure_future(stopping.wait())]
+    others = [asyncio.ensure_future(disconnected(request)), asyncio.ensure_future(stopping.wait())]
     try:
         await asyncio.wait({work, *others}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():

@@ -16,12 +16,12 @@ from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
     HeadRoute,
     also_head,
-    refusals,
+    openapi_problems,
+    openapi_request,
+    openapi_response,
     require_operator,
-    returns,
     runner_of,
     schema_of,
-    takes,
 )
 from checkins.service.runs import run_state_machine
 from checkins.service.runs.runner import Runner
@@ -34,7 +34,10 @@ router = APIRouter(tags=["operations"], route_class=HeadRoute)
 
 
 @router.get(
-    "/healthz", response_model=schema_of(wire.Health), summary="Liveness", responses=refusals()
+    "/healthz",
+    response_model=schema_of(wire.Health),
+    summary="Liveness",
+    responses=openapi_problems(),
 )
 @also_head
 async def healthz(request: Request) -> wire.Health:
@@ -48,7 +51,7 @@ async def healthz(request: Request) -> wire.Health:
     "/readyz",
     response_model=schema_of(wire.Readiness),
     summary="Readiness",
-    responses=refusals("not-ready"),
+    responses=openapi_problems("not-ready"),
 )
 @also_head
 async def readyz(request: Request) -> wire.Readiness:
@@ -64,8 +67,8 @@ async def readyz(request: Request) -> wire.Readiness:
     "/metrics",
     response_class=Response,
     summary="Prometheus metrics",
-    openapi_extra=takes(security="operator"),
-    responses=returns("Metrics", "text/plain") | refusals("not-operator"),
+    openapi_extra=openapi_request(security="operator"),
+    responses=openapi_response("Metrics", "text/plain") | openapi_problems("not-operator"),
 )
 async def metrics(request: Request) -> Response:
     """Only the operator may read them, because counts of requests over time are not public."""

@@ -22,12 +22,12 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from checkins.protocol import wire
-from checkins.service.http.problems import Problem, documented
+from checkins.service.http.problems import Problem, problem_responses
 from checkins.service.runs.live_run import LiveRun
 from checkins.service.runs.runner import Runner
 
-MOST_SLOT = 10**12
-MOST_ENTRIES = 10**15
+MAX_SLOT = 10**12
+MAX_ENTRIES = 10**15
 RECEIPT = r"[A-Za-z0-9_-]{8,64}"
 T = TypeVar("T")
 
@@ -42,35 +42,37 @@ SECURITY = {
 }
 
 
-def declared(place: str, description: str, required: bool, **schema: Any) -> dict[str, Any]:
+def parameter(place: str, description: str, required: bool, **schema: Any) -> dict[str, Any]:
     """Return the OpenAPI description of a parameter in the path, the query or a header."""
     return {"in": place, "required": required, "description": description, "schema": schema}
 
 
 _RUN = "The id of a run: twelve digits of the campaign's seal, and the number of the run"
 _KEY = "A random string. A retry with the same key gets the same token"
-_COUNT = {"type": "integer", "maximum": MOST_ENTRIES}
+_COUNT = {"type": "integer", "maximum": MAX_ENTRIES}
 _WAIT = {"minimum": 0, "maximum": 60, "default": 30}
 _VISIBLE = {"minLength": 16, "maxLength": 200, "pattern": "^[!-~]+$"}
 PARAMETERS: dict[str, dict[str, Any]] = {
-    "run": declared("path", _RUN, True, type="string", pattern=f"^{wire.RUN_ID}$"),
-    "slot": declared(
-        "path", "The number of a slot, from 1", True, type="integer", minimum=1, maximum=MOST_SLOT
+    "run": parameter("path", _RUN, True, type="string", pattern=f"^{wire.RUN_ID}$"),
+    "slot": parameter(
+        "path", "The number of a slot, from 1", True, type="integer", minimum=1, maximum=MAX_SLOT
     ),
-    "entries": declared("path", "The number of the line", True, **_COUNT, minimum=1),
-    "receipt": declared(
+    "entries": parameter("path", "The number of the line", True, **_COUNT, minimum=1),
+    "receipt": parameter(
         "path", "The receipt of a check-in", True, type="string", pattern=f"^{RECEIPT}$"
     ),
-    "Idempotency-Key": declared("header", _KEY, False, type="string", **_VISIBLE),
-    "wait": declared("query", "Longest wait in seconds", False, type="number", **_WAIT),
-    "after": declared("query", "Number of lines to skip", False, **_COUNT, minimum=0, default=0),
-    "If-None-Match": declared(
+    "Idempotency-Key": parameter("header", _KEY, False, type="string", **_VISIBLE),
+    "wait": parameter("query", "Longest wait in seconds", False, type="number", **_WAIT),
+    "after": parameter("query", "Number of lines to skip", False, **_COUNT, minimum=0, default=0),
+    "If-None-Match": parameter(
         "header", "The ETag of a model that you already have", False, type="string"
     ),
 }
 
 
-def takes(*names: str, security: str | None = None, body: str | None = None) -> dict[str, Any]:
+def openapi_request(
+    *names: str, security: str | None = None, body: str | None = None
+) -> dict[str, Any]:
     """Return the OpenAPI description of a route's parameters, credential and body.
 
     ``names`` are keys of ``PARAMETERS``, ``security`` a key of ``SECURITY``, and ``body`` is the
@@ -85,18 +87,18 @@ def takes(*names: str, security: str | None = None, body: str | None = None) -> 
     return extra
 
 
-def refusals(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of a route's problems. ``ALWAYS`` is added to them."""
-    return documented(*slugs, *(slug for slug in ALWAYS if slug not in slugs))
+def openapi_problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI description of a route's problems, with ``COMMON_PROBLEMS``."""
+    return problem_responses(*slugs, *(slug for slug in COMMON_PROBLEMS if slug not in slugs))
 
 
-def returns(description: str, media_type: str) -> dict[int | str, dict[str, Any]]:
+def openapi_response(description: str, media_type: str) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI description of a response that is not JSON."""
     schema = BINARY if media_type == wire.BYTES else {"type": "string"}
     return {200: {"description": description, "content": {media_type: {"schema": schema}}}}
 
 
-ALWAYS = ("too-slow", "too-large", "encoded", "too-many", "busy")
+COMMON_PROBLEMS = ("too-slow", "too-large", "encoded", "too-many", "busy")
 """Problems that every route may return: exceeded limits, or a database that does not respond."""
 BINARY = {"type": "string", "format": "binary"}
 
@@ -154,14 +156,14 @@ def number_of(request: Request, name: str, *, whole: bool = False) -> float:
     )
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of slow work; raise ClientDisconnect as soon as the client disconnects.
 
     Without this function, the service would notice a disconnection only when it sends the response.
     """
     await request.body()  # receive() reports a disconnection only after the body
     working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(hung_up(request))
+    watching = asyncio.ensure_future(disconnected(request))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -173,7 +175,7 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait({working})
 
 
-async def hung_up(request: Request) -> None:
+async def disconnected(request: Request) -> None:
     """Return once the client has disconnected. The body must have been read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -185,7 +187,7 @@ def require_operator(request: Request) -> None:
         raise Problem("not-operator", "send the operator's token as Authorization: Bearer")
 
 
-def answer(shape: Mapping[str, object], *, code: int = status.HTTP_200_OK) -> Response:
+def json_response(shape: Mapping[str, object], *, code: int = status.HTTP_200_OK) -> Response:
     """Return a ``TypedDict`` of ``wire`` as a JSON response."""
     return Response(wire.to_json(shape), status_code=code, media_type=wire.JSON)
 
@@ -256,7 +258,7 @@ class PlainRoute(HeadRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] in self.allowed:
-            answer = await self.endpoint(Request(scope, receive, send))
-            await answer(scope, receive, send)
+            response = await self.endpoint(Request(scope, receive, send))
+            await response(scope, receive, send)
         else:
             await super().handle(scope, receive, send)
