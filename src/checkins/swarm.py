@@ -22,13 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from checkins.client.actions import NoResponse, Request, RequestKind, Response
-from checkins.client.bounded_http import (
-    CONNECT_S,
-    ResponseRejected,
-    check_encoding,
-    check_length,
-    check_size,
-)
+from checkins.client.bounded_http import CONNECT_S, ResponseRejected, check_head, check_size
 from checkins.client.clock import OS_RANDOMNESS, steady_s
 from checkins.client.drivers import (
     HEADERS,
@@ -360,9 +354,7 @@ async def _read_body(
     reader: asyncio.StreamReader, status: int, headers: Mapping[str, str], max_bytes: int
 ) -> bytes:
     """Return the body of a response; raise ``ResponseRejected`` if it exceeds a limit."""
-    length = headers.get("content-length", "")
-    check_encoding(headers.get("content-encoding"))
-    check_length(length, max_bytes)
+    check_head(headers, max_bytes)
     if headers.get("transfer-encoding", "").lower() == "chunked":
         body = bytearray()
         while size := int((await reader.readline()).partition(b";")[0], 16):
@@ -374,6 +366,7 @@ async def _read_body(
         return bytes(body)
     if status == 204:
         return b""
+    length = headers.get("content-length", "")
     if not length.isdigit():
         raise OSError("the response has no length")
     return await reader.readexactly(int(length))

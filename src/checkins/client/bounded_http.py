@@ -42,7 +42,7 @@ def fetch(http: httpx.Client, request: Request) -> tuple[httpx.Response, bytes]:
     with watchdog.limit(request.timeout_s):
         built = http.build_request(**_parts(request), extensions={"trace": watchdog.trace})
         with closing(http.send(built, stream=True)) as response:
-            _check_head(response, most)
+            check_head(response.headers, most)
             if response.is_stream_consumed:  # the caller's transport has read the body
                 check_size(len(response.content), most)
                 return response, response.content
@@ -60,7 +60,7 @@ async def fetch_async(http: httpx.AsyncClient, request: Request) -> tuple[httpx.
             asyncio.timeout(request.timeout_s),
             http.stream(**_parts(request)) as response,
         ):
-            _check_head(response, most)
+            check_head(response.headers, most)
             if response.is_stream_consumed:
                 check_size(len(response.content), most)
                 return response, response.content
@@ -90,7 +90,7 @@ def stream(
         built = http.build_request(**parts, extensions={"trace": watchdog.trace})
         response = http.send(built, stream=True)
     try:
-        _check_head(response, max_bytes)
+        check_head(response.headers, max_bytes)
 
         def chunks() -> Iterator[bytes]:
             waited, size, raw = 0.0, 0, response.iter_raw()
@@ -182,27 +182,23 @@ _LOCK = threading.Lock()
 _STREAMS: WeakKeyDictionary[httpx.Client, WeakSet[Any]] = WeakKeyDictionary()
 
 
-def check_encoding(encoding: str | None) -> None:
-    """Refuse a compressed body, because it could become large when it is decompressed."""
+def check_head(headers: Mapping[str, str], max_bytes: int) -> None:
+    """Raise ``ResponseRejected`` if a body is compressed, or its Content-Length is too large.
+
+    A compressed body could become large when it is decompressed.
+    """
+    encoding, length = headers.get("content-encoding"), headers.get("content-length", "")
     if (encoding or "identity").strip().lower() != "identity":
         raise ResponseRejected(
             f"its response is encoded ({str(encoding)[:20]!r}), which is not allowed"
         )
 
-
-def check_length(length: str | None, max_bytes: int) -> None:
-    """Refuse a body whose Content-Length is too large."""
-    if length is not None and length.isdigit():
+    if length.isdigit():
         check_size(int(length), max_bytes)
 
 
-def _check_head(response: httpx.Response, max_bytes: int) -> None:
-    check_encoding(response.headers.get("content-encoding"))
-    check_length(response.headers.get("content-length"), max_bytes)
-
-
 def check_size(size: int, max_bytes: int) -> None:
-    """Refuse a body that is too large."""
+    """Raise ``ResponseRejected`` if a body is too large."""
     if size > max_bytes:
         raise ResponseRejected(f"its response is larger than the limit of {max_bytes:,} bytes")
 

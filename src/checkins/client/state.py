@@ -7,7 +7,7 @@ import binascii
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -67,23 +67,14 @@ class SavedState:
 
     def to_bytes(self) -> bytes:
         """Encode the state as one JSON object without the values that are None."""
-        values: dict[str, object] = {"schema": SCHEMA, "campaign": self.campaign}
-        if self.ended is not None:
-            values["ended"] = self.ended
-        else:
-            values |= {
-                "seal": self.seal,
-                "key": self.key,
-                "token": self.token,
-                "epoch": self.epoch,
-                "slots_closed": self.slots_closed,
-                "entries": None if self.head is None else self.entries,
-                "head": self.head,
-                "phase": self.phase and self.phase.name,
-                "slot": self.slot,
-                "receipt": self.receipt,
-                "report": self.report and base64.b64encode(self.report).decode("ascii"),
-            }
+        values: dict[str, object] = {"campaign": self.campaign, "ended": self.ended}
+        if self.ended is None:
+            values = asdict(self)
+            values["phase"] = self.phase and self.phase.name
+            values["report"] = self.report and base64.b64encode(self.report).decode("ascii")
+            if self.head is None:
+                del values["entries"]
+        values = {"schema": SCHEMA, **values}
         present = {name: value for name, value in values.items() if value is not None}
         return json.dumps(present).encode() + b"\n"
 

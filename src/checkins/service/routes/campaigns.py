@@ -11,16 +11,13 @@ from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
     PlainRoute,
     also_head,
+    described,
     integer_of,
     json_response,
     live_run_of,
     number_of,
-    openapi_problems,
-    openapi_request,
-    openapi_response,
     require_operator,
     runner_of,
-    schema_of,
 )
 from checkins.service.runs import cached_responses, client_requests, event_stream
 from checkins.service.runs.cached_responses import cached_model
@@ -32,12 +29,7 @@ public_router = APIRouter(tags=["public"], route_class=PlainRoute)
 EVENT_STREAM = "text/event-stream"
 
 
-@router.get(
-    wire.CAMPAIGNS_PATH,
-    response_model=schema_of(wire.Campaigns),
-    summary="The campaigns of this coordinator",
-    responses=openapi_problems(),
-)
+@router.get(wire.CAMPAIGNS_PATH, **described("The campaigns of this coordinator", wire.Campaigns))
 @also_head
 async def campaigns(request: Request) -> Response:
     """The list contains every run, newest first."""
@@ -50,11 +42,14 @@ async def campaigns(request: Request) -> Response:
 
 @router.post(
     wire.CAMPAIGNS_PATH,
-    response_model=schema_of(wire.CampaignView),
     status_code=status.HTTP_201_CREATED,
-    summary="Open a campaign",
-    openapi_extra=openapi_request(security="operator", body=wire.CAMPAIGN_FILE),
-    responses=openapi_problems("not-operator", "invalid", "refused", "too-large"),
+    **described(
+        "Open a campaign",
+        wire.CampaignView,
+        security="operator",
+        body=wire.CAMPAIGN_FILE,
+        problems="invalid refused too-large",
+    ),
 )
 async def open_campaign(request: Request) -> Response:
     """The body is a campaign.toml. The coordinator seals it and opens its next run. If a run of the
@@ -69,13 +64,7 @@ async def open_campaign(request: Request) -> Response:
     return _view(live_run, runner, code=status.HTTP_201_CREATED)
 
 
-@router.get(
-    wire.RUN_PATH,
-    response_model=schema_of(wire.CampaignView),
-    summary="One run of a campaign",
-    openapi_extra=openapi_request("run"),
-    responses=openapi_problems("unknown-campaign"),
-)
+@router.get(wire.RUN_PATH, **described("One run of a campaign", wire.CampaignView, "run"))
 @also_head
 async def campaign(request: Request) -> Response:
     """The response contains the sealed parameters, the schedule, the status and the certificate."""
@@ -83,11 +72,7 @@ async def campaign(request: Request) -> Response:
 
 
 @router.delete(
-    wire.RUN_PATH,
-    response_model=schema_of(wire.CampaignView),
-    summary="Stop a run",
-    openapi_extra=openapi_request("run", security="operator"),
-    responses=openapi_problems("unknown-campaign", "not-operator"),
+    wire.RUN_PATH, **described("Stop a run", wire.CampaignView, "run", security="operator")
 )
 async def stop_campaign(request: Request) -> Response:
     """No further slot is released, and no further run of the campaign follows. The epsilon is
@@ -99,13 +84,7 @@ async def stop_campaign(request: Request) -> Response:
     return _view(live_run, runner)
 
 
-@router.get(
-    wire.PROGRESS_PATH,
-    response_model=schema_of(wire.Progress),
-    summary="Learning curve and epsilons",
-    openapi_extra=openapi_request("run"),
-    responses=openapi_problems("unknown-campaign"),
-)
+@router.get(wire.PROGRESS_PATH, **described("Learning curve and epsilons", wire.Progress, "run"))
 async def progress(request: Request) -> Response:
     """The response contains the data of the charts on the page."""
     live_run, runner = await live_run_of(request), runner_of(request)
@@ -125,12 +104,11 @@ def _view(live_run: LiveRun, runner: Runner, *, code: int = status.HTTP_200_OK) 
 
 @public_router.get(
     wire.LATEST_MODEL_PATH,
-    response_class=Response,
-    summary="The latest release",
-    openapi_extra=openapi_request("run", "If-None-Match"),
-    responses=openapi_response("Named float64 tensors as safetensors", wire.BYTES)
-    | {304: {"description": "The latest model is the one in If-None-Match"}}
-    | openapi_problems("unknown-campaign"),
+    **described(
+        "The latest release",
+        ("Named float64 tensors as safetensors", wire.BYTES),
+        "run If-None-Match",
+    ),
 )
 @also_head
 async def latest(request: Request) -> Response:
@@ -146,11 +124,12 @@ async def latest(request: Request) -> Response:
 
 @public_router.get(
     wire.LEDGER_PATH,
-    response_class=Response,
-    summary="The ledger of the population",
-    openapi_extra=openapi_request("run", "after"),
-    responses=openapi_response("The lines of ledger.jsonl, byte for byte", wire.LEDGER)
-    | openapi_problems("unknown-campaign", "invalid"),
+    **described(
+        "The ledger of the population",
+        ("The lines of ledger.jsonl, byte for byte", wire.LEDGER),
+        "run after",
+        problems="invalid",
+    ),
 )
 async def ledger(request: Request) -> Response:
     """`checkins verify` recomputes every model, epsilon and certificate from it."""
@@ -163,10 +142,12 @@ async def ledger(request: Request) -> Response:
 
 @public_router.get(
     wire.LEDGER_HEAD_PATH,
-    response_model=schema_of(wire.LedgerPlace),
-    summary="The hash of one line of the ledger",
-    openapi_extra=openapi_request("run", "entries"),
-    responses=openapi_problems("unknown-campaign", "unknown-entry", "invalid"),
+    **described(
+        "The hash of one line of the ledger",
+        wire.LedgerPlace,
+        "run entries",
+        problems="unknown-entry invalid",
+    ),
 )
 @also_head
 async def head(request: Request) -> Response:
@@ -181,11 +162,11 @@ async def head(request: Request) -> Response:
 
 @public_router.get(
     wire.EVENTS_PATH,
-    response_class=Response,
-    summary="Events as they happen",
-    openapi_extra=openapi_request("run"),
-    responses=openapi_response("Server-sent events: state, release, curve, status", EVENT_STREAM)
-    | openapi_problems("unknown-campaign"),
+    **described(
+        "Events as they happen",
+        ("Server-sent events: state, release, curve, status", EVENT_STREAM),
+        "run",
+    ),
 )
 async def events(request: Request) -> Response:
     """A `state` event contains the current position of the run. A `release` event is sent for each

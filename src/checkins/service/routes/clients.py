@@ -15,15 +15,12 @@ from checkins.service.routes.requests import (
     PlainRoute,
     bearer_of,
     credential_of,
+    described,
     integer_of,
     json_response,
     live_run_of,
     number_of,
-    openapi_problems,
-    openapi_request,
-    openapi_response,
     runner_of,
-    schema_of,
     unless_disconnected,
 )
 from checkins.service.runs import client_requests
@@ -34,11 +31,14 @@ router = APIRouter(tags=["clients"], route_class=PlainRoute)
 
 @router.post(
     wire.ENROLMENTS_PATH,
-    response_model=schema_of(wire.Token),
     status_code=status.HTTP_201_CREATED,
-    summary="Enrol in a run",
-    openapi_extra=openapi_request("run", "Idempotency-Key", security="enrolment"),
-    responses=openapi_problems("unknown-campaign", "not-enrolled", "refused", "over", "invalid"),
+    **described(
+        "Enrol in a run",
+        wire.Token,
+        "run Idempotency-Key",
+        security="enrolment",
+        problems="refused over invalid",
+    ),
 )
 async def enrol(request: Request) -> Response:
     """The response contains a token for one check-in. Enrolling does not reveal whether you will
@@ -51,9 +51,7 @@ async def enrol(request: Request) -> Response:
 @router.delete(
     wire.ENROLMENTS_PATH,
     status_code=status.HTTP_204_NO_CONTENT,
-    summary="Withdraw from a run",
-    openapi_extra=openapi_request("run", security="token"),
-    responses=openapi_problems("unknown-campaign", "not-enrolled", "refused", "over"),
+    **described("Withdraw from a run", None, "run", security="token", problems="refused over"),
 )
 async def withdraw(request: Request) -> Response:
     """Your token becomes invalid. Your check-in and your report in the current slot are erased."""
@@ -64,12 +62,13 @@ async def withdraw(request: Request) -> Response:
 
 @router.post(
     wire.CHECK_INS_PATH,
-    response_model=schema_of(wire.Receipt),
     status_code=status.HTTP_202_ACCEPTED,
-    summary="Check in to a slot",
-    openapi_extra=openapi_request("run", "slot", security="token"),
-    responses=openapi_problems(
-        "unknown-campaign", "not-enrolled", "refused", "too-early", "over", "invalid"
+    **described(
+        "Check in to a slot",
+        wire.Receipt,
+        "run slot",
+        security="token",
+        problems="refused too-early over invalid",
     ),
 )
 async def check_in(request: Request) -> Response:
@@ -83,10 +82,12 @@ async def check_in(request: Request) -> Response:
 
 @router.get(
     wire.OUTCOME_PATH,
-    response_model=schema_of(wire.Outcome),
-    summary="Ask whether you were chosen",
-    openapi_extra=openapi_request("run", "receipt", "wait"),
-    responses=openapi_problems("unknown-campaign", "unknown-receipt", "invalid"),
+    **described(
+        "Ask whether you were chosen",
+        wire.Outcome,
+        "run receipt wait",
+        problems="unknown-receipt invalid",
+    ),
 )
 async def ask(request: Request) -> Response:
     """The response comes when the choice is made, or after `wait` seconds with the outcome
@@ -109,11 +110,13 @@ async def ask(request: Request) -> Response:
 
 @router.get(
     wire.MODEL_PATH,
-    response_class=Response,
-    summary="The model to train in a slot",
-    openapi_extra=openapi_request("run", "slot", security="receipt"),
-    responses=openapi_response("Named float64 tensors as safetensors", wire.BYTES)
-    | openapi_problems("unknown-campaign", "not-enrolled", "refused", "invalid"),
+    **described(
+        "The model to train in a slot",
+        ("Named float64 tensors as safetensors", wire.BYTES),
+        "run slot",
+        security="receipt",
+        problems="refused invalid",
+    ),
 )
 async def model(request: Request) -> Response:
     """Only a client that was chosen in this slot gets the model."""
@@ -125,18 +128,13 @@ async def model(request: Request) -> Response:
 
 @router.put(
     wire.REPORT_PATH,
-    response_model=schema_of(wire.Taken),
-    summary="Hand in a report",
-    openapi_extra=openapi_request("run", "slot", security="receipt", body=wire.BYTES),
-    responses=openapi_problems(
-        "unknown-campaign",
-        "not-enrolled",
-        "refused",
-        "over",
-        "invalid",
-        "too-large",
-        "encoded",
-        "too-many",
+    **described(
+        "Hand in a report",
+        wire.Taken,
+        "run slot",
+        security="receipt",
+        body=wire.BYTES,
+        problems="refused over invalid too-large encoded too-many",
     ),
 )
 async def report(request: Request) -> Response:

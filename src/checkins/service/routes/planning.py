@@ -16,8 +16,8 @@ from checkins.planning.question import MOST_CLIENTS, MOST_DIMENSION
 from checkins.protocol import wire
 from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
+    described,
     disconnected,
-    openapi_problems,
     parameter,
     runner_of,
 )
@@ -255,15 +255,16 @@ def planner_of(request: Request) -> Planner:
 
 @router.get(
     "/answer",
+    **described(
+        "Plan a campaign for a privacy budget", None, problems="invalid unknown-path failed"
+    ),
     response_model=Plan,
-    summary="Plan a campaign for a privacy budget",
     openapi_extra={
         "parameters": [
             {"name": name, **parameter("query", one.meaning, one.required, **one.schema())}
             for name, one in PARAMETERS.items()
         ]
     },
-    responses=openapi_problems("invalid", "unknown-path", "failed"),
 )
 async def plan(request: Request) -> Response:
     """The response is the output of `checkins plan --json`. A separate process computes one plan at

@@ -16,12 +16,9 @@ from checkins.service.http.problems import Problem
 from checkins.service.routes.requests import (
     HeadRoute,
     also_head,
-    openapi_problems,
-    openapi_request,
-    openapi_response,
+    described,
     require_operator,
     runner_of,
-    schema_of,
 )
 from checkins.service.runs import run_state_machine
 from checkins.service.runs.runner import Runner
@@ -33,12 +30,7 @@ LATE_S = 5.0
 router = APIRouter(tags=["operations"], route_class=HeadRoute)
 
 
-@router.get(
-    "/healthz",
-    response_model=schema_of(wire.Health),
-    summary="Liveness",
-    responses=openapi_problems(),
-)
+@router.get("/healthz", **described("Liveness", wire.Health))
 @also_head
 async def healthz(request: Request) -> wire.Health:
     """The process responds while it runs, even if its database does not respond. Restart it only if
@@ -47,12 +39,7 @@ async def healthz(request: Request) -> wire.Health:
     return wire.Health(status="ok", epoch=runner.epoch, holding=runner.clock_watch.holding)
 
 
-@router.get(
-    "/readyz",
-    response_model=schema_of(wire.Readiness),
-    summary="Readiness",
-    responses=openapi_problems("not-ready"),
-)
+@router.get("/readyz", **described("Readiness", wire.Readiness, problems="not-ready"))
 @also_head
 async def readyz(request: Request) -> wire.Readiness:
     """The response is 200 if slots are closed on time, the database responds and every background
@@ -64,11 +51,7 @@ async def readyz(request: Request) -> wire.Readiness:
 
 
 @router.get(
-    "/metrics",
-    response_class=Response,
-    summary="Prometheus metrics",
-    openapi_extra=openapi_request(security="operator"),
-    responses=openapi_response("Metrics", "text/plain") | openapi_problems("not-operator"),
+    "/metrics", **described("Prometheus metrics", ("Metrics", "text/plain"), security="operator")
 )
 async def metrics(request: Request) -> Response:
     """Only the operator may read them, because counts of requests over time are not public."""

@@ -1,7 +1,7 @@
 """Functions that parse requests and describe routes for OpenAPI, and the route classes.
 
 Routes parse requests themselves, because FastAPI's dependency injection takes more time than the
-rest of a check-in. For the OpenAPI document, ``takes`` declares the parameters that a route reads.
+rest of a check-in. ``described`` declares what they read, for the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -70,37 +70,52 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
-def openapi_request(
-    *names: str, security: str | None = None, body: str | None = None
-) -> dict[str, Any]:
-    """Return the OpenAPI description of a route's parameters, credential and body.
+COMMON_PROBLEMS = "too-slow too-large encoded too-many busy"
+"""Problems that every route may return: exceeded limits, or a database that does not respond."""
+BINARY = {"type": "string", "format": "binary"}
 
-    ``names`` are keys of ``PARAMETERS``, ``security`` a key of ``SECURITY``, and ``body`` is the
-    media type of the body.
+
+def described(
+    summary: str,
+    response: type | tuple[str, str] | None,
+    parameters: str = "",
+    *,
+    security: str | None = None,
+    body: str | None = None,
+    problems: str = "",
+) -> dict[str, Any]:
+    """Return the arguments of a route's decorator that describe it in the OpenAPI document.
+
+    ``response`` is a ``TypedDict`` of ``wire`` for JSON, the description and media type of other
+    content, or None if the response is empty. ``parameters`` are names in ``PARAMETERS``,
+    ``security`` is a name in ``SECURITY``, and ``body`` the media type of the body. ``problems``
+    are slugs of problem types, to which those of the run, the credential and every route are added.
     """
+    route: dict[str, Any] = {"summary": summary}
+    names = parameters.split()
     extra: dict[str, Any] = {"parameters": [{"name": name, **PARAMETERS[name]} for name in names]}
     if security is not None:
         extra["security"] = [{security: []}, {}] if security == "enrolment" else [{security: []}]
+        problems = f"{'not-operator' if security == 'operator' else 'not-enrolled'} {problems}"
     if body is not None:
         kind = {"type": "string"} if body == wire.CAMPAIGN_FILE else BINARY
         extra["requestBody"] = {"required": True, "content": {body: {"schema": kind}}}
-    return extra
-
-
-def openapi_problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of a route's problems, with ``COMMON_PROBLEMS``."""
-    return problem_responses(*slugs, *(slug for slug in COMMON_PROBLEMS if slug not in slugs))
-
-
-def openapi_response(description: str, media_type: str) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of a response that is not JSON."""
-    schema = BINARY if media_type == wire.BYTES else {"type": "string"}
-    return {200: {"description": description, "content": {media_type: {"schema": schema}}}}
-
-
-COMMON_PROBLEMS = ("too-slow", "too-large", "encoded", "too-many", "busy")
-"""Problems that every route may return: exceeded limits, or a database that does not respond."""
-BINARY = {"type": "string", "format": "binary"}
+    if names or security:
+        route["openapi_extra"] = extra
+    if "run" in names:
+        problems = f"unknown-campaign {problems}"
+    route["responses"] = problem_responses(*dict.fromkeys(f"{problems} {COMMON_PROBLEMS}".split()))
+    if isinstance(response, tuple):
+        description, media_type = response
+        schema = BINARY if media_type == wire.BYTES else {"type": "string"}
+        content = {"description": description, "content": {media_type: {"schema": schema}}}
+        route |= {"response_class": Response, "responses": {200: content} | route["responses"]}
+    elif response is not None:
+        route["response_model"] = schema_of(response)
+    if "If-None-Match" in names:
+        not_modified = {"description": "The latest model is the one in If-None-Match"}
+        route["responses"][status.HTTP_304_NOT_MODIFIED] = not_modified
+    return route
 
 
 def runner_of(request: Request) -> Runner:
