@@ -292,7 +292,7 @@ class _AttackRunner:
         self._begin(1)
         self._share_s()
         started = self.clock()
-        attack = OneRun.of(self.campaign, dimension=None)
+        attack = OneRun.of(self.campaign)
         seeds = np.random.SeedSequence(self.settings.seed)
         generator = np.random.Generator(np.random.SFC64(seeds))
         result = AttackResult(

@@ -71,16 +71,12 @@ class Trials:
 
         Runs with the canary and runs without it are split separately.
         """
-        cut_with = int(self.scores_with.size * share)
-        cut_without = int(self.scores_without.size * share)
-        return (
-            self._part(slice(None, cut_with), slice(None, cut_without)),
-            self._part(slice(cut_with, None), slice(cut_without, None)),
+        (first_with, rest_with), (first_without, rest_without) = (
+            np.split(scores, [int(scores.size * share)])
+            for scores in (self.scores_with, self.scores_without)
         )
-
-    def _part(self, of_with: slice, of_without: slice) -> Trials:
-        scores = (self.scores_with[of_with], self.scores_without[of_without])
-        return Trials(*scores, self.canary, self.statistic, self.engine)
+        named = (self.canary, self.statistic, self.engine)
+        return Trials(first_with, first_without, *named), Trials(rest_with, rest_without, *named)
 
 
 CHOOSING = 0.25
@@ -101,6 +97,11 @@ class Direction(StrEnum):
     ADD = "add"
     """The canary is missing under P, so the event is a small score."""
 
+    def scores(self, trials: Trials) -> tuple[Scores, Scores]:
+        """Return the scores under P, and the scores under Q."""
+        scores = trials.scores_with, trials.scores_without
+        return scores if self is Direction.REMOVE else scores[::-1]
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -110,16 +111,6 @@ class Event:
     threshold: float
     delta: float
     """The delta for which the event was chosen."""
-
-    def likely(self, trials: Trials) -> Scores:
-        """Return the scores under P."""
-        remove = self.direction is Direction.REMOVE
-        return trials.scores_with if remove else trials.scores_without
-
-    def unlikely(self, trials: Trials) -> Scores:
-        """Return the scores under Q."""
-        remove = self.direction is Direction.REMOVE
-        return trials.scores_without if remove else trials.scores_with
 
     def count(self, scores: Scores) -> int:
         remove = self.direction is Direction.REMOVE
@@ -143,7 +134,7 @@ class Counts:
 
     def plus(self, trials: Trials) -> Counts:
         """Return the counts with more runs added."""
-        likely, unlikely = self.event.likely(trials), self.event.unlikely(trials)
+        likely, unlikely = self.event.direction.scores(trials)
         return replace(
             self,
             true_positives=self.true_positives + self.event.count(likely),
@@ -222,7 +213,11 @@ def lower_bounds(
     [0.0]
     """
     every = (trials,) if isinstance(trials, Trials) else tuple(trials)
-    check(deltas, confidence)
+    validate.open_unit(confidence=confidence)
+    if not deltas:
+        raise InvalidValue("deltas", deltas, "must name at least one delta")
+    for delta in deltas:
+        validate.open_unit(delta=delta)
     tests = len(every) * len(deltas) * len(Direction)
     failure = (1.0 - confidence) / tests
     found: list[MeasuredBound] = []
@@ -273,10 +268,8 @@ def choose(
     events: list[Event] = []
     for direction in Direction:
         signed = 1.0 if direction is Direction.REMOVE else -1.0
-        blank = Event(direction, signed * math.inf, deltas[0])
         likely, unlikely = (
-            np.sort(signed * scores.astype(np.float64))
-            for scores in (blank.likely(trials), blank.unlikely(trials))
+            np.sort(signed * scores.astype(np.float64)) for scores in direction.scores(trials)
         )
         if min(likely.size, unlikely.size) < MIN_RUNS or fresh < 1:
             events += (Event(direction, signed * math.inf, delta) for delta in deltas)
@@ -325,18 +318,12 @@ def ends_of(
 
 
 def lower_end(count: int, runs: int, *, failure: float) -> float:
-    """Return a lower Clopper-Pearson bound on a probability.
-
-    It is false with probability at most ``failure``.
-    """
+    """Return a lower Clopper-Pearson bound on a probability, false with at most ``failure``."""
     return float(_lower_ends(np.array(float(count)), runs, failure)) if runs else 0.0
 
 
 def upper_end(count: int, runs: int, *, failure: float) -> float:
-    """Return an upper Clopper-Pearson bound on a probability.
-
-    It is false with probability at most ``failure``.
-    """
+    """Return an upper Clopper-Pearson bound on a probability, false with at most ``failure``."""
     return float(_upper_ends(np.array(float(count)), runs, failure)) if runs else 1.0
 
 
@@ -354,12 +341,3 @@ def _upper_ends(counts: FloatArray, runs: float, failure: float) -> FloatArray:
 
 def _epsilon(low: float, high: float, delta: float) -> float:
     return max(0.0, math.log((low - delta) / high) - _ULPS) if low > delta else 0.0
-
-
-def check(deltas: Sequence[float], confidence: float) -> None:
-    """Raise InvalidValue if ``deltas`` is empty, or if a value is out of range."""
-    validate.open_unit(confidence=confidence)
-    if not deltas:
-        raise InvalidValue("deltas", deltas, "must name at least one delta")
-    for delta in deltas:
-        validate.open_unit(delta=delta)

@@ -13,7 +13,7 @@ Theorem:     docs/theory/pure.md: a randomizer with two outcomes attains the eps
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol as Interface
@@ -28,7 +28,6 @@ from checkins.audit.releases import GaussianSum, Response, RunParameters, SlotLo
 from checkins.campaign import Campaign, RandomizerKind
 from checkins.randomizers import Laplace, PrivUnit, RandomizedResponse
 
-RATIO = "likelihood ratio of all releases"
 _BLOCK = 1 << 19
 """Number of values drawn at a time. They fit into the processor's cache."""
 
@@ -64,13 +63,29 @@ class Canary(Interface):
 
 
 class _WorstCase:
-    """Properties that all worst-case canaries share."""
+    """What all worst-case canaries share."""
 
     __slots__ = ()
-    statistic = RATIO
+    name: str
+    run: RunParameters
+    statistic = "likelihood ratio of all releases"
     note = ""
     smallest_batch = 1
     warmup_s = 0.0
+
+    @property
+    def batch(self) -> int:
+        return max(64, _BLOCK // self.run.slots)
+
+    def trials(self, runs: int, generator: np.random.Generator) -> Trials:
+        """Add the scores of all repeats of the campaign."""
+        scores = [np.stack(self.scores(runs, generator)) for _ in range(self.run.repeats)]
+        present, missing = np.sum(scores, axis=0)
+        return Trials(present, missing, self.name)
+
+    def scores(self, runs: int, generator: np.random.Generator) -> Sequence[releases.FloatArray]:
+        """Return the scores of ``runs`` runs with the canary, and of the same runs without it."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +109,12 @@ class ResponseCanary(_WorstCase):
     def batch(self) -> int:
         return max(256, _BLOCK // (8 * self.run.repeats))
 
-    def trials(self, runs: int, generator: np.random.Generator) -> Trials:
-        present, missing = np.zeros(runs), np.zeros(runs)
-        for _ in range(self.run.repeats):
-            draws = self.response.draw(self.run, runs, self.reports, generator)
-            for total, counts in zip(
-                (present, missing), releases.response_releases(draws), strict=True
-            ):
-                total += releases.response_scores(counts, self.response, self.run.reach)
-        return Trials(present, missing, self.name)
+    def scores(self, runs: int, generator: np.random.Generator) -> Sequence[releases.FloatArray]:
+        draws = self.response.draw(self.run, runs, self.reports, generator)
+        return [
+            releases.response_scores(counts, self.response, self.run.reach)
+            for counts in releases.response_releases(draws)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +137,10 @@ class SumCanary(_WorstCase):
     level: float = 0.0
     crowd: int = 0
 
-    @property
-    def batch(self) -> int:
-        return max(64, _BLOCK // self.run.slots)
-
-    def trials(self, runs: int, generator: np.random.Generator) -> Trials:
-        present, missing = np.zeros(runs), np.zeros(runs)
-        for _ in range(self.run.repeats):
-            draws = self.draw(runs, generator)
-            capacity = self.run.capacity
-            sums = releases.sum_releases(
-                draws, first=self.first, other=self.other, capacity=capacity
-            )
-            for total, released in zip((present, missing), sums, strict=True):
-                total += self.score(released, draws.loads)
-        return Trials(present, missing, self.name)
+    def scores(self, runs: int, generator: np.random.Generator) -> Sequence[releases.FloatArray]:
+        draws, capacity = self.draw(runs, generator), self.run.capacity
+        sums = releases.sum_releases(draws, first=self.first, other=self.other, capacity=capacity)
+        return [self.score(released, draws.loads) for released in sums]
 
     def draw(self, runs: int, generator: np.random.Generator) -> SumDraws:
         """Draw the randomness of ``runs`` runs."""
@@ -175,27 +176,22 @@ class AveragedCanary(_WorstCase):
     run: RunParameters
     deviation: float
 
-    @property
-    def batch(self) -> int:
-        return max(64, _BLOCK // self.run.slots)
-
-    def trials(self, runs: int, generator: np.random.Generator) -> Trials:
-        present, missing = np.zeros(runs), np.zeros(runs)
-        slots, rows = self.run.slots, np.arange(runs)
-        for _ in range(self.run.repeats):
-            arrival = releases.Arrival.draw(self.run, runs, generator)
-            shares = np.full(slots, 1.0 / slots)
-            counts = generator.multinomial(self.run.contributors - 1, shares, runs)
-            counts[rows, arrival.slot] += 1
-            noise = GaussianSum(self.deviation * np.sqrt(np.maximum(counts, 1)))
-            loads = SlotLoads(counts, 0.0)
-            usual = noise.draw((runs, slots), generator)
-            draws = SumDraws(arrival, np.zeros(runs, dtype=np.int64), loads, usual)
-            sums = releases.sum_releases(draws, first=1.0, other=-1.0, capacity=None)
-            for total, released in zip((present, missing), sums, strict=True):
-                total += releases.sum_ratio(released, loads, noise, 1.0, self.run)
-                total -= releases.sum_ratio(released, loads, noise, -1.0, self.run)
-        return Trials(present, missing, self.name)
+    def scores(self, runs: int, generator: np.random.Generator) -> Sequence[releases.FloatArray]:
+        slots = self.run.slots
+        arrival = releases.Arrival.draw(self.run, runs, generator)
+        shares = np.full(slots, 1.0 / slots)
+        counts = generator.multinomial(self.run.contributors - 1, shares, runs)
+        counts[np.arange(runs), arrival.slot] += 1
+        noise = GaussianSum(self.deviation * np.sqrt(np.maximum(counts, 1)))
+        loads = SlotLoads(counts, 0.0)
+        usual = noise.draw((runs, slots), generator)
+        draws = SumDraws(arrival, np.zeros(runs, dtype=np.int64), loads, usual)
+        sums = releases.sum_releases(draws, first=1.0, other=-1.0, capacity=None)
+        return [
+            releases.sum_ratio(released, loads, noise, 1.0, self.run)
+            - releases.sum_ratio(released, loads, noise, -1.0, self.run)
+            for released in sums
+        ]
 
 
 def worst_case(

@@ -2,9 +2,8 @@ r"""Audit a campaign with a single run that has many canaries.
 
 A fair coin decides for each of the k canaries whether it is included. After the run, the adversary
 guesses the coins of r canaries, and v guesses are right. Every canary has its own direction, so one
-run contains many attacks. With Gaussian noise, the directions are the axes of the model, or random
-directions if there are more canaries than axes. With a local epsilon, every canary has its own
-category of a randomized response with this local epsilon.
+run contains many attacks. With Gaussian noise, the directions are orthogonal axes. With a local
+epsilon, every canary has its own category of a randomized response with this local epsilon.
 
 Theorem:     [SNJ23, section 5 and Appendix D], arXiv:2305.08846v1. If the run is (ε, δ)-DP with
              respect to each canary, then for v in the upper tail (a bound below ½), with
@@ -150,18 +149,16 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneRun:
-    """A campaign, the number of canaries, and the dimension of their directions."""
+    """A campaign and the number of its canaries."""
 
     campaign: Campaign
     canaries: int
-    dimension: int
 
     @classmethod
-    def of(cls, campaign: Campaign, *, dimension: int | None, canaries: int = CANARIES) -> OneRun:
+    def of(cls, campaign: Campaign, *, canaries: int = CANARIES) -> OneRun:
         """Return the audit of a campaign with at most ``canaries`` canaries.
 
-        There are fewer if the slots, the declared population or the memory do not allow as many. If
-        ``dimension`` is None, every canary has its own axis.
+        There are fewer if the slots, the declared population or the memory do not allow as many.
         """
         run = RunParameters.of(campaign.design, repeats=campaign.repeats)
         if run.averaged:
@@ -172,9 +169,7 @@ class OneRun:
         if run.capacity is not None:  # only chosen canaries show anything
             room = math.ceil(2 * run.places * run.repeats / max(run.participation, 1e-3))
             canaries = min(canaries, max(room, _MIN_CANARIES))
-        canaries = max(1, min(canaries, _MAX_VALUES // run.slots))
-        axes = canaries if dimension is None else min(dimension, _MAX_VALUES // run.slots)
-        return cls(campaign, canaries, axes)
+        return cls(campaign, max(1, min(canaries, _MAX_VALUES // run.slots)))
 
     @property
     def name(self) -> str:
@@ -239,25 +234,15 @@ class OneRun:
         coins: NDArray[np.bool_],
         generator: np.random.Generator,
     ) -> FloatArray:
-        """Return log f of each canary, computed as if it were the only one.
-
-        The other canaries matter little, because their directions are nearly orthogonal.
-        """
-        sums = generator.standard_normal((run.slots, self.dimension)) * deviation
+        """Return log f of each canary. The other canaries do not matter: they have other axes."""
+        sums = generator.standard_normal((run.slots, self.canaries)) * deviation
         who, where = self._used(run, coins, generator)
         signs = np.where(coins[who], 1.0, -1.0)
-        if self.canaries <= self.dimension:
-            np.add.at(sums, (where, who), signs)
-            along = sums[:, : self.canaries]
-        else:
-            directions = generator.standard_normal((self.canaries, self.dimension))
-            directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-            np.add.at(sums, where, signs[:, np.newaxis] * directions[who])
-            along = sums @ directions.T
-        first = _log_mean(along / deviation**2, deviation, run)
+        np.add.at(sums, (where, who), signs)
+        first = _log_mean(sums / deviation**2, deviation, run)
         if not self._replace_one:
             return first
-        return first - _log_mean(-along / deviation**2, deviation, run)
+        return first - _log_mean(-sums / deviation**2, deviation, run)
 
     def _by_responses(
         self,
