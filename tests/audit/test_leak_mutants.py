@@ -75,14 +75,14 @@ def test_a_leaky_implementation_is_contradicted(name: str) -> None:
 @pytest.mark.parametrize("leak_test", sorted({by_name(name).leak_tests[0] for name in QUICK}))
 def test_correct_code_is_not_contradicted(leak_test: str) -> None:
     """A false positive has probability at most 1e-10. Runs the imported code."""
-    found = run_leak_test(leak_test, runs=600, confidence=SURE)
+    found = run_leak_test(leak_test, runs=400, confidence=SURE)
     assert not found.contradicted, found
 
 
 @pytest.mark.slow
 def test_correct_code_is_not_contradicted_in_a_process_of_its_own() -> None:
     """As ``make leaks`` does it, through a copy of the code without a bug."""
-    (row,) = leak_mutants.audited(None, leak_tests=["device"], runs=600, confidence=SURE)
+    (row,) = leak_mutants.audited(None, leak_tests=["device"], runs=200, confidence=SURE)
     assert (row.leak, row.contradicted) == (leak_mutants.CORRECT, False), row.line()
 
 

@@ -21,14 +21,14 @@ def test_an_example_is_short_enough_to_read(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_design_is_priced_by_every_method_and_drawn(tmp_path: Path) -> None:
-    done = run_python(ROOT / "examples" / "prices.py", cwd=tmp_path)
+def test_epsilon_is_computed_by_every_method_and_plotted(tmp_path: Path) -> None:
+    done = run_python(ROOT / "examples" / "epsilon_by_method.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     for word in ("exact", "paper", "lower bound", "poisson", "shuffling"):
         assert word in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
-    picture = tmp_path / "out" / "prices.png"
-    assert "out/prices.png" in done.stdout
+    picture = tmp_path / "out" / "epsilon-by-method.png"
+    assert "out/epsilon-by-method.png" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 

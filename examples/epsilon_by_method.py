@@ -1,6 +1,6 @@
 """Compute the epsilon of a campaign by every method, and plot it against the number of slots.
 
-python examples/prices.py
+python examples/epsilon_by_method.py
 """
 
 from __future__ import annotations
@@ -25,46 +25,48 @@ from checkins.cli.views import paper as plots
 
 DELTA = 1e-6
 SLOTS = 1_000
-PICTURE = Path("out") / "prices.png"
+PLOT = Path("out") / "epsilon-by-method.png"
 
 PURE = LocalRandomizer(local_epsilon=1.0)
 NOISY = GaussianNoise(noise_multiplier=1.0, at=NoiseAt.SERVER)
 
 
-def priced(randomizer: LocalRandomizer | GaussianNoise, slots: int) -> dict[Adjacency, Certificate]:
+def certified(
+    randomizer: LocalRandomizer | GaussianNoise, slots: int
+) -> dict[Adjacency, Certificate]:
     """Certify a campaign in which each client takes part once, for both neighbour relations."""
     design = Design(Protocol.FIXED, slots=slots, participation=1.0, randomizer=randomizer)
     return {adjacency: certify(design, delta=DELTA, adjacency=adjacency) for adjacency in Adjacency}
 
 
-def print_prices() -> None:
-    terminal.show(f"{SLOTS:,} slots; every client drops in once; delta = {DELTA!r}.", "")
+def print_tables() -> None:
+    terminal.show(f"{SLOTS:,} slots; every client takes part once; delta = {DELTA!r}.", "")
     for title, randomizer in (
-        ("Each report is 1-DP on the device", PURE),
+        ("Each report is 1-DP", PURE),
         ("The server adds Gaussian noise to each slot, noise multiplier 1", NOISY),
     ):
-        with terminal.working("pricing by every method", quiet=False):
-            prices = priced(randomizer, SLOTS)
-        table = views.side_by_side(title, prices)
-        terminal.show(table, views.guarantee(prices[Adjacency.ADD_REMOVE]), "")
+        with terminal.working("computing epsilon", quiet=False):
+            certificates = certified(randomizer, SLOTS)
+        table = views.side_by_side(title, certificates)
+        terminal.show(table, views.guarantee(certificates[Adjacency.ADD_REMOVE]), "")
 
 
-def draw_prices() -> None:
-    """Plot ε against the number of slots, for reports that are 1-DP on the device."""
-    slots = np.unique(np.geomspace(10, 1e6, 21).round().astype(int)).tolist()
-    prices = [priced(PURE, m) for m in slots]
+def draw_plot() -> None:
+    """Plot ε against the number of slots, if each report is 1-DP."""
+    slots = np.unique(np.geomspace(10, 1e6, 11).round().astype(int)).tolist()
+    certificates = [certified(PURE, m) for m in slots]
     add, replace = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 
     def line(label: str, method: str, adjacency: Adjacency, *look: str | float) -> plots.Line:
-        epsilons = [views.epsilon_by(method, price[adjacency]) for price in prices]
+        epsilons = [views.epsilon_by(method, one[adjacency]) for one in certificates]
         return plots.Line(label, slots, epsilons, *look)
 
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    PLOT.parent.mkdir(parents=True, exist_ok=True)
     plots.draw_lines(
         [
             line("paper, Theorem 3.2", "paper", replace, plots.ORANGE),
             line(
-                "to compare: shuffling m reports",
+                "for comparison: shuffling m reports",
                 "shuffling-best",
                 replace,
                 plots.BLUE,
@@ -73,12 +75,12 @@ def draw_prices() -> None:
                 0.2,
             ),
             line("exact, replace-one", "exact", replace, plots.BLUE),
-            line("no smaller ε is true, replace-one", views.LOWER, replace, plots.BLUE, ":"),
+            line("lower bound, replace-one", views.LOWER, replace, plots.BLUE, ":"),
             line("exact, add/remove", "exact", add, plots.GREEN),
-            line("to compare: Poisson sampling, add/remove", "poisson", add, plots.GREY, "--"),
+            line("for comparison: Poisson sampling, add/remove", "poisson", add, plots.GREY, "--"),
         ],
-        PICTURE,
-        title=f"What m slots of random check-ins cost: ε₀ = 1, δ = {DELTA:g}",
+        PLOT,
+        title=f"ε of random check-ins with m slots: ε₀ = 1, δ = {DELTA:g}",
         x_label="slots m",
         y_label="ε",
         log_x=True,
@@ -86,7 +88,7 @@ def draw_prices() -> None:
 
 
 if __name__ == "__main__":
-    print_prices()
+    print_tables()
     with terminal.working("drawing", quiet=False):
-        draw_prices()
-    terminal.show_plain(f"Picture: {PICTURE.as_posix()}")
+        draw_plot()
+    terminal.show_plain(f"Plot: {PLOT.as_posix()}")
