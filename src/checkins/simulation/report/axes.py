@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from checkins.simulation.report import numbers
+from checkins.simulation.report import words
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 LABEL_PX, LETTER_PX = 18, 7.6
@@ -130,7 +130,7 @@ def round_ticks(low: float, high: float) -> dict[str, Any]:
     steps = (1, 2, 5) if high - low <= 2.5 else (1,)
     values = [step * 10.0**power for power in powers for step in steps]
     ticks = [value for value in values if low - 1e-9 <= math.log10(value) <= high + 1e-9]
-    return {"tickvals": ticks, "ticktext": [numbers.compact(value) for value in ticks]}
+    return {"tickvals": ticks, "ticktext": [words.compact(value) for value in ticks]}
 
 
 def apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from checkins import durable_file
 from checkins.accounting import Certificate
 from checkins.simulation.baselines import Baseline
-from checkins.simulation.report import dots, numbers, plots, sweep, words
 from checkins.simulation.report import html as page
+from checkins.simulation.report import plots, sweep, words
 from checkins.simulation.result import BaselineResult, SimulationResult, SweepResult
 
 EPSILON = "Privacy loss, ε"
@@ -51,20 +51,20 @@ def _top(result: SimulationResult) -> str:
 def _figures(result: SimulationResult) -> list[tuple[str, str, str, str]]:
     """Return the four large numbers, as tuples (label, number, smaller text, note)."""
     certificate, expected = result.certificate, result.dummies_expected
-    epsilon = numbers.finite(certificate.epsilon)
+    epsilon = words.finite(certificate.epsilon)
     over = "" if result.within_budget else "over budget; "
-    bound = "not bounded" if epsilon is None else f"≤ {numbers.up(epsilon)}"
-    at = f"at δ = {numbers.nearest(certificate.delta)}"
+    bound = "not bounded" if epsilon is None else f"≤ {words.up(epsilon)}"
+    at = f"at δ = {words.nearest(certificate.delta)}"
     how = f"{over}{certificate.adjacency}, method {certificate.method}, rounded up"
-    slots = f"in {numbers.count(result.slots)} slots"
-    rate = f"{numbers.short_count(result.updates_per_second)} client updates per second"
-    theory = "" if expected is None else f"theory {numbers.count(expected)}"
+    slots = f"in {words.count(result.slots)} slots"
+    rate = f"{words.short_count(result.updates_per_second)} client updates per second"
+    theory = "" if expected is None else f"theory {words.count(expected)}"
     dummies = "reports that the server draws in place of missing ones"
     return [
         _quality(result),
         (EPSILON, bound, at, how),
-        ("Check-ins", numbers.count(result.check_ins), slots, f"{rate} on this machine"),
-        ("Dummies", numbers.count(result.dummies), theory, dummies),
+        ("Check-ins", words.count(result.check_ins), slots, f"{rate} on this machine"),
+        ("Dummies", words.count(result.dummies), theory, dummies),
     ]
 
 
@@ -75,13 +75,13 @@ def _quality(result: SimulationResult) -> tuple[str, str, str, str]:
     deviation = words.spread(result, metric)
     over = f"mean and deviation over {len(result.seeds)} seeds" if deviation else "one seed"
     rest = [
-        f"{numbers.metric_name(name)} {numbers.metric(name, values[name])}"
+        f"{words.metric_name(name)} {words.metric_value(name, values[name])}"
         for name in result.metric_names[1:]
     ]
-    label = numbers.metric_name(metric)
+    label = words.metric_name(metric)
     return (
         f"{label[:1].upper()}{label[1:]}, {words.measured_on(result).removeprefix('the ')}",
-        numbers.metric(metric, values[metric]),
+        words.metric_value(metric, values[metric]),
         deviation,
         "; ".join([over, *rest]),
     )
@@ -128,7 +128,7 @@ def _occupancy(result: SimulationResult) -> str:
             " reports of some clients."
         )
     elif plots.capacity_beyond_view(result):
-        capacity = numbers.count(result.campaign.design.capacity)
+        capacity = words.count(result.campaign.design.capacity)
         caption += f" The capacity, {capacity}, is larger than any of these numbers."
     return page.section(
         "occupancy",
@@ -144,11 +144,11 @@ def _methods(result: SimulationResult) -> str:
     if not result.baselines:
         missing = "No other method was run for comparison."
         return page.section("methods", title, page.paragraph(missing))
-    plot = None if metric is None else dots.methods(result, metric)
-    heads = ["Method", "ε", "Noise"] + ([numbers.metric_name(metric)] if metric else [])
+    plot = None if metric is None else plots.methods(result, metric)
+    heads = ["Method", "ε", "Noise"] + ([words.metric_name(metric)] if metric else [])
     own = [
         f'<strong>{words.THIS}</strong><span class="what">this campaign</span>',
-        page.text(numbers.up(result.certificate.epsilon)),
+        page.text(words.up(result.certificate.epsilon)),
         page.text(result.noise),
         *_metric_cell(result, metric),
     ]
@@ -167,11 +167,11 @@ def _baseline_row(one: BaselineResult, metric: str | None, certificate: Certific
     what = f"not run: {why}" if why else one.description
     if not why and one.baseline.adjacency not in (None, certificate.adjacency):
         what = f"{what}; for {one.baseline.adjacency} neighbours"
-    epsilon = "∞" if one.kind is Baseline.NON_PRIVATE else numbers.up(one.baseline.epsilon)
+    epsilon = "∞" if one.kind is Baseline.NON_PRIVATE else words.up(one.baseline.epsilon)
     return [
         f'{page.text(name)}<span class="what">{page.text(what)}</span>',
-        page.text(numbers.MISSING if why else epsilon),
-        page.text(numbers.MISSING if why else one.noise),
+        page.text(words.MISSING if why else epsilon),
+        page.text(words.MISSING if why else one.noise),
         *_metric_cell(one, metric),
     ]
 
@@ -186,7 +186,7 @@ def _certificate(result: SimulationResult) -> str:
         [
             f'{page.text(one.method)}<span class="what">{page.text(one.note)}</span>',
             page.text("proof" if one.proves else "comparison"),
-            page.text(numbers.up(one.epsilon)),
+            page.text(words.up(one.epsilon)),
         ]
         for one in certificate.alternatives
     ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from checkins.simulation.report import dots, numbers, plots, words
 from checkins.simulation.report import html as page
+from checkins.simulation.report import plots, words
 from checkins.simulation.report.axes import Plot
 from checkins.simulation.result import SimulationResult, SweepResult
 
@@ -48,7 +48,7 @@ def _marked_label(run: SimulationResult, varied: Sequence[str]) -> str:
 
 
 def _value(value: object) -> str:
-    return str(value) if numbers.finite(value) is None else numbers.nearest(value)
+    return str(value) if words.finite(value) is None else words.nearest(value)
 
 
 def _colours(runs: Sequence[SimulationResult]) -> list[str]:
@@ -95,19 +95,19 @@ def _over_budget(runs: Sequence[SimulationResult]) -> str:
 def _figures(
     runs: Sequence[SimulationResult], metric: str | None, varied: Sequence[str]
 ) -> list[tuple[str, str, str, str]]:
-    epsilons = numbers.finite_values(run.certificate.epsilon for run in runs)
+    epsilons = words.finite_values(run.certificate.epsilon for run in runs)
     epsilon, seeds = "not bounded", len(runs[0].seeds)
     if epsilons:
-        low, high = numbers.up(min(epsilons), 3), numbers.up(max(epsilons), 3)
+        low, high = words.up(min(epsilons), 3), words.up(max(epsilons), 3)
         epsilon = low if low == high else f"{low}–{high}"
     above = sum(not run.within_budget for run in runs)
     over = f"{above} of {len(runs)} {OVER}; " if above else ""
     certificate = runs[0].certificate
     each = f"{seeds} seed{'' if seeds == 1 else 's'} each"
-    at = f"at δ = {numbers.nearest(certificate.delta)}"
+    at = f"at δ = {words.nearest(certificate.delta)}"
     return [
         *([_best(runs, metric, varied)] if metric else []),
-        ("Settings", numbers.count(len(runs)), "", each),
+        ("Settings", words.count(len(runs)), "", each),
         (EPSILON, epsilon, at, f"{over}{certificate.adjacency}, rounded up"),
     ]
 
@@ -117,18 +117,18 @@ def _best(
 ) -> tuple[str, str, str, str]:
     """Describe the best setting within its budget, or the best of all if none is within it."""
     within = [run for run in runs if run.within_budget]
-    title, among = f"Best {numbers.metric_name(metric)}", ""
+    title, among = f"Best {words.metric_name(metric)}", ""
     if not within:
         title, among = f"{title}, {OVER}", "no setting is within its budget; "
     elif len(within) < len(runs):
         title = f"{title} within budget"
     known = [run for run in within or runs if metric in run.metrics]
     if not known:
-        return title, numbers.MISSING, "", "no setting within its budget has a metric"
+        return title, words.MISSING, "", "no setting within its budget has a metric"
     best = (min if metric == "loss" else max)(known, key=lambda run: run.metrics[metric])
     return (
         title,
-        numbers.metric(metric, best.metrics[metric]),
+        words.metric_value(metric, best.metrics[metric]),
         words.spread(best, metric),
         f"{among}with {_label(best, varied)}; the ε does not cover a choice by clients' data",
     )
@@ -136,18 +136,18 @@ def _best(
 
 def _settings(runs: Sequence[SimulationResult], metric: str | None, varied: Sequence[str]) -> str:
     plot = None if metric is None else _by_setting(runs, metric, varied)
-    heads = [*varied, "ε", *([numbers.metric_name(metric)] if metric else []), "Dummies"]
+    heads = [*varied, "ε", *([words.metric_name(metric)] if metric else []), "Dummies"]
     rows = []
     for run in runs:
         cells = [page.text(_value(run.settings.get(key))) for key in varied]
         mark = "" if run.within_budget else f'<span class="over">{OVER}</span>'
-        cells.append(page.text(numbers.up(run.certificate.epsilon)) + mark)
+        cells.append(page.text(words.up(run.certificate.epsilon)) + mark)
         if metric is not None:
             known = metric in run.metrics
             cells.append(page.text(words.measured(run, metric)) if known else "diverged")
         else:
             cells[0] += " (diverged)"
-        cells.append(page.text(numbers.count(run.dummies)))
+        cells.append(page.text(words.count(run.dummies)))
         if not run.complete:
             cells[0] += " (partial)"
         rows.append(cells)
@@ -176,20 +176,20 @@ def _by_setting(
     ]
     if len(known) < 2:
         return None
-    places = [numbers.finite(run.settings.get(varied[0])) for run, _, _ in known]
+    places = [words.finite(run.settings.get(varied[0])) for run, _, _ in known]
     spreads = [(run.spread or {}).get(metric) for run, _, _ in known]
     axis = [place for place in places if place is not None]
     if len(varied) == 1 and len(axis) == len(known):
         points = [
-            dots.SettingPoint(place, value, spread, colour, ring=not run.within_budget)
+            plots.SettingPoint(place, value, spread, colour, ring=not run.within_budget)
             for place, (run, value, colour), spread in zip(axis, known, spreads, strict=True)
         ]
-        return dots.against(metric, points, title=varied[0], where=words.measured_on(runs[0]))
+        return plots.against(metric, points, title=varied[0], where=words.measured_on(runs[0]))
     rows = [
         (_marked_label(run, varied), value, spread, colour)
         for (run, value, colour), spread in zip(known, spreads, strict=True)
     ]
-    return dots.dots_plot("settings", metric, rows, where=words.measured_on(runs[0]))
+    return plots.dots_plot("settings", metric, rows, where=words.measured_on(runs[0]))
 
 
 def _curves(runs: Sequence[SimulationResult], metric: str | None, varied: Sequence[str]) -> str:
@@ -215,7 +215,7 @@ def _certificates(runs: Sequence[SimulationResult], varied: Sequence[str]) -> st
         ),
         *(
             page.folded(
-                f"{_marked_label(run, varied)}: ε ≤ {numbers.up(run.certificate.epsilon)}",
+                f"{_marked_label(run, varied)}: ε ≤ {words.up(run.certificate.epsilon)}",
                 page.paragraph(words.guarantee(run.certificate), kind="claim")
                 + page.bullets(words.certificate_lines(run.certificate))
                 + page.heading("Under these assumptions")
