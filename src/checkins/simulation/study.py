@@ -65,31 +65,22 @@ class ScenarioOptions:
         Raises WrongPopulation if the number of clients contradicts the data or the campaign file.
         """
         declared = campaign.design.population
-        clients = self.clients
-        if clients is None:
-            clients = in_data
-            if declared and not declared.fewest <= in_data <= declared.most:
-                if not self.reuse:
-                    raise WrongPopulation(
-                        "population",
-                        [declared.fewest, declared.most],
-                        f"the data has {in_data:,} clients: change it, or use --reuse-clients"
-                        " to let several clients hold the same rows",
-                    )
-                clients = declared.fewest if in_data < declared.fewest else declared.most
-        elif declared and not declared.fewest <= clients <= declared.most:
-            raise WrongPopulation(
-                "clients",
-                clients,
-                f"the file's population is {declared.fewest:,} to {declared.most:,}: change or"
-                " remove [budget] population",
-            )
+        clients = in_data if self.clients is None else self.clients
+        remedy = "use --reuse-clients to let several"
+        if declared and not declared.fewest <= clients <= declared.most:
+            ends = [declared.fewest, declared.most]
+            if self.clients is not None:
+                why = f"the file's population is {ends[0]:,} to {ends[1]:,}"
+                raise WrongPopulation(
+                    "clients", clients, f"{why}: change or remove [budget] population"
+                )
+            if not self.reuse:
+                why = f"the data has {in_data:,} clients: change it, or {remedy} clients"
+                raise WrongPopulation("population", ends, f"{why} hold the same rows")
+            clients = ends[0] if in_data < ends[0] else ends[1]
         if clients > in_data and not self.reuse:
-            raise WrongPopulation(
-                "clients",
-                clients,
-                f"the data has {in_data:,}: use --reuse-clients to let several hold the same rows",
-            )
+            why = f"the data has {in_data:,}: {remedy} hold the same rows"
+            raise WrongPopulation("clients", clients, why)
         return Scenario(clients, self.availability, self.dropout)
 
 
@@ -134,9 +125,8 @@ class Study:
         check_loss(loaded, task.model)
         self.scenario_options.scenario(campaign, loaded.data.clients)
         if campaign.design.slots > MOST_SLOTS:
-            raise InvalidValue(
-                "slots", campaign.design.slots, f"must be at most {MOST_SLOTS:,} to be simulated"
-            )
+            why = f"must be at most {MOST_SLOTS:,} to be simulated"
+            raise InvalidValue("slots", campaign.design.slots, why)
         Mechanism.of(campaign, loaded.model.dimension)
         server_of(task.optimizer)
         if not (variation := PartialRun.whole(campaign).variation) < campaign.budget.delta:
@@ -159,24 +149,23 @@ class Study:
         loaded = load_task(task, self.folder)
         scenario = self.scenario_options.scenario(campaign, loaded.data.clients)
         own = Mechanism.of(campaign, loaded.model.dimension)
-        averaged = campaign.design.protocol is Protocol.AVERAGED
-        counted = [_reports(own, scenario, seed) for seed in self.seeds] if averaged else []
-        accounting = BackgroundAccounting(campaign, pool, counted)
+        reports = [_reports(own, scenario, seed) for seed in self.seeds] if own.averaged else []
+        accounting = BackgroundAccounting(campaign, pool, reports)
 
         def jobs(mechanism: Mechanism | None, *, allow_divergence: bool) -> tuple[Job, ...]:
-            first = Job(
-                task, self.folder, mechanism, scenario, 0, self.evaluations, allow_divergence
+            options = (self.evaluations, allow_divergence)
+            return tuple(
+                Job(task, self.folder, mechanism, scenario, seed, *options) for seed in self.seeds
             )
-            return tuple(replace(first, seed=seed) for seed in self.seeds)
 
         name, sweep = label(setting), len(self.campaigns) > 1
         groups = [_JobGroup(name or "campaign", jobs(own, allow_divergence=sweep))]
-        given = {"clients": scenario.clients, "dimension": loaded.model.dimension}
+        sizes = {"clients": scenario.clients, "dimension": loaded.model.dimension}
         for kind in self.baselines:
-            found = calibrate_baseline(kind, own, accounting.whole, **given)
-            called = f"{name}, {kind}" if name else str(kind)
-            run = jobs(found.mechanism, allow_divergence=True) if not found.unavailable else ()
-            groups.append(_JobGroup(called, run, found))
+            baseline = calibrate_baseline(kind, own, accounting.whole, **sizes)
+            run = jobs(baseline.mechanism, allow_divergence=True)
+            group_label = f"{name}, {kind}" if name else str(kind)
+            groups.append(_JobGroup(group_label, () if baseline.unavailable else run, baseline))
         return _Entry(setting, campaign, accounting, tuple(groups))
 
 
@@ -234,36 +223,40 @@ class PreparedStudy:
 
     def result(self, outcomes: Sequence[Outcome | None]) -> SimulationResult | SweepResult | None:
         """Combine the outcomes. Return None if no job of any campaign was started."""
-        left = list(outcomes)
-        found = []
+        left = iter(outcomes)
+        by_entry = []
         for entry in self.entries:
-            done = [[left.pop(0) for _ in group.jobs] for group in entry.groups]
-            if (one := self._entry_result(entry, done)) is not None:
-                found.append(one)
-        if not found:
+            done = [[next(left) for _ in group.jobs] for group in entry.groups]
+            if (result := self._entry_result(entry, done)) is not None:
+                by_entry.append(result)
+        if not by_entry:
             return None
         if len(self.entries) == 1 and not self.entries[0].setting:
-            return found[0]
-        return SweepResult(tuple(found))
+            return by_entry[0]
+        return SweepResult(tuple(by_entry))
 
     def _entry_result(
         self, entry: _Entry, done: Sequence[Sequence[Outcome | None]]
     ) -> SimulationResult | None:
+        """Combine ``done``, the outcomes of each group of jobs, which begin with the campaign's.
+
+        Return None if no job of the campaign itself was started.
+        """
         pairs = zip(entry.groups[0].jobs, done[0], strict=True)
-        begun = [(job, outcome) for job, outcome in pairs if outcome is not None]
-        if not begun:
+        started = [(job, outcome) for job, outcome in pairs if outcome is not None]
+        if not started:
             return None
-        job, outcomes = begun[0][0], [outcome for _, outcome in begun]
+        job, outcomes = started[0][0], [outcome for _, outcome in started]
         slots = max(outcome.slots for outcome in outcomes)
         certificate = entry.accounting.whole
         if not any(outcome.diverged for outcome in outcomes):
             contributors = [outcome.contributors for outcome in outcomes]
             certificate = entry.accounting.certificate(slots, contributors)
-        notes = list(self.study.notes)
+        notes = self.study.notes
         averaged = entry.campaign.design.protocol is Protocol.AVERAGED
         if averaged and certificate.adjacency is Adjacency.REPLACE_ONE:
             fewest = "the fewest reports of any run of any seed"
-            notes.append(f"the certificate of averaged updates is for {fewest}")
+            notes = (*notes, f"the certificate of averaged updates is for {fewest}")
         complete = [outcome is not None and outcome.complete for own in done for outcome in own]
         own_complete, accounted = all(complete[: len(done[0])]), entry.accounting
         loaded = load_task(job.task, job.folder)
@@ -287,7 +280,7 @@ class PreparedStudy:
                 for group, own in zip(entry.groups[1:], done[1:], strict=True)
                 if group.baseline is not None
             ),
-            notes=tuple(notes),
+            notes=notes,
             settings=entry.setting,
         )
 

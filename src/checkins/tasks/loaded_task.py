@@ -80,17 +80,16 @@ def _rows(task: Task) -> tuple[tuple[int, ...], int]:
         if classes is None and task.model == "logistic":
             classes = 2
         if classes is None:
-            raise InvalidValue(
-                "classes", None, "must be in [task.data], because devices cannot count the classes"
-            )
+            why = "must be in [task.data], because devices cannot count the classes"
+            raise InvalidValue("classes", None, why)
         return (len(task.data.features),), classes
     match DataSet(task.data):
         case DataSet.PATIENTS:
             return (len(patients.FEATURES),), 2
         case DataSet.FASHION_MNIST:
+            shape: tuple[int, ...] = (fashion_mnist.SIDE, fashion_mnist.SIDE)
             if task.features is Features.SCATTERING:
                 shape = (math.prod(Scattering(fashion_mnist.SIDE).shape),)
-                return shape, fashion_mnist.CLASSES
-            return (fashion_mnist.SIDE, fashion_mnist.SIDE), fashion_mnist.CLASSES
+            return shape, fashion_mnist.CLASSES
         case DataSet.SYNTHETIC:
             return (SYNTHETIC_DIMENSION,), 2

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkins.errors import InvalidValue
+from checkins.tasks.model import check_labels
 
 Scores = NDArray[Any]
 Labels = NDArray[Any]
@@ -79,13 +80,9 @@ def mean_loss(scores: Scores, labels: Labels) -> float:
 
 def _check(scores: Scores, labels: Labels) -> None:
     if scores.ndim not in (1, 2) or not len(scores) or labels.shape != scores.shape[:1]:
-        raise InvalidValue(
-            "scores", scores.shape, f"must be 1 or more rows, one for each of {labels.shape} labels"
-        )
+        why = f"must be 1 or more rows, one for each of {labels.shape} labels"
+        raise InvalidValue("scores", scores.shape, why)
     if not np.all(np.isfinite(scores)):
         raise InvalidValue("scores", "not finite", "the model has diverged: lower its rate")
     classes = 2 if scores.ndim == 1 else scores.shape[1]
-    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
-        raise InvalidValue(
-            "labels", np.unique(labels)[:5].tolist(), f"must be integers from 0 to {classes - 1}"
-        )
+    check_labels(labels, rows=len(scores), classes=classes)

@@ -122,9 +122,8 @@ def check_labels(labels: Rows, *, rows: int, classes: int) -> None:
         raise InvalidValue("labels", labels.shape, "must be one label for each of 1 or more rows")
     fits = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < classes
     if not fits:
-        raise InvalidValue(
-            "labels", np.unique(labels)[:5].tolist(), f"must be integers from 0 to {classes - 1}"
-        )
+        why = f"must be integers from 0 to {classes - 1}"
+        raise InvalidValue("labels", np.unique(labels)[:5].tolist(), why)
 
 
 def random_start(

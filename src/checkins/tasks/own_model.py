@@ -134,19 +134,15 @@ def model_by_name(
     shape = tuple(features_shape)
     if name == "logistic":
         if classes != 2:
-            raise InvalidValue(
-                "model", name, f"is for two classes, but the data has {classes}: use softmax"
-            )
+            why = f"is for two classes, but the data has {classes}: use softmax"
+            raise InvalidValue("model", name, why)
         return Logistic(math.prod(shape))
-    if name == "softmax":
-        return Softmax(math.prod(shape), classes)
-    if name == "mlp":
-        return MLP(math.prod(shape), classes)
+    if name in ("softmax", "mlp"):
+        return (Softmax if name == "softmax" else MLP)(math.prod(shape), classes)
     if name == "cnn":
         if len(shape) not in (2, 3):
-            raise InvalidValue(
-                "model", name, f"needs pictures, but a row of the data has the shape {shape}"
-            )
+            why = f"needs pictures, but a row of the data has the shape {shape}"
+            raise InvalidValue("model", name, why)
         height, width, channels = (*shape, 1)[:3]
         return CNN(height=height, width=width, classes=classes, channels=channels)
     return _own(name, shape, classes, folder)
@@ -171,16 +167,10 @@ def _own(name: str, shape: tuple[int, ...], classes: int, folder: str | os.PathL
         model = function(shape, classes)
     except Exception as error:
         raise InvalidValue("model", name, f"{function_name} failed: {first_line(error)}") from error
-    missing = [
-        member
-        for member in ("shapes", "dimension", "start", "loss", "gradient", "scores")
-        if not hasattr(model, member)
-    ]
+    members = ("shapes", "dimension", "start", "loss", "gradient", "scores")
+    missing = ", ".join(member for member in members if not hasattr(model, member))
     if missing:
-        why = (
-            f"returned a {type(model).__name__} without {', '.join(missing)}: "
-            "return a checkins.tasks.OwnModel"
-        )
-        raise InvalidValue("model", name, why)
+        why = f"returned a {type(model).__name__} without {missing}"
+        raise InvalidValue("model", name, f"{why}: return a checkins.tasks.OwnModel")
     own: Model = model
     return own

@@ -35,12 +35,10 @@ def check_loss(loaded: LoadedTask, name: str) -> None:
         return model.loss(tensors, jnp.asarray(data.features[0]), jnp.asarray(data.labels[0]))
 
     try:
-        found = jax.eval_shape(loss, jnp.zeros(model.dimension))
-        shape = found.shape
+        shape = jax.eval_shape(loss, jnp.zeros(model.dimension)).shape
     except Exception as error:
-        raise InvalidValue(
-            "model", name, f"its loss fails at the first row: {first_line(error)}"
-        ) from error
+        why = f"its loss fails at the first row: {first_line(error)}"
+        raise InvalidValue("model", name, why) from error
     if shape != ():
         raise InvalidValue("model", name, f"its loss must be one number, but has the shape {shape}")
 
@@ -100,19 +98,15 @@ class Evaluation:
         return found
 
     def _mean_loss(self, flat: NDArray[Any]) -> float:
-        features, labels = self.rows
-        return float(self._compiled_loss(flat, features, labels))
+        return float(self._compiled_loss(flat, *self.rows))
 
     @cached_property
     def _compiled_loss(self) -> Any:
         model = self.loaded.model
 
         def mean(flat: Any, features: Any, labels: Any) -> Any:
-            tensors = unflatten(flat, model.shapes)
-            return jnp.mean(
-                jax.lax.map(
-                    lambda row: model.loss(tensors, *row), (features, labels), batch_size=512
-                )
-            )
+            tensors, rows = unflatten(flat, model.shapes), (features, labels)
+            losses = jax.lax.map(lambda row: model.loss(tensors, *row), rows, batch_size=512)
+            return jnp.mean(losses)
 
         return jax.jit(mean)

@@ -89,9 +89,8 @@ class Server:
 
         The model and the optimizer's state are kept. Slots and accumulator are reset.
         """
-        return state._replace(
-            gradient=jnp.zeros_like(state.gradient), slots=jnp.zeros((), jnp.int32)
-        )
+        none = jnp.zeros((), jnp.int32)
+        return state._replace(gradient=jnp.zeros_like(state.gradient), slots=none)
 
     def apply_slot(self, state: State, total: Array, count: Array) -> State:
         """Return the state after a slot with this noisy sum and count."""
@@ -107,7 +106,8 @@ class Server:
             gradient = gradient / self.minibatch
         step = slots // self.minibatch
         moved = self._stepped(state.model, gradient, state.optimizer, step)
-        model, optimizer = _where(due, moved, (state.model, state.optimizer))
+        before = (state.model, state.optimizer)
+        model, optimizer = jax.tree.map(lambda new, old: jnp.where(due, new, old), moved, before)
         return State(model, left, optimizer, slots)
 
     def _stepped(
@@ -190,52 +190,39 @@ def slot_clients(clients: int, rows: int, width: int) -> Callable[[Array, Array,
         most = jnp.uint32(clients)  # JAX makes Python integers signed, and some would not fit
         places = jnp.arange(width, dtype=jnp.uint32)
         used = places[None, :] < reports.astype(jnp.uint32)[:, None]
-        found = mixed(first.astype(jnp.uint32)[:, None] + places[None, :], keys, high, low)
 
-        def outside(words: Array) -> Array:
-            return jnp.any(words >= most)
-
-        def again(words: Array) -> Array:
-            sent: Array = mixed(words, keys, high, low)
-            return jnp.where(words >= most, sent, words)
+        def permuted(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            words, pending = state
+            words = jnp.where(pending, mixed(words, keys, high, low), words)
+            return words, words >= most
 
         # Empty places become 0 here: their positions may be too large for the Feistel network.
-        found = jax.lax.while_loop(outside, again, jnp.where(used, found, 0))
+        words = jnp.where(used, first.astype(jnp.uint32)[:, None] + places[None, :], 0)
+        found, _ = jax.lax.while_loop(lambda state: jnp.any(state[1]), permuted, (words, used))
         return jnp.where(used, (found % jnp.uint32(rows)).astype(jnp.int32), -1)
 
     return jax.jit(seated)
 
 
-def _where(condition: Array, first: Any, second: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), first, second)
-
-
 @lru_cache(maxsize=8)
 def server_of(choice: Optimizer) -> Server:
     """Return the server for a campaign's optimizer. Equal optimizers share one object."""
-    return Server(
-        optimizer=_direction(choice),
-        rate=choice.rate,
-        decay=choice.schedule.decay,
-        minibatch=choice.minibatch,
-        diameter=choice.diameter,
-    )
+    steps = (choice.rate, choice.schedule.decay, choice.minibatch, choice.diameter)
+    return Server(_direction(choice), *steps)
 
 
 def _direction(choice: Optimizer) -> StepDirection:
     if choice.optax is not None:
         return _from_optax(choice)
     if choice.momentum is None:
-        return StepDirection(
-            init=lambda model: (), update=lambda slope, state, model: (-slope, state)
-        )
+        return StepDirection(lambda model: (), lambda slope, state, model: (-slope, state))
     momentum, nesterov = choice.momentum, choice.nesterov
 
     def update(slope: Array, velocity: Any, model: Array) -> tuple[Array, Any]:
         velocity = slope + momentum * velocity
         return -(slope + momentum * velocity if nesterov else velocity), velocity
 
-    return StepDirection(init=jnp.zeros_like, update=update)
+    return StepDirection(jnp.zeros_like, update)
 
 
 def _from_optax(choice: Optimizer) -> StepDirection:
@@ -250,9 +237,8 @@ def _from_optax(choice: Optimizer) -> StepDirection:
             lambda model: found.update(model, found.init(model), model), jnp.zeros(2)
         )
     except Exception as error:
-        raise InvalidValue(
-            "optimizer", choice.kind, f"cannot be used as an optimizer: {first_line(error)}"
-        ) from error
+        why = f"cannot be used as an optimizer: {first_line(error)}"
+        raise InvalidValue("optimizer", choice.kind, why) from error
     if getattr(change, "shape", None) != (2,):
         raise InvalidValue("optimizer", choice.kind, "is not an optimizer of optax")
     return StepDirection(found.init, found.update)

