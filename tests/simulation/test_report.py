@@ -124,8 +124,8 @@ def test_other_neighbours_of_a_method_are_named(light: None) -> None:
 def test_a_baseline_measured_once_is_a_level(light: None) -> None:
     result = results.patients()
     first, *others = result.baselines
-    ends = (replace(one, curve=(Point(1180, one.metrics),)) for one in first.outcomes)
-    result = replace(result, baselines=(replace(first, outcomes=tuple(ends)), *others))
+    ends = (replace(one, curve=(Point(1180, one.metrics),)) for one in first.seeds)
+    result = replace(result, baselines=(replace(first, seeds=tuple(ends)), *others))
     first = plots_of(report_page(result))["learning-auc"]["data"][0]
     assert (first["x"], first["line"]["dash"]) == ([0, 200], "dot")
 

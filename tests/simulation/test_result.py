@@ -12,14 +12,8 @@ import pytest
 
 from checkins.simulation import report
 from checkins.simulation.baselines import Baseline
-from checkins.simulation.result import (
-    BaselineResult,
-    DataSummary,
-    SimulationResult,
-    SweepResult,
-    mean,
-    spread,
-)
+from checkins.simulation.engine.evaluation import Point
+from checkins.simulation.result import BaselineResult, DataSummary, SimulationResult, SweepResult
 from checkins.simulation.study import Study
 from tests.simulation import results, tiny
 
@@ -165,7 +159,17 @@ def test_the_json_of_a_sweep_is_a_list_with_the_settings_and_the_command() -> No
 
 
 def test_one_seed_has_no_spread() -> None:
-    assert spread([{"loss": 1.0}]) is None
-    assert spread([{"loss": 1.0}, {"loss": 3.0}]) == {"loss": pytest.approx(2**0.5)}
-    assert mean([]) == {}
-    assert mean([{"loss": 1.0}, {"loss": 2.0}]) == {"loss": 1.5}
+    [one, other] = results.patients(seeds=2).seeds
+    one, other = (
+        replace(seed, curve=(Point(1, {"loss": loss}),))
+        for seed, loss in ((one, 1.0), (other, 3.0))
+    )
+    whole = results.patients().baselines[0]
+    for seeds, mean, spread in (
+        ((), {}, None),
+        ((one,), {"loss": 1.0}, None),
+        ((one, other), {"loss": 2.0}, {"loss": pytest.approx(2**0.5)}),
+        ((one, replace(other, curve=())), {}, None),  # one of them diverged
+    ):
+        found = replace(whole, seeds=seeds)
+        assert (found.metrics, found.spread) == (mean, spread)

@@ -21,8 +21,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from checkins import accounting
-from checkins.accounting import Adjacency, Certificate, Design, GaussianNoise, NoiseAt, Protocol
+from checkins.accounting import (
+    Adjacency,
+    Certificate,
+    Design,
+    GaussianNoise,
+    LocalRandomizer,
+    NoiseAt,
+    Parameter,
+    Protocol,
+    calibrate,
+)
 from checkins.accounting.comparisons import poisson, shuffled
 from checkins.accounting.design import LEAST_NOISE, MOST_EPSILON, MOST_NOISE
 from checkins.accounting.solve import first_true
@@ -74,29 +83,26 @@ class CalibratedBaseline:
 
 
 def calibrate_baseline(
-    baseline: Baseline,
-    mechanism: Mechanism,
-    certificate: Certificate,
-    *,
-    clients: int,
-    dimension: int,
+    kind: Baseline, mechanism: Mechanism, certificate: Certificate, *, clients: int, dimension: int
 ) -> CalibratedBaseline:
     """Return the baseline, calibrated to the epsilon and delta of a campaign's certificate."""
-    if baseline is Baseline.NON_PRIVATE:
-        return CalibratedBaseline(baseline, None, None, None)
+    if kind is Baseline.NON_PRIVATE:
+        return CalibratedBaseline(kind, None, None, None)
     adjacency = certificate.adjacency
-    if baseline is Baseline.SHUFFLING:
+    if kind is Baseline.SHUFFLING:
         adjacency = Adjacency.REPLACE_ONE  # the adjacency of the shuffle model
-    found = CalibratedBaseline(baseline, certificate.epsilon, certificate.delta, adjacency)
-    makers: dict[Baseline, Callable[[], Mechanism]] = {
-        Baseline.POISSON: lambda: _poisson(mechanism, certificate),
-        Baseline.SHUFFLING: lambda: _shuffling(mechanism, certificate, clients, dimension),
-        Baseline.NO_AMPLIFICATION: lambda: _known_slot(mechanism, certificate, dimension),
-    }
+    found = CalibratedBaseline(kind, certificate.epsilon, certificate.delta, adjacency)
     try:
-        return replace(found, mechanism=makers[baseline]())
-    except (InvalidValue, NotCovered) as error:
+        match kind:
+            case Baseline.POISSON:
+                private = _poisson(mechanism, certificate)
+            case Baseline.SHUFFLING:
+                private = _shuffling(mechanism, certificate, clients, dimension)
+            case Baseline.NO_AMPLIFICATION:
+                private = _known_slot(mechanism, certificate, dimension)
+    except InvalidValue as error:
         return replace(found, unavailable=str(error))
+    return replace(found, mechanism=private)
 
 
 def _poisson(mechanism: Mechanism, certificate: Certificate) -> Mechanism:
@@ -147,7 +153,7 @@ def _shuffling(
     local_epsilon = 1.0 / _least(spent, certificate.epsilon, low=0.02, high=1e6)
     slots = min(mechanism.design.slots, clients)
     each = -(-clients // slots)
-    pure = accounting.LocalRandomizer(local_epsilon)
+    pure = LocalRandomizer(local_epsilon)
     design = Design(Protocol.FIXED, slots=slots, participation=1.0, randomizer=pure, capacity=each)
     return replace(
         mechanism,
@@ -179,11 +185,11 @@ def _known_slot(mechanism: Mechanism, certificate: Certificate, dimension: int) 
     capacity, a client whose slot is known would change the sum twice: by its own report, and by
     the report of the client that it displaces.
     """
-    gaussian = isinstance(mechanism.randomizer, Gaussian)
-    randomizer = GaussianNoise(1.0, NoiseAt.SERVER) if gaussian else accounting.LocalRandomizer(1.0)
-    kinds = accounting.Parameter
-    parameter = kinds.NOISE_MULTIPLIER if gaussian else kinds.LOCAL_EPSILON
-    solved = accounting.calibrate(
+    randomizer: GaussianNoise | LocalRandomizer = LocalRandomizer(1.0)
+    parameter = Parameter.LOCAL_EPSILON
+    if isinstance(mechanism.randomizer, Gaussian):
+        randomizer, parameter = GaussianNoise(1.0, NoiseAt.SERVER), Parameter.NOISE_MULTIPLIER
+    solved = calibrate(
         Design(Protocol.FIXED, slots=1, participation=1.0, randomizer=randomizer),
         parameter=parameter,
         epsilon=certificate.epsilon,

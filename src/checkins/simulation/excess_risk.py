@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +31,6 @@ MOST_SLOTS = 2**20
 
 _ROWS = 1 << 18  # largest number of clients' rows, or of reports, in memory at a time
 _Models = NDArray[np.float64]
-
-
-class _Given(TypedDict):
-    clients: int
-    slots: int
-    lipschitz: float
-    diameter: float
-    dimension: int
-    noise_std: float
 
 
 class Scheme(StrEnum):
@@ -82,9 +73,8 @@ class Trial:
         validate.non_negative(noise_std=self.noise_std)
         validate.probability(participation=self.participation)
         if self.scheme is not Scheme.FIXED and self.participation != 1.0:
-            raise InvalidValue(
-                "participation", self.participation, "must be 1 with averaged updates"
-            )
+            why = "must be 1 with averaged updates"
+            raise InvalidValue("participation", self.participation, why)
         if self.scheme is Scheme.SMOOTH and self.problem.smoothness is None:
             raise InvalidValue("problem", str(self.problem.loss_kind), "must have a smooth loss")
 
@@ -140,15 +130,11 @@ class Trial:
         return worst_risk(self.problem)
 
     @property
-    def _given(self) -> _Given:
-        return {
-            "clients": self.clients,
-            "slots": self.slots,
-            "lipschitz": self.problem.lipschitz,
-            "diameter": self.problem.diameter,
-            "dimension": self.problem.dimension,
-            "noise_std": self.noise_std,
-        }
+    def _given(self) -> dict[str, Any]:
+        """The arguments that all bounds of ``utility`` share."""
+        names = ("lipschitz", "diameter", "dimension")
+        given = {name: getattr(self.problem, name) for name in names}
+        return given | {"clients": self.clients, "slots": self.slots, "noise_std": self.noise_std}
 
     @property
     def _smoothness(self) -> float:

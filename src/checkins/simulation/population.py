@@ -99,9 +99,8 @@ def parse_availability(text: str) -> Availability:
         raise InvalidValue("availability", text, f"{error.name} {error.expected}") from error
     except ValueError:
         pass
-    raise InvalidValue(
-        "availability", text, "must be always, diurnal:PERIOD:LEAST or arrivals:SLOTS"
-    )
+    why = "must be always, diurnal:PERIOD:LEAST or arrivals:SLOTS"
+    raise InvalidValue("availability", text, why)
 
 
 ROUNDS = 8
@@ -265,7 +264,8 @@ class SimulatedPopulation:
         elif self.sampling is Sampling.SHUFFLED:
             counts = Arrivals(slots).waking(self.clients)
         elif self.design.protocol is Protocol.SLIDING:
-            counts = self._sliding(generator)
+            awake = generator.binomial(self.waking(), participation)
+            counts = _slide(generator, awake, self.design.window or 1)
             if isinstance(self.availability, Arrivals):
                 return counts  # arrivals determine when clients wake, not who is online
         else:
@@ -278,14 +278,8 @@ class SimulatedPopulation:
         """Return how many clients wake in slots 1..m of a sliding window."""
         slots, given = self.design.slots, self.availability
         arrivals = given if isinstance(given, Arrivals) else Arrivals(slots)
-        waking = np.zeros(slots, dtype=np.int64)
-        early = arrivals.waking(self.clients)[:slots]
-        waking[: early.size] = early
-        return waking
-
-    def _sliding(self, generator: np.random.Generator) -> Counts:
-        taking_part = generator.binomial(self.waking(), self.design.participation)
-        return _slide(generator, taking_part, self.design.window or 1)
+        waking = arrivals.waking(self.clients)[:slots]
+        return np.pad(waking, (0, slots - waking.size))
 
 
 def _slide(generator: np.random.Generator, waking: Counts, window: int) -> Counts:
@@ -302,9 +296,8 @@ def _slide(generator: np.random.Generator, waking: Counts, window: int) -> Count
         cohorts = few[start : start + length]
         awake = np.repeat(np.arange(cohorts.size), cohorts)
         picked = awake + generator.integers(0, window, awake.size)
-        counts[start : start + cohorts.size + window] += np.bincount(
-            picked, minlength=cohorts.size + window
-        )
+        end = start + cohorts.size + window
+        counts[start:end] += np.bincount(picked, minlength=end - start)
     share = np.full(window, 1.0 / window)
     for row in np.flatnonzero(large):
         counts[row : row + window] += generator.multinomial(waking[row], share)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -51,12 +52,37 @@ class DataSummary:
         return cls(data.name, data.clients, rows, data.classes, held)
 
 
+class _Seeds:
+    """Metrics over the seeds of a campaign or of a baseline."""
+
+    __slots__ = ()
+    seeds: Any
+
+    @property
+    def metrics(self) -> Metrics:
+        """The mean of each metric over the seeds; empty if a model diverged."""
+        every = [outcome.metrics for outcome in self.seeds]
+        names = every[0] if every and all(every) else {}
+        return {name: statistics.fmean(metrics[name] for metrics in every) for name in names}
+
+    @property
+    def spread(self) -> Metrics | None:
+        """The standard deviation of each metric over the seeds.
+
+        It is None if there is only one seed or if a model diverged.
+        """
+        every = [outcome.metrics for outcome in self.seeds]
+        if len(every) < 2 or not all(every):
+            return None
+        return {name: statistics.stdev(metrics[name] for metrics in every) for name in every[0]}
+
+
 @dataclass(frozen=True, slots=True)
-class BaselineResult:
+class BaselineResult(_Seeds):
     """A baseline and the outcomes of its seeds."""
 
     baseline: CalibratedBaseline
-    outcomes: tuple[Outcome, ...]
+    seeds: tuple[Outcome, ...]
 
     @property
     def kind(self) -> Baseline:
@@ -72,23 +98,15 @@ class BaselineResult:
         return "none" if mechanism is None else mechanism.noise_description
 
     @property
-    def metrics(self) -> Metrics:
-        return mean(outcome.metrics for outcome in self.outcomes)
-
-    @property
-    def spread(self) -> Metrics | None:
-        return spread([outcome.metrics for outcome in self.outcomes])
-
-    @property
     def curves(self) -> list[Curve]:
-        return [outcome.curve for outcome in self.outcomes]
+        return [outcome.curve for outcome in self.seeds]
 
     @property
     def unavailable(self) -> str | None:
         """The reason why the baseline has no metrics; None if it has metrics."""
-        if self.baseline.unavailable is None and not self.outcomes:
+        if self.baseline.unavailable is None and not self.seeds:
             return "the simulation was interrupted before it"
-        if any(outcome.diverged for outcome in self.outcomes):
+        if any(outcome.diverged for outcome in self.seeds):
             return "its model diverged, because the rate is too large for this noise"
         return self.baseline.unavailable
 
@@ -103,13 +121,13 @@ class BaselineResult:
             "noise": self.noise,
             "metrics": self.metrics,
             "spread": self.spread,
-            "curves": [outcome.as_json()["curve"] for outcome in self.outcomes],
+            "curves": [outcome.as_json()["curve"] for outcome in self.seeds],
             "unavailable": self.unavailable,
         }
 
 
 @dataclass(frozen=True, slots=True)
-class SimulationResult:
+class SimulationResult(_Seeds):
     """One simulated campaign: its metrics, its certificate and its baselines.
 
     Counts and slots are from the first seed. Metrics are means over the seeds.
@@ -155,18 +173,9 @@ class SimulationResult:
         return any(outcome.diverged for outcome in self.seeds)
 
     @property
-    def metrics(self) -> Metrics:
-        return mean(outcome.metrics for outcome in self.seeds)
-
-    @property
-    def spread(self) -> Metrics | None:
-        return spread([outcome.metrics for outcome in self.seeds])
-
-    @property
     def metric_names(self) -> list[str]:
         """Names of the metrics, the headline first; empty if a model diverged."""
-        found = self.metrics
-        return [name for name in METRIC_ORDER if name in found]
+        return [name for name in METRIC_ORDER if name in self.metrics]
 
     @property
     def headline(self) -> str | None:
@@ -220,29 +229,20 @@ class SimulationResult:
         """Versions of the packages that affect the numbers, if they are installed."""
         found = {}
         for name in ("checkins", "jax", "numpy", "optax"):
-            try:
+            with suppress(PackageNotFoundError):
                 found[name] = version(name)
-            except PackageNotFoundError:
-                continue
         return found
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values. An infinite epsilon of the certificate becomes None."""
-        budget = self.campaign.budget
+        campaign, budget = self.campaign, self.campaign.budget
+        text = campaign_text(campaign)
         found: dict[str, Any] = {
             "simulated": True,
             "complete": self.complete,
             "notes": [*self.notes],
-            "campaign": {
-                "name": self.campaign.name,
-                "seal": self.campaign.seal,
-                "text": campaign_text(self.campaign),
-            },
-            "budget": {
-                "epsilon": budget.epsilon,
-                "delta": budget.delta,
-                "adjacency": str(budget.adjacency),
-            },
+            "campaign": {"name": campaign.name, "seal": campaign.seal, "text": text},
+            "budget": asdict(budget) | {"adjacency": str(budget.adjacency)},
             "within_budget": self.within_budget,
             "diverged": self.diverged,
             "noise": self.noise,
@@ -264,7 +264,7 @@ class SimulationResult:
             "client_updates": self.client_updates,
             "seconds": self.seconds,
             "client_updates_per_second": self.updates_per_second,
-            "seeds": [_seed_json(outcome) for outcome in self.seeds],
+            "seeds": [outcome.as_json() for outcome in self.seeds],
             "spent": {
                 "slots": [slots for slots, _ in self.epsilon_by_slot],
                 "epsilon": [epsilon for _, epsilon in self.epsilon_by_slot],
@@ -290,30 +290,6 @@ class SweepResult:
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"sweep": [run.as_json() for run in self.runs]}
         return found if self.command is None else {**found, "command": self.command}
-
-
-def mean(found: Iterable[Metrics]) -> Metrics:
-    """Return the mean of each metric over seeds; empty if a model diverged."""
-    every = list(found)
-    names = every[0] if every and all(every) else {}
-    return {name: statistics.fmean(metrics[name] for metrics in every) for name in names}
-
-
-def spread(every: Sequence[Metrics]) -> Metrics | None:
-    """Return the standard deviation of each metric over seeds.
-
-    Return None if there is only one seed or if a model diverged.
-    """
-    if len(every) < 2 or not all(every):
-        return None
-    return {name: statistics.stdev(metrics[name] for metrics in every) for name in every[0]}
-
-
-def _seed_json(outcome: Outcome) -> dict[str, Any]:
-    found = outcome.as_json()
-    found["slots_done"] = found.pop("slots")
-    del found["contributors"]
-    return found
 
 
 def against_theory(job: Job, outcome: Outcome) -> tuple[Histogram | None, float | None]:

@@ -74,10 +74,10 @@ class Job:
 
     def _run(self, watch: OnJobProgress | None, cache: Path | None) -> Outcome:
         cached = None if cache is None else JobCache(cache, self.key)
-        if cached is not None and (found := cached.outcome()) is not None:
+        if cached is not None and (outcome := cached.outcome()) is not None:
             if watch is not None:
-                watch(self.slots, found.metrics)
-            return found
+                watch(self.slots, outcome.metrics)
+            return outcome
         loaded = load_task(self.task, self.folder)
         if self.mechanism is None:
             outcome = train_pooled(loaded, seed=self.seed, watch=watch)
@@ -289,10 +289,8 @@ def _in_processes(
         ) as pool,
     ):
         with _interrupts_blocked():  # ``submit`` starts the workers
-            futures = {
-                pool.submit(_run_in_worker, place, job, cache): place
-                for place, job in enumerate(jobs)
-            }
+            numbered = enumerate(jobs)
+            futures = {pool.submit(_run_in_worker, n, job, cache): n for n, job in numbered}
         left: set[Future[Outcome | None]] = set(futures)
         try:
             while left:
@@ -308,9 +306,8 @@ def _in_processes(
                     left = {future for future in left if not future.cancelled()}
         except BrokenProcessPool as error:
             if not stopped():
-                raise ComputationFailed(
-                    "a worker process died, perhaps of too little memory: try fewer --workers"
-                ) from error
+                why = "a worker process died, perhaps of too little memory: try fewer --workers"
+                raise ComputationFailed(why) from error
         except KeyboardInterrupt:  # the second Ctrl-C: do not wait for running chunks
             for process in multiprocessing.active_children():
                 if process not in others:
@@ -349,16 +346,13 @@ SINGLE_THREAD = {
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
     """Set the environment variables ``SINGLE_THREAD``, unless they are set, for new processes."""
-    before = {name: os.environ.get(name) for name in SINGLE_THREAD}
-    os.environ.update(
-        {name: value for name, value in SINGLE_THREAD.items() if before[name] is None}
-    )
+    missing = {name: value for name, value in SINGLE_THREAD.items() if name not in os.environ}
+    os.environ.update(missing)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
+        for name in missing:
+            os.environ.pop(name, None)
 
 
 def _on_ray(
@@ -368,9 +362,8 @@ def _on_ray(
     ray = require_ray()
     if not ray.is_initialized():
         ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
-    remote = ray.remote(num_cpus=1, max_retries=0, runtime_env={"env_vars": SINGLE_THREAD})(
-        _run_on_ray
-    )
+    options = {"num_cpus": 1, "max_retries": 0, "runtime_env": {"env_vars": SINGLE_THREAD}}
+    remote = ray.remote(**options)(_run_on_ray)
     waiting = {remote.remote(job, cache): number for number, job in enumerate(jobs)}
     found: list[Outcome | None] = [None] * len(jobs)
     with _interruption() as stopped:

@@ -67,15 +67,15 @@ class Outcome:
         return self.curve[-1].metrics if self.curve else {}
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values, without the model."""
+        """Return plain values, without the model and the number of reports in each run."""
         found = asdict(self)
-        del found["model"]
-        names = list(self.metrics)
+        del found["model"], found["contributors"]
         found["metrics"] = self.metrics
         found["curve"] = {
             "slots": [point.slots for point in self.curve],
-            **{name: [point.metrics[name] for point in self.curve] for name in names},
+            **{name: [point.metrics[name] for point in self.curve] for name in self.metrics},
         }
+        found["slots_done"] = found.pop("slots")
         return found
 
 
@@ -184,9 +184,8 @@ def arrays_of(path: Path) -> Iterator[Any]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             yield arrays
     except (ValueError, KeyError, BadZipFile, EOFError) as error:
-        raise InvalidValue(
-            "resume", str(path), "is damaged: remove it to simulate its slots again"
-        ) from error
+        why = "is damaged: remove it to simulate its slots again"
+        raise InvalidValue("resume", str(path), why) from error
 
 
 def write_arrays(path: Path, about: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:

@@ -174,11 +174,9 @@ class Training:
             return self.evaluation(self.model(position))
         except Diverged as error:
             if (position.run, position.slots) == (1, 0):
-                why = (
-                    "has a loss that is not finite at"
-                    " its initial weights: check the model and the data"
-                )
-                raise InvalidValue("model", type(self.loaded.model).__name__, why) from error
+                name = type(self.loaded.model).__name__
+                why = "has a loss that is not finite at its initial weights"
+                raise InvalidValue("model", name, f"{why}: check the model and the data") from error
             raise Diverged("rate", self.server.rate, error.expected) from error
 
     def steps(self, start: Position | None = None) -> Iterator[Progress]:
@@ -240,9 +238,8 @@ class Training:
             noises, length = self.mechanism.noises(reports), self._length(width)
             for first in range(begin, reports.size, length):
                 slots = min(length, reports.size - first)
-                yield _ChunkSpec(
-                    run, first, slots, length, width, slot_counts, noises, scales, counts
-                )
+                place = (run, first, slots, length, width)
+                yield _ChunkSpec(*place, slot_counts, noises, scales, counts)
 
     def _width(self, slot_counts: SlotCounts) -> int:
         """Return the number of places of a slot, enough for every slot of the run.
